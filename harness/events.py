@@ -1,0 +1,93 @@
+"""What a check says while it runs: frozen data, one stream, any number of readers."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Tier = Literal["compile", "interpret", "eager", "gpu"]
+Status = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of the plan: a property of one kernel at one dtype."""
+
+    op: str
+    target: str
+    property: str
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The smallest case found that breaks a property.
+
+    lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" where no tensor is to blame.
+    lines: what happened, in a few lines for a person. example: number of the example that failed first; tried: cases tried
+    while shrinking. replay: the file that replays it, or "".
+    """
+
+    lengths: tuple[int, ...]
+    tensor: str
+    lines: tuple[str, ...]
+    example: int
+    tried: int
+    replay: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one cell.
+
+    classes: the layout classes that were drawn. reason: why it was skipped. refused: examples that the kernel declined.
+    """
+
+    cell: Cell
+    tier: Tier
+    status: Status
+    examples: int
+    seconds: float
+    refused: int = 0
+    classes: frozenset[str] = field(default_factory=frozenset)
+    reason: str = ""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """The plan stands: `cells` in the order in which they run."""
+
+    cells: tuple[Cell, ...]
+    profile: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class CellStarted:
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Sent now and then inside a cell."""
+
+    cell: Cell
+    examples: int
+
+
+@dataclass(frozen=True)
+class CellFinished:
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class RunFinished:
+    """All that was found; `interrupted` where the run was ended early, `error` where packproof itself failed."""
+
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+    interrupted: bool = False
+    error: str = ""
+
+
+Event = RunStarted | CellStarted | Progress | CellFinished | RunFinished

@@ -1,0 +1,76 @@
+"""One run of a kernel as data: what goes in, what comes out, and what may go wrong instead."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from packproof.refs.errors import PackproofError
+
+Placement = Literal["contiguous", "transposed", "sliced", "expanded"]
+FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel call: tensors on the CPU, in the kernel's dtypes; whoever runs it moves them to its device.
+
+    inputs: by argument name, packed; optional arguments that are absent are left out.
+    cu_seqlens: int32 or int64 (s + 1,).
+    options: the keyword arguments that are not tensors.
+    outputs: names of the tensors that the kernel returns, in order.
+    wrt: inputs to differentiate; empty for a forward-only run.
+    cotangents: incoming gradients by output name; an output without one is left out of the vjp.
+    placement: how a tensor lies in memory, by input name or "cotangent:<output>"; contiguous where not named.
+    guard: fill what the kernel allocates with a poison pattern, put canaries around every buffer, and report the inputs as
+        they are after the call.
+    edit_metadata: hand over the same cu_seqlens tensor object as the last call of that length and dtype, edited in place.
+    """
+
+    inputs: Mapping[str, Tensor]
+    cu_seqlens: Tensor
+    options: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    wrt: tuple[str, ...] = ()
+    cotangents: Mapping[str, Tensor] = field(default_factory=dict)
+    placement: Mapping[str, Placement] = field(default_factory=dict)
+    guard: bool = False
+    edit_metadata: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a kernel computed, on the CPU.
+
+    gradients: by input name; an input that autograd did not reach is left out.
+    inputs_after: with `Call.guard`, the inputs (and "cu_seqlens") as the kernel left them.
+    interpreted: Triton programs ran in the interpreter, under the sanitizer.
+    """
+
+    outputs: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]
+    inputs_after: Mapping[str, Tensor] = field(default_factory=dict)
+    interpreted: bool = False
+
+
+class KernelFault(PackproofError):
+    """The kernel did not return a result. `kind` says how it ended, the text says it to a person."""
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Refused(PackproofError):
+    """The kernel declined this call clearly (NotImplementedError): not offered, hence not judged."""
+
+
+class Runner(Protocol):
+    """Whatever can run a call: a worker process, or the function itself."""
+
+    def run(self, call: Call) -> Result:
+        """Returns the result, or raises KernelFault or Refused."""
+
+    def restart(self) -> None:
+        """Forget every state of the kernel's process (autotuner, caches): the next call is a cold one."""

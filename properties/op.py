@@ -1,0 +1,45 @@
+"""An op as data: the role of every axis of every tensor. All properties follow from it; nothing asks which op it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Draw = Literal["normal", "decay", "step", "unit"]
+
+
+@dataclass(frozen=True)
+class Op:
+    """The declaration of an operation over packed sequences.
+
+    reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the outputs in
+        order (a single tensor if there is one).
+    inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences; every other axis belongs to a
+        shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
+    options: the values that each option may take, the plainest first.
+    sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence.
+    absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives the sum
+        of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its inputs.
+    draws: how values are drawn, where not "normal": "decay" (negative), "step" (a time step before softplus or after),
+        "unit" (in [-1, 1], such as cosines).
+    fixed: inputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
+    constants: inputs that are tables, without gradients.
+    carry: (initial state, final state, option that asks for it), if a sequence can be cut and continued.
+    window: the axis whose size is the reach of a convolution; scales the layouts.
+    causal: option that makes the op causal, or True or False.
+    matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises not to.
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    sizes: tuple[Mapping[str, int | str], ...] = ({"d": 3},)
+    absolute: Callable[..., Any] | None = None
+    draws: Mapping[str, Draw] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    constants: frozenset[str] = frozenset()
+    carry: tuple[str, str, str] | None = None
+    window: str | None = None
+    causal: bool | str = True
+    matmul: bool = False

@@ -1,0 +1,38 @@
+"""What a kernel's design guarantees, as data: which checks are bitwise and which constants the error budget uses follow from it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Grid = Literal["sequence", "token", "pack"]
+Compute = Literal["fp32", "operand", "tf32"]
+
+
+@dataclass(frozen=True)
+class Promises:
+    """What a kernel declares of itself. The default promises nothing: a stranger is checked within the error budget only.
+
+    grid: where the kernel's chunks start. "sequence": at the start of each sequence; "token": no chunk carries anything, an
+        element depends on its own window alone; "pack": at multiples of the chunk from the start of the pack. The first two
+        make `packing`, `permutation` and finite `isolation` bitwise.
+    chunk: tokens in a chunk; scales the layouts and, with `cumsum`, the budget.
+    compute: how intermediates are rounded: "fp32" (not at all), "operand" (to the dtype of the tokens), "tf32". None takes
+        what is usual for the op: "operand" for ops built on matrix products, "fp32" for the others.
+    deterministic: the same call gives the same bits.
+    isolated: NaN, Inf and huge values in one sequence leave the others' bits alone (masks select, they never multiply).
+    state_entry: "carry" if a given state enters as the first chunk's carry; then a run cut at a multiple of `chunk` and
+        continued has the bits of one run.
+    cumsum: decays are formed as differences of a cumulative sum inside a chunk, so that their error grows with the sum.
+    """
+
+    grid: Grid | None = None
+    chunk: int | None = None
+    compute: Compute | None = None
+    deterministic: bool = False
+    isolated: bool = False
+    state_entry: Literal["carry", "folded"] | None = None
+    cumsum: bool = False
+
+    @property
+    def independent(self) -> bool:
+        """Whether an element's floating-point operations cannot depend on the other sequences."""
+        return self.grid in ("sequence", "token")
