@@ -1,0 +1,80 @@
+"""What the references share: the loop over sequences, the loop over time, the time step, the gate and the skip."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Step = Callable[..., tuple[Tensor, Tensor]]
+
+SOFTPLUS_LINEAR = 40.0  # beyond it softplus(x) is x to the last bit of a float64; torch's own 20 loses nine digits
+
+
+def each_sequence(cu_seqlens: Tensor) -> list[slice]:
+    """The rows of each sequence, from offsets (s + 1,). Reads them on the host."""
+    return [slice(start, end) for start, end in pairwise(cu_seqlens.tolist())]
+
+
+def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
+    """The rows of each sequence of x (t, ...), as views; rows past the last offset are left out.
+
+    One split, not one slice each: the backward of a slice fills a tensor of the size of x.
+    """
+    rows = each_sequence(cu_seqlens)
+    used = rows[-1].stop if rows else 0
+    return list(x[:used].split([r.stop - r.start for r in rows])) if rows else []
+
+
+def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
+    """Concatenate the sequences' results into the shape and dtype of `like` (t, ...); the slack rows are zero."""
+    rows = [like[:0], *(piece.to(like.dtype) for piece in pieces)]  # like[:0]: a graph even if there is no sequence
+    slack = like.shape[0] - sum(row.shape[0] for row in rows)
+    return torch.cat([*rows, like.new_zeros(slack, *like.shape[1:])])
+
+
+def split_states(states: Tensor | None, n_sequences: int, shape: Sequence[int], like: Tensor) -> list[Tensor]:
+    """The initial state of each sequence: those of `states` (s, *shape), or zeros of the dtype and device of `like`."""
+    if states is None:
+        return [like.new_zeros(shape)] * n_sequences
+    return list(states.unbind(0))
+
+
+def join_states(states: Sequence[Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
+    """Stack the final states into (s, *shape), also if there is none."""
+    return torch.stack(list(states)) if states else like.new_zeros(0, *shape)
+
+
+def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Run `state, y = step(state, *row)` over the rows of the tokens (t, ...); returns (y, final state).
+
+    y has the rows of the first tokens, also if there are none. Rows are unbound once: x[i] under autograd costs O(t) each.
+    """
+    ys = []
+    for row in zip(*(x.unbind(0) for x in tokens), strict=True):
+        state, y = step(state, *row)
+        ys.append(y)
+    return torch.stack(ys) if ys else tokens[0], state
+
+
+def time_step(delta: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
+    """The step size of each token: delta, plus the bias, through softplus if asked."""
+    if bias is not None:
+        delta = delta + bias
+    return functional.softplus(delta, threshold=SOFTPLUS_LINEAR) if softplus else delta
+
+
+def skip(y: Tensor, x: Tensor, D: Tensor | None) -> Tensor:
+    """Add the direct path D x, where there is one."""
+    return y if D is None else y + D * x
+
+
+def gate(y: Tensor, z: Tensor | None) -> Tensor:
+    """Scale by silu(z), where there is a gate."""
+    return y if z is None else y * functional.silu(z)
+
+
+def working(x: Tensor) -> Tensor:
+    """x in the dtype that a reference computes in: fp32 for bf16 and fp16, its own otherwise."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
