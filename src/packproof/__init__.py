@@ -1,0 +1,92 @@
+"""packproof proves, by test, that a kernel for packed variable-length sequences computes each sequence as if it were alone.
+
+Names are imported when they are first used: `import packproof` costs nothing, and needs neither triton nor hypothesis.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import packproof.kernels as kernels
+
+if TYPE_CHECKING:
+    from packproof import refs
+    from packproof.harness.check import check
+    from packproof.harness.gradcheck import gradcheck
+    from packproof.harness.replay import replay
+    from packproof.harness.target import kernel
+    from packproof.properties.op import Op
+    from packproof.properties.promises import Promises
+    from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
+    from packproof.refs.packing import PackLayout, pack, unpack
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "CheckFailed",
+    "LayoutError",
+    "Op",
+    "PackLayout",
+    "PackproofError",
+    "Promises",
+    "UsageError",
+    "check",
+    "gradcheck",
+    "kernel",
+    "kernels",
+    "pack",
+    "refs",
+    "replay",
+    "unpack",
+]
+
+_HOMES = {
+    "packproof.harness.check": ("check",),
+    "packproof.harness.gradcheck": ("gradcheck",),
+    "packproof.harness.replay": ("replay",),
+    "packproof.harness.target": ("kernel",),
+    "packproof.properties.op": ("Op",),
+    "packproof.properties.promises": ("Promises",),
+    "packproof.refs.errors": ("ArgumentError", "CheckFailed", "LayoutError", "PackproofError", "UsageError"),
+    "packproof.refs.packing": ("PackLayout", "pack", "unpack"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+_KERNELS = {"causal_conv1d": "packproof.kernels.convolution", "rope": "packproof.kernels.rotary"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "refs":
+        return import_module("packproof.refs")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'packproof' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _kernel(name: str) -> Any:
+    if name not in _KERNELS:
+        raise AttributeError(f"module 'packproof.kernels' has no attribute {name!r}")
+    try:
+        value = getattr(import_module(_KERNELS[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ImportError(f"packproof.kernels.{name} needs triton: install it, or use packproof.refs.{name}") from error
+    setattr(kernels, name, value)
+    return value
+
+
+def _export_kernels(module: ModuleType) -> None:
+    """Give the folder of kernels, which has no __init__.py of its own, its public names."""
+    module.__getattr__ = _kernel  # type: ignore[method-assign]
+    module.__dir__ = lambda: sorted({*vars(module), *_KERNELS})  # type: ignore[method-assign]
+    module.__doc__ = "Fast packed Triton kernels, with the names and signatures of packproof.refs."
+
+
+_export_kernels(kernels)
