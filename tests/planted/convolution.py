@@ -1,0 +1,247 @@
+"""Packed causal_conv1d in plain torch, written as kernels are (taps, masks): right in four orders, wrong in 17 ways."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 16
+
+BUGS = {
+    "C1": "no sequence mask: taps read the previous sequence",
+    "C2": "start mask off by one: the last token before the sequence passes",
+    "C3": "a boundary is looked for between t-1 and t only",
+    "C4": "the halo of a tile is one row short",
+    "C5": "gradient of weight without the sequence mask",
+    "C6": "gradient of x reads the next sequence",
+    "C7": "final state of a short sequence takes tokens of the previous one",
+    "C8": "final state of an empty sequence is zero instead of its initial state",
+    "C9": "final state of the last sequence is written for all",
+    "C10": "sequence found by searchsorted from the left: its first token belongs to the previous one",
+    "C11": "initial state indexed by the number of starts seen, empty sequences not counted",
+    "C12": "accumulator rounded to bf16",
+    "C13": "mask multiplies instead of selecting: 0 * NaN leaks",
+    "C14": "initial state dropped for sequences shorter than w-1",
+    "C15": "gradient of the initial state missing for sequences shorter than w-1",
+    "C16": "final state one token old when the length is exactly w-1",
+    "C17": "final state of a trailing empty sequence is never written",
+}
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "correct": {"grid": "token", "chunk": CHUNK, "compute": "fp32", "deterministic": True, "isolated": True},
+    "newest_first": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
+    "tree": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
+    "matmul": {"compute": "fp32", "deterministic": True, "isolated": True},
+}
+
+SHOWS_AT: dict[str, tuple[int, ...]] = {
+    "C1": (1, 1),
+    "C2": (1, 1),
+    "C3": (1, 2),
+    "C4": (17,),
+    "C5": (1, 1),
+    "C6": (1, 1),
+    "C7": (1, 1),
+    "C8": (0,),
+    "C9": (0, 0),
+    "C10": (1, 1),
+    "C11": (0, 1),
+    "C12": (1,),
+    "C13": (1, 1),
+    "C14": (1,),
+    "C15": (1,),
+    "C16": (3,),
+    "C17": (0,),
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
+
+    row: Tensor  # [t]
+    seq: Tensor  # [t]
+    start: Tensor  # [t] of the row's sequence
+    end: Tensor  # [t]
+    starts: Tensor  # [s + 1]
+    lengths: Tensor  # [s + 1]
+    n_sequences: int
+
+    @classmethod
+    def of(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "Rows":
+        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
+        row = torch.arange(n_rows)
+        seq = torch.searchsorted(cu[1:], row, right=bug != "C10")
+        return cls(row, seq, cu[seq], cu[seq + 1], cu[:-1], cu.diff(), len(cu) - 2)
+
+    @property
+    def real(self) -> Tensor:
+        """[t, 1]: not slack."""
+        return (self.seq < self.n_sequences)[:, None]
+
+
+def load(source: Tensor, index: Tensor, mask: Tensor) -> Tensor:
+    """source[index] where the mask holds and 0 elsewhere, as a masked load does it: what is masked is never read."""
+    padded = torch.cat([source, source.new_zeros(1, *source.shape[1:])])
+    return padded[torch.where(mask, index, len(source))]
+
+
+def tap(x: Tensor, states: Tensor, rows: Rows, back: int, bug: str) -> Tensor:
+    """What the filter sees `back` tokens behind each row, in x [t, d] or in the initial states [s+1, w-1, d]."""
+    w = states.shape[1] + 1
+    source, local = rows.row - back, rows.row - rows.start
+    inside = source >= rows.start
+    if bug == "C1":
+        inside = source >= 0
+    if bug == "C2":
+        inside = (source >= rows.start - 1) & (source >= 0)
+    if bug == "C3":
+        inside = (source >= 0) & ((rows.row - 1 >= rows.start) | (back == 0))
+    before = ~inside & (source < rows.start) & (local < w - 1)
+    if bug == "C4":
+        inside = inside & (source >= rows.row // CHUNK * CHUNK - max(w - 2, 0))
+    if bug == "C14":
+        before = before & (rows.lengths[rows.seq] >= w - 1)
+    owner = rows.seq
+    if bug == "C11":
+        owner = (rows.lengths > 0).cumsum(0)[rows.seq] - 1
+    seen = x[source.clamp(min=0)] * inside[:, None] if bug == "C13" else load(x, source, inside)
+    return seen + load(states.flatten(0, 1), owner * (w - 1) + local - back + w - 1, before)
+
+
+def total(terms: list[Tensor], order: str, bug: str = "") -> Tensor:
+    """The sum of the terms, oldest tap first, newest first, or as a tree."""
+    if bug == "C12":
+        return reduce(lambda acc, term: (acc + term).bfloat16().to(term), terms, torch.zeros_like(terms[0]))
+    if order == "newest_first":
+        terms = terms[::-1]
+    while order == "tree" and len(terms) > 1:
+        terms = [a if b is None else a + b for a, b in zip_longest(terms[::2], terms[1::2])]
+    return reduce(torch.add, terms)
+
+
+def filtered(taps: list[Tensor], weight: Tensor, order: str, bug: str) -> Tensor:
+    """Σ_j weight[:, j] · tap j: [t, d]."""
+    if order == "matmul":
+        return torch.einsum("jtd, dj -> td", torch.stack(taps), weight)
+    return total([seen * weight[:, j] for j, seen in enumerate(taps)], order, bug)
+
+
+def last_inputs(x: Tensor, states: Tensor, rows: Rows, w: int, bug: str) -> Tensor:
+    """The final states [s, w-1, d]: the last w-1 entries of a sequence's initial state followed by its tokens."""
+    lengths = rows.lengths[:, None]
+    local = lengths - (w - 1) + torch.arange(w - 1)  # counted from the sequence's start: negative in the initial state
+    if bug == "C16":
+        local = torch.where(lengths == w - 1, local - 1, local)
+    inside = local >= 0
+    if bug == "C7":
+        inside = (inside | (lengths > 0)) & (rows.starts[:, None] + local >= 0)
+    kept = load(states.flatten(0, 1), torch.arange(len(states))[:, None] * (w - 1) + local + w - 1, ~inside)
+    final = load(x, rows.starts[:, None] + local, inside) + kept
+    final = final[: rows.n_sequences]
+    if bug == "C8":
+        final = torch.where(lengths[: rows.n_sequences, :, None] == 0, 0, final)
+    if bug == "C9":
+        final = final[-1:].expand_as(final).clone()
+    if bug == "C17" and rows.n_sequences and rows.lengths[rows.n_sequences - 1] == 0:
+        final[-1] = 0
+    return final
+
+
+def grad_x(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, order: str, bug: str) -> Tensor:
+    """Each row gathers from the rows that its own tap reached, and from the final state that it stands in: [t, d]."""
+    w = weight.shape[1]
+    terms = []
+    for j in range(w):
+        reader = rows.row + (w - 1 - j)
+        same = reader < (len(rows.row) if bug == "C6" else rows.end)
+        terms.append(load(dpre, reader, same) * weight[:, j])
+    place = rows.row - rows.end + w - 1  # in the final state
+    kept = load(dfinal.flatten(0, 1), rows.seq * (w - 1) + place, (place >= 0) & rows.real[:, 0])
+    return total(terms, order) + kept
+
+
+def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, bug: str) -> Tensor:
+    """Each entry gathers from the first tokens, and from the final state of a short sequence: [s, w-1, d]."""
+    w, n = weight.shape[1], rows.n_sequences
+    starts, lengths = rows.starts[:n], rows.lengths[:n]
+    place = torch.arange(w - 1) - lengths[:, None]
+    dstates = load(dfinal.flatten(0, 1), torch.arange(n)[:, None] * (w - 1) + place, place >= 0)
+    for i in range(w - 1):
+        reached = i < lengths
+        if bug == "C15":
+            reached = reached & (lengths >= w - 1)
+        dstates[:, i:] += load(dpre, starts + i, reached)[:, None] * weight.T[: w - 1 - i]
+    return dstates
+
+
+class Convolution(torch.autograd.Function):
+    """Forward and backward in the accumulator's dtype: x [t, d], weight [d, w], bias [d], states [s, w-1, d]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, states: Tensor, rows: Rows, silu: bool, order: str, bug: str
+    ) -> tuple[Tensor, Tensor]:
+        w = weight.shape[1]
+        with_slack = torch.cat([states, states.new_zeros(1, *states.shape[1:])])
+        taps = [tap(x, with_slack, rows, w - 1 - j, bug) for j in range(w)]
+        pre = filtered(taps, weight, order, bug) + bias
+        ctx.save_for_backward(x, weight, pre, *taps)
+        ctx.rows, ctx.silu, ctx.order, ctx.bug = rows, silu, order, bug
+        y = pre * torch.sigmoid(pre) if silu else pre
+        return torch.where(rows.real, y, 0), last_inputs(x, with_slack, rows, w, bug)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, pre, *taps = ctx.saved_tensors
+        rows, w = ctx.rows, weight.shape[1]
+        if ctx.silu:
+            gate = torch.sigmoid(pre)
+            dy = dy * (gate + pre * gate * (1 - gate))
+        dpre = torch.where(rows.real, dy, 0)
+        if ctx.bug == "C5":
+            taps = [load(x, rows.row - (w - 1 - j), rows.row >= w - 1 - j) for j in range(w)]
+        dweight = torch.stack([(dpre * torch.where(rows.real, seen, 0)).sum(0) for seen in taps], 1)
+        dx = grad_x(dpre, dfinal, weight, rows, ctx.order, ctx.bug)
+        return dx, dweight, dpre.sum(0), grad_states(dpre, dfinal, weight, rows, ctx.bug), None, None, None, None
+
+
+def kernel(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    activation: str | None = None,
+    return_final_states: bool = False,
+    order: str = "oldest_first",
+    bug: str = "",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Op `causal_conv1d`, accumulating in fp32 (fp64 for fp64) in the named order, with the named bug."""
+    d, w = weight.shape
+    acc = torch.float64 if x.dtype == torch.float64 else torch.float32
+    rows = Rows.of(cu_seqlens, len(x), bug)
+    bias = x.new_zeros(d) if bias is None else bias
+    states = x.new_zeros(rows.n_sequences, d, w - 1) if initial_states is None else initial_states
+    y, final = Convolution.apply(  # type: ignore[no-untyped-call]
+        x.to(acc), weight.to(acc), bias.to(acc), states.to(acc).transpose(1, 2), rows, activation == "silu", order, bug
+    )
+    return (y.to(x), final.transpose(1, 2).to(x)) if return_final_states else y.to(x)
+
+
+correct = partial(kernel)
+newest_first = partial(kernel, order="newest_first")
+tree = partial(kernel, order="tree")
+matmul = partial(kernel, order="matmul")
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The kernel with one bug: convolution.C1."""
+    if name in BUGS:
+        return partial(kernel, bug=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
