@@ -1,0 +1,251 @@
+"""The layout of a pack: where each sequence lies, said as lengths, cu_seqlens, seq_idx or position_ids."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
+from operator import index
+
+import torch
+from torch import Tensor
+
+from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form
+from packproof.refs.errors import LayoutError
+
+_UNUSED = -1  # seq_idx of a row that belongs to no sequence
+
+
+@dataclass(frozen=True)
+class PackLayout:
+    """Sequences laid one after the other along the token axis.
+
+    lengths: tokens of each sequence; 0 is allowed.
+    slack: rows behind the last sequence that belong to nobody.
+    gaps: unused rows behind each sequence, () for none. A gap behind the last sequence is slack and is counted there.
+
+    Raises LayoutError for negative or fractional counts, and if there are not as many gaps as sequences.
+    """
+
+    lengths: tuple[int, ...]
+    slack: int = 0
+    gaps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = _counts("lengths", self.lengths)
+        gaps = _counts("gaps", self.gaps)
+        (slack,) = _counts("slack", [self.slack])
+        if gaps and len(gaps) != len(lengths):
+            raise LayoutError(
+                f"PackLayout: {len(gaps)} gaps for {len(lengths)} sequences; one gap behind each was expected"
+            )
+        if gaps:
+            gaps, slack = (*gaps[:-1], 0), slack + gaps[-1]
+        object.__setattr__(self, "lengths", lengths)
+        object.__setattr__(self, "slack", slack)
+        object.__setattr__(self, "gaps", gaps if any(gaps) else ())
+
+    @classmethod
+    def from_lengths(cls, lengths: Iterable[int] | Tensor, slack: int = 0) -> "PackLayout":
+        """From the length of each sequence: integers or an integer tensor (s,)."""
+        return cls(tuple(_host_ids("lengths", lengths) if isinstance(lengths, Tensor) else lengths), slack)
+
+    @classmethod
+    def from_cu_seqlens(cls, cu_seqlens: Tensor, total_tokens: int | None = None) -> "PackLayout":
+        """From offsets, int32 or int64 (s + 1,); `total_tokens` counts all rows of the pack (default: the last offset).
+
+        Reads the offsets on the host. Raises LayoutError if they do not start at 0, decrease, or pass the tokens.
+        """
+        check_offsets_form("PackLayout", cu_seqlens)
+        offsets: list[int] = cu_seqlens.tolist()
+        total = max(offsets) if total_tokens is None else total_tokens
+        check_offsets("PackLayout", cu_seqlens, total)
+        return cls(tuple(b - a for a, b in pairwise(offsets)), slack=total - offsets[-1])
+
+    @classmethod
+    def from_seq_idx(cls, seq_idx: Tensor, n_sequences: int | None = None) -> "PackLayout":
+        """From the index of the sequence that each row belongs to, an integer tensor (t,); -1 marks rows of nobody.
+
+        An index that is left out is an empty sequence; `n_sequences` tells of empty ones at the end. Unused rows
+        before sequence j are the gap behind j - 1. Reads the indices on the host. Raises LayoutError if an index
+        recurs or goes back, is below -1 or not below `n_sequences`, or if unused rows come before sequence 0.
+        """
+        bound = "" if n_sequences is None else f" and below {n_sequences}"
+        lengths: list[int] = []
+        gaps: list[int] = []
+        token = unused = 0
+        for j, rows in groupby(_host_ids("seq_idx", seq_idx)):
+            n = len(list(rows))
+            if j == _UNUSED:
+                unused = n
+            elif j < _UNUSED or (n_sequences is not None and j >= n_sequences):
+                raise LayoutError(f"PackLayout: seq_idx is {j} at token {token}; -1, or 0 or more{bound}, was expected")
+            elif j < len(lengths):
+                raise LayoutError(
+                    f"PackLayout: seq_idx {'recurs' if lengths[j] else 'goes back'} to {j} at token {token}\n"
+                    "    The tokens of a sequence lie together, and sequences are numbered as they lie."
+                )
+            elif unused and j == 0:
+                raise LayoutError(f"PackLayout: seq_idx starts with {unused} unused rows; sequence 0 starts at token 0")
+            else:
+                empty = j - len(lengths)
+                lengths += [*[0] * empty, n]
+                gaps += [0] * (empty + 1)
+                if unused:
+                    gaps[j - 1], unused = unused, 0
+            token += n
+        missing = [0] * (0 if n_sequences is None else n_sequences - len(lengths))
+        return cls((*lengths, *missing), unused, (*gaps, *missing))
+
+    @classmethod
+    def from_position_ids(cls, position_ids: Tensor, slack: int = 0) -> "PackLayout":
+        """From the position of each token in its sequence, an integer tensor (t,); the last `slack` rows are nobody's.
+
+        Position ids do not show empty sequences. Reads them on the host. Raises LayoutError at the first position that
+        is neither 0 nor one more than the one before.
+        """
+        ids = _host_ids("position_ids", position_ids)
+        if not 0 <= slack <= len(ids):
+            raise LayoutError(f"PackLayout: slack is {slack} but position_ids has {len(ids)} rows")
+        lengths: list[int] = []
+        for token, position in enumerate(ids[: len(ids) - slack]):
+            if position == 0:
+                lengths.append(1)
+            elif lengths and position == lengths[-1]:
+                lengths[-1] += 1
+            else:
+                expected = f"0 or {lengths[-1]}" if lengths else "0"
+                raise LayoutError(f"PackLayout: position_ids is {position} at token {token}; {expected} was expected")
+        return cls(tuple(lengths), slack)
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all sequences, without gaps and slack."""
+        return sum(self.lengths)
+
+    @property
+    def total_tokens(self) -> int:
+        """All rows of the pack, gaps and slack included."""
+        return self.n_tokens + sum(self.gaps) + self.slack
+
+    @property
+    def max_seqlen(self) -> int:
+        return max(self.lengths, default=0)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The first row of each sequence."""
+        return tuple(accumulate(self._strides(), initial=0))[: self.n_sequences]
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The rows of each sequence."""
+        return tuple(slice(start, start + n) for start, n in zip(self.offsets, self.lengths, strict=True))
+
+    def cu_seqlens(self, device: torch.device | str | None = None, dtype: torch.dtype = torch.int32) -> Tensor:
+        """Offsets (s + 1,), int32 or int64. Raises LayoutError if there are gaps, or too many tokens for the dtype."""
+        if self.gaps:
+            raise LayoutError(
+                f"PackLayout: cu_seqlens cannot say the gaps {self.gaps}; use offsets and lengths, or seq_idx"
+            )
+        if dtype not in OFFSETS:
+            raise LayoutError(f"PackLayout: dtype is {dtype} but torch.int32 or torch.int64 was expected")
+        if self.n_tokens > torch.iinfo(dtype).max:
+            raise LayoutError(f"PackLayout: {self.n_tokens} tokens do not fit int32 offsets; ask for dtype=torch.int64")
+        return torch.tensor([0, *accumulate(self.lengths)], dtype=dtype, device=device)
+
+    def seq_idx(self, device: torch.device | str | None = None) -> Tensor:
+        """The sequence of each row, int32 (t,); -1 in gaps and slack."""
+        ids = torch.full((self.total_tokens,), _UNUSED, dtype=torch.int32)
+        for j, rows in enumerate(self.slices):
+            ids[rows] = j
+        return ids.to(device)
+
+    def position_ids(self, device: torch.device | str | None = None) -> Tensor:
+        """The position of each row in its sequence, int32 (t,); 0 in gaps and slack."""
+        ids = torch.zeros(self.total_tokens, dtype=torch.int32)
+        for rows in self.slices:
+            ids[rows] = torch.arange(rows.stop - rows.start, dtype=torch.int32)
+        return ids.to(device)
+
+    def _strides(self) -> tuple[int, ...]:
+        return tuple(map(sum, zip(self.lengths, self.gaps, strict=True))) if self.gaps else self.lengths
+
+
+def pack(tensors: Sequence[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]:
+    """Lay sequences, each (t_j, ...) of one dtype and device, one after the other; then `slack` rows of zeros.
+
+    Returns the packed tensor (sum t_j + slack, ...) and its layout. Raises LayoutError if there is no sequence, or if
+    one has another trailing shape, dtype or device than the first.
+    """
+    if not tensors:
+        raise LayoutError(
+            "pack: no sequences came; at least one is needed to know shape and dtype (it may have no tokens)"
+        )
+    first = tensors[0]
+    for j, tensor in enumerate(tensors):
+        if tensor.ndim == 0:
+            raise LayoutError(f"pack: sequence {j} has no token axis; shape (t, ...) was expected")
+        here, there = ((x.shape[1:], x.dtype, x.device) for x in (tensor, first))
+        if here != there:
+            raise LayoutError(f"pack: sequence {j} is {_described(tensor)} but sequence 0 is {_described(first)}")
+    layout = PackLayout(tuple(len(tensor) for tensor in tensors), slack)
+    return torch.cat([*tensors, first.new_zeros(layout.slack, *first.shape[1:])]), layout
+
+
+def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
+    """The sequences of a pack (t, ...), as views. Raises LayoutError if the layout counts another number of rows."""
+    rows = packed.shape[0] if packed.ndim else 0
+    if not packed.ndim or rows != layout.total_tokens:
+        raise LayoutError(f"unpack: packed has {rows} rows but the layout has {layout.total_tokens}: {layout}")
+    gaps = layout.gaps or (0,) * layout.n_sequences
+    sizes = [size for pair in zip(layout.lengths, gaps, strict=True) for size in pair]
+    parts = torch.split(packed, [*sizes, layout.slack])  # not slices: its backward is one cat
+    return list(parts[: 2 * layout.n_sequences : 2])
+
+
+def seq_idx_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
+    """The sequence of each row, int32 (total_tokens,), -1 in slack, on the device of `cu_seqlens`; no value is read."""
+    check_offsets_form("seq_idx_from_cu_seqlens", cu_seqlens)
+    ids, _ = _locate(cu_seqlens, total_tokens)
+    return torch.where(ids < cu_seqlens.shape[0] - 1, ids, _UNUSED)
+
+
+def position_ids_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
+    """The position of each row, int32 (total_tokens,), 0 in slack, on the device of `cu_seqlens`; no value is read."""
+    check_offsets_form("position_ids_from_cu_seqlens", cu_seqlens)
+    ids, rows = _locate(cu_seqlens, total_tokens)
+    return torch.where(ids < cu_seqlens.shape[0] - 1, rows - cu_seqlens[ids], 0).to(torch.int32)
+
+
+def _locate(cu_seqlens: Tensor, total_tokens: int) -> tuple[Tensor, Tensor]:
+    """For each row, how many sequences end at or before it (in slack: all of them), and the row itself."""
+    rows = torch.arange(total_tokens, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
+    return torch.searchsorted(cu_seqlens[1:].contiguous(), rows, right=True, out_int32=True), rows
+
+
+def _counts(name: str, values: Iterable[int]) -> tuple[int, ...]:
+    counts = []
+    for i, value in enumerate(values):
+        try:
+            count = index(value)
+        except TypeError:
+            raise LayoutError(f"PackLayout: {name} entry {i} is {value!r}; a whole number was expected") from None
+        if count < 0:
+            raise LayoutError(f"PackLayout: {name} entry {i} is {count}; 0 or more was expected")
+        counts.append(count)
+    return tuple(counts)
+
+
+def _host_ids(name: str, ids: Tensor) -> list[int]:
+    if not isinstance(ids, Tensor) or ids.dtype not in OFFSETS or ids.ndim != 1:
+        came = _described(ids) if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        raise LayoutError(f"PackLayout: {name} is {came}; an int32 or int64 tensor of one axis was expected")
+    values: list[int] = ids.tolist()
+    return values
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} on {tensor.device}"
