@@ -1,4 +1,4 @@
-"""packproof proves, by test, that a kernel for packed variable-length sequences computes each sequence as if it were alone.
+"""Proves, by test, that kernels for packed variable-length sequences compute each sequence as if it were alone.
 
 Names are imported when they are first used: `import packproof` costs nothing, and needs neither triton nor hypothesis.
 """
@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import packproof.kernels as kernels
+from packproof import kernels
 
 if TYPE_CHECKING:
     from packproof import refs
