@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import torch
+from einops import repeat
 from torch import Tensor
 from torch.nn import functional
 
 Step = Callable[..., tuple[Tensor, Tensor]]
+Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Gate = Callable[[Tensor, Tensor | None], Tensor]
 
 SOFTPLUS_LINEAR = 40.0  # beyond it softplus(x) is x to the last bit of a float64; torch's own 20 loses nine digits
 
@@ -24,7 +27,7 @@ def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
     """
     rows = each_sequence(cu_seqlens)
     used = rows[-1].stop if rows else 0
-    return list(x[:used].split([r.stop - r.start for r in rows])) if rows else []
+    return list(torch.split(x[:used], [r.stop - r.start for r in rows])) if rows else []
 
 
 def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
@@ -49,7 +52,7 @@ def join_states(states: Sequence[Tensor], shape: Sequence[int], like: Tensor) ->
 def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Run `state, y = step(state, *row)` over the rows of the tokens (t, ...); returns (y, final state).
 
-    y has the rows of the first tokens, also if there are none. Rows are unbound once: x[i] under autograd costs O(t) each.
+    Without tokens y is the first of them: no rows, the right shape. Rows are unbound once: x[i] under autograd is O(t).
     """
     ys = []
     for row in zip(*(x.unbind(0) for x in tokens), strict=True):
@@ -75,6 +78,49 @@ def gate(y: Tensor, z: Tensor | None) -> Tensor:
     return y if z is None else y * functional.silu(z)
 
 
+def expand_groups(B: Tensor, n_channels: int) -> Tensor:
+    """Give each channel or head the row of its group: (t, g, n) to (t, n_channels, n), or (t, n) to (t, 1, n)."""
+    if B.ndim == 2:
+        return B[:, None]
+    return repeat(B, "t g n -> t (g r) n", r=n_channels // B.shape[1])
+
+
 def working(x: Tensor) -> Tensor:
     """x in the dtype that a reference computes in: fp32 for bf16 and fp16, its own otherwise."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def state_space(
+    recurrence: Recurrence,
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    bias: Tensor | None,
+    initial_states: Tensor | None,
+    state_shape: Sequence[int],
+    *,
+    softplus: bool,
+    cu_seqlens: Tensor,
+    gate: Gate = gate,
+) -> tuple[Tensor, Tensor]:
+    """A packed state-space op: time step, recurrence, skip and gate of each sequence alone; returns (y, final states).
+
+    recurrence: `y, h = recurrence(h, x, delta, A, B, C)` over one sequence, from the state h of shape `state_shape`.
+        B and C come with one row per channel or head, or one for all.
+    """
+    n_sequences = cu_seqlens.shape[0] - 1
+    tokens = (x, delta, expand_groups(B, x.shape[1]), expand_groups(C, x.shape[1]))
+    pieces = [split_sequences(working(token), cu_seqlens) for token in tokens]
+    gates = [None] * n_sequences if z is None else split_sequences(working(z), cu_seqlens)
+    states = split_states(initial_states, n_sequences, state_shape, A)
+
+    ys, finals = [], []
+    for x_j, delta_j, B_j, C_j, z_j, h in zip(*pieces, gates, states, strict=True):
+        y, h_end = recurrence(h, x_j, time_step(delta_j, bias, softplus), A, B_j, C_j)
+        ys.append(gate(skip(y, x_j, D), z_j))
+        finals.append(h_end)
+    return join_sequences(ys, x), join_states(finals, state_shape, A)
