@@ -8,6 +8,9 @@ from packproof.refs.packing import (
     seq_idx_from_cu_seqlens,
     unpack,
 )
+from packproof.refs.scan import selective_scan, selective_scan_associative, selective_scan_step
+from packproof.refs.segsum import segsum, segsum_unstable
+from packproof.refs.ssd import ssd, ssd_chunked, ssd_quadratic, ssd_step
 
 __all__ = [
     "ArgumentError",
@@ -18,6 +21,15 @@ __all__ = [
     "UsageError",
     "pack",
     "position_ids_from_cu_seqlens",
+    "segsum",
+    "segsum_unstable",
+    "selective_scan",
+    "selective_scan_associative",
+    "selective_scan_step",
     "seq_idx_from_cu_seqlens",
+    "ssd",
+    "ssd_chunked",
+    "ssd_quadratic",
+    "ssd_step",
     "unpack",
 ]
