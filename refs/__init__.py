@@ -1,6 +1,9 @@
 """Slow, exact, readable operations over packed sequences, and the layout of a pack."""
 
+from packproof.refs.attention import attention
+from packproof.refs.convolution import causal_conv1d, causal_conv1d_step
 from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
+from packproof.refs.packers import Piece, pack_best_fit, pack_in_order, pack_with_split, padding_rate
 from packproof.refs.packing import (
     PackLayout,
     pack,
@@ -8,6 +11,7 @@ from packproof.refs.packing import (
     seq_idx_from_cu_seqlens,
     unpack,
 )
+from packproof.refs.rotary import rope
 from packproof.refs.scan import selective_scan, selective_scan_associative, selective_scan_step
 from packproof.refs.segsum import segsum, segsum_unstable
 from packproof.refs.ssd import ssd, ssd_chunked, ssd_quadratic, ssd_step
@@ -18,9 +22,18 @@ __all__ = [
     "LayoutError",
     "PackLayout",
     "PackproofError",
+    "Piece",
     "UsageError",
+    "attention",
+    "causal_conv1d",
+    "causal_conv1d_step",
     "pack",
+    "pack_best_fit",
+    "pack_in_order",
+    "pack_with_split",
+    "padding_rate",
     "position_ids_from_cu_seqlens",
+    "rope",
     "segsum",
     "segsum_unstable",
     "selective_scan",

@@ -69,7 +69,7 @@ def bind(
 
 def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> None:
     """Raise ArgumentError unless `value` is one of `allowed`."""
-    if value not in allowed:
+    if not any(type(value) is type(one) and value == one for one in allowed):  # 1 == True, but 1 is no answer
         raise ArgumentError(f"{op}: {name} is {value!r} but {' or '.join(map(repr, allowed))} was expected")
 
 

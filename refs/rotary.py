@@ -1,0 +1,48 @@
+"""Rotary position embedding: turn each pair of channels by its token's position (RoFormer, Su et al. 2021, eq. 34)."""
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from packproof.refs.arguments import bind, check_option
+from packproof.refs.errors import ArgumentError
+from packproof.refs.recurrence import join_sequences, split_sequences, working
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+    """Rotate the first 2r channels of each head; positions restart at 0 in each sequence, the rest passes through.
+
+    x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32). cos, sin: (m, r), one row per position, in
+    x's dtype or fp32, with 2r <= k and m at least the longest sequence. cu_seqlens: int32 or int64 (s + 1,).
+    interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r (GPT-NeoX).
+
+    Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
+    """
+    sizes = bind(
+        "rope",
+        {"x": (x, "t h k"), "cos": (cos, "m r"), "sin": (sin, "m r")},
+        cu_seqlens,
+        values=True,
+        tables=("cos", "sin"),
+    )
+    check_option("rope", "interleaved", interleaved, (False, True))
+    if 2 * sizes["r"] > sizes["k"]:
+        raise ArgumentError(f"rope: cos rotates 2 x {sizes['r']} channels (axis r) but x has {sizes['k']} (axis k)")
+    sequences = split_sequences(x, cu_seqlens)
+    longest = max((len(sequence) for sequence in sequences), default=0)
+    if longest > sizes["m"]:
+        raise ArgumentError(
+            f"rope: cos has {sizes['m']} positions (axis m) but the longest sequence has {longest} tokens\n"
+            "    Make cos and sin one row per position of the longest sequence."
+        )
+    pairs = "t h (r two) -> two t h r" if interleaved else "t h (two r) -> two t h r"
+    back = "two t h r -> t h (r two)" if interleaved else "two t h r -> t h (two r)"
+
+    def rotate(tokens: Tensor) -> Tensor:
+        n, turned = len(tokens), 2 * sizes["r"]
+        c, s = cos[:n, None].to(tokens.dtype), sin[:n, None].to(tokens.dtype)
+        x1, x2 = rearrange(tokens[..., :turned], pairs, two=2)
+        y = rearrange(torch.stack([x1 * c - x2 * s, x1 * s + x2 * c]), back)
+        return torch.cat([y, tokens[..., turned:]], dim=-1)
+
+    return join_sequences((rotate(working(sequence)) for sequence in sequences), like=x)
