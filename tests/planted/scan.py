@@ -1,0 +1,370 @@
+"""Packed selective_scan in plain torch, written as kernels are (chunks, resets, carries): 7 right, 23 wrong."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, silu, softplus
+
+CHUNK = 16
+
+BUGS = {
+    "S1": "no reset at sequence starts",
+    "S2": "reset one step late",
+    "S3": "carry not cleared when a sequence starts exactly at a chunk start",
+    "S4": "reset by multiplying the decay with 0: NaN leaks",
+    "S5": "only the first start inside a chunk resets",
+    "S6": "initial state indexed by the number of starts seen, empty sequences not counted",
+    "S7": "final state read at the end of the chunk",
+    "S8": "final state of the last sequence is written for all",
+    "S9": "carry rounded to bf16 between chunks",
+    "S10": "cumulative product divided out: unstable under long decay",
+    "S11": "backward has no reset",
+    "S12": "carry skipped over chunks that hold no start",
+    "S13": "final state of an empty sequence is the previous sequence's",
+    "S14": "last chunk dropped when it holds a single token",
+    "S15": "gradient of the initial state for the first sequence only",
+    "S16": "padding inside the last chunk decays the final state",
+    "S17": "sequence table holds 16 entries",
+    "S18": "at most two resets per chunk are honoured",
+    "S19": "a leading empty sequence hides the first reset",
+    "S20": "two empty sequences in a row shift the initial state",
+    "S21": "final state stale when the sequence ends exactly at a chunk end inside the pack",
+    "S22": "carry lost three chunks after a start in the middle of a chunk",
+    "S23": "a sequence of one token in a chunk's last row loses its final state",
+}
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "correct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True},
+    "chunk8": {"grid": "pack", "chunk": 8, "compute": "fp32", "deterministic": True, "isolated": True},
+    "chunk32": {"grid": "pack", "chunk": 32, "compute": "fp32", "deterministic": True, "isolated": True},
+    "whole_tree": {"compute": "fp32", "deterministic": True, "isolated": True},
+    "one_by_one": {
+        "grid": "sequence",
+        "chunk": 1,
+        "compute": "fp32",
+        "deterministic": True,
+        "isolated": True,
+        "state_entry": "carry",
+    },
+    "own_grid": {
+        "grid": "sequence",
+        "chunk": 16,
+        "compute": "fp32",
+        "deterministic": True,
+        "isolated": True,
+        "state_entry": "carry",
+    },
+    "own_grid8": {
+        "grid": "sequence",
+        "chunk": 8,
+        "compute": "fp32",
+        "deterministic": True,
+        "isolated": True,
+        "state_entry": "carry",
+    },
+}
+
+SHOWS_AT: dict[str, tuple[int, ...]] = {
+    "S1": (1, 1),
+    "S2": (1, 1),
+    "S3": (16, 1),
+    "S4": (1, 1),
+    "S5": (1, 1, 1),
+    "S6": (0, 1),
+    "S7": (1, 1),
+    "S8": (0, 0),
+    "S9": (17,),
+    "S10": (3,),
+    "S11": (1, 1),
+    "S12": (33,),
+    "S13": (1, 0),
+    "S14": (17,),
+    "S15": (0, 0),
+    "S16": (1,),
+    "S17": (1,) * 17,
+    "S18": (1, 1, 1),
+    "S19": (0, 1),
+    "S20": (0, 0, 1),
+    "S21": (16, 1),
+    "S22": (1, 48),
+    "S23": (15, 1),
+}
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
+
+    seq: Tensor  # [t]
+    starts: Tensor  # [s + 1]
+    lengths: Tensor  # [s + 1]
+    flipped: bool = False
+
+    @classmethod
+    def of(cls, cu_seqlens: Tensor, n_rows: int) -> "Pack":
+        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
+        return cls(torch.searchsorted(cu[1:], torch.arange(n_rows), right=True), cu[:-1], cu.diff())
+
+    @property
+    def real(self) -> Tensor:
+        """[t]: not slack."""
+        return self.seq < len(self.starts) - 1
+
+    @property
+    def first(self) -> Tensor:
+        """[t]: the row starts its sequence."""
+        return torch.arange(len(self.seq)) == self.starts[self.seq]
+
+    def flip(self) -> "Pack":
+        """The same rows from the last to the first."""
+        ends = self.starts + self.lengths
+        return Pack(
+            len(self.starts) - 1 - self.seq.flip(0),
+            len(self.seq) - ends.flip(0),
+            self.lengths.flip(0),
+            not self.flipped,
+        )
+
+
+def shifted(x: Tensor, by: int, fill: float) -> Tensor:
+    """x [k, chunk, c] moved `by` rows down inside each chunk."""
+    return pad(x[:, :-by], (0, 0, by, 0), value=fill)
+
+
+def prefix(a: Tensor, b: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Decay and input of the rows up to each one, inside each chunk [k, chunk, c], and whether a reset lies there."""
+    by = 1
+    while by < a.shape[1]:
+        a_left, b_left = shifted(a, by, 1), shifted(b, by, 0)
+        a, b = torch.where(reset, a, a * a_left), torch.where(reset, b, a * b_left + b)
+        reset = reset | shifted(reset, by, False)
+        by *= 2
+    return a, b, reset
+
+
+def prefix_multiplying(a: Tensor, b: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """S4: as `prefix`, but a reset is a decay of 0."""
+    a = a * ~reset
+    by = 1
+    while by < a.shape[1]:
+        a, b = a * shifted(a, by, 1), a * shifted(b, by, 0) + b
+        by *= 2
+    return a, b, torch.zeros_like(reset)
+
+
+def prefix_dividing(a: Tensor, b: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """S10: as `prefix`, from a cumulative product that is divided out."""
+    product = torch.where(reset, 1, a).cumprod(1)
+    part = reset.int().cumsum(1)
+    summed = torch.zeros_like(b)
+    for p in range(int(part.amax()) + 1):
+        summed = torch.where(part == p, product * torch.where(part == p, b / product, 0).cumsum(1), summed)
+    return product, summed, part > 0
+
+
+PREFIXES = {"S4": prefix_multiplying, "S10": prefix_dividing}
+
+
+def chunked(a: Tensor, b: Tensor, reset: Tensor, chunk: int, bug: str) -> Tensor:
+    """h [t, c] of h = a h + b, restarted where `reset` [t]: a prefix in each chunk, then a carry from chunk to chunk."""
+    t, c = b.shape
+    if t == 0:
+        return b
+    k = -(-t // chunk)
+    a = pad(a, (0, 0, 0, k * chunk - t), value=1).view(k, chunk, c)
+    b = pad(b, (0, 0, 0, k * chunk - t)).view(k, chunk, c)
+    starts = pad(reset, (0, k * chunk - t)).view(k, chunk, 1)
+    honoured = {"S5": 1, "S18": 2}.get(bug, chunk)
+    reset = starts & (starts.cumsum(1) <= honoured)
+    decay, inner, cut = PREFIXES.get(bug, prefix)(a, b, reset)
+    carry, h = torch.zeros_like(b[0, 0]), []
+    for i in range(k):
+        decay_i, cut_i = decay[i], cut[i]
+        if bug == "S3" and starts[i, 0]:
+            decay_i, cut_i = a[i].cumprod(0), starts[i].cumsum(0) > 1
+        h.append(torch.where(cut_i, inner[i], decay_i * carry + inner[i]))
+        if bug == "S12" and i > 0 and not starts[i].any():
+            continue
+        carry = h[-1][-1]
+        if bug == "S9":
+            carry = carry.bfloat16().to(carry)
+        if bug == "S22" and i > 1 and starts[i - 2, 1:].any() and not starts[i - 1 : i + 1].any():
+            carry = torch.zeros_like(carry)
+    return torch.cat(h)[:t]
+
+
+def pack_grid(a: Tensor, b: Tensor, entry: Tensor, pack: Pack, *, chunk: int = CHUNK, bug: str = "") -> Tensor:
+    """h [t, c], chunks counted from the start of the pack; an entering state [s+1, c] is folded into the first input."""
+    owner, first = pack.seq, pack.first
+    entering = reset = first
+    if bug == "S1":
+        reset = first & (torch.arange(len(b)) == 0)
+    if bug == "S2":
+        reset = torch.cat([first[:1], first[:-1]])
+    if bug == "S6":
+        owner = (pack.lengths > 0).cumsum(0)[pack.seq] - 1
+    if bug == "S17":
+        reset = first & (pack.seq < 16)
+    if bug == "S19" and pack.lengths[0] == 0:
+        entering = reset = first & (torch.arange(len(b)) > 0)
+    if bug == "S20":
+        empty = pad(pack.lengths == 0, (2, 0))
+        owner = owner - (empty[1:-1] & empty[:-2])[pack.seq].long()
+    b = torch.where(entering[:, None], b + a * entry[owner], b)
+    return chunked(a, b, reset, chunk, bug)
+
+
+def tree(a: Tensor, b: Tensor, entry: Tensor, pack: Pack) -> Tensor:
+    """h [t, c] by doubling over the whole pack."""
+    return pack_grid(a, b, entry, pack, chunk=max(len(b), 1))
+
+
+def sequential(a: Tensor, b: Tensor, entry: Tensor, pack: Pack) -> Tensor:
+    """h [t, c], one row after the other."""
+    h, rows = torch.zeros_like(entry[0]), []
+    for first, seq, a_t, b_t in zip(pack.first.tolist(), pack.seq.tolist(), a.unbind(), b.unbind(), strict=True):
+        h = a_t * (entry[seq] if first else h) + b_t
+        rows.append(h)
+    return torch.stack(rows) if rows else b
+
+
+def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: Pack, *, chunk: int = CHUNK) -> Tensor:
+    """h [t, c], chunks counted from the start of each sequence; an entering state is the carry of its first chunk."""
+    chunks = -(-pack.lengths // chunk)
+    first_chunk = chunks.cumsum(0) - chunks
+    shift = first_chunk * chunk - pack.starts
+    if pack.flipped:  # the grid of the forward: the ragged chunk comes first
+        shift = shift + chunks * chunk - pack.lengths
+    place = torch.arange(len(b)) + shift[pack.seq]
+    k, c = int(chunks.sum()), b.shape[1]
+    a = a.new_ones(k * chunk, c).index_copy(0, place, a).view(k, chunk, c)
+    b = b.new_zeros(k * chunk, c).index_copy(0, place, b).view(k, chunk, c)
+    entering = a[:, 0].clone()  # meets the carry alone, so that a run cut here has the same products
+    a[:, 0] = 1
+    decay, inner, _ = prefix(a, b, torch.zeros(k, chunk, 1, dtype=torch.bool))
+    given = dict(zip(first_chunk[chunks > 0].tolist(), entry[chunks > 0].unbind(), strict=True))
+    carry, h = torch.zeros_like(entry[0]), []
+    for i in range(k):
+        h.append(decay[i] * (entering[i] * given.get(i, carry)) + inner[i])
+        carry = h[-1][-1]
+    return torch.cat(h)[place] if h else b.view(0, c)
+
+
+def final_states(h: Tensor, h0: Tensor, a: Tensor, pack: Pack, bug: str) -> Tensor:
+    """State [s, c] after the last token of each sequence."""
+    n = len(pack.starts) - 1
+    starts, lengths, h0 = pack.starts[:n], pack.lengths[:n], h0[:n]
+    last, reached = starts + lengths - 1, lengths > 0
+    at_chunk_end = (last + 1) % CHUNK == 0
+    if bug == "S7":
+        last = (last // CHUNK * CHUNK + CHUNK - 1).clamp(max=len(h) - 1)
+    if bug == "S13":
+        reached = reached | (starts > 0)
+    if bug == "S21":
+        reached = reached & ~(at_chunk_end & (last + 1 < len(h)))
+    if bug == "S23":
+        reached = reached & ~(at_chunk_end & (lengths == 1))
+    final = h0.clone()
+    final[reached] = h[last[reached]]
+    if bug == "S16" and n and lengths[-1] and not at_chunk_end[-1]:
+        final[-1] = final[-1] * a[last[-1]]
+    if bug == "S8":
+        final = final[-1:].expand_as(final).clone()
+    return final
+
+
+class Recurrence(torch.autograd.Function):
+    """h = exp(la) h + b with la and b [t, c], from h0 [s+1, c]: the states of all rows [t, c] and the final ones [s, c]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, la: Tensor, b: Tensor, h0: Tensor, pack: Pack, scan: Callable[..., Tensor], bug: str
+    ) -> tuple[Tensor, Tensor]:
+        a = la.exp()
+        h = scan(a, b, h0, pack, bug=bug) if bug else scan(a, b, h0, pack)
+        if bug == "S14" and len(h) % CHUNK == 1 and len(h) > CHUNK:
+            h[-1] = 0
+        ctx.save_for_backward(a, h, h0)
+        ctx.pack, ctx.scan, ctx.bug = pack, scan, bug
+        return h, final_states(h, h0, a, pack, bug)
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+        a, h, h0 = ctx.saved_tensors
+        pack, back = ctx.pack, ctx.pack.flip()
+        scan = partial(ctx.scan, bug="S1") if ctx.bug == "S11" else ctx.scan
+        entry = torch.cat([dfinal, torch.zeros_like(h0[:1])])
+        to_next = torch.where(back.first.flip(0)[:, None], 1, torch.cat([a[1:], a[:1]]))
+        db = scan(to_next.flip(0), dh.flip(0), entry.flip(0), back).flip(0)
+        before = torch.where(pack.first[:, None], h0[pack.seq], torch.cat([h[:1], h[:-1]]))
+        dh0, reached = entry, pack.lengths > 0
+        dh0[reached] = (a * db)[pack.starts[reached]]
+        if ctx.bug == "S15":
+            dh0[1:] = 0
+        return db * before * a, db, dh0, None, None, None
+
+
+def by_channel(x: Tensor, real: Tensor, d: int) -> Tensor:
+    """B or C, [t, n] or [t, g, n], for each channel: [t, d, n]; slack rows are zero."""
+    x = x[:, None] if x.ndim == 2 else x
+    x = torch.where(real[:, None, None], x, 0)[:, :, None]
+    return x.expand(-1, -1, d // x.shape[1], -1).flatten(1, 2)
+
+
+def kernel(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    delta_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    scan: Callable[..., Tensor] = pack_grid,
+    bug: str = "",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Op `selective_scan`, computing in fp32 (fp64 for fp64) with the given scan, with the named bug."""
+    (t, d), n = u.shape, A.shape[1]
+    acc = torch.float64 if u.dtype == torch.float64 else torch.float32
+    pack = Pack.of(cu_seqlens, t)
+    real = pack.real[:, None]
+    x, step = torch.where(real, u, 0).to(acc), torch.where(real, delta, 0).to(acc)
+    step = step if delta_bias is None else step + delta_bias
+    step = softplus(step, threshold=40) if delta_softplus else step
+    la = step[:, :, None] * A
+    b = (step * x)[:, :, None] * by_channel(B, pack.real, d).to(acc)
+    h0 = A.new_zeros(len(pack.starts) - 1, d, n) if initial_states is None else initial_states
+    h0 = torch.cat([h0.to(acc), torch.zeros(1, d, n, dtype=acc)])
+    h, final = Recurrence.apply(  # type: ignore[no-untyped-call]
+        la.flatten(1), b.flatten(1), h0.flatten(1), pack, scan, bug
+    )
+    y = (h.view(t, d, n) * by_channel(C, pack.real, d).to(acc)).sum(-1)
+    y = y if D is None else y + D * x
+    y = y if z is None else y * silu(torch.where(real, z, 0).to(acc))
+    y = torch.where(real, y, 0).to(u)
+    return (y, final.view(-1, d, n)) if return_final_states else y
+
+
+correct = partial(kernel)
+chunk8 = partial(kernel, scan=partial(pack_grid, chunk=8))
+chunk32 = partial(kernel, scan=partial(pack_grid, chunk=32))
+whole_tree = partial(kernel, scan=tree)
+one_by_one = partial(kernel, scan=sequential)
+own_grid = partial(kernel, scan=sequence_grid)
+own_grid8 = partial(kernel, scan=partial(sequence_grid, chunk=8))
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The kernel with one bug: scan.S1."""
+    if name in BUGS:
+        return partial(kernel, bug=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
