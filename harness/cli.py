@@ -1,0 +1,186 @@
+"""The command line: `packproof check`, `replay` and `list`."""
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from packproof.harness import events
+from packproof.harness.names import SHORT
+from packproof.harness.names import dtype as dtype_name
+from packproof.refs.errors import PackproofError
+
+HELD, FAILED, WRONG_CALL, OWN_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
+
+Report = Callable[[events.Event], None]
+
+_CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer takes from one place or another
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.callback()
+def about() -> None:
+    """Prove that a kernel for packed variable-length sequences computes each sequence as if it were alone.
+
+    Exit codes: 0 every property held, 1 a property failed, 2 the call was wrong, 3 packproof itself failed.
+    """
+
+
+@app.command()
+def check(
+    target: Annotated[
+        str | None,
+        typer.Argument(help="package.module:function or path/file.py:function; without it, packproof's own kernels"),
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="the op that the target computes; see `packproof list`")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; several with commas")] = None,
+    property: Annotated[list[str] | None, typer.Option(help="only these properties; several with commas")] = None,  # noqa: A002
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
+    forward_only: Annotated[bool, typer.Option("--forward-only", help="judge no gradients")] = False,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
+) -> int:
+    """Judge a kernel: every property at every dtype, and the smallest layout for each one that it breaks.
+
+    \b
+    packproof check
+    packproof check my_kernels:conv --op causal_conv1d
+    packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
+    packproof check my_kernels:rope --op rope --profile quick --json results.json
+    """
+    import torch  # noqa: PLC0415
+    from packproof.harness.check import CheckRequest, run_check  # noqa: PLC0415
+
+    from packproof.harness.report_json import JsonReport  # noqa: PLC0415
+    from packproof.harness.report_junit import JunitReport  # noqa: PLC0415
+    from packproof.harness.report_terminal import TerminalReport  # noqa: PLC0415
+
+    request = CheckRequest(
+        target=target,
+        op=op,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        dtypes=tuple(map(dtype_name, _listed(dtype))) or None,
+        properties=tuple(_listed(property)) or None,
+        profile=profile,
+        seed=seed,
+        timeout=timeout,
+        forward_only=forward_only,
+    )
+    reports: list[Report] = [TerminalReport()]
+    reports += [JsonReport(json)] if json else []
+    reports += [JunitReport(junit)] if junit else []
+    return exit_code(follow(run_check(request), reports))
+
+
+@app.command()
+def replay(file: Annotated[str, typer.Argument(help="a replay file that `packproof check` left")]) -> int:
+    """Run one failure again, here or on another machine: fixed (exit 0), still failing (1) or not applicable (2).
+
+    \b
+    packproof replay .packproof/ssd-packing-5e1c.json
+    """
+    from packproof.harness.replay import replay as run_replay  # noqa: PLC0415
+
+    outcome = run_replay(file)
+    typer.echo(outcome.text)
+    return {"fixed": HELD, "failing": FAILED, "not applicable": WRONG_CALL}[outcome.status]
+
+
+@app.command(name="list")
+def list_everything() -> int:
+    """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
+    from packproof.harness.check import PROFILES  # noqa: PLC0415
+
+    from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
+    from packproof.properties.ops import OPS  # noqa: PLC0415
+
+    def section(name: str, rows: dict[str, str]) -> None:
+        width = max(map(len, rows)) + 2
+        typer.echo(name)
+        for key, text in rows.items():
+            typer.echo(f"  {key:<{width}}{text}".rstrip())
+
+    def tensors(specs: object) -> str:
+        return ", ".join(f"{name}[{spec}]" for name, spec in dict(specs).items())  # type: ignore[call-overload]
+
+    section("ops", {name: f"{tensors(op.inputs)} -> {tensors(op.outputs)}" for name, op in OPS.items()})
+    section("properties", {name: (law.__doc__ or "").partition("\n")[0] for name, law in PROPERTIES.items()})
+    section("profiles", dict.fromkeys(PROFILES, ""))
+    section("dtypes", {short: name for name, short in SHORT.items()})
+    return HELD
+
+
+def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.RunFinished:
+    """Hand every event to every report, up to the end: the run's own, or the one that Ctrl-C or a bug of ours makes."""
+    verdicts: list[events.Verdict] = []
+    start = time.monotonic()
+    started = False
+    try:
+        for event in stream:
+            started = True
+            if isinstance(event, events.CellFinished):
+                verdicts.append(event.verdict)
+            for report in reports:
+                report(event)
+            if isinstance(event, events.RunFinished):
+                return event
+        raise RuntimeError("the stream of events ended without RunFinished")
+    except KeyboardInterrupt:
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
+    except Exception as error:
+        if isinstance(error, PackproofError) and not started:
+            raise
+        traceback.print_exc()
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=f"{type(error).__name__}: {error}")
+    for report in reports:
+        report(end)
+    return end
+
+
+def exit_code(end: events.RunFinished) -> int:
+    """What the shell gets. A run in which nothing was judged has proven nothing: the call was wrong."""
+    statuses = {verdict.status for verdict in end.verdicts}
+    if end.error:
+        return OWN_FAULT
+    if "failed" in statuses:
+        return FAILED
+    if end.interrupted:
+        return INTERRUPTED
+    return HELD if "passed" in statuses else WRONG_CALL
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of a command line. A wrong one is answered with one line on stderr."""
+    try:
+        return int(app(list(arguments) or ["--help"], prog_name="packproof", standalone_mode=False) or 0)
+    except PackproofError as error:
+        return _say(str(error), WRONG_CALL)
+    except (typer.Abort, KeyboardInterrupt):
+        return _say("interrupted", INTERRUPTED)
+    except Exception as error:
+        if isinstance(error, _CommandLineError):
+            return _say(error.format_message(), WRONG_CALL)
+        traceback.print_exc()
+        return _say(f"packproof itself failed: {type(error).__name__}: {error}", OWN_FAULT)
+
+
+def main() -> None:
+    """The `packproof` command."""
+    raise SystemExit(run(sys.argv[1:]))
+
+
+def _say(text: str, code: int) -> int:
+    typer.echo(f"packproof: {text}", err=True)
+    return code
+
+
+def _listed(values: list[str] | None) -> list[str]:
+    return [name for value in values or [] for name in value.split(",") if name]

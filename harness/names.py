@@ -1,0 +1,29 @@
+"""Names that people type: dtypes in their short and long form, and an answer to a name that nobody has."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from packproof.refs.errors import UsageError
+
+SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+EVERY_DTYPE = "all"  # the dtype of a cell that is about all of them, as in the compile tier
+_LONG = {short: long for long, short in SHORT.items()}
+
+
+def known(kind: str, name: str, names: Iterable[str]) -> str:
+    """The name itself if it is among the names; else UsageError that says what exists and which one is near."""
+    existing = list(names)
+    if name in existing:
+        return name
+    near = get_close_matches(name, existing, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise UsageError(f"no {kind} is called {name!r}; {meant}there are: {', '.join(existing)}")
+
+
+def dtype(name: str) -> str:
+    """The long form of a dtype's name: bf16 and bfloat16 are bfloat16."""
+    return _LONG.get(name) or known("dtype", name, SHORT)
+
+
+def short(dtype_name: str) -> str:
+    return SHORT.get(dtype_name, dtype_name)

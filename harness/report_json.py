@@ -1,0 +1,92 @@
+"""A run as a JSON file for programs. It is whole after every finished cell, so that an ended run loses nothing."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import packproof
+from packproof.harness import events
+from packproof.harness.files import replace_text, writable
+from packproof.harness.wording import failure_text
+
+VERSION = 1
+
+
+class JsonReport:
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results` and what the run was made with.
+
+    `target`, `op` and `device` are null where the run has several; every result has its own. `verdict` is "error" until
+    the run has ended by itself with something checked, unless a property failed. Raises UsageError at once if the file
+    cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = writable(path, "--json")
+        self._started: events.RunStarted | None = None
+        self._verdicts: list[events.Verdict] = []
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted():
+                self._started = event
+                self._write(None)
+            case events.CellFinished(verdict):
+                self._verdicts.append(verdict)
+                self._write(None)
+            case events.RunFinished():
+                self._write(event)
+
+    def _write(self, finished: events.RunFinished | None) -> None:
+        if self._started is None:
+            return
+        cells = self._started.cells
+        document = {
+            "version": VERSION,
+            "packproof": packproof.__version__,
+            "target": _only(cell.target for cell in cells),
+            "op": _only(cell.op for cell in cells),
+            "device": _only(cell.device for cell in cells),
+            "profile": self._started.profile,
+            "seed": self._started.seed,
+            "verdict": self._verdict(finished),
+            "finished": finished is not None and not finished.interrupted and not finished.error,
+            "error": finished.error if finished else "",
+            "planned": len(cells),
+            "seconds": round(finished.seconds, 3) if finished else None,
+            "results": [_result(verdict) for verdict in self._verdicts],
+        }
+        replace_text(self._file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+    def _verdict(self, finished: events.RunFinished | None) -> str:
+        if any(verdict.status == "failed" for verdict in self._verdicts):
+            return "failed"
+        ended = finished is not None and not finished.interrupted and not finished.error
+        return "passed" if ended and any(verdict.status == "passed" for verdict in self._verdicts) else "error"
+
+
+def _only(values: Iterable[str]) -> str | None:
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
+
+
+def _result(verdict: events.Verdict) -> dict[str, Any]:
+    cell, failure = verdict.cell, verdict.failure
+    result: dict[str, Any] = {
+        "op": cell.op,
+        "target": cell.target,
+        "device": cell.device,
+        "tier": verdict.tier,
+        "property": cell.property,
+        "dtype": cell.dtype,
+        "status": verdict.status,
+        "examples": verdict.examples,
+        "refused": verdict.refused,
+        "seconds": round(verdict.seconds, 3),
+        "classes": sorted(verdict.classes),
+    }
+    if verdict.reason:
+        result["reason"] = verdict.reason
+    if failure:
+        result |= {"lengths": list(failure.lengths), "tensor": failure.tensor, "message": failure_text(verdict)}
+        result |= {"example": failure.example, "tried": failure.tried, "replay": failure.replay}
+    return result

@@ -1,0 +1,68 @@
+"""A run as JUnit XML, as continuous integration shows it: one suite per kernel, one case per property and dtype."""
+
+import re
+from xml.etree import ElementTree
+
+from packproof.harness import events
+from packproof.harness.files import replace_text, writable
+from packproof.harness.names import short
+from packproof.harness.wording import failure_text, headline
+
+# A kernel's message may hold anything; XML 1.0 may not.
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class JunitReport:
+    """Writes the file anew after every finished cell. A cell that the run did not reach is an error: "not run"."""
+
+    def __init__(self, path: str) -> None:
+        self._file = writable(path, "--junit")
+        self._planned: tuple[events.Cell, ...] = ()
+        self._verdicts: dict[events.Cell, events.Verdict] = {}
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted(cells):
+                self._planned = cells
+                self._write("the run has not come to it")
+            case events.CellFinished(verdict):
+                self._verdicts[verdict.cell] = verdict
+                self._write("the run has not come to it")
+            case events.RunFinished():
+                self._write(event.error or "the run was interrupted")
+
+    def _write(self, why_not_run: str) -> None:
+        root = ElementTree.Element("testsuites", name="packproof")
+        suites: dict[str, list[events.Cell]] = {}
+        for cell in self._planned:
+            suites.setdefault(f"{cell.op} {cell.target} {cell.device}", []).append(cell)
+        for name, cells in suites.items():
+            suite = ElementTree.SubElement(root, "testsuite", name=_legal(name))
+            cases = [self._case(suite, cell, why_not_run) for cell in cells]
+            suite.set("tests", str(len(cases)))
+            for kind, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+                suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+            verdicts = [self._verdicts[cell] for cell in cells if cell in self._verdicts]
+            suite.set("time", f"{sum(verdict.seconds for verdict in verdicts):.3f}")
+        replace_text(self._file, ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
+
+    def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
+        name = {"classname": _legal(f"{cell.op}.{cell.target}"), "name": f"{cell.property}-{short(cell.dtype)}"}
+        case = ElementTree.SubElement(suite, "testcase", name)
+        verdict = self._verdicts.get(cell)
+        if verdict is None:
+            ElementTree.SubElement(case, "error", message=_legal(f"not run: {why_not_run}"))
+            return case
+        case.set("time", f"{verdict.seconds:.3f}")
+        if verdict.status == "failed":
+            failure = ElementTree.SubElement(case, "failure", message=_legal(headline(verdict)))
+            failure.text = _legal(failure_text(verdict))
+        elif verdict.status == "skipped":
+            ElementTree.SubElement(case, "skipped", message=_legal(verdict.reason))
+        said = f"tier {verdict.tier}, {verdict.examples} examples, {verdict.refused} refused"
+        ElementTree.SubElement(case, "system-out").text = said
+        return case
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub(lambda match: ascii(match[0])[1:-1], text)

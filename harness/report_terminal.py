@@ -1,0 +1,107 @@
+"""A run on the terminal: progress while it runs, each failure as it is found, a table and one line at the end."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from packproof.harness import events
+from packproof.harness.names import EVERY_DTYPE, short
+from packproof.harness.wording import failure_text, layout_classes, summary, title
+from packproof.properties.layouts import CLASSES
+
+_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+
+
+class TerminalReport:
+    """Reads the events of one run and writes to a console. Without a terminal each finished cell is one plain line."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._planned: tuple[events.Cell, ...] = ()
+        self._progress: Progress | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted():
+                self._start(event)
+            case events.CellStarted(cell):
+                self._show(title(cell))
+            case events.Progress(cell, examples):
+                self._show(f"{title(cell)}, example {examples}")
+            case events.CellFinished(verdict):
+                self._finish_cell(verdict)
+            case events.RunFinished():
+                self._finish(event)
+
+    def _start(self, event: events.RunStarted) -> None:
+        self._planned = event.cells
+        self._console.print(f"{len(event.cells)} cells, profile {event.profile}, seed {event.seed}")
+        if self._console.is_terminal:
+            columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress.add_task("", total=len(event.cells))
+            self._progress.start()
+
+    def _show(self, description: str) -> None:
+        if self._progress:
+            self._progress.update(self._progress.task_ids[0], description=description)
+
+    def _finish_cell(self, verdict: events.Verdict) -> None:
+        if self._progress:
+            self._progress.advance(self._progress.task_ids[0])
+        else:
+            self._console.print(_cell_line(verdict))
+        if verdict.failure:
+            head, _, body = failure_text(verdict).partition("\n")
+            self._console.print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"), sep="\n")
+
+    def _finish(self, event: events.RunFinished) -> None:
+        if self._progress:
+            self._progress.stop()
+        for group in _by_kernel(event.verdicts):
+            self._table(group)
+        failed = event.error or any(verdict.status == "failed" for verdict in event.verdicts)
+        style = _STYLES["failed" if failed else "skipped" if event.interrupted else "passed"]
+        line = summary(event, len(self._planned))
+        self._console.print(Text(f"\n{line}", style=style))
+
+    def _table(self, verdicts: Sequence[events.Verdict]) -> None:
+        """Properties by dtypes of one kernel, then why something was skipped, and the layout classes."""
+        cell = verdicts[0].cell
+        self._console.print(f"\n{cell.op} · {cell.target} · {cell.device}")
+        dtypes = [d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE] or [EVERY_DTYPE]
+        width = max(len(v.cell.property) for v in verdicts) + 2
+        head = "".join(f"{short(dtype):<9}" for dtype in dtypes)
+        self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'examples':>8}{'seconds':>9}")
+        for name in dict.fromkeys(v.cell.property for v in verdicts):
+            row = {v.cell.dtype: v for v in verdicts if v.cell.property == name}
+            line = Text(f"  {name:<{width}}")
+            for dtype in dtypes:
+                verdict = row.get(dtype, row.get(EVERY_DTYPE))
+                status = verdict.status if verdict else "-"
+                line.append(f"{status:<9}", style=_STYLES.get(status, ""))
+            tiers = ", ".join(dict.fromkeys(v.tier for v in row.values()))
+            examples, seconds = sum(v.examples for v in row.values()), sum(v.seconds for v in row.values())
+            self._console.print(line.append(f"{tiers:<11}{examples:>8}{seconds:>9.1f}"))
+        for reason in dict.fromkeys((v.cell.property, v.reason) for v in verdicts if v.reason):
+            self._console.print(f"  {reason[0]}: {reason[1]}")
+        refused = sum(v.refused for v in verdicts)
+        if refused:
+            self._console.print(f"  {refused} examples were refused by the kernel and not judged")
+        if any(v.classes for v in verdicts):
+            self._console.print(f"  {layout_classes(verdicts, CLASSES)}")
+
+
+def _by_kernel(verdicts: Sequence[events.Verdict]) -> list[list[events.Verdict]]:
+    groups: dict[tuple[str, str, str], list[events.Verdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault((verdict.cell.op, verdict.cell.target, verdict.cell.device), []).append(verdict)
+    return list(groups.values())
+
+
+def _cell_line(verdict: events.Verdict) -> Text:
+    work = f"{verdict.examples} examples, {verdict.seconds:.1f} s" if verdict.status != "skipped" else verdict.reason
+    line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
+    return line.append(f" {title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

@@ -1,0 +1,64 @@
+"""What came of a check in words, the same on the terminal, in JUnit, in pytest and in exceptions."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from packproof.harness.events import Cell, RunFinished, Verdict
+from packproof.harness.names import short
+from packproof.properties.case import shorten
+
+
+def title(cell: Cell) -> str:
+    """The cell in a few words: `ssd packing bf16`."""
+    return f"{cell.op} {cell.property} {short(cell.dtype)}"
+
+
+def failure_text(verdict: Verdict) -> str:
+    """What broke, at which smallest layout, where, by how much, and how to see it again."""
+    cell, failure = verdict.cell, verdict.failure
+    if failure is None:
+        raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to tell of")
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    lines = [f"{cell.op} · {cell.target} · FAILED  {cell.property}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
+    if failure.example:
+        found = f"found in example {failure.example}"
+        found += f", smallest of {failure.tried} tried" if failure.tried else ""
+        lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {found}")
+    lines += [f"    {line}" for line in failure.lines]
+    lines += [f"    packproof replay {shlex.quote(failure.replay)}"] if failure.replay else []
+    return "\n".join(lines)
+
+
+def headline(verdict: Verdict) -> str:
+    """The failure in one line."""
+    failure = verdict.failure
+    if failure is None:
+        return verdict.reason
+    where = f" ({failure.tensor})" if failure.tensor else ""
+    return f"{verdict.cell.property}{where}: {failure.lines[0] if failure.lines else 'failed'}"
+
+
+def layout_classes(verdicts: Iterable[Verdict], every: Sequence[str]) -> str:
+    """How many of the named boundary classes were drawn, and which were not."""
+    drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
+    missed = [name for name in every if name not in drawn]
+    tail = f"; not drawn: {', '.join(missed)}" if missed else ""
+    return f"{len(every) - len(missed)} of {len(every)} layout classes drawn{tail}"
+
+
+def summary(run: RunFinished, planned: int) -> str:
+    """The whole run in one line."""
+    count = Counter(verdict.status for verdict in run.verdicts)
+    examples = sum(verdict.examples for verdict in run.verdicts)
+    parts = [f"{count[status]} {status}" for status in ("failed", "passed", "skipped") if count[status]]
+    parts += [f"{planned - len(run.verdicts)} not run"] if planned > len(run.verdicts) else []
+    if run.error:
+        outcome = f"packproof itself failed: {run.error}"
+    elif run.interrupted:
+        outcome = "interrupted"
+    elif count["failed"]:
+        outcome = "a property does not hold"
+    else:
+        outcome = "every property held" if count["passed"] else "nothing was checked"
+    return f"{outcome}: {', '.join(parts) or 'no cell'}; {examples} examples in {run.seconds:.1f} s"
