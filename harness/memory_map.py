@@ -1,0 +1,137 @@
+"""Which addresses belong to which tensor of a launch, and what the programs did to them so far."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Indices = NDArray[np.int64]
+Lanes = NDArray[np.bool_]
+
+NOBODY, MANY = -1, -2
+
+
+class Region:
+    """The elements of one tensor in memory: those that its shape and strides reach, not the gaps between them."""
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        self.name, self.tensor = name, tensor
+        self.itemsize = tensor.element_size()
+        span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        self.start = tensor.data_ptr()
+        self.end = self.start + span * self.itemsize
+        self._flat: Indices | None = None  # element -> position in the flattened tensor, -1 in gaps; None: all dense
+        if not tensor.is_contiguous():
+            flat = torch.full((span,), -1)
+            flat.as_strided(tensor.shape, tensor.stride()).copy_(torch.arange(tensor.numel()).reshape(tensor.shape))
+            self._flat = flat.numpy()
+
+    def positions(self, addresses: Indices) -> Indices:
+        """The position in the flattened tensor of the element at each address, -1 where there is none."""
+        inside = (addresses >= self.start) & (addresses < self.end)
+        elements = np.where(inside, addresses - self.start, 0) // self.itemsize
+        return np.where(inside, elements if self._flat is None else self._flat[elements], -1)
+
+    def element(self, address: int) -> str:
+        """The element at `address` for a person: `x[3, 0]`."""
+        position = int(self.positions(np.array([address]))[0])
+        index = np.unravel_index(position, tuple(self.tensor.shape))
+        return f"{self.name}[{', '.join(str(int(i)) for i in index)}]"
+
+    def __str__(self) -> str:
+        return f"{self.name}, {str(self.tensor.dtype).removeprefix('torch.')} {tuple(self.tensor.shape)}"
+
+
+@dataclass
+class Segment:
+    """Regions that share addresses, as one row of cells with the shadow state of each cell.
+
+    writer, reader: program index, NOBODY, or for readers MANY. written_at, read_at: that program's clock at the time.
+    atomic: the last write was an atomic one.
+    """
+
+    start: int
+    end: int
+    regions: list[Region]
+
+    def __post_init__(self) -> None:
+        self.cell = min(region.itemsize for region in self.regions)
+        cells = -((self.start - self.end) // self.cell)
+        self.writer = np.full(cells, NOBODY, dtype=np.int32)
+        self.written_at = np.zeros(cells, dtype=np.int32)
+        self.reader = np.full(cells, NOBODY, dtype=np.int32)
+        self.read_at = np.zeros(cells, dtype=np.int32)
+        self.atomic = np.zeros(cells, dtype=bool)
+
+    def cells(self, addresses: Indices, itemsize: int) -> Indices:
+        """The cells of elements of `itemsize` bytes: (lanes, cells per element)."""
+        first = (addresses - self.start) // self.cell
+        return first[:, None] + np.arange(max(1, itemsize // self.cell))
+
+    def owned(self, addresses: Indices) -> Lanes:
+        owned = np.zeros(addresses.shape, dtype=bool)
+        for region in self.regions:
+            owned |= region.positions(addresses) >= 0
+        return owned
+
+    def region(self, address: int) -> Region:
+        """The first tensor that owns the address."""
+        return next(region for region in self.regions if region.positions(np.array([address]))[0] >= 0)
+
+
+class MemoryMap:
+    """The tensors of one launch by argument name; tensors without elements own no address."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.regions = [Region(name, tensor) for name, tensor in tensors.items() if tensor.numel()]
+        self.segments: list[Segment] = []
+        for region in sorted(self.regions, key=lambda region: region.start):
+            if self.segments and region.start < self.segments[-1].end:
+                last = self.segments.pop()
+                merged = [*last.regions, region]
+                self.segments.append(Segment(last.start, max(last.end, region.end), merged))
+            else:
+                self.segments.append(Segment(region.start, region.end, [region]))
+        self._starts = [segment.start for segment in self.segments]
+
+    def split(self, addresses: Indices) -> Iterator[tuple[Segment | None, Lanes]]:
+        """Each segment that is touched, with the lanes that touch it; None with the lanes that touch no element."""
+        outside = np.zeros(addresses.shape, dtype=bool)
+        slots = self._slots(addresses)
+        for slot in np.unique(slots):
+            lanes = slots == slot
+            if slot < 0:
+                outside |= lanes
+                continue
+            segment = self.segments[slot]
+            lanes[lanes] = segment.owned(addresses[lanes])
+            outside |= (slots == slot) & ~lanes
+            if lanes.any():
+                yield segment, lanes
+        if outside.any():
+            yield None, outside
+
+    def _slots(self, addresses: Indices) -> Indices:
+        """Index of the segment around each address, -1 where there is none."""
+        low, high = int(addresses.min()), int(addresses.max())
+        slot = bisect_right(self._starts, low) - 1
+        if slot >= 0 and high < self.segments[slot].end:  # nearly always: one access, one tensor
+            return np.full(addresses.shape, slot)
+        slots = np.searchsorted(self._starts, addresses, side="right") - 1
+        ends = np.array([segment.end for segment in self.segments] + [0])
+        return np.where(addresses < ends[slots], slots, -1)
+
+    def describe_outside(self, address: int, itemsize: int) -> str:
+        """Where an address lies that belongs to no tensor, for a person."""
+        if not self.regions:
+            return "memory although no tensor with elements was passed"
+        near = min(self.regions, key=lambda r: max(r.start - address, address - r.end, 0))
+        if address < near.start:
+            return f"{-(-(near.start - address) // near.itemsize)} elements before the start of {near}"
+        if address >= near.end:
+            return f"{1 + (address - near.end) // near.itemsize} elements past the end of {near}"
+        return f"between the elements of {near} with strides {tuple(near.tensor.stride())}"
