@@ -61,7 +61,7 @@ def bind(
     check_offsets_form(op, cu_seqlens)
     _check_devices(op, {**given, "cu_seqlens": cu_seqlens})
     _check_dtypes(op, given, fixed, tables)
-    sizes = _bind_axes(op, {**given, "cu_seqlens": cu_seqlens}, {**specs, "cu_seqlens": "s+1"})
+    sizes = _bind_axes(op, given, specs, cu_seqlens)
     if values:
         check_offsets(op, cu_seqlens, sizes["t"], f"{leader} has", _listed({leader: given[leader]}))
     return sizes
@@ -150,12 +150,12 @@ def _check_dtypes(op: str, given: Mapping[str, Tensor], fixed: Collection[str], 
             raise ArgumentError(f"{op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
 
 
-def _bind_axes(op: str, given: Mapping[str, Tensor], specs: Mapping[str, str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    holders: dict[str, str] = {}
+def _bind_axes(op: str, given: Mapping[str, Tensor], specs: Mapping[str, str], cu_seqlens: Tensor) -> dict[str, int]:
+    sizes = {"s": cu_seqlens.shape[0] - 1}
+    holders = {"s": "cu_seqlens"}
 
     def complain(text: str) -> ArgumentError:
-        return ArgumentError(f"{op}: {text}\n{_listed(given)}".rstrip("\n"))
+        return ArgumentError(f"{op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
 
     for name, tensor in given.items():
         alternatives = [spec.split() for spec in specs[name].rstrip("?").split("|")]
@@ -184,7 +184,7 @@ def _mismatch(name: str, axis: str, size: int, wanted: int, holder: str) -> str:
 
 
 def _parse(axis: str) -> tuple[str, int]:
-    match = re.fullmatch(r"([A-Za-z]+)([+-]\d+)?", axis)
+    match = re.fullmatch(r"([A-Za-z]+)(-\d+)?", axis)
     assert match, f"axis {axis!r} is neither a name nor a name and a shift such as w-1"
     return match[1], int(match[2] or 0)
 

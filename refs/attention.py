@@ -50,9 +50,10 @@ def attention(
         weights = torch.where(visible, scores, -math.inf).softmax(-1)
         return einsum(weights, v, "h i j, j h c -> i h c")
 
-    sequences = zip(*(split_sequences(working(x), cu_seqlens) for x in (q, k, v)), strict=True)
+    pieces = (split_sequences(working(x), cu_seqlens) for x in (q, k, v))
+    nobody = attend(q[:0], k[:0], v[:0])  # a graph to q, k and v even if there is no sequence
     like = q.new_zeros(sizes["t"], sizes["hq"], sizes["v"])
-    return join_sequences((attend(*sequence) for sequence in sequences), like=like)
+    return join_sequences([nobody, *(attend(*sequence) for sequence in zip(*pieces, strict=True))], like=like)
 
 
 def _window(window_size: tuple[int, int]) -> tuple[float, float]:

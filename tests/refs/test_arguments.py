@@ -1,0 +1,183 @@
+"""What `bind` accepts, and the text with which it refuses the rest."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from packproof.refs import ArgumentError, LayoutError
+from packproof.refs.arguments import bind, check_divides, check_option
+
+X = torch.zeros(36, 4)
+B = torch.zeros(36, 2, 3)
+A = torch.zeros(4, 3)
+CU = torch.tensor([0, 9, 9, 21, 36], dtype=torch.int32)
+
+
+def call(x: object = X, b: object = B, a: object = None, cu: object = CU, values: bool = True) -> dict[str, int]:
+    tensors = {"x": (x, "t d"), "B": (b, "t n | t g n"), "A": (a, "d n?"), "states": (None, "s d n-1?")}
+    return bind("op", tensors, cu, values=values, fixed=("A",), tables=("B",))
+
+
+def test_sizes_of_every_axis() -> None:
+    assert call() == {"t": 36, "d": 4, "g": 2, "n": 3, "s": 4}
+    assert call(b=torch.zeros(36, 5)) == {"t": 36, "d": 4, "n": 5, "s": 4}
+    assert call(a=A)["n"] == 3
+    assert call(cu=CU.long())["s"] == 4
+    assert call(cu=torch.tensor([0]))["s"] == 0
+    assert call(x=X[:0], b=B[:0], cu=torch.tensor([0, 0]))["t"] == 0
+
+
+def test_a_derived_axis_gives_its_base() -> None:
+    assert bind("op", {"x": (X, "t d-1")}, CU, values=True)["d"] == 5
+
+
+def test_offsets_are_not_read_unless_asked() -> None:
+    x, b, cu = X.to("meta"), B.to("meta"), CU.to("meta")
+    assert call(x, b, cu=cu, values=False)["s"] == 4
+    assert call(cu=CU + 99, values=False)["s"] == 4
+    with pytest.raises(LayoutError):
+        call(cu=CU + 99, values=True)
+
+
+@pytest.mark.parametrize("token", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("other", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes_of_fixed_tensors_and_tables(token: torch.dtype, other: torch.dtype) -> None:
+    def accepts(name: str) -> bool:
+        tensors = {"a": A.to(other)} if name == "a" else {"b": B.to(other)}
+        try:
+            call(**{"x": X.to(token), "b": B.to(token), **tensors})
+        except ArgumentError:
+            return False
+        return True
+
+    assert accepts("a") == (other == (torch.float64 if token == torch.float64 else torch.float32))
+    assert accepts("b") == (other in (token, torch.float32))
+
+
+def test_tokens_share_one_dtype() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        bind("op", {"x": (X.half(), "t d"), "y": (X, "t d")}, CU, values=True)
+    assert str(caught.value) == (
+        "op: y is float32 but float16 was expected with float16 x\n"
+        "    x                float16 (36, 4)\n"
+        "    y                float32 (36, 4)"
+    )
+
+
+LISTED = "    x                float32 (36, 4)\n"
+WAY_OUT = "    Offsets count tokens from 0, never go back and may not pass the last one."
+
+
+def offsets(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+MESSAGES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "not a tensor": (
+        lambda: call(x=[1.0]),
+        ArgumentError,
+        "op: x is a list but a tensor of axes (t d) was expected",
+    ),
+    "missing": (lambda: call(b=None), ArgumentError, "op: B is None but a tensor of axes (t n | t g n) was expected"),
+    "integers": (
+        lambda: call(x=X.int()),
+        ArgumentError,
+        "op: x is int32 but float64 or float32 or bfloat16 or float16 was expected",
+    ),
+    "axes": (
+        lambda: call(b=torch.zeros(36)),
+        ArgumentError,
+        "op: B has 1 axes but (t n) or (t g n) was expected\n"
+        + LISTED
+        + "    B                float32 (36,)\n    cu_seqlens       int32 (5,)",
+    ),
+    "tokens": (
+        lambda: call(b=B[:35]),
+        ArgumentError,
+        "op: B has 35 tokens (axis t) but x has 36\n"
+        + LISTED
+        + "    B                float32 (35, 2, 3)\n    cu_seqlens       int32 (5,)",
+    ),
+    "device": (
+        lambda: call(b=B.to("meta")),
+        ArgumentError,
+        "op: B is on meta but x is on cpu\n    All tensors of a call lie on one device: B.to(x.device)",
+    ),
+    "offsets on another device": (
+        lambda: call(cu=CU.to("meta")),
+        LayoutError,
+        "op: cu_seqlens is on meta but x is on cpu\n"
+        "    All tensors of a call lie on one device: cu_seqlens.to(x.device)",
+    ),
+    "offsets in a list": (
+        lambda: call(cu=[0, 36]),
+        LayoutError,
+        "op: cu_seqlens is a list but an int32 or int64 tensor (s + 1,) was expected\n"
+        "    PackLayout.from_lengths(lengths).cu_seqlens() makes one.",
+    ),
+    "float offsets": (
+        lambda: call(cu=CU.float()),
+        LayoutError,
+        "op: cu_seqlens is float32 but int32 or int64 was expected\n"
+        "    Offsets count tokens: cu_seqlens.to(torch.int32)",
+    ),
+    "offsets of two axes": (
+        lambda: call(cu=CU[None]),
+        LayoutError,
+        "op: cu_seqlens has shape (1, 5) but (s + 1,) was expected\n"
+        "    One offset per sequence and the end of the last one; no sequence at all is [0].",
+    ),
+    "no offsets": (
+        lambda: call(cu=CU[:0]),
+        LayoutError,
+        "op: cu_seqlens has shape (0,) but (s + 1,) was expected\n"
+        "    One offset per sequence and the end of the last one; no sequence at all is [0].",
+    ),
+    "past the tokens": (
+        lambda: call(cu=offsets(0, 9, 9, 21, 37)),
+        LayoutError,
+        "op: cu_seqlens ends at 37 but x has 36 tokens\n"
+        f"{LISTED}    cu_seqlens       int32 (5,) [0, 9, 9, 21, 37]\n{WAY_OUT}",
+    ),
+    "not from 0": (
+        lambda: call(cu=offsets(1, 36)),
+        LayoutError,
+        f"op: cu_seqlens starts at 1 but 0 was expected\n{LISTED}    cu_seqlens       int32 (2,) [1, 36]\n{WAY_OUT}",
+    ),
+    "decreasing, far inside": (
+        lambda: call(cu=offsets(*range(12), 10, *range(11, 20))),
+        LayoutError,
+        "op: cu_seqlens decreases from 11 to 10 at entry 12\n"
+        f"{LISTED}    cu_seqlens       int32 (22,) [..., 8, 9, 10, 11, 10, 11, 12, 13, ...]\n{WAY_OUT}",
+    ),
+    "groups": (
+        lambda: check_divides("op", {"d": 6, "g": 4}, parts="g", whole="d"),
+        ArgumentError,
+        "op: 6 channels (axis d) cannot be shared evenly by 4 groups (axis g)",
+    ),
+    "no groups": (
+        lambda: check_divides("op", {"d": 6, "g": 0}, parts="g", whole="d"),
+        ArgumentError,
+        "op: 6 channels (axis d) cannot be shared evenly by 0 groups (axis g)",
+    ),
+    "option": (
+        lambda: check_option("op", "flag", 1, (False, True)),
+        ArgumentError,
+        "op: flag is 1 but False or True was expected",
+    ),
+    "option that is a tensor": (
+        lambda: check_option("op", "flag", torch.zeros(2), (None, "silu")),
+        ArgumentError,
+        "op: flag is tensor([0., 0.]) but None or 'silu' was expected",
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "kind", "text"), MESSAGES.values(), ids=MESSAGES.keys())
+def test_messages(wrong: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        wrong()
+    assert str(caught.value) == text
+    assert type(caught.value) is kind
