@@ -1,0 +1,155 @@
+"""Packed attention in plain torch, written as kernels are (blocks, online softmax): 5 right, 5 wrong."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, einsum
+from torch.nn.functional import pad
+
+BLOCK = 16
+
+BUGS = {
+    "A1": "key block skipped by the sequence of its first token",
+    "A2": "block called full, and not masked, when the first tokens share a sequence",
+    "A3": "softmax without subtracting the maximum",
+    "A4": "causal mask off by one: sees the next token",
+    "A5": "running maximum does not rescale the accumulator",
+}
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "correct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True},
+    "block8": {"grid": "pack", "chunk": 8, "compute": "fp32", "deterministic": True},
+    "block32": {"grid": "pack", "chunk": 32, "compute": "fp32", "deterministic": True},
+    "own_grid": {"grid": "sequence", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True},
+    "two_pass": {"compute": "fp32", "deterministic": True},
+}
+
+SHOWS_AT: dict[str, tuple[int, ...]] = {
+    "A1": (1, 16),
+    "A2": (17, 1),
+    "A3": (1,),
+    "A4": (2,),
+    "A5": (17,),
+}
+
+Visible = Callable[[Tensor, Tensor], Tensor]
+
+
+class Softmax:
+    """Online softmax of one block of queries [h, i, k] over blocks of keys [h, j, k] and values [h, j, v]."""
+
+    def __init__(self, q: Tensor, v: Tensor, bug: str) -> None:
+        self.q, self.bug = q, bug
+        self.max = q.new_full(q.shape[:2], -torch.inf)
+        self.sum = q.new_zeros(q.shape[:2])
+        self.out = q.new_zeros(*q.shape[:2], v.shape[-1])
+
+    def add(self, k: Tensor, v: Tensor, visible: Tensor) -> None:
+        scores = torch.where(visible, einsum("hik,hjk->hij", self.q, k), -torch.inf)
+        top = torch.maximum(self.max, scores.detach().amax(-1))
+        if self.bug == "A3":
+            top = torch.zeros_like(top)
+        shift = torch.where(top == -torch.inf, 0, top)
+        p = (scores - shift[..., None]).exp()
+        rescale = torch.ones_like(top) if self.bug in ("A3", "A5") else (self.max - shift).exp()
+        self.sum = self.sum * rescale + p.sum(-1)
+        self.out = self.out * rescale[..., None] + einsum("hij,hjv->hiv", p, v)
+        self.max = top
+
+    @property
+    def result(self) -> Tensor:
+        return self.out / self.sum[..., None]
+
+
+def pack_grid(
+    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, visible: Visible, *, block: int = BLOCK, bug: str = ""
+) -> Tensor:
+    """Heads first: q, k [h, t, k], v [h, t, v] to [h, t, v], blocks counted from the start of the pack."""
+    t, row = q.shape[1], torch.arange(q.shape[1])
+    seq = torch.searchsorted(cu[1:], row, right=True)
+    out = [v[:, :0]]
+    for q0 in range(0, t, block):
+        rows = row[q0 : q0 + block]
+        softmax = Softmax(q[:, rows], v, bug)
+        for k0 in range(0, t, block):
+            cols = row[k0 : k0 + block]
+            nearest = seq[cols[0]] if bug == "A1" else seq[cols[-1]]
+            seen = visible(rows[:, None], cols)
+            if nearest < seq[q0] or seq[k0] > seq[rows[-1]] or not seen.any():
+                continue
+            if not (bug == "A2" and k0 < q0 and seq[k0] == seq[q0]):
+                seen = seen & (seq[rows, None] == seq[cols])
+            softmax.add(k[:, cols], v[:, cols], seen)
+        out.append(softmax.result)
+    return torch.cat(out, 1)
+
+
+def sequence_grid(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, visible: Visible, *, block: int = BLOCK) -> Tensor:
+    """The same, blocks counted from the start of each sequence and filled up to one shape."""
+    out = [v[:, :0]]
+    for start, end in zip(cu.tolist(), cu.tolist()[1:], strict=False):
+        n = end - start
+        fill = -n % block
+        blocks = [torch.split(pad(x[:, start:end], (0, 0, 0, fill)), block, 1) for x in (q, k, v)]
+        rows = torch.split(torch.arange(n + fill), block)
+        for i, q_i in enumerate(blocks[0] if n else ()):
+            softmax = Softmax(q_i, v, "")
+            for j, (k_j, v_j) in enumerate(zip(*blocks[1:], strict=True)):
+                softmax.add(k_j, v_j, visible(rows[i][:, None], rows[j]) & ((rows[j] < n) | (rows[i] >= n)[:, None]))
+            out.append(softmax.result[:, : n - i * block])
+    return torch.cat(out, 1)
+
+
+def whole(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, visible: Visible) -> Tensor:
+    """The same, as one masked softmax in two passes over the whole pack."""
+    row = torch.arange(q.shape[1])
+    seq = torch.searchsorted(cu[1:], row, right=True)
+    seen = visible(row[:, None], row) & (seq[:, None] == seq)
+    return torch.where(seen, einsum("hik,hjk->hij", q, k), -torch.inf).softmax(-1) @ v
+
+
+def kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None,
+    attend: Callable[..., Tensor] = pack_grid,
+    bug: str = "",
+) -> Tensor:
+    """Op `attention`, computing in fp32 (fp64 for fp64) in the given order, with the named bug."""
+    (t, heads, width), groups = q.shape, k.shape[1]
+    acc = torch.float64 if q.dtype == torch.float64 else torch.float32
+    cu = torch.cat([cu_seqlens.long(), torch.tensor([t])])
+    real = (torch.arange(t) < cu[-2])[:, None, None]
+    scale = max(width, 1) ** -0.5 if softmax_scale is None else softmax_scale
+    left, right = (t if reach < 0 else reach for reach in window_size)
+    right = (1 if bug == "A4" else 0) if causal else right
+
+    def visible(i: Tensor, j: Tensor) -> Tensor:
+        return (j >= i - left) & (j <= i + right)
+
+    heads_first = [torch.where(real, x, 0).to(acc).transpose(0, 1) for x in (q, k, v)]
+    heads_first[0] = heads_first[0] * scale
+    heads_first[1:] = (x.repeat_interleave(heads // groups, 0) for x in heads_first[1:])
+    y = attend(*heads_first, cu, visible, **({"bug": bug} if bug else {}))
+    return torch.where(real, y.transpose(0, 1), 0).to(q)
+
+
+correct = partial(kernel)
+block8 = partial(kernel, attend=partial(pack_grid, block=8))
+block32 = partial(kernel, attend=partial(pack_grid, block=32))
+own_grid = partial(kernel, attend=sequence_grid)
+two_pass = partial(kernel, attend=whole)
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The kernel with one bug: attention.A1."""
+    if name in BUGS:
+        return partial(kernel, bug=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

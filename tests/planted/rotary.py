@@ -1,0 +1,135 @@
+"""Packed rope in plain torch, written as kernels are (positions, tables): right in four forms, wrong in 8 ways."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BUGS = {
+    "R1": "position counted from the start of the pack",
+    "R2": "position off by one in the sequences after the first",
+    "R3": "sequence found by searchsorted from the left: its first token belongs to the previous one",
+    "R4": "table cut to the length of the first sequence",
+    "R5": "backward turns the same way as forward",
+    "R6": "cos and sin rounded to bf16",
+    "R7": "table cut to the length of the last sequence",
+    "R8": "position counted from the start of the previous sequence",
+}
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "correct": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
+    "rotate_half": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
+    "as_complex": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
+    "as_matrix": {"compute": "fp32", "deterministic": True, "isolated": True},
+}
+
+SHOWS_AT: dict[str, tuple[int, ...]] = {
+    "R1": (1, 1),
+    "R2": (1, 2),
+    "R3": (1, 2),
+    "R4": (1, 2),
+    "R5": (2,),
+    "R6": (2,),
+    "R7": (2, 1),
+    "R8": (1, 2),
+}
+
+Pair = tuple[Tensor, Tensor]
+
+
+def products(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
+    """(a + i b)(cos + i sin), as written."""
+    return a * cos - b * sin, a * sin + b * cos
+
+
+def rotate_half_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
+    """The same as x cos + rotated(x) sin, the products of sin first."""
+    x, rotated = torch.stack([a, b]), torch.stack([-b, a])
+    y = rotated * sin + x * cos
+    return y[0], y[1]
+
+
+def complex_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
+    """The same, by complex numbers."""
+    y = torch.complex(a, b) * torch.complex(cos, sin)
+    return y.real, y.imag
+
+
+def matrix_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
+    """The same, by rotation matrices."""
+    turn = torch.stack([torch.stack([cos, -sin]), torch.stack([sin, cos])])
+    y = torch.einsum("ijtr, jthr -> ithr", turn.squeeze(3), torch.stack([a, b]))
+    return y[0], y[1]
+
+
+def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
+    """Position of each row in its sequence, -1 in slack: [t]."""
+    cu, row = cu_seqlens.long(), torch.arange(n_rows)
+    n_tokens = int(cu[-1])
+    seq = torch.searchsorted(cu[1:], row[:n_tokens], right=bug != "R3")
+    start = cu[(seq - 1).clamp(min=0)] if bug == "R8" else cu[seq]
+    position = row[:n_tokens] - (0 if bug == "R1" else start)
+    if bug == "R2":
+        position = position + (seq > 0)
+    lengths = cu.diff()
+    lengths = lengths[lengths > 0]
+    if bug in ("R4", "R7") and n_tokens:
+        table = int(lengths[0 if bug == "R4" else -1])
+    if bug:
+        position = position.clamp(max=table - 1)
+    return torch.cat([position, torch.full((n_rows - n_tokens,), -1)])
+
+
+class Rotation(torch.autograd.Function):
+    """Turn the pairs (a, b) [t, h, r] by cos and sin [t, 1, r]; the gradient is turned back."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, cos: Tensor, sin: Tensor, turn: Callable[..., Pair], bug: str) -> Pair:
+        ctx.save_for_backward(cos, sin if bug == "R5" else -sin)
+        ctx.turn = turn
+        return turn(a, b, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, da: Tensor, db: Tensor) -> tuple[Tensor | None, ...]:
+        return *ctx.turn(da, db, *ctx.saved_tensors), None, None, None, None
+
+
+def kernel(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    interleaved: bool = False,
+    turn: Callable[..., Pair] = products,
+    bug: str = "",
+) -> Tensor:
+    """Op `rope`, computing in fp32 (fp64 for fp64) in the given form, with the named bug."""
+    acc = torch.float64 if x.dtype == torch.float64 else torch.float32
+    m, r = cos.shape
+    position = positions(cu_seqlens, len(x), m, bug)
+    real = (position >= 0)[:, None, None]
+    tables = [v[position.clamp(min=0)][:, None].to(acc) for v in (cos, sin)] if m else [cos[:, None].to(acc)] * 2
+    if bug == "R6":
+        tables = [v.bfloat16().to(acc) for v in tables]
+    x = torch.where(real, x, 0)
+    turned, rest = x[..., : 2 * r].to(acc), x[..., 2 * r :]
+    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :r], turned[..., r:])
+    pair = Rotation.apply(a, b, *tables, turn, bug)  # type: ignore[no-untyped-call]
+    y = torch.stack(pair, -1 if interleaved else -2).flatten(-2).to(x)
+    return torch.where(real, torch.cat([y, rest], -1), 0)
+
+
+correct = partial(kernel)
+rotate_half = partial(kernel, turn=rotate_half_form)
+as_complex = partial(kernel, turn=complex_form)
+as_matrix = partial(kernel, turn=matrix_form)
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The kernel with one bug: rotary.R1."""
+    if name in BUGS:
+        return partial(kernel, bug=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

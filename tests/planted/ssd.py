@@ -1,0 +1,282 @@
+"""Packed ssd in plain torch, written as kernels are (chunks, decay matrices, carries): 7 right, 12 wrong."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, einsum
+from torch.nn.functional import pad, silu, softplus
+
+CHUNK = 16
+
+Sums = Callable[[Tensor], Tensor]
+
+BUGS = {
+    "D1": "decay exponentiated before masking, masked by multiplying",
+    "D2": "no sequence mask inside the chunk",
+    "D3": "state of the same chunk used instead of the previous one",
+    "D4": "carried state reaches tokens of sequences that start in the chunk",
+    "D5": "chunk state collects the tokens of all sequences in the chunk",
+    "D6": "carried state decays without the token's own step",
+    "D7": "diagonal excluded",
+    "D8": "carried state not dropped when the chunk holds a boundary",
+    "D9": "sequence that starts exactly at a chunk start keeps the old state",
+    "D10": "cumulative sum over the whole pack: cancellation",
+    "D11": "final state computed from the last chunk only",
+    "D12": "scores rounded to bf16 before the decay",
+}
+
+PROMISES: dict[str, dict[str, Any]] = {
+    "correct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True, "cumsum": True},
+    "chunk8": {"grid": "pack", "chunk": 8, "compute": "fp32", "deterministic": True, "cumsum": True},
+    "chunk32": {"grid": "pack", "chunk": 32, "compute": "fp32", "deterministic": True, "cumsum": True},
+    "own_grid": {
+        "grid": "sequence",
+        "chunk": 16,
+        "compute": "fp32",
+        "deterministic": True,
+        "isolated": True,
+        "state_entry": "carry",
+        "cumsum": True,
+    },
+    "one_by_one": {
+        "grid": "sequence",
+        "chunk": 1,
+        "compute": "fp32",
+        "deterministic": True,
+        "isolated": True,
+        "state_entry": "carry",
+    },
+    "direct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True},
+    "quadratic": {"compute": "fp32", "deterministic": True},
+}
+
+SHOWS_AT: dict[str, tuple[int, ...]] = {
+    "D1": (4,),
+    "D2": (1, 1),
+    "D3": (17,),
+    "D4": (16, 1),
+    "D5": (1, 17),
+    "D6": (1,),
+    "D7": (1,),
+    "D8": (17, 16),
+    "D9": (16, 1),
+    "D10": (2000,),
+    "D11": (17,),
+    "D12": (1,),
+}
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
+
+    seq: Tensor  # [t]
+    starts: Tensor  # [s + 1]
+    lengths: Tensor  # [s + 1]
+
+    @classmethod
+    def of(cls, cu_seqlens: Tensor, n_rows: int) -> "Pack":
+        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
+        return cls(torch.searchsorted(cu[1:], torch.arange(n_rows), right=True), cu[:-1], cu.diff())
+
+    @property
+    def last(self) -> Tensor:
+        """[t]: the row ends its sequence."""
+        return torch.arange(len(self.seq)) == (self.starts + self.lengths - 1)[self.seq]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the recurrence h = exp(la) h + x Bᵀ, y = h C reads, with la [t, h], x [t, h, p], B and C [t, h, n]."""
+
+    la: Tensor
+    x: Tensor
+    B: Tensor
+    C: Tensor
+
+    def __getitem__(self, rows: Any) -> "Tokens":
+        return Tokens(self.la[rows], self.x[rows], self.B[rows], self.C[rows])
+
+    def filled(self, k: int) -> "Tokens":
+        """Filled up to k rows that change nothing."""
+        la, *rest = (self.la, self.x, self.B, self.C)
+        more = k - len(la)
+        return Tokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in rest))
+
+
+def sums(la: Tensor) -> Tensor:
+    """Σ la over the rows behind j up to i, [h, i, j], each a sum of its own; row 0 stands before the first."""
+    k = len(la) + 1
+    later = torch.ones(k, k, dtype=torch.bool).tril(-1)
+    return torch.where(later, pad(la, (0, 0, 1, 0)).T[:, :, None], 0).cumsum(1)
+
+
+def differences(la: Tensor) -> Tensor:
+    """The same, as differences of a cumulative sum: fewer additions, and fewer digits."""
+    return apart(cumulated(la))
+
+
+def cumulated(la: Tensor) -> Tensor:
+    """Σ la from the first row to i, [i, h], row 0 before the first."""
+    return pad(la.cumsum(0), (0, 0, 1, 0))
+
+
+def apart(cs: Tensor) -> Tensor:
+    """cs_i - cs_j, [h, i, j]."""
+    return (cs[:, None] - cs).movedim(-1, 0)
+
+
+def decays(between: Tensor, mask: Tensor, bug: str = "") -> Tensor:
+    """exp of the sums of la [h, i, j] where the mask [i, j] holds, else 0."""
+    if bug == "D1":
+        return between.exp() * mask
+    return torch.where(mask, between, -torch.inf).exp()
+
+
+def outputs(part: Tokens, L: Tensor, own: Tensor, entering: Tensor, bug: str = "") -> Tensor:
+    """y [k, h, p] from the rows of the chunk through L [h, k, k], and from the entering states [k, h, p, n]."""
+    scores = einsum("ihn,jhn->hij", part.C, part.B)
+    if bug == "D12":
+        scores = scores.bfloat16().to(scores)
+    return einsum("hij,jhp->ihp", scores * L, part.x) + own.exp()[..., None] * einsum("ihn,ihpn->ihp", part.C, entering)
+
+
+def states(part: Tokens, L: Tensor) -> Tensor:
+    """What the rows of the chunk leave in the state, [r, h, p, n], for the rows of L [h, r, k]."""
+    return einsum("hrj,jhp,jhn->rhpn", L, part.x, part.B)
+
+
+def pack_grid(
+    tokens: Tokens, h0: Tensor, pack: Pack, *, chunk: int = CHUNK, summed: Sums = differences, bug: str = ""
+) -> tuple[Tensor, Tensor]:
+    """y [t, h, p] and final states [s+1, h, p, n], chunks counted from the start of the pack."""
+    t, whole = len(tokens.x), cumulated(tokens.la)
+    carry, ys, ends, finals = torch.zeros_like(h0[0]), [tokens.x[:0]], [pack.seq[:0]], [h0[:0]]
+    for c0 in range(0, t, chunk):
+        rows = slice(c0, min(t, c0 + chunk))
+        part, seq, k = tokens[rows], pack.seq[rows], rows.stop - c0
+        between = apart(whole[c0 : rows.stop + 1]) if bug == "D10" else summed(part.la)
+        since = (pack.starts[seq] - c0).clamp(min=0)  # the start of the sequence or of the chunk
+        own = between[:, torch.arange(k) + 1, since].T
+        carried = (seq == pack.seq[c0 - 1]) & (c0 > 0)
+        if bug == "D9" and c0 and pack.starts[seq[0]] == c0:
+            carried = seq == seq[0]
+        entering = torch.where(carried[:, None, None, None], carry, h0[seq])
+
+        before = torch.ones(k, k, dtype=torch.bool).tril()
+        same = seq[:, None] == seq
+        read = torch.cat([torch.nonzero(pack.last[rows])[:, 0], torch.tensor([k - 1])])
+        collected = (before & same)[read]
+        if bug == "D5":
+            collected[-1] = True
+        left = states(part, decays(between[:, read + 1, 1:], collected))
+        leaving = left + own[read].exp()[..., None, None] * entering[read]
+        if bug == "D8" and not carried[-1]:
+            leaving = torch.cat([leaving[:-1], leaving[-1:] + between[:, -1, :1, None].exp() * carry])
+        ends.append(seq[read[:-1]])
+        kept = torch.where(carried[read, None, None, None], left, leaving) if bug == "D11" else leaving
+        finals.append(kept[:-1])
+
+        if bug == "D3":
+            entering = torch.where(carried[:, None, None, None], leaving[-1], entering)
+        if bug == "D4" and c0:
+            entering, own = carry.expand_as(entering), between[:, 1:, 0].T
+        if bug == "D6":
+            own = own - part.la
+        visible = before.tril(-1) if bug == "D7" else before
+        L = decays(between[:, 1:, 1:], visible if bug == "D2" else visible & same, bug)
+        ys.append(outputs(part, L, own, entering, bug))
+        carry = leaving[-1]
+    return torch.cat(ys), h0.index_copy(0, torch.cat(ends), torch.cat(finals))
+
+
+def sequence_grid(
+    tokens: Tokens, h0: Tensor, pack: Pack, *, chunk: int = CHUNK, summed: Sums = differences
+) -> tuple[Tensor, Tensor]:
+    """The same, chunks counted from the start of each sequence, filled up to one shape; a state enters as a carry."""
+    before = torch.ones(chunk, chunk, dtype=torch.bool).tril()
+    ys, finals = [tokens.x[:0]], []
+    for start, length, entering in zip(pack.starts.tolist(), pack.lengths.tolist(), h0.unbind(), strict=True):
+        carry = entering
+        for c0 in range(start, start + length, chunk):
+            k = min(chunk, start + length - c0)
+            part = tokens[c0 : c0 + k].filled(chunk)
+            between = summed(part.la)
+            L, own = decays(between[:, 1:, 1:], before), between[:, 1:, 0].T
+            ys.append(outputs(part, L, own, carry.expand(chunk, *carry.shape))[:k])
+            carry = states(part, L[:, -1:])[0] + own[-1].exp()[:, None, None] * carry
+        finals.append(carry)
+    return torch.cat(ys), torch.stack(finals)
+
+
+def recurrence(tokens: Tokens, h0: Tensor, pack: Pack) -> tuple[Tensor, Tensor]:
+    """The same, one row after the other."""
+    ys, finals = [tokens.x[:0]], []
+    rows = zip(tokens.la.exp().unbind(), tokens.x.unbind(), tokens.B.unbind(), tokens.C.unbind(), strict=True)
+    for length, entering in zip(pack.lengths.tolist(), h0.unbind(), strict=True):
+        h = entering
+        for a, x, B, C in islice(rows, length):
+            h = a[:, None, None] * h + x[:, :, None] * B[:, None]
+            ys.append((h * C[:, None]).sum(-1)[None])
+        finals.append(h)
+    return torch.cat(ys), torch.stack(finals)
+
+
+def by_head(x: Tensor, heads: int) -> Tensor:
+    """B or C [t, g, n] for each head: [t, h, n]."""
+    return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1).flatten(1, 2)
+
+
+def kernel(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    dt_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    scan: Callable[..., tuple[Tensor, Tensor]] = pack_grid,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Op `ssd`, computing in fp32 (fp64 for fp64) with the given scan."""
+    (t, heads, p), n = x.shape, B.shape[2]
+    acc = torch.float64 if x.dtype == torch.float64 else torch.float32
+    pack = Pack.of(cu_seqlens, t)
+    real = (pack.seq < len(pack.starts) - 1)[:, None, None]
+    u, B, C = (torch.where(real, v, 0).to(acc) for v in (x, B, C))
+    step = torch.where(real[:, 0], dt, 0).to(acc)
+    step = step if dt_bias is None else step + dt_bias
+    step = softplus(step, threshold=40) if dt_softplus else step
+    h0 = A.new_zeros(len(pack.starts) - 1, heads, p, n) if initial_states is None else initial_states
+    h0 = torch.cat([h0.to(acc), torch.zeros(1, heads, p, n, dtype=acc)])
+    tokens = Tokens(step * A, step[..., None] * u, by_head(B, heads), by_head(C, heads))
+    y, final = scan(tokens, h0, pack)
+    y = y if D is None else y + (D[:, None] if D.ndim == 1 else D) * u
+    y = y if z is None else y * silu(torch.where(real, z, 0).to(acc))
+    y = torch.where(real, y, 0).to(x)
+    return (y, final[:-1]) if return_final_states else y
+
+
+correct = partial(kernel)
+chunk8 = partial(kernel, scan=partial(pack_grid, chunk=8))
+chunk32 = partial(kernel, scan=partial(pack_grid, chunk=32))
+own_grid = partial(kernel, scan=sequence_grid)
+one_by_one = partial(kernel, scan=recurrence)
+direct = partial(kernel, scan=partial(pack_grid, summed=sums))
+quadratic = partial(kernel, scan=partial(pack_grid, chunk=2**31, summed=sums))
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The kernel with one bug: ssd.D1."""
+    if name in BUGS:
+        return partial(kernel, scan=partial(pack_grid, bug=name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
