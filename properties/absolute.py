@@ -1,0 +1,312 @@
+"""The absolute twins: B of the error budget, for values and gradients.
+
+A twin has the signature of its reference and takes the same signed float64 inputs. Its value is the sum of the absolute
+terms that make up each output, and its vjp, for absolute incoming gradients, the sum of the absolute terms of each
+gradient: first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is replaced by its
+magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
+
+    decay    exp(Δ A), slopes |A| and |Δ| times the decay
+    step     softplus(delta + bias), slope sigmoid: positive as it is
+    silu     |silu(z)|, slope s(z) = σ (1 + |z| (1 - σ)) >= |silu'(z)|
+             of a sum with absolute terms B: |silu(sum)| + s(sum) B, slope s(sum) + c(sum) B in B,
+             with c(z) = σ (1 - σ) (2 + |z| |1 - 2σ|) >= |silu''(z)|
+    softmax  see `_softmax`
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, overload
+
+import torch
+from einops import einsum, repeat
+from torch import Tensor
+from torch.nn import functional
+
+from packproof import refs
+from packproof.properties.promises import Promises
+from packproof.refs.recurrence import (
+    expand_groups,
+    join_sequences,
+    over_time,
+    split_sequences,
+    state_space,
+    time_step,
+)
+
+Twin = Callable[..., Any]
+
+
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    cu_seqlens: Tensor,
+) -> Any:
+    """Twin of `refs.causal_conv1d`."""
+
+    run = partial(refs.causal_conv1d, cu_seqlens=cu_seqlens, return_final_states=True)
+    y, final_states = run(magnitude(x), magnitude(weight), magnitude(bias), initial_states=magnitude(initial_states))
+    if activation:
+        with torch.no_grad():
+            pre, _ = run(x, weight, bias, initial_states=initial_states)
+        slope, bend = _silu_slope(pre), _silu_bend(pre)
+        y = _sloped(functional.silu(pre).abs() + slope * y, (slope + bend * y.detach()) * y)
+    return (y, final_states) if return_final_states else y
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+    """Twin of `refs.rope`: |x1 cos| + |x2 sin| for both of a pair."""
+
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+
+    first = rotate(torch.ones_like(x), torch.zeros_like(cos), torch.ones_like(sin)) < 0  # where the rotation subtracts
+    x, cos, sin = magnitude(x), magnitude(cos), magnitude(sin)
+    return torch.where(first, rotate(x, cos, -sin), rotate(x, cos, sin))
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    delta_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Any:
+    """Twin of `refs.selective_scan`."""
+
+    def recurrence(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+        states, h = _states(h, _decay(delta[..., None], A), (magnitude(delta) * u)[..., None] * B)
+        return (states * C).sum(-1), h
+
+    y, final_states = state_space(
+        recurrence,
+        *(magnitude(u), delta, A, magnitude(B), magnitude(C), magnitude(D), z, delta_bias, magnitude(initial_states)),
+        tuple(A.shape),
+        softplus=delta_softplus,
+        cu_seqlens=cu_seqlens,
+        gate=_gate,
+    )
+    return (y, final_states) if return_final_states else y
+
+
+def ssd(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    dt_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Any:
+    """Twin of `refs.ssd`."""
+
+    def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+        added = (magnitude(dt)[..., None] * x)[..., None] * B[:, :, None]
+        states, h = _states(h, _decay(dt, A)[..., None, None], added)
+        return (states * C[:, :, None]).sum(-1), h
+
+    D = D[:, None] if D is not None and D.ndim == 1 else D
+    y, final_states = state_space(
+        recurrence,
+        *(magnitude(x), dt, A, magnitude(B), magnitude(C), magnitude(D), z, dt_bias, magnitude(initial_states)),
+        (*x.shape[1:], B.shape[-1]),
+        softplus=dt_softplus,
+        cu_seqlens=cu_seqlens,
+        gate=_gate,
+    )
+    return (y, final_states) if return_final_states else y
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, softmax_scale: float | None = None, **mask: Any
+) -> Tensor:
+    """Twin of `refs.attention`; `mask` are its `causal` and `window_size`."""
+    scale = abs(max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale)
+    group = q.shape[1] // k.shape[1]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        n = len(q)
+        pick = torch.eye(n, dtype=v.dtype, device=v.device)[:, None].expand(n, k.shape[1], n)
+        alone = torch.tensor([0, n], device=q.device)
+        with torch.no_grad():  # with v = 1 the reference returns its weights
+            p = refs.attention(q, k, pick, cu_seqlens=alone, softmax_scale=softmax_scale, **mask)
+        k, v = (repeat(magnitude(x), "j hk c -> j (hk g) c", g=group) for x in (k, v))
+        scores = einsum(magnitude(q), k, "i h c, j h c -> i h j") * scale
+        return einsum(_softmax(p, scores), v, "i h j, j h c -> i h c")
+
+    pieces = zip(*(split_sequences(x, cu_seqlens) for x in (q, k, v)), strict=True)
+    return join_sequences((attend(*piece) for piece in pieces), q.new_zeros(*q.shape[:2], v.shape[-1]))
+
+
+def selective_scan_cumsum(promises: Promises) -> Twin:
+    """Make the twin of a scan that forms its decays as differences of cumulative sums of Δ A in chunks: B + B_E.
+
+    B_E is the twin with each input scaled by its E, plus that with each output scaled by its E: the sum of |log-decay|
+    over the chunk of the token, which is the error of one cumulative sum in units of roundoff. E stays in the graph: so
+    the gradient of a log-decay has all terms of its chunk, as in a kernel that sums the gradients of its cumulative sums.
+    """
+
+    def twin(
+        u: Tensor,
+        delta: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        z: Tensor | None = None,
+        delta_bias: Tensor | None = None,
+        *,
+        delta_softplus: bool = False,
+        cu_seqlens: Tensor,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+    ) -> Any:
+        def run(B: Tensor, C: Tensor, initial_states: Tensor | None) -> Any:
+            return selective_scan(
+                *(u, delta, A, B, C, D, z, delta_bias),
+                delta_softplus=delta_softplus,
+                cu_seqlens=cu_seqlens,
+                initial_states=initial_states,
+                return_final_states=return_final_states,
+            )
+
+        steps = [time_step(piece, delta_bias, delta_softplus) for piece in split_sequences(delta, cu_seqlens)]
+        E = _chunk_sums([magnitude(step)[..., None] * magnitude(A) for step in steps], promises, delta[..., None] * A)
+        B, C = expand_groups(magnitude(B), u.shape[1]), expand_groups(magnitude(C), u.shape[1])
+        states = None if initial_states is None else magnitude(initial_states) * (1 + _at_start(E, cu_seqlens))
+        return _add(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
+
+    return twin
+
+
+def ssd_cumsum(promises: Promises) -> Twin:
+    """Make the twin of an SSD that forms its decays as differences of cumulative sums of dt A in chunks: B + B_E.
+
+    As `selective_scan_cumsum`, with one log-decay per head.
+    """
+
+    def twin(
+        x: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        z: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool = False,
+        cu_seqlens: Tensor,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+    ) -> Any:
+        def run(B: Tensor, C: Tensor, initial_states: Tensor | None) -> Any:
+            return ssd(
+                *(x, dt, A, B, C, D, z, dt_bias),
+                dt_softplus=dt_softplus,
+                cu_seqlens=cu_seqlens,
+                initial_states=initial_states,
+                return_final_states=return_final_states,
+            )
+
+        steps = [time_step(piece, dt_bias, dt_softplus) for piece in split_sequences(dt, cu_seqlens)]
+        E = _chunk_sums([magnitude(step) * magnitude(A) for step in steps], promises, dt)[..., None]
+        B, C = expand_groups(magnitude(B), x.shape[1]), expand_groups(magnitude(C), x.shape[1])
+        states = None
+        if initial_states is not None:
+            states = magnitude(initial_states) * (1 + _at_start(E, cu_seqlens)[..., None])
+        return _add(run(B * (1 + E), C, states), run(B, C * (1 + E), initial_states))
+
+    return twin
+
+
+@overload
+def magnitude(x: Tensor) -> Tensor: ...
+@overload
+def magnitude(x: None) -> None: ...
+def magnitude(x: Tensor | None) -> Tensor | None:
+    """|x| with slope 1: what a linear term is, and what its gradient is, in absolute terms."""
+    return None if x is None else _sloped(x.abs(), x)
+
+
+def _sloped(value: Tensor, path: Tensor) -> Tensor:
+    """This value, with the derivative of `path`."""
+    return value.detach() + (path - path.detach())
+
+
+def _decay(delta: Tensor, A: Tensor) -> Tensor:
+    path = magnitude(delta) * magnitude(A)
+    return (delta * A).exp().detach() * (1 + path - path.detach())
+
+
+def _states(h: Tensor, decay: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after each token, and the last one."""
+
+    def step(h: Tensor, decay: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+        h = decay * h + added
+        return h, h
+
+    return over_time(step, h, decay, added)
+
+
+def _gate(y: Tensor, z: Tensor | None) -> Tensor:
+    return y if z is None else y * _sloped(functional.silu(z).abs(), _silu_slope(z.detach()) * z)
+
+
+def _silu_slope(z: Tensor) -> Tensor:
+    sigma = z.sigmoid()
+    return sigma * (1 + z.abs() * (1 - sigma))
+
+
+def _silu_bend(z: Tensor) -> Tensor:
+    sigma = z.sigmoid()
+    return sigma * (1 - sigma) * (2 + z.abs() * (1 - 2 * sigma).abs())
+
+
+def _softmax(p: Tensor, S: Tensor) -> Tensor:
+    """The twin of softmax: p the weights, S the absolute terms of the scores, both (..., i, j).
+
+    An error ε_ij S_ij of the scores changes p_ij by p_ij (ε_ij S_ij - Σ_k p_ik ε_ik S_ik), hence the value
+    P_ij = p_ij (1 + S_ij + Σ_k p_ik S_ik). The gradient of a score is p_ij (g_ij - Σ_k p_ik g_ik); in absolute terms,
+    with the error of either weight in turn: P_ij g_ij + P_ij Σ_k p_ik g_ik + p_ij Σ_k P_ik g_ik.
+    """
+    s = S.detach()
+    P = p * (1 + s + (p * s).sum(-1, keepdim=True))
+    # the transpose of that map of g, applied to S
+    path = P * S + p * (P * S).sum(-1, keepdim=True) + P * (p * S).sum(-1, keepdim=True)
+    return _sloped(P, path)
+
+
+def _chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:
+    """For each token the sum over its chunk: of its sequence, if chunks start there, or of the pack."""
+    blocks = log_decays if promises.independent or not log_decays else [torch.cat(log_decays)]
+    chunk = promises.chunk or max(len(like), 1)
+    chunks = [part for block in blocks for part in torch.split(block, chunk)]
+    return join_sequences([part.sum(0, keepdim=True).expand_as(part) for part in chunks], like)
+
+
+def _at_start(E: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """E of the first token of each sequence (s, ...), zero where there is none."""
+    return torch.cat([E[:0], *(piece[:1].sum(0, keepdim=True) for piece in split_sequences(E, cu_seqlens))])
+
+
+def _add(a: Any, b: Any) -> Any:
+    return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b
