@@ -57,8 +57,8 @@ def check(
     packproof check my_kernels:rope --op rope --profile quick --json results.json
     """
     import torch  # noqa: PLC0415
-    from packproof.harness.check import CheckRequest, run_check  # noqa: PLC0415
 
+    from packproof.harness.check import CheckRequest, run_check  # noqa: PLC0415
     from packproof.harness.report_json import JsonReport  # noqa: PLC0415
     from packproof.harness.report_junit import JunitReport  # noqa: PLC0415
     from packproof.harness.report_terminal import TerminalReport  # noqa: PLC0415
@@ -97,8 +97,8 @@ def replay(file: Annotated[str, typer.Argument(help="a replay file that `packpro
 @app.command(name="list")
 def list_everything() -> int:
     """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
-    from packproof.harness.check import PROFILES  # noqa: PLC0415
-
+    from packproof.harness.own import OWN  # noqa: PLC0415
+    from packproof.harness.plan import PROFILES  # noqa: PLC0415
     from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
     from packproof.properties.ops import OPS  # noqa: PLC0415
 
@@ -112,6 +112,7 @@ def list_everything() -> int:
         return ", ".join(f"{name}[{spec}]" for name, spec in dict(specs).items())  # type: ignore[call-overload]
 
     section("ops", {name: f"{tensors(op.inputs)} -> {tensors(op.outputs)}" for name, op in OPS.items()})
+    section("kernels", {own.op: own.target for own in OWN.values()})
     section("properties", {name: (law.__doc__ or "").partition("\n")[0] for name, law in PROPERTIES.items()})
     section("profiles", dict.fromkeys(PROFILES, ""))
     section("dtypes", {short: name for name, short in SHORT.items()})
