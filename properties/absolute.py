@@ -2,8 +2,8 @@
 
 A twin has the signature of its reference and takes the same signed float64 inputs. Its value is the sum of the absolute
 terms that make up each output, and its vjp, for absolute incoming gradients, the sum of the absolute terms of each
-gradient: first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is replaced by its
-magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
+gradient: first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is replaced
+by its magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
 
     decay    exp(Δ A), slopes |A| and |Δ| times the decay
     step     softplus(delta + bias), slope sigmoid: positive as it is
@@ -11,6 +11,8 @@ magnitude. What enters through a function f keeps its value, and its slope becom
              of a sum with absolute terms B: |silu(sum)| + s(sum) B, slope s(sum) + c(sum) B in B,
              with c(z) = σ (1 - σ) (2 + |z| |1 - 2σ|) >= |silu''(z)|
     softmax  see `_softmax`
+
+Exponentials (decays, σ, weights) are raised by 2^-100, which times roundoff is what they lose by underflow in fp32.
 """
 
 from collections.abc import Callable
@@ -20,7 +22,6 @@ from typing import Any, overload
 import torch
 from einops import einsum, repeat
 from torch import Tensor
-from torch.nn import functional
 
 from packproof import refs
 from packproof.properties.promises import Promises
@@ -34,6 +35,8 @@ from packproof.refs.recurrence import (
 )
 
 Twin = Callable[..., Any]
+
+UNDERFLOW = 2.0**-100
 
 
 def causal_conv1d(
@@ -54,7 +57,7 @@ def causal_conv1d(
         with torch.no_grad():
             pre, _ = run(x, weight, bias, initial_states=initial_states)
         slope, bend = _silu_slope(pre), _silu_bend(pre)
-        y = _sloped(functional.silu(pre).abs() + slope * y, (slope + bend * y.detach()) * y)
+        y = _sloped(_silu(pre) + slope * y, (slope + bend * y.detach()) * y)
     return (y, final_states) if return_final_states else y
 
 
@@ -160,8 +163,8 @@ def selective_scan_cumsum(promises: Promises) -> Twin:
     """Make the twin of a scan that forms its decays as differences of cumulative sums of Δ A in chunks: B + B_E.
 
     B_E is the twin with each input scaled by its E, plus that with each output scaled by its E: the sum of |log-decay|
-    over the chunk of the token, which is the error of one cumulative sum in units of roundoff. E stays in the graph: so
-    the gradient of a log-decay has all terms of its chunk, as in a kernel that sums the gradients of its cumulative sums.
+    over the chunk of the token, the error of one cumulative sum in units of roundoff. E stays in the graph: so the
+    gradient of a log-decay has all terms of its chunk, as in a kernel that sums the gradients of its cumulative sums.
     """
 
     def twin(
@@ -254,30 +257,38 @@ def _sloped(value: Tensor, path: Tensor) -> Tensor:
 
 def _decay(delta: Tensor, A: Tensor) -> Tensor:
     path = magnitude(delta) * magnitude(A)
-    return (delta * A).exp().detach() * (1 + path - path.detach())
+    return ((delta * A).exp() + UNDERFLOW).detach() * (1 + path - path.detach())
 
 
 def _states(h: Tensor, decay: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
     """The state after each token, and the last one."""
 
-    def step(h: Tensor, decay: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+    def step(h: Tensor, added: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         h = decay * h + added
         return h, h
 
-    return over_time(step, h, decay, added)
+    return over_time(step, h, added, decay)
 
 
 def _gate(y: Tensor, z: Tensor | None) -> Tensor:
-    return y if z is None else y * _sloped(functional.silu(z).abs(), _silu_slope(z.detach()) * z)
+    return y if z is None else y * _sloped(_silu(z), _silu_slope(z.detach()) * z)
+
+
+def _sigmoid(z: Tensor) -> Tensor:
+    return z.sigmoid() + UNDERFLOW
+
+
+def _silu(z: Tensor) -> Tensor:
+    return z.abs() * _sigmoid(z)
 
 
 def _silu_slope(z: Tensor) -> Tensor:
-    sigma = z.sigmoid()
+    sigma = _sigmoid(z)
     return sigma * (1 + z.abs() * (1 - sigma))
 
 
 def _silu_bend(z: Tensor) -> Tensor:
-    sigma = z.sigmoid()
+    sigma = _sigmoid(z)
     return sigma * (1 - sigma) * (2 + z.abs() * (1 - 2 * sigma).abs())
 
 
@@ -288,6 +299,7 @@ def _softmax(p: Tensor, S: Tensor) -> Tensor:
     P_ij = p_ij (1 + S_ij + Σ_k p_ik S_ik). The gradient of a score is p_ij (g_ij - Σ_k p_ik g_ik); in absolute terms,
     with the error of either weight in turn: P_ij g_ij + P_ij Σ_k p_ik g_ik + p_ij Σ_k P_ik g_ik.
     """
+    p = torch.where(p > 0, p + UNDERFLOW, 0)
     s = S.detach()
     P = p * (1 + s + (p * s).sum(-1, keepdim=True))
     # the transpose of that map of g, applied to S
