@@ -1,10 +1,23 @@
-"""Guards around what a kernel allocates: poison in fresh buffers."""
+"""Guards around a kernel's memory: poison in fresh buffers, canaries around every buffer and between the rows of an input.
+
+A canary is a NaN to every float type and a small negative number to every integer type, another one in each buffer, so
+that neither reading nor copying it goes unnoticed.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from packproof.properties.call import KernelFault
+
+FENCE_BYTES = 4096
 # What a fresh buffer holds, as bits: a quiet NaN with a payload that no arithmetic makes by itself, or an absurd integer.
 POISON: dict[torch.dtype, int] = {
     torch.float64: 0x7FF8DEADDEADDEAD,
@@ -13,6 +26,14 @@ POISON: dict[torch.dtype, int] = {
     torch.float16: 0x7EAD,
     torch.int64: 0xDEADBEEFDEADBEEF - (1 << 64),
     torch.int32: 0xDEADBEEF - (1 << 32),
+}
+_NUMPY_MEANING = {
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float16): torch.float16,
+    np.dtype(np.uint16): torch.bfloat16,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.int32): torch.int32,
 }
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -40,11 +61,149 @@ def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = 
     return bits
 
 
-_NUMPY_MEANING = {
-    np.dtype(np.float64): torch.float64,
-    np.dtype(np.float32): torch.float32,
-    np.dtype(np.float16): torch.float16,
-    np.dtype(np.uint16): torch.bfloat16,
-    np.dtype(np.int64): torch.int64,
-    np.dtype(np.int32): torch.int32,
-}
+@dataclass(frozen=True)
+class Fenced:
+    """A tensor that lies between canaries. name: what to call it to a person; buffer: int16, all that was allocated."""
+
+    name: str
+    tensor: Tensor
+    buffer: Tensor
+    canary: int
+    start: int
+
+    def check(self) -> None:
+        """Raises KernelFault("memory") where a canary has changed; the tensor's elements stay as they are."""
+        cells = distinct(self.tensor.detach())
+        bits = cells.view(_BITS[cells.itemsize])
+        kept = bits.clone()
+        bits.fill_(_repeated(self.canary, cells.itemsize))
+        changed = self.buffer != self.canary
+        bits.copy_(kept)
+        if changed.any():
+            first, end = int(changed.nonzero()[0]), self.start + _extent(cells.shape, cells.stride()) * cells.itemsize // 2
+            where = "before the start of" if first < self.start else "past the end of" if first >= end else "between the rows of"
+            raise KernelFault("memory", f"wrote {where} {self.name}")
+
+
+class Guard:
+    """While it is entered, what Python code allocates through torch lies between canaries, and is poisoned if uninitialised.
+
+    native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which `__exit__`
+    leaves to the caller to put back.
+    """
+
+    def __init__(self, native: bool = False) -> None:
+        self._fences: list[Fenced] = []
+        self._wrappers: dict[tuple[Any, str], Callable[..., Tensor]] = {}
+        self._native = native
+
+    def fence(
+        self,
+        name: str,
+        size: tuple[int, ...],
+        stride: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        lead: int = 0,
+    ) -> Fenced:
+        """A fresh tensor of this size and stride, in elements, `lead` elements further from the start of its allocation."""
+        n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
+        canary = -1 - len(self._fences) % 127  # 0xFF81 to 0xFFFF: NaN as bfloat16, and in pairs as any other float
+        buffer = _EMPTY((n_bytes + 2 * FENCE_BYTES) // 2, dtype=torch.int16, device=device).fill_(canary)
+        start = FENCE_BYTES + lead * dtype.itemsize
+        # no view: in-place writes and autograd treat it as they treat the plain allocation
+        tensor = _EMPTY(0, dtype=dtype, device=device).set_(buffer.untyped_storage(), start // dtype.itemsize, size, stride)
+        return self.adopt(Fenced(name, tensor, buffer, canary, start // 2))
+
+    def adopt(self, fenced: Fenced) -> Fenced:
+        """Watch a tensor that another guard has fenced."""
+        self._fences.append(fenced)
+        return fenced
+
+    def check(self) -> None:
+        """Raises KernelFault("memory") for the first buffer that was written outside of its elements."""
+        for fence in self._fences:
+            fence.check()
+
+    def __enter__(self) -> "Guard":
+        for owner, name, poisoned in _FACTORIES:
+            wrapper = self._wrapper(getattr(owner, name), name, poisoned)
+            self._wrappers[owner, name] = wrapper
+            setattr(owner, name, wrapper)
+        if self._native:
+            torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public name imports the compiler: seconds
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for (owner, name), wrapper in self._wrappers.items():
+            if vars(owner).get(name) is not wrapper:
+                continue  # the kernel replaced it: that is for Snapshot to see
+            if owner is Tensor:
+                delattr(owner, name)  # the method inherited from C shows again
+            else:
+                setattr(owner, name, wrapper.__wrapped__)  # type: ignore[attr-defined]
+        self._wrappers.clear()
+
+    def _wrapper(self, original: Callable[..., Tensor], name: str, poisoned: bool) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def allocate(*args: Any, **kwargs: Any) -> Tensor:
+            plain = original(*args, **kwargs)
+            if torch.compiler.is_compiling() or not _can_be_fenced(plain, kwargs):
+                return plain
+            size, stride = tuple(plain.shape), plain.stride()
+            label = f"a torch.{name} of shape {size}".replace("torch.new", "Tensor.new")
+            with torch.no_grad():
+                tensor = self.fence(label, size, stride, plain.dtype, plain.device).tensor
+                if poisoned:
+                    fill_poison(tensor)
+                else:
+                    tensor.copy_(plain)
+            return tensor.requires_grad_(plain.requires_grad)
+
+        return allocate
+
+
+_EMPTY = torch.empty
+_FACTORIES: tuple[tuple[Any, str, bool], ...] = (
+    (torch, "empty", True),
+    (torch, "empty_like", True),
+    (torch, "empty_strided", True),
+    (torch, "zeros", False),
+    (torch, "zeros_like", False),
+    (Tensor, "new_empty", True),
+    (Tensor, "new_empty_strided", True),
+    (Tensor, "new_zeros", False),
+)
+
+
+def _can_be_fenced(tensor: Tensor, kwargs: dict[str, Any]) -> bool:
+    """A plain dense tensor in real memory, of a dtype that has a poison, and not one the caller placed himself."""
+    return (
+        type(tensor) is Tensor
+        and tensor.dtype in POISON
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and _extent(tensor.shape, tensor.stride()) == tensor.numel()
+        and not kwargs.get("pin_memory")
+        and kwargs.get("out") is None
+    )
+
+
+def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """How many elements of memory lie between the first and the last one, both included."""
+    return 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+
+
+def distinct(tensor: Tensor) -> Tensor:
+    """A view of each element of memory once: an expanded axis is taken at its first index."""
+    for axis, step in enumerate(tensor.stride()):
+        if step == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def _repeated(canary: int, itemsize: int) -> int:
+    """The integer of `itemsize` bytes that consists of canaries."""
+    return int.from_bytes(canary.to_bytes(2, "little", signed=True) * (itemsize // 2), "little", signed=True)

@@ -1,0 +1,95 @@
+"""Where a function is found, as data, so that another process can import it."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from packproof.refs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Location:
+    """module: its dotted name, or ""; file: the path of its source, or ""; path: attributes from the module to the function.
+
+    With both a module and a file the module is tried first and counts only if it comes from that file.
+    """
+
+    module: str
+    file: str
+    path: str
+
+    @classmethod
+    def parse(cls, target: str) -> "Location":
+        """Read "package.module:function" or "path/file.py:function"; the function may be dotted (a class's attribute)."""
+        place, _, path = target.rpartition(":")
+        if not place or not path:
+            raise UsageError(f"target {target!r}; expected package.module:function or path/file.py:function")
+        if not place.endswith(".py"):
+            return cls(place, "", path)
+        file = Path(place).resolve()
+        if not file.is_file():
+            raise UsageError(f"target {target!r}: there is no file {place}")
+        return cls("", str(file), path)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Location | None":
+        """Where `function` can be imported from, or None for a closure, a lambda, a wrapper or a function of a script."""
+        name = getattr(function, "__module__", None)
+        path = getattr(function, "__qualname__", "")
+        module = sys.modules.get(name or "")
+        if module is None or name == "__main__" or "<" in path:
+            return None
+        try:
+            found = _attribute(module, path)
+        except AttributeError:
+            return None
+        return cls(module.__name__, getattr(module, "__file__", None) or "", path) if found is function else None
+
+    def load(self) -> Callable[..., Any]:
+        """Import it here. Raises UsageError with the reason in one line; what the module itself prints is its own affair."""
+        place = self.module or self.file
+        try:
+            module = self._module()
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+        try:
+            found = _attribute(module, self.path)
+        except AttributeError as error:
+            raise UsageError(f"{place} has no {self.path}") from error
+        if not callable(found):
+            raise UsageError(f"{place}:{self.path} is a {type(found).__name__}, not a function")
+        return found  # type: ignore[no-any-return]
+
+    def _module(self) -> ModuleType:
+        if self.module:
+            try:
+                module = importlib.import_module(self.module)
+            except ModuleNotFoundError:
+                if not self.file:
+                    raise
+            else:
+                if not self.file or getattr(module, "__file__", None) == self.file:
+                    return module
+        return _module_of_file(Path(self.file))
+
+
+def _attribute(module: ModuleType, path: str) -> Any:
+    return reduce(getattr, path.split("."), module)
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """Run a source file as a module whose neighbours it can import, as `python file.py` would."""
+    name = f"packproof_target_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None, file
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

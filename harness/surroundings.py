@@ -1,0 +1,80 @@
+"""What a kernel must leave as it found it: torch's functions, which are watched, and torch's settings, which are put back."""
+
+import builtins
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.testing
+
+from packproof.properties.call import KernelFault
+
+_NAMESPACES: tuple[tuple[str, Any], ...] = (
+    ("builtins", builtins),
+    ("math", math),
+    ("torch", torch),
+    ("torch.Tensor", torch.Tensor),
+    ("torch.autograd", torch.autograd),
+    ("torch.linalg", torch.linalg),
+    ("torch.nn.functional", torch.nn.functional),
+    ("torch.testing", torch.testing),
+)
+
+
+class Snapshot:
+    """The functions of torch, Python's builtins and math as they are now, by identity."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, Mapping[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+        for label, namespace in _NAMESPACES:
+            names = tuple(name for name in dir(namespace) if _watched(namespace, name))
+            table = vars(namespace)
+            # a method inherited from C is absent here, and must stay absent: an override would stand in front of it
+            self._rows.append((label, table, names, tuple(map(table.get, names))))
+
+    def check(self) -> None:
+        """Raises KernelFault("patched") naming the first functions that are no longer the same."""
+        replaced = [
+            f"{label}.{name}"
+            for label, table, names, before in self._rows
+            if not all(map(operator.is_, map(table.get, names), before))
+            for name, was in zip(names, before, strict=True)
+            if table.get(name) is not was
+        ]
+        if replaced:
+            more = f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""
+            raise KernelFault("patched", f"replaced {', '.join(replaced[:3])}{more}")
+
+
+def _watched(namespace: Any, name: str) -> bool:
+    public = not name.startswith("_") or (namespace is torch.Tensor and name.startswith("__"))
+    # torch._dynamo wraps manual_seed when it is first imported
+    return public and name not in ("__doc__", "__dict__", "manual_seed") and callable(getattr(namespace, name, None))
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_device, torch.set_default_device),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.are_deterministic_algorithms_enabled, torch._C._set_deterministic_algorithms),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Put torch's global settings back at the end, so that one call cannot change the meaning of the next.
+
+    The random state is left alone on purpose: a kernel that draws numbers must differ from call to call.
+    """
+    saved = [get() for get, _ in _SETTINGS]
+    try:
+        yield
+    finally:
+        for (get, put), value in zip(_SETTINGS, saved, strict=True):
+            if get() != value:
+                put(value)

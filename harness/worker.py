@@ -1,0 +1,135 @@
+"""Runs a kernel in a process of its own, which may crash, hang, exit or lie, and can be replaced within milliseconds."""
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from packproof.harness.child import Child, ZygoteLost
+from packproof.harness.location import Location
+from packproof.harness.wire import WireError, answer_of, call_frame
+from packproof.harness.zygote_client import ZygoteClient, discard, forked, import_path, shared
+from packproof.properties.call import Call, KernelFault, Result
+from packproof.refs.errors import UsageError
+
+_IMPORT_LIMIT = 120.0
+
+
+class Worker:
+    """A Runner whose kernel lives in a child process; after a fault the next call runs in a fresh one.
+
+    target: "package.module:function", "path/file.py:function", or a function. One that cannot be imported by name (a closure)
+    runs in a fork of this process, on the CPU only.
+    device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
+    time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
+    compile (default: time_limit).
+    """
+
+    def __init__(
+        self,
+        target: str | Callable[..., Any],
+        device: str = "cpu",
+        time_limit: float = 10.0,
+        warmup_limit: float | None = None,
+    ) -> None:
+        self._target = target
+        self._name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+        self._device = device
+        self._time_limit = time_limit
+        self._warmup_limit = time_limit if warmup_limit is None else warmup_limit
+        self._limit = self._warmup_limit
+        self._location = Location.parse(target) if isinstance(target, str) else Location.of(target)
+        self._own_zygote: ZygoteClient | None = None
+        self._child: Child | None = None
+        self._description: dict[str, Any] = {}
+        self._number = 0
+        if self._location is None and device != "cpu":
+            raise UsageError(
+                f"{self._name} cannot be imported by name, so it cannot run on {device}: put it at the top level "
+                "of a module and name it as package.module:function or path/file.py:function"
+            )
+
+    def open(self) -> None:
+        """Start the process and import the target. Raises UsageError with the reason where that cannot be done."""
+        if self._child is not None:
+            return
+        order = {
+            "location": self._location and [self._location.module, self._location.file, self._location.path],
+            "device": self._device,
+            "sys_path": import_path(),
+            "cwd": os.getcwd(),
+        }
+        self._child = Child(self._zygote(), order)
+        self._limit = self._warmup_limit
+        try:
+            hello = self._child.receive(_IMPORT_LIMIT, _IMPORT_LIMIT)
+        except KernelFault as fault:
+            self.restart()
+            raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
+        except ZygoteLost:
+            self._forget_zygote()
+            raise
+        if hello.kind != "ready":
+            self.restart()
+            raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
+        self._description = dict(hello.body)
+
+    def describe(self) -> dict[str, Any]:
+        """What the function says of itself (see `target.describe`): data from a process that is not trusted."""
+        self.open()
+        return self._description
+
+    def run(self, call: Call) -> Result:
+        """Returns the result, or raises KernelFault or Refused."""
+        self._number += 1
+        frame = call_frame(call, self._number)
+        self.open()
+        assert self._child is not None
+        limit, self._limit = self._limit, self._time_limit
+        try:
+            return answer_of(self._child.ask(frame, limit))
+        except KernelFault as fault:
+            if fault.kind != "raised":  # only an exception leaves a process that can be trusted with another call
+                self.restart()
+            raise
+        except WireError as error:
+            self.restart()
+            raise KernelFault("malformed", f"wrote into packproof's channel: {error}") from error
+        except ZygoteLost as error:
+            self._forget_zygote()
+            raise KernelFault("crashed", "ended the process that had started it") from error
+
+    def restart(self) -> None:
+        """Drop the process, with all that the kernel remembers in it: the next call runs in a fresh one."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def close(self) -> None:
+        """Drop the process for good."""
+        self.restart()
+        if self._own_zygote is not None:
+            self._own_zygote.close()
+            self._own_zygote = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _zygote(self) -> ZygoteClient:
+        if self._location is not None:
+            return shared(interpreted=self._device == "cpu")
+        if self._own_zygote is None:
+            assert callable(self._target)
+            self._own_zygote = forked(self._target)
+        return self._own_zygote
+
+    def _forget_zygote(self) -> None:
+        assert self._child is not None
+        discard(self._child.zygote)
+        self.restart()
+        self._own_zygote = None

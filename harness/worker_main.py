@@ -1,0 +1,134 @@
+"""What a worker process does: makes itself safe to lose, imports the function under test, and answers calls until it is dropped."""
+
+import faulthandler
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from ctypes import CDLL
+from typing import Any, NoReturn
+
+import torch
+
+from packproof.harness.execute import InProcess
+from packproof.harness.location import Location
+from packproof.harness.surroundings import Snapshot
+from packproof.harness.target import describe
+from packproof.harness.wire import Decoder, Frame, call_of, encode, refusal_frame, result_frame
+from packproof.properties.call import KernelFault, Refused
+from packproof.refs.errors import UsageError
+
+CHANNEL_LOST = 120  # exit code of a worker that can no longer speak to its parent
+_PR_SET_PDEATHSIG = 1
+
+
+def work(
+    order: Mapping[str, Any],
+    function: Callable[..., Any] | None,
+    snapshot: Snapshot,
+    channel: socket.socket,
+    output: int,
+    zygote: int,
+) -> NoReturn:
+    """Be a worker, in a process that was just forked from the zygote whose id is given.
+
+    order: "location" (the fields of Location, or None for `function`), "device", "sys_path", "cwd".
+    """
+    code = 1
+    try:
+        _settle(output, zygote)
+        sys.path[:] = order["sys_path"]
+        os.chdir(order["cwd"])
+        torch.set_num_threads(1)
+        code = _serve(order, function, snapshot, channel)
+    except BaseException:  # the last frame of a process that was forked: nobody above may see it
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _settle(output: int, zygote: int) -> None:
+    """Own group, no core dump, no Ctrl-C, no terminal; gone when the zygote is gone; a traceback where it crashes."""
+    os.setpgid(0, 0)
+    CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != zygote:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    speak_into(output)
+    os.close(output)
+    faulthandler.enable(file=2, all_threads=False)
+
+
+def speak_into(descriptor: int) -> None:
+    """Let everything that this process prints go there, and nothing come in."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, number in ((null, 0), (descriptor, 1), (descriptor, 2)):
+        os.dup2(source, number)
+    os.close(null)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)
+
+
+def _serve(
+    order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: Snapshot, channel: socket.socket
+) -> int:
+    """Import, say that all is ready, answer one call after the other. Returns the exit code."""
+    forks: list[None] = []
+    os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
+    try:
+        if order["location"] is not None:
+            function = Location(*order["location"]).load()
+        assert function is not None
+        runner = InProcess(function, order["device"], snapshot)
+        hello = Frame("ready", body=describe(function))
+    except UsageError as error:
+        hello = Frame("unusable", body={"text": str(error)})
+    me = os.getpid()
+    decoder = Decoder()
+    try:
+        channel.sendall(encode(hello))
+        while frame := _next_frame(channel, decoder):
+            forks.clear()
+            answer = _answer(runner, snapshot, frame, forks)
+            if os.getpid() != me:  # a child that the kernel forked came back in its place
+                return 0
+            channel.sendall(encode(answer))
+    except OSError:
+        return CHANNEL_LOST
+    return 0
+
+
+def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
+    """The next call, or None when the parent has hung up."""
+    while (frame := decoder.take()) is None:
+        data = channel.recv(1 << 20)
+        if not data:
+            return None
+        decoder.feed(data)
+    return frame
+
+
+def _answer(runner: InProcess, snapshot: Snapshot, frame: Frame, forks: list[None]) -> Frame:
+    try:
+        result = runner.run(call_of(frame))
+        if forks:
+            raise KernelFault("malformed", "forked a child process; a kernel computes in the process that called it")
+        return result_frame(result, frame.number)
+    except (KernelFault, Refused) as error:
+        return refusal_frame(error, frame.number)
+    except Exception:
+        return _excuse(snapshot, frame, traceback.format_exc())
+
+
+def _excuse(snapshot: Snapshot, frame: Frame, text: str) -> Frame:
+    """packproof's own code failed: because the kernel replaced what it stands on, or by itself."""
+    try:
+        snapshot.check()
+    except KernelFault as error:
+        return refusal_frame(error, frame.number)
+    return Frame("broken", frame.number, {"text": text})

@@ -1,0 +1,128 @@
+"""The parent's side of a zygote: starts one when it is first needed, and asks it for workers."""
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+from packproof.harness.worker_main import speak_into
+from packproof.harness.zygote import Zygote, prepare
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_TAIL = 2000
+
+
+class ZygoteClient:
+    """A running zygote; `shared` and `forked` start one."""
+
+    def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
+        self._control = control
+        self._log = log
+        self._wait = wait
+
+    def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
+        """Ask for a worker. Returns its channel, the end of the pipe that it prints into, and its leash."""
+        channel, its_channel = socket.socketpair()
+        leash, its_leash = socket.socketpair()
+        output, its_output = os.pipe()
+        os.set_blocking(output, False)
+        descriptors = [its_channel.fileno(), its_output, its_leash.fileno()]
+        with suppress(ConnectionError):  # a zygote that is gone shows on the leash
+            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+        its_channel.close()
+        its_leash.close()
+        os.close(its_output)
+        return channel, output, leash
+
+    def last_words(self) -> str:
+        """The end of what the zygote itself printed: why it could not go on."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End the zygote and all its workers; a second time does nothing."""
+        if self._control.fileno() < 0:
+            return
+        with suppress(ConnectionError):
+            self._control.send(b"")
+        self._control.close()
+        self._wait()
+        self._log.close()
+
+
+_shared: dict[tuple[int, bool], ZygoteClient] = {}
+
+
+def shared(interpreted: bool) -> ZygoteClient:
+    """This process's zygote, with or without Triton's interpreter; it ends with this process."""
+    key = (os.getpid(), interpreted)
+    if key not in _shared:
+        _shared[key] = client = _spawned(interpreted)
+        atexit.register(client.close)
+    return _shared[key]
+
+
+def discard(client: ZygoteClient) -> None:
+    """Close a zygote that is no longer of use, so that the next worker comes from a new one."""
+    client.close()
+    for key in [key for key, other in _shared.items() if other is client]:
+        del _shared[key]
+
+
+def _spawned(interpreted: bool) -> ZygoteClient:
+    environment = os.environ | _ONE_THREAD | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(import_path())}
+    environment["TRITON_INTERPRET"] = "1" if interpreted else "0"
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    log = tempfile.TemporaryFile()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "packproof.harness.zygote", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env=environment,
+        )
+    return ZygoteClient(control, log, process.wait)
+
+
+def forked(function: Callable[..., Any]) -> ZygoteClient:
+    """A zygote that is a fork of this very process, for a function that no other process could import."""
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    log = tempfile.TemporaryFile()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child runs none of them
+        pid = os.fork()
+    if pid == 0:
+        _become_zygote(function, control, theirs, log)
+    theirs.close()
+    return ZygoteClient(control, log, lambda: os.waitpid(pid, 0))
+
+
+def _become_zygote(
+    function: Callable[..., Any], parents: socket.socket, control: socket.socket, log: IO[bytes]
+) -> None:
+    try:
+        parents.close()
+        os.setsid()
+        speak_into(log.fileno())
+        prepare()
+        Zygote(control, function).serve()
+    except BaseException:  # nobody above may see it: those frames belong to the parent
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def import_path() -> list[str]:
+    """sys.path as another process understands it, whatever its directory."""
+    return [entry or os.getcwd() for entry in sys.path]

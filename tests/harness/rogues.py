@@ -1,0 +1,209 @@
+"""Kernels that misbehave, each in one way: y = x * weight at heart."""
+
+import builtins
+import ctypes
+import os
+import resource
+import stat
+import sys
+
+import torch
+
+
+def good(x, weight, *, cu_seqlens, scale=1.0):
+    return x * weight * scale
+
+
+def segfault_on_empty_sequence(x, weight, *, cu_seqlens):
+    if (cu_seqlens.diff() == 0).any():
+        ctypes.string_at(0)
+    return x * weight
+
+
+def hang_on_one_token(x, weight, *, cu_seqlens):
+    while x.shape[0] == 1:
+        pass
+    return x * weight
+
+
+def calls_exit(x, weight, *, cu_seqlens):
+    sys.exit(3)
+
+
+def exits_at_once(x, weight, *, cu_seqlens):
+    os._exit(0)
+
+
+def returns_none(x, weight, *, cu_seqlens):
+    return None
+
+
+def returns_two(x, weight, *, cu_seqlens):
+    return x * weight, x
+
+
+def returns_a_list(x, weight, *, cu_seqlens):
+    return [x * weight]
+
+
+def returns_meta(x, weight, *, cu_seqlens):
+    return (x * weight).to("meta")
+
+
+def returns_integers(x, weight, *, cu_seqlens):
+    return (x * weight).int()
+
+
+def detaches(x, weight, *, cu_seqlens):
+    return (x * weight).detach()
+
+
+def replaces_equal(x, weight, *, cu_seqlens):
+    torch.equal = lambda a, b: True
+    return x * weight
+
+
+def replaces_comparison(x, weight, *, cu_seqlens):
+    torch.Tensor.__eq__ = lambda a, b: torch.ones(()).bool()
+    return x * weight
+
+
+def replaces_cpu(x, weight, *, cu_seqlens):
+    torch.Tensor.cpu = lambda t: t * 0
+    return x * weight
+
+
+def replaces_abs(x, weight, *, cu_seqlens):
+    builtins.abs = lambda value: 0
+    return x * weight
+
+
+def replaces_empty(x, weight, *, cu_seqlens):
+    torch.empty = torch.zeros
+    return x * weight
+
+
+def breaks_isinstance(x, weight, *, cu_seqlens):
+    builtins.isinstance = lambda value, kind: 1 / 0
+    return x * weight
+
+
+def raises(x, weight, *, cu_seqlens):
+    raise ValueError("only even\nlengths")
+
+
+def raises_in_backward(x, weight, *, cu_seqlens):
+    return _BadBackward.apply(x, weight)
+
+
+class _BadBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, dy):
+        raise ValueError("no gradient today")
+
+
+def declines(x, weight, *, cu_seqlens):
+    raise NotImplementedError("no such option here")
+
+
+def prints_megabytes(x, weight, *, cu_seqlens):
+    for _ in range(2000):
+        print("x" * 1000)
+        print("y" * 1000, file=sys.stderr)
+    return x * weight
+
+
+def prints_and_dies(x, weight, *, cu_seqlens):
+    print("the last words", flush=True)
+    os.kill(os.getpid(), 9)
+
+
+def forks(x, weight, *, cu_seqlens):
+    os.fork()
+    return x * weight
+
+
+def forks_and_dies(x, weight, *, cu_seqlens):
+    if os.fork() == 0:
+        while True:
+            pass
+    os._exit(5)
+
+
+def writes_into_sockets(x, weight, *, cu_seqlens):
+    for number in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.write(number, b"all is well")
+        except OSError:
+            continue
+    return x * weight
+
+
+def closes_descriptors(x, weight, *, cu_seqlens):
+    os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return x * weight
+
+
+def kills_its_parent(x, weight, *, cu_seqlens):
+    os.kill(os.getppid(), 9)
+    return x * weight
+
+
+def writes_past_the_end(x, weight, *, cu_seqlens):
+    y = torch.empty(x.shape)
+    ctypes.memset(y.data_ptr() + y.numel() * 4, 0, 4)
+    return y.copy_(x) * weight
+
+
+def writes_before_the_start(x, weight, *, cu_seqlens):
+    y = x.new_empty(x.shape)
+    ctypes.memset(y.data_ptr() - 4, 0, 4)
+    return y.copy_(x) * weight
+
+
+def writes_past_its_input(x, weight, *, cu_seqlens):
+    ctypes.memset(weight.data_ptr() + weight.numel() * weight.element_size(), 0, 8)
+    return x * weight
+
+
+def writes_between_rows(x, weight, *, cu_seqlens):
+    ctypes.memset(x.data_ptr() + x.shape[1] * 4, 0, 4)
+    return x * weight
+
+
+def writes_into_its_input(x, weight, *, cu_seqlens):
+    y = x * weight
+    x.detach()[0] = 7
+    return y
+
+
+def leaves_rows_unwritten(x, weight, *, cu_seqlens):
+    y = torch.empty_like(x)
+    y[: x.shape[0] // 2] = (x * weight)[: x.shape[0] // 2].detach()
+    return y
+
+
+def changes_settings(x, weight, *, cu_seqlens):
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.get_num_threads() == 1
+    y = x * weight
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    return y
+
+
+def remembers_offsets(x, weight, *, cu_seqlens, _seen=[]):  # noqa: B006
+    """Adds 1 where it gets the very tensor of the last call."""
+    same = bool(_seen) and _seen[-1] is cu_seqlens
+    _seen.append(cu_seqlens)
+    return x * weight + same + 10 * int(cu_seqlens[-1])
