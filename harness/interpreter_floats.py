@@ -68,9 +68,13 @@ def repair() -> None:
     for name, make in _REPAIRS.items():
         replace(Builder, name, make)
     for name, operation in {"create_maxnumf": np.fmax, "create_minnumf": np.fmin}.items():
-        replace(Builder, name, lambda _, op=operation: lambda self, lhs, rhs: self.binary_op(lhs, rhs, op))
+        replace(Builder, name, _elementwise(operation))
     # in bfloat16 by value; Triton's interpreter has no such constant
     Builder.get_bf16 = lambda self, value: narrow(Handle(np.array([value], dtype=np.float32), tl.float32))
+
+
+def _elementwise(operation: Any) -> Make:
+    return lambda original: lambda self, lhs, rhs: self.binary_op(lhs, rhs, operation)
 
 
 def _binary(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -307,7 +307,7 @@ class _Clocks:
 
     def ordered(self, other: NDArray[np.int32], when: NDArray[np.int32], program: int) -> Lanes:
         """Whether what `other` did at `when` comes before what `program` does now."""
-        before = other == program
+        before: Lanes = other == program
         for known, until in self._known.get(program, {}).items():
             before |= (other == known) & (when < until)
         return before
