@@ -1,11 +1,11 @@
 """The absolute twins: B of the error budget, for values and gradients.
 
 A twin has the signature of its reference and takes the same signed float64 inputs. Its value is the sum of the absolute
-terms that make up each output, and its vjp, for absolute incoming gradients, the sum of the absolute terms of each
-gradient: first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is replaced
-by its magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
+terms of each output, and its vjp, for absolute incoming gradients, the sum of the absolute terms of each gradient:
+first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is taken by its
+magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
 
-    decay    exp(Δ A), slopes |A| and |Δ| times the decay
+    decay    exp(Δ A), slopes |A| and |Δ| times the decay; see `_states`
     step     softplus(delta + bias), slope sigmoid: positive as it is
     silu     |silu(z)|, slope s(z) = σ (1 + |z| (1 - σ)) >= |silu'(z)|
              of a sum with absolute terms B: |silu(sum)| + s(sum) B, slope s(sum) + c(sum) B in B,
@@ -90,7 +90,7 @@ def selective_scan(
     """Twin of `refs.selective_scan`."""
 
     def recurrence(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        states, h = _states(h, _decay(delta[..., None], A), (magnitude(delta) * u)[..., None] * B)
+        states, h = _states(h, delta[..., None], A, (magnitude(delta) * u)[..., None] * B)
         return (states * C).sum(-1), h
 
     y, final_states = state_space(
@@ -123,7 +123,7 @@ def ssd(
 
     def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         added = (magnitude(dt)[..., None] * x)[..., None] * B[:, :, None]
-        states, h = _states(h, _decay(dt, A)[..., None, None], added)
+        states, h = _states(h, dt[..., None, None], A[:, None, None], added)
         return (states * C[:, :, None]).sum(-1), h
 
     D = D[:, None] if D is not None and D.ndim == 1 else D
@@ -255,19 +255,26 @@ def _sloped(value: Tensor, path: Tensor) -> Tensor:
     return value.detach() + (path - path.detach())
 
 
-def _decay(delta: Tensor, A: Tensor) -> Tensor:
-    path = magnitude(delta) * magnitude(A)
-    return ((delta * A).exp() + UNDERFLOW).detach() * (1 + path - path.detach())
+def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after each token in absolute terms, and the last one, from what each token adds.
+
+    Rounding of the exponent Δ A is an error |Δ A| of each decay, relative to it: what is left of a term after several
+    decays has the sum of theirs, which a second run of the recurrence adds up.
+    """
+    exponent = magnitude(delta) * magnitude(A)
+    decay = _sloped((delta * A).exp() + UNDERFLOW, (delta * A).exp().detach() * exponent)
+    states = _run(h, added, decay)
+    before = torch.cat([h[None], states])[:-1]
+    states = states + _run(torch.zeros_like(h), decay * exponent * before, decay)
+    return states, torch.cat([h[None], states])[-1]
 
 
-def _states(h: Tensor, decay: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
-    """The state after each token, and the last one."""
-
+def _run(h: Tensor, added: Tensor, decay: Tensor) -> Tensor:
     def step(h: Tensor, added: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
         h = decay * h + added
         return h, h
 
-    return over_time(step, h, added, decay)
+    return over_time(step, h, added, decay)[0]
 
 
 def _gate(y: Tensor, z: Tensor | None) -> Tensor:
