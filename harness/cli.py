@@ -140,7 +140,7 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
         if isinstance(error, PackproofError) and not started:
             raise
         traceback.print_exc()
-        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=f"{type(error).__name__}: {error}")
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=_in_one_line(error))
     for report in reports:
         report(end)
     return end
@@ -170,7 +170,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, _CommandLineError):
             return _say(error.format_message(), WRONG_CALL)
         traceback.print_exc()
-        return _say(f"packproof itself failed: {type(error).__name__}: {error}", OWN_FAULT)
+        return _say(f"packproof itself failed: {_in_one_line(error)}", OWN_FAULT)
 
 
 def main() -> None:
@@ -181,6 +181,11 @@ def main() -> None:
 def _say(text: str, code: int) -> int:
     typer.echo(f"packproof: {text}", err=True)
     return code
+
+
+def _in_one_line(error: Exception) -> str:
+    """Kind and first line of an error; stderr has the rest."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _listed(values: list[str] | None) -> list[str]:

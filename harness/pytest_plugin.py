@@ -95,7 +95,6 @@ def proof(request: pytest.FixtureRequest) -> Proof:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     result = yield
-    given = pyfuncitem.funcargs.get("proof")
-    if isinstance(given, Proof) and not given.called:
+    if isinstance(given := pyfuncitem.funcargs.get("proof"), Proof) and not given.called:
         pytest.fail("the test ended without calling proof(): nothing was judged", pytrace=False)
     return result

@@ -1,4 +1,4 @@
-"""The command line: exit codes, and one line for a wrong call. The engine is hand-made; the last tests use the real one."""
+"""The command line: exit codes, and one line for a wrong call, with an engine made by hand where none is needed."""
 
 import json
 from collections.abc import Iterator
@@ -110,10 +110,10 @@ def test_what_was_found_before_an_interrupt_is_written(play, tmp_path: Path) -> 
 
 
 def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
-    play(Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops")))
+    play(Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops\nsecond line")))
     out, err = capsys.readouterr()
     assert "FAILED  packing (y)" in out
-    assert "packproof itself failed: RuntimeError: oops" in out
+    assert "packproof itself failed: RuntimeError: oops: 1 failed; 1 examples" in out
     assert "Traceback" in err
 
 
@@ -132,7 +132,7 @@ def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:  #
         (f"check {HERE} --op rope --profile fast", "no profile is called 'fast'; there are: quick, standard, thorough"),
         (f"check {HERE} --op rope --device gpu", "no device is called 'gpu'; did you mean cpu? there are: cpu, cuda"),
         ("check no_such_module:f --op rope", "no_such_module"),
-        (f"check {HERE}e --op rope", "packproof.refs:ropee"),
+        (f"check {HERE}e --op rope", "packproof.refs has no ropee"),
         ("check --seed x", "Invalid value for '--seed'"),
         (
             "check --json no/where/r.json",
