@@ -31,6 +31,7 @@ class InProcess:
         self._device = torch.device(device)
         self._snapshot = snapshot or Snapshot()
         self._metadata: dict[tuple[int, torch.dtype], Fenced] = {}
+        self._stage = ""
         self._interpreting = (
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
         )
@@ -44,17 +45,18 @@ class InProcess:
         cu_seqlens = self._cu_seqlens(guard, call)
         for name in call.wrt:
             inputs[name].requires_grad_()
-        with settings_kept(), ExitStack() as watchers:
+        self._stage = ""
+        with self._judging(), settings_kept(), ExitStack() as watchers:
             if guarded:
                 watchers.enter_context(guard)
             read_only = [*inputs.values(), *cotangents.values(), cu_seqlens]
             sanitizer = watchers.enter_context(_sanitizer(read_only, call.guard)) if self._interpreting else None
-            with self._judging(""):
-                returned = self._function(**inputs, cu_seqlens=cu_seqlens, **call.options)
-                outputs = _named_outputs(returned, call.outputs, cu_seqlens.device)
-            with self._judging("in the backward pass: "):
-                gradients = _vjp(outputs, cotangents, {name: inputs[name] for name in call.wrt})
-                self._synchronise()
+            returned = self._function(**inputs, cu_seqlens=cu_seqlens, **call.options)
+            self._synchronise()
+            outputs = _named_outputs(returned, call.outputs, cu_seqlens.device)
+            self._stage = "in the backward pass: "
+            gradients = _vjp(outputs, cotangents, {name: inputs[name] for name in call.wrt})
+            self._synchronise()
         self._snapshot.check()
         if guarded:
             guard.check()
@@ -91,22 +93,24 @@ class InProcess:
         return fenced.tensor.copy_(call.cu_seqlens)
 
     @contextmanager
-    def _judging(self, stage: str) -> Iterator[None]:
+    def _judging(self) -> Iterator[None]:
         """Turn whatever the function raises into a KernelFault or Refused that says where it came from."""
         try:
             yield
         except SystemExit as error:
-            raise KernelFault("exited", f"{stage}called sys.exit({error.code!r})") from error
+            raise KernelFault("exited", f"{self._stage}called sys.exit({error.code!r})") from error
         except Exception as error:
+            self._snapshot.check()
             for cause in _causes(error):
                 if isinstance(cause, KernelFault):
                     raise cause from None
             if lost := self._device_error():
-                raise KernelFault("crashed", f"{stage}{lost}{_line_of(error)}") from error
+                raise KernelFault("crashed", f"{self._stage}{lost}{_line_of(error)}") from error
             if isinstance(error, NotImplementedError):
-                raise Refused(f"{stage}{error}") from error
-            text = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
-            raise KernelFault("raised", f"{stage}{text}{_line_of(error)}") from error
+                raise Refused(f"{self._stage}{error}") from error
+            first, *more = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE].splitlines()
+            text = "".join(f"\n    {line}" for line in more if line.strip())
+            raise KernelFault("raised", f"{self._stage}{first}{_line_of(error)}{text}") from error
 
     def _synchronise(self) -> None:
         if self._device.type != "cpu":

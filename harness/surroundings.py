@@ -3,7 +3,8 @@
 import builtins
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from builtins import all, delattr, len, map, setattr, zip  # noqa: A004  (the originals, whatever a kernel makes of them)
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,25 +29,33 @@ class Snapshot:
     """The functions of torch, Python's builtins and math as they are now, by identity."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[str, Mapping[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+        self._rows: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...]]] = []
         for label, namespace in _NAMESPACES:
             names = tuple(name for name in dir(namespace) if _watched(namespace, name))
-            table = vars(namespace)
             # a method inherited from C is absent here, and must stay absent: an override would stand in front of it
-            self._rows.append((label, table, names, tuple(map(table.get, names))))
+            self._rows.append((label, namespace, names, tuple(map(vars(namespace).get, names))))
 
     def check(self) -> None:
-        """Raises KernelFault("patched") naming the first functions that are no longer the same."""
-        replaced = [
-            f"{label}.{name}"
-            for label, table, names, before in self._rows
-            if not all(map(operator.is_, map(table.get, names), before))
-            for name, was in zip(names, before, strict=True)
-            if table.get(name) is not was
-        ]
+        """Raises KernelFault("patched") naming the first functions that are no longer the same; puts all of them back."""
+        replaced: list[str] = []
+        for label, namespace, names, before in self._rows:
+            now = tuple(map(namespace.__dict__.get, names))
+            if all(map(operator.is_, now, before)):
+                continue
+            for name, was, current in zip(names, before, now, strict=True):
+                if current is not was:
+                    replaced.append(f"{label}.{name}")
+                    _put_back(namespace, name, was)
         if replaced:
-            more = f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""
+            more = f" and {len(replaced) - 3} more" if replaced[3:] else ""
             raise KernelFault("patched", f"replaced {', '.join(replaced[:3])}{more}")
+
+
+def _put_back(namespace: Any, name: str, was: Any) -> None:
+    if was is None:
+        delattr(namespace, name)
+    else:
+        setattr(namespace, name, was)
 
 
 def _watched(namespace: Any, name: str) -> bool:

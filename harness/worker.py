@@ -59,7 +59,8 @@ class Worker:
             "sys_path": import_path(),
             "cwd": os.getcwd(),
         }
-        self._child = Child(self._zygote(), order)
+        zygote = self._zygote()
+        self._child = Child(zygote, order)
         self._limit = self._warmup_limit
         try:
             hello = self._child.receive(_IMPORT_LIMIT, _IMPORT_LIMIT)
@@ -68,7 +69,10 @@ class Worker:
             raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
         except ZygoteLost:
             self._forget_zygote()
-            raise
+            if not zygote.proven:
+                raise
+            return self.open()  # an earlier kernel has ended it
+        zygote.proven = True
         if hello.kind != "ready":
             self.restart()
             raise UsageError(str(hello.body.get("text", "the target cannot be imported")))

@@ -122,13 +122,13 @@ def _answer(runner: InProcess, snapshot: Snapshot, frame: Frame, forks: list[Non
     except (KernelFault, Refused) as error:
         return refusal_frame(error, frame.number)
     except Exception:
-        return _excuse(snapshot, frame, traceback.format_exc())
+        return _excuse(snapshot, frame)
 
 
-def _excuse(snapshot: Snapshot, frame: Frame, text: str) -> Frame:
+def _excuse(snapshot: Snapshot, frame: Frame) -> Frame:
     """packproof's own code failed: because the kernel replaced what it stands on, or by itself."""
     try:
         snapshot.check()
     except KernelFault as error:
         return refusal_frame(error, frame.number)
-    return Frame("broken", frame.number, {"text": text})
+    return Frame("broken", frame.number, {"text": traceback.format_exc()})

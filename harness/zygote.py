@@ -125,6 +125,7 @@ def main() -> None:
 
 def prepare() -> None:
     """Import what workers will need; repair Triton's interpreter where it is on."""
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # the first torch.autograd.grad would: half a second
     if find_spec("triton") is None:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":

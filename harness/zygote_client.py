@@ -21,12 +21,13 @@ _TAIL = 2000
 
 
 class ZygoteClient:
-    """A running zygote; `shared` and `forked` start one."""
+    """A running zygote; `shared` and `forked` start one. proven: a worker of it has spoken."""
 
     def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
         self._control = control
         self._log = log
         self._wait = wait
+        self.proven = False
 
     def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
         """Ask for a worker. Returns its channel, the end of the pipe that it prints into, and its leash."""

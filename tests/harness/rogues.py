@@ -178,7 +178,7 @@ def writes_between_rows(x, weight, *, cu_seqlens):
 
 def writes_into_its_input(x, weight, *, cu_seqlens):
     y = x * weight
-    x.detach()[0] = 7
+    x.data[0] = 7
     return y
 
 
