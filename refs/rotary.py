@@ -28,7 +28,9 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     check_option("rope", "interleaved", interleaved, (False, True))
     if 2 * sizes["r"] > sizes["k"]:
         raise ArgumentError(f"rope: cos rotates 2 x {sizes['r']} channels (axis r) but x has {sizes['k']} (axis k)")
-    sequences = split_sequences(x, cu_seqlens)
+    tokens = working(x)
+    cos, sin = cos.to(tokens.dtype), sin.to(tokens.dtype)
+    sequences = split_sequences(tokens, cu_seqlens)
     longest = max((len(sequence) for sequence in sequences), default=0)
     if longest > sizes["m"]:
         raise ArgumentError(
@@ -40,9 +42,9 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 
     def rotate(tokens: Tensor) -> Tensor:
         n, turned = len(tokens), 2 * sizes["r"]
-        c, s = cos[:n, None].to(tokens.dtype), sin[:n, None].to(tokens.dtype)
+        c, s = cos[:n, None], sin[:n, None]
         x1, x2 = rearrange(tokens[..., :turned], pairs, two=2)
         y = rearrange(torch.stack([x1 * c - x2 * s, x1 * s + x2 * c]), back)
         return torch.cat([y, tokens[..., turned:]], dim=-1)
 
-    return join_sequences((rotate(working(sequence)) for sequence in sequences), like=x)
+    return join_sequences(map(rotate, sequences), like=x)

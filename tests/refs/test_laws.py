@@ -167,11 +167,15 @@ def test_int64_offsets_and_strides_change_nothing(case: Case) -> None:
 @each_case
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_is_computed_in_fp32_and_rounded_once(case: Case, dtype: torch.dtype) -> None:
-    inputs = case.draw(DRAWN, dtype)
-    wide = {name: x.float() for name, x in inputs.items()}
-    outputs = case.run(inputs, DRAWN.cu_seqlens())
+    inputs = tracked(case.draw(DRAWN, dtype))
+    wide = tracked({name: x.detach().float() for name, x in inputs.items()})
+    outputs, exact = (case.run(x, DRAWN.cu_seqlens()) for x in (inputs, wide))
     assert all(y.dtype == dtype for y in outputs)
-    assert all(map(torch.equal, outputs, [y.to(dtype) for y in case.run(wide, DRAWN.cu_seqlens())]))
+    assert all(map(torch.equal, outputs, [y.to(dtype) for y in exact]))
+    cotangents = tuple(torch.randn_like(y) for y in outputs)
+    gradients = vjp(outputs, inputs, cotangents)
+    for name, gradient in vjp(exact, wide, tuple(g.float() for g in cotangents)).items():
+        assert torch.equal(gradients[name], gradient.to(dtype)), name
 
 
 def graph_nodes(y: Tensor) -> list[str]:

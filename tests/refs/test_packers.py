@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from packproof.refs import LayoutError, Piece, pack_best_fit, pack_in_order, pack_with_split, padding_rate
 
 CAPACITY = 16
-whole_lengths = st.lists(st.integers(0, CAPACITY), max_size=40)
-any_lengths = st.lists(st.integers(0, 3 * CAPACITY), max_size=20)
+edges = st.sampled_from([0, 1, CAPACITY // 2, CAPACITY - 1, CAPACITY])
+whole_lengths = st.lists(edges | st.integers(0, CAPACITY), max_size=40)
+any_lengths = st.lists(edges | st.integers(0, 3 * CAPACITY), max_size=20)
 fast = settings(deadline=None, max_examples=100)
 
 
