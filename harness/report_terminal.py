@@ -91,7 +91,8 @@ class TerminalReport:
         if refused:
             self._console.print(f"  {refused} examples were refused by the kernel and not judged")
         if any(v.classes for v in verdicts):
-            self._console.print(f"  {layout_classes(verdicts, CLASSES)}")
+            broken = any(v.status == "failed" for v in verdicts)
+            self._console.print(f"  {layout_classes(verdicts, CLASSES, cut_short=broken)}")
 
 
 def _by_kernel(verdicts: Sequence[events.Verdict]) -> list[list[events.Verdict]]:

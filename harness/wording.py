@@ -39,11 +39,11 @@ def headline(verdict: Verdict) -> str:
     return f"{verdict.cell.property}{where}: {failure.lines[0] if failure.lines else 'failed'}"
 
 
-def layout_classes(verdicts: Iterable[Verdict], every: Sequence[str]) -> str:
-    """How many of the named boundary classes were drawn, and which were not."""
+def layout_classes(verdicts: Iterable[Verdict], every: Sequence[str], *, cut_short: bool) -> str:
+    """How many of the named boundary classes were drawn, and which were not, unless failures ended the search."""
     drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
     missed = [name for name in every if name not in drawn]
-    tail = f"; not drawn: {', '.join(missed)}" if missed else ""
+    tail = f"; not drawn: {', '.join(missed)}" if missed and not cut_short else ""
     return f"{len(every) - len(missed)} of {len(every)} layout classes drawn{tail}"
 
 

@@ -90,7 +90,7 @@ ssd · my_kernels:ssd_fwd · cuda
   carry      skipped  gpu               0      0.0
   carry: the kernel takes no initial state
   2 examples were refused by the kernel and not judged
-  25 of 27 layout classes drawn; not drawn: more than 16 sequences, more than 32 sequences
+  25 of 27 layout classes drawn
 
 a property does not hold: 1 failed, 1 passed, 1 skipped; 123 examples in 4.0 s
 """
@@ -141,6 +141,11 @@ def test_a_cell_about_all_dtypes_has_no_column_of_its_own() -> None:
     shown = terminal(stream(compiled, PASSED)).splitlines()
     assert "             bf16     tier       examples  seconds" in shown
     assert "  compile    passed   compile           8      2.0" in shown
+
+
+def test_layout_classes_that_were_not_drawn_are_named() -> None:
+    missed = "  25 of 27 layout classes drawn; not drawn: more than 16 sequences, more than 32 sequences"
+    assert missed in terminal(stream(PASSED)).splitlines()
 
 
 def test_kernels_with_brackets_are_not_markup() -> None:
