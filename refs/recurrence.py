@@ -113,8 +113,9 @@ def state_space(
         B and C come with one row per channel or head, or one for all.
     """
     n_sequences = cu_seqlens.shape[0] - 1
-    tokens = (x, delta, expand_groups(B, x.shape[1]), expand_groups(C, x.shape[1]))
-    pieces = [split_sequences(working(token), cu_seqlens) for token in tokens]
+    # in the working dtype before the groups are expanded: their gradients are summed over the channels of a group
+    tokens = (working(x), working(delta), *(expand_groups(working(group), x.shape[1]) for group in (B, C)))
+    pieces = [split_sequences(token, cu_seqlens) for token in tokens]
     gates = [None] * n_sequences if z is None else split_sequences(working(z), cu_seqlens)
     states = split_states(initial_states, n_sequences, state_shape, A)
 

@@ -39,7 +39,8 @@ def scan_in_50_digits(u, delta, A, B, C, D, z, delta_bias, h):
 def test_the_recurrence_is_exact_to_float64():
     t, d, g, n = 24, 4, 2, 3
     u, z = normal(t, d, seed=0), normal(t, d, seed=1)
-    delta = 8 * normal(t, d, seed=2)  # steps from 1e-8 to 25: softplus in its exponential and its linear part
+    delta = 8 * normal(t, d, seed=2)  # steps from 1e-8 to 21: softplus in its exponential and its linear part
+    delta[0] = 21  # where torch's own softplus is already linear, wrong in the tenth digit
     A, B, C = -normal(d, n, seed=3).exp(), normal(t, g, n, seed=4), normal(t, g, n, seed=5)
     D, bias, h = normal(d, seed=6), normal(d, seed=7), normal(1, d, n, seed=8)
     with mpmath.workdps(50):
@@ -80,8 +81,8 @@ def test_sixteen_thousand_tokens_backward_in_seconds():
     t, d, n = 16_384, 8, 2
     inputs = [normal(t, d, seed=0), normal(t, d, seed=1).abs(), -normal(d, n, seed=2).abs(), *normal(2, t, n, seed=3)]
     inputs = [x.requires_grad_() for x in inputs]
-    start = time.perf_counter()
+    start = time.process_time()
     y = selective_scan(*inputs, cu_seqlens=torch.tensor([0, t]))
     gradients = torch.autograd.grad(y, inputs, torch.ones_like(y))
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert all(g.isfinite().all() for g in gradients)
