@@ -1,0 +1,71 @@
+"""From a call to a launch: where a kernel can run, how it reads tensors, in which precision, and its compiled forms."""
+
+# mypy: allow-untyped-defs, allow-untyped-decorators
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.runtime import JITFunction
+
+from packproof.kernels.variant import Variant
+from packproof.refs.errors import ArgumentError
+
+POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+
+
+@triton.jit
+def widen(value):
+    """The value in the precision that kernels compute in."""
+    return value.to(tl.float64 if value.dtype == tl.float64 else tl.float32)
+
+
+def working(dtype: torch.dtype) -> torch.dtype:
+    """What `widen` makes of a dtype."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def rows(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last axis is dense, otherwise a contiguous copy."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def on_host(tensor: Any) -> bool:
+    """Whether the values of a call can be read without waiting for a device."""
+    return isinstance(tensor, Tensor) and tensor.device.type == "cpu"
+
+
+def interpreted(kernel: Any) -> bool:
+    """Whether Triton runs the kernel in its interpreter."""
+    return not isinstance(kernel, JITFunction)
+
+
+def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
+    """Raise ArgumentError unless `kernel` can run where `tensor` lies."""
+    if not tensor.is_cuda and not interpreted(kernel):
+        raise ArgumentError(
+            f"{op}: x is on {tensor.device} but the Triton kernel runs on a GPU\n"
+            "    Move the tensors to a GPU, or set TRITON_INTERPRET=1 before packproof is imported, to interpret it.\n"
+            f"    packproof.refs.{op} computes the same on any device."
+        )
+
+
+def alignments(
+    name: str, kernel: Any, pointers: Mapping[str, str | None], constexprs: Mapping[str, Any], num_warps: int
+) -> list[Variant]:
+    """The forms of a kernel that Triton chooses between: all that it specialises is a multiple of 16, or nothing is.
+
+    pointers: Triton type by argument, None for an absent tensor (names that the kernel lacks are left out). Every other
+    argument is an i32, or a constexpr.
+    """
+    constants = {a: None for a in kernel.arg_names if pointers.get(a, "") is None} | dict(constexprs)
+    signature = {a: "constexpr" if a in constants else pointers.get(a) or "i32" for a in kernel.arg_names}
+    special = tuple(p.name for p in kernel.params if p.name not in constants and not p.do_not_specialize)
+    forms = {"aligned": special, "unaligned": ()} if special else {"any": ()}
+    return [
+        Variant(f"{name}-{form}", kernel, signature, constants, divisible, num_warps)
+        for form, divisible in forms.items()
+    ]

@@ -1,0 +1,44 @@
+"""Where tokens lie, found on the device: the kernels' side of cu_seqlens."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from packproof.refs.errors import ArgumentError
+
+
+@triton.jit
+def locate(cu_seqlens, n_sequences, n_tokens, t):
+    """The sequence of each token in `t`, its first token and its end; a token in slack has no sequence: n_sequences."""
+    sequence = tl.zeros_like(t)
+    left = n_sequences
+    while (
+        left > 0
+    ):  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are passed over
+        step = (left + 1) // 2
+        further = sequence + step
+        sequence = tl.where(tl.load(cu_seqlens + further) <= t, further, sequence)
+        left = left // 2
+    sequence = tl.where(t < n_tokens, sequence, n_sequences)
+    start, end = bounds(cu_seqlens, n_sequences, n_tokens, sequence)
+    return sequence, start, end
+
+
+@triton.jit
+def bounds(cu_seqlens, n_sequences, n_tokens, sequence):
+    """First token and end of each sequence, inside the pack whatever the offsets say: a GPU does not check them."""
+    known = sequence < n_sequences
+    start = tl.load(cu_seqlens + sequence, mask=known, other=0)
+    end = tl.load(cu_seqlens + sequence + 1, mask=known, other=0)
+    start = tl.minimum(tl.maximum(start, 0), n_tokens)
+    return start, tl.maximum(tl.minimum(end, n_tokens), start)
+
+
+def offsets(op: str, cu_seqlens: Tensor, n_tokens: int) -> Tensor:
+    """cu_seqlens as the kernels read it: int32, contiguous, converted on its device."""
+    if n_tokens >= 2**31:
+        raise ArgumentError(f"{op}: the pack has {n_tokens} tokens but fewer than 2**31 were expected")
+    return cu_seqlens.to(torch.int32).contiguous()
