@@ -138,7 +138,7 @@ def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:  #
             "check --json no/where/r.json",
             "--json: the folder no/where of no/where/r.json does not exist; create it first",
         ),
-        ("chek", "No such command 'chek'"),
+        ("judge m:f", "No such command 'judge'"),
         ("replay no/such/file.json", "no/such/file.json: No such file or directory"),
     ],
 )
