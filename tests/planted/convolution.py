@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import packproof
+
 CHUNK = 16
 
 BUGS = {
@@ -38,6 +40,7 @@ PROMISES: dict[str, dict[str, Any]] = {
     "matmul": {"compute": "fp32", "deterministic": True, "isolated": True},
 }
 
+# The smallest layout without slack.
 SHOWS_AT: dict[str, tuple[int, ...]] = {
     "C1": (1, 1),
     "C2": (1, 1),
@@ -179,6 +182,12 @@ def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, bug: s
     return dstates
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    """The logistic function, from exp: the last bit of torch's own depends on where in its tensor an element lies."""
+    small = (-x.abs()).exp()
+    return torch.where(x >= 0, 1, small) / (1 + small)
+
+
 class Convolution(torch.autograd.Function):
     """Forward and backward in the accumulator's dtype: x [t, d], weight [d, w], bias [d], states [s, w-1, d]."""
 
@@ -192,7 +201,7 @@ class Convolution(torch.autograd.Function):
         pre = filtered(taps, weight, order, bug) + bias
         ctx.save_for_backward(x, weight, pre, *taps)
         ctx.rows, ctx.silu, ctx.order, ctx.bug = rows, silu, order, bug
-        y = pre * torch.sigmoid(pre) if silu else pre
+        y = pre * sigmoid(pre) if silu else pre
         return torch.where(rows.real, y, 0), last_inputs(x, with_slack, rows, w, bug)
 
     @staticmethod
@@ -200,7 +209,7 @@ class Convolution(torch.autograd.Function):
         x, weight, pre, *taps = ctx.saved_tensors
         rows, w = ctx.rows, weight.shape[1]
         if ctx.silu:
-            gate = torch.sigmoid(pre)
+            gate = sigmoid(pre)
             dy = dy * (gate + pre * gate * (1 - gate))
         dpre = torch.where(rows.real, dy, 0)
         if ctx.bug == "C5":
@@ -210,7 +219,7 @@ class Convolution(torch.autograd.Function):
         return dx, dweight, dpre.sum(0), grad_states(dpre, dfinal, weight, rows, ctx.bug), None, None, None, None
 
 
-def kernel(
+def causal_conv1d(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -234,14 +243,18 @@ def kernel(
     return (y.to(x), final.transpose(1, 2).to(x)) if return_final_states else y.to(x)
 
 
-correct = partial(kernel)
-newest_first = partial(kernel, order="newest_first")
-tree = partial(kernel, order="tree")
-matmul = partial(kernel, order="matmul")
+FORMS: dict[str, dict[str, Any]] = {
+    "correct": {},
+    "newest_first": {"order": "newest_first"},
+    "tree": {"order": "tree"},
+    "matmul": {"order": "matmul"},
+}
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The kernel with one bug: convolution.C1."""
-    if name in BUGS:
-        return partial(kernel, bug=name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """One of the correct forms, or the kernel with one bug: convolution.tree, convolution.C1."""
+    if name not in FORMS and name not in BUGS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
+    form = partial(causal_conv1d, **FORMS.get(name, {"bug": name}))
+    return packproof.kernel(op="causal_conv1d", promises=promises)(form)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import packproof
+
 BUGS = {
     "R1": "position counted from the start of the pack",
     "R2": "position off by one in the sequences after the first",
@@ -25,9 +27,10 @@ PROMISES: dict[str, dict[str, Any]] = {
     "as_matrix": {"compute": "fp32", "deterministic": True, "isolated": True},
 }
 
+# The smallest layout without slack.
 SHOWS_AT: dict[str, tuple[int, ...]] = {
-    "R1": (1, 1),
-    "R2": (1, 2),
+    "R1": (1, 2),
+    "R2": (0, 2),
     "R3": (1, 2),
     "R4": (1, 2),
     "R5": (2,),
@@ -96,7 +99,7 @@ class Rotation(torch.autograd.Function):
         return *ctx.turn(da, db, *ctx.saved_tensors), None, None, None, None
 
 
-def kernel(
+def rope(
     x: Tensor,
     cos: Tensor,
     sin: Tensor,
@@ -111,7 +114,7 @@ def kernel(
     m, r = cos.shape
     position = positions(cu_seqlens, len(x), m, bug)
     real = (position >= 0)[:, None, None]
-    tables = [v[position.clamp(min=0)][:, None].to(acc) for v in (cos, sin)] if m else [cos[:, None].to(acc)] * 2
+    tables = [torch.cat([v, v.new_zeros(1, r)])[position, None].to(acc) for v in (cos, sin)]
     if bug == "R6":
         tables = [v.bfloat16().to(acc) for v in tables]
     x = torch.where(real, x, 0)
@@ -122,14 +125,18 @@ def kernel(
     return torch.where(real, torch.cat([y, rest], -1), 0)
 
 
-correct = partial(kernel)
-rotate_half = partial(kernel, turn=rotate_half_form)
-as_complex = partial(kernel, turn=complex_form)
-as_matrix = partial(kernel, turn=matrix_form)
+FORMS: dict[str, dict[str, Any]] = {
+    "correct": {},
+    "rotate_half": {"turn": rotate_half_form},
+    "as_complex": {"turn": complex_form},
+    "as_matrix": {"turn": matrix_form},
+}
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The kernel with one bug: rotary.R1."""
-    if name in BUGS:
-        return partial(kernel, bug=name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """One of the correct forms, or the kernel with one bug: rotary.rotate_half, rotary.R1."""
+    if name not in FORMS and name not in BUGS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
+    form = partial(rope, **FORMS.get(name, {"bug": name}))
+    return packproof.kernel(op="rope", promises=promises)(form)

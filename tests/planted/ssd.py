@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, einsum
-from torch.nn.functional import pad, silu, softplus
+from torch.nn.functional import pad
+
+import packproof
 
 CHUNK = 16
 
@@ -54,17 +56,18 @@ PROMISES: dict[str, dict[str, Any]] = {
     "quadratic": {"compute": "fp32", "deterministic": True},
 }
 
+# The smallest layout without slack (D1 and D10 need hard decay).
 SHOWS_AT: dict[str, tuple[int, ...]] = {
-    "D1": (4,),
+    "D1": (16,),
     "D2": (1, 1),
     "D3": (17,),
     "D4": (16, 1),
-    "D5": (1, 17),
+    "D5": (1, 16),
     "D6": (1,),
     "D7": (1,),
-    "D8": (17, 16),
+    "D8": (16, 17),
     "D9": (16, 1),
-    "D10": (2000,),
+    "D10": (1000,),
     "D11": (17,),
     "D12": (1,),
 }
@@ -226,12 +229,28 @@ def recurrence(tokens: Tokens, h0: Tensor, pack: Pack) -> tuple[Tensor, Tensor]:
     return torch.cat(ys), torch.stack(finals)
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    """The logistic function, from exp: the last bit of torch's own depends on where in its tensor an element lies."""
+    small = (-x.abs()).exp()
+    return torch.where(x >= 0, 1, small) / (1 + small)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), of the same bits at every place."""
+    with torch.no_grad():
+        small = (-x.abs()).exp()
+        large = 1 + small
+        log1p = torch.where(large == 1, small, small * large.log() / (large - 1))
+        value, slope = x.clamp(min=0) + log1p, sigmoid(x)
+    return value + (x - x.detach()) * slope
+
+
 def by_head(x: Tensor, heads: int) -> Tensor:
     """B or C [t, g, n] for each head: [t, h, n]."""
     return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1).flatten(1, 2)
 
 
-def kernel(
+def ssd(
     x: Tensor,
     dt: Tensor,
     A: Tensor,
@@ -246,8 +265,9 @@ def kernel(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
     scan: Callable[..., tuple[Tensor, Tensor]] = pack_grid,
+    bug: str = "",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Op `ssd`, computing in fp32 (fp64 for fp64) with the given scan."""
+    """Op `ssd`, computing in fp32 (fp64 for fp64) with the given scan, with the named bug."""
     (t, heads, p), n = x.shape, B.shape[2]
     acc = torch.float64 if x.dtype == torch.float64 else torch.float32
     pack = Pack.of(cu_seqlens, t)
@@ -255,28 +275,34 @@ def kernel(
     u, B, C = (torch.where(real, v, 0).to(acc) for v in (x, B, C))
     step = torch.where(real[:, 0], dt, 0).to(acc)
     step = step if dt_bias is None else step + dt_bias
-    step = softplus(step, threshold=40) if dt_softplus else step
+    step = softplus(step) if dt_softplus else step
     h0 = A.new_zeros(len(pack.starts) - 1, heads, p, n) if initial_states is None else initial_states
     h0 = torch.cat([h0.to(acc), torch.zeros(1, heads, p, n, dtype=acc)])
     tokens = Tokens(step * A, step[..., None] * u, by_head(B, heads), by_head(C, heads))
-    y, final = scan(tokens, h0, pack)
+    y, final = scan(tokens, h0, pack, bug=bug) if bug else scan(tokens, h0, pack)
     y = y if D is None else y + (D[:, None] if D.ndim == 1 else D) * u
-    y = y if z is None else y * silu(torch.where(real, z, 0).to(acc))
+    if z is not None:
+        z = torch.where(real, z, 0).to(acc)
+        y = y * z * sigmoid(z)
     y = torch.where(real, y, 0).to(x)
     return (y, final[:-1]) if return_final_states else y
 
 
-correct = partial(kernel)
-chunk8 = partial(kernel, scan=partial(pack_grid, chunk=8))
-chunk32 = partial(kernel, scan=partial(pack_grid, chunk=32))
-own_grid = partial(kernel, scan=sequence_grid)
-one_by_one = partial(kernel, scan=recurrence)
-direct = partial(kernel, scan=partial(pack_grid, summed=sums))
-quadratic = partial(kernel, scan=partial(pack_grid, chunk=2**31, summed=sums))
+FORMS: dict[str, dict[str, Any]] = {
+    "correct": {},
+    "chunk8": {"scan": partial(pack_grid, chunk=8)},
+    "chunk32": {"scan": partial(pack_grid, chunk=32)},
+    "own_grid": {"scan": sequence_grid},
+    "one_by_one": {"scan": recurrence},
+    "direct": {"scan": partial(pack_grid, summed=sums)},
+    "quadratic": {"scan": partial(pack_grid, summed=sums, chunk=2**31)},
+}
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The kernel with one bug: ssd.D1."""
-    if name in BUGS:
-        return partial(kernel, scan=partial(pack_grid, bug=name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """One of the correct forms, or the kernel with one bug: ssd.chunk8, ssd.D1."""
+    if name not in FORMS and name not in BUGS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
+    form = partial(ssd, **FORMS.get(name, {"bug": name}))
+    return packproof.kernel(op="ssd", promises=promises)(form)

@@ -1,0 +1,234 @@
+"""The planted kernels: the correct ones agree with the references and keep their promises, and every bug shows."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from packproof import refs
+
+from . import attention, convolution, rotary, scan, ssd
+
+REFERENCES: dict[ModuleType, Callable[..., Any]] = {
+    convolution: refs.causal_conv1d,
+    scan: refs.selective_scan,
+    ssd: refs.ssd,
+    rotary: refs.rope,
+    attention: refs.attention,
+}
+VERSIONS = [(module, name) for module in REFERENCES for name in module.PROMISES]
+PLANTED = [(module, bug) for module in REFERENCES for bug in module.BUGS]
+LAYOUTS = [
+    (),
+    (0, 0),
+    (1,),
+    (17, 0),
+    (16, 16, 1),
+    (15, 1, 16, 17),
+    (0, 5, 0, 0, 7, 0),
+    (1, 2, 3, 4, 2, 3, 1),
+    (5, 70, 3),
+]
+REGIMES = ("normal", "hard")
+TOKENS = {"x", "u", "delta", "dt", "B", "C", "z", "q", "k", "v", "y"}
+STATES = {"initial_states", "final_states"}
+CONSTANTS = {"cos", "sin"}
+
+Named = dict[str, Tensor]
+Spoil = Callable[[str, Tensor], Tensor]
+
+
+def title(value: Any) -> str | None:
+    return value.__name__.rpartition(".")[2] if isinstance(value, ModuleType) else None
+
+
+def draw(module: ModuleType, lengths: tuple[int, ...], regime: str, full: bool) -> tuple[Named, dict[str, Any]]:
+    """Inputs and options of a call in fp64; `full` takes every option and optional tensor, and three rows of slack.
+
+    "hard" has exponents that overflow: decays of up to 60 a step between steps of almost none, or large scores.
+    """
+    g = torch.Generator().manual_seed(0)
+    t, s = sum(lengths) + 3 * full, len(lengths)
+    more: Named = {}
+    states: Named = {}
+    options: dict[str, Any]
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    def rand(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=g, dtype=torch.float64)
+
+    def steps(*shape: int) -> Tensor:
+        return 0.05 + rand(*shape) if regime == "normal" else torch.where(rand(*shape) < 0.3, 60 * rand(*shape), 1e-3)
+
+    match title(module):
+        case "convolution":
+            inputs, more = {"x": randn(t, 2), "weight": randn(2, 4)}, {"bias": randn(2)}
+            states, options = {"initial_states": randn(s, 2, 3)}, {"activation": "silu"}
+        case "scan":
+            groups = (2, 3) if full else (3,)
+            inputs = {"u": randn(t, 2), "delta": steps(t, 2), "A": -0.5 - rand(2, 3)}
+            inputs |= {"B": randn(t, *groups), "C": randn(t, *groups)}
+            more = {"D": randn(2), "z": randn(t, 2), "delta_bias": randn(2)}
+            states, options = {"initial_states": randn(s, 2, 3)}, {"delta_softplus": True}
+        case "ssd":
+            inputs = {"x": randn(t, 4, 2), "dt": steps(t, 4), "A": -0.5 - rand(4)}
+            inputs |= {"B": randn(t, 2, 3), "C": randn(t, 2, 3)}
+            more = {"D": randn(4, 2), "z": randn(t, 4, 2), "dt_bias": randn(4)}
+            states, options = {"initial_states": randn(s, 4, 2, 3)}, {"dt_softplus": True}
+        case "rotary":
+            angle = torch.arange(max(lengths, default=0))[:, None] * torch.tensor([1.0, 0.1], dtype=torch.float64)
+            inputs, options = {"x": randn(t, 2, 5), "cos": angle.cos(), "sin": angle.sin()}, {"interleaved": True}
+        case "attention":
+            inputs = {"q": randn(t, 4, 3) * (1 if regime == "normal" else 50), "k": randn(t, 2, 3), "v": randn(t, 2, 2)}
+            options = {"causal": True, "window_size": (20, 0), "softmax_scale": 0.7}
+    inputs = {name: x.float().double() for name, x in {**inputs, **(more if full else {}), **states}.items()}
+    return inputs, {**(options if full else {}), **({"return_final_states": True} if states else {})}
+
+
+def cotangents_of(outputs: Named) -> Named:
+    """Fixed random cotangents, by output name."""
+    g = torch.Generator().manual_seed(1)
+    return {n: torch.randn(y.shape, generator=g).to(y.dtype) for n, y in outputs.items() if n in ("y", "final_states")}
+
+
+def vjp(
+    kernel: Callable[..., Any],
+    call: tuple[Named, dict[str, Any]],
+    lengths: tuple[int, ...],
+    *,
+    dtype: torch.dtype = torch.float32,
+    cotangents: Named | None = None,
+    spoil: Spoil = lambda _, x: x,
+) -> Named:
+    """Outputs and gradients by name; cotangents are fixed random numbers where not given."""
+    inputs, options = call
+    leaves = {n: spoil(n, x.to(dtype)).requires_grad_(n not in CONSTANTS) for n, x in inputs.items()}
+    returned = kernel(**leaves, cu_seqlens=refs.PackLayout(lengths).cu_seqlens(), **options)
+    outputs = dict(zip(("y", "final_states"), returned if isinstance(returned, tuple) else (returned,), strict=False))
+    cotangents = cotangents or cotangents_of(outputs)
+    into = {n: spoil(n, cotangents[n]) for n, y in outputs.items() if y.requires_grad}
+    wrt = {n: x for n, x in leaves.items() if x.requires_grad}
+    gradients = torch.autograd.grad(
+        [outputs[n] for n in into], [*wrt.values()], [*into.values()], allow_unused=True, materialize_grads=True
+    )
+    named = zip((f"gradient of {n}" for n in wrt), gradients, strict=True)
+    return {n: x.detach() for n, x in [*outputs.items(), *named]}
+
+
+def wrong(module: ModuleType, kernel: Callable[..., Any], lengths: tuple[int, ...]) -> set[str]:
+    """The tensors that miss the fp64 reference by more than fp32 sums do; gradients in the normal regime only."""
+    found = set()
+    for regime in REGIMES:
+        for full in (False, True):
+            call = draw(module, lengths, regime, full)
+            want = vjp(REFERENCES[module], call, lengths, dtype=torch.float64)
+            for name, got in vjp(kernel, call, lengths).items():
+                if regime == "normal" or not name.startswith("gradient"):
+                    near = (got - want[name]).abs() <= 1e-4 * (1 + want[name].abs().amax() if got.numel() else 0)
+                    found |= set() if near.all() else {name}
+    return found
+
+
+def of_sequence(j: int, lengths: tuple[int, ...], name: str) -> slice | None:
+    """Where sequence j stands in a tensor; None in a shared parameter."""
+    name = name.removeprefix("gradient of ")
+    if name in STATES:
+        return slice(j, j + 1)
+    return slice(sum(lengths[:j]), sum(lengths[: j + 1])) if name in TOKENS else None
+
+
+def differing(j: int, lengths: tuple[int, ...], pack: Named, other: Named, *, whole: bool) -> set[str]:
+    """The tensors in which sequence j of the pack has other bits than in `other`, a `whole` pack or j alone."""
+    places = {name: place for name in pack if (place := of_sequence(j, lengths, name))}
+    return {n for n, rows in places.items() if not torch.equal(pack[n][rows], other[n][rows] if whole else other[n])}
+
+
+def leaks(module: ModuleType, kernel: Callable[..., Any], lengths: tuple[int, ...]) -> set[str]:
+    """The tensors in which a sequence changes when all others, and the slack, are NaN."""
+    found = set()
+    for j in range(len(lengths)):
+
+        def alone(name: str, x: Tensor, j: int = j) -> Tensor:
+            place = of_sequence(j, lengths, name)
+            if place is None:
+                return x
+            spoiled = torch.full_like(x, torch.nan)
+            spoiled[place] = x[place]
+            return spoiled
+
+        call = draw(module, lengths, "normal", full=True)
+        before, after = vjp(kernel, call, lengths), vjp(kernel, call, lengths, spoil=alone)
+        found |= differing(j, lengths, before, after, whole=True)
+    return found
+
+
+@pytest.mark.parametrize(("module", "name"), VERSIONS, ids=title)
+def test_a_correct_version_agrees_with_the_reference(module: ModuleType, name: str) -> None:
+    assert {lengths: found for lengths in LAYOUTS if (found := wrong(module, getattr(module, name), lengths))} == {}
+
+
+@pytest.mark.parametrize(("module", "bug"), PLANTED, ids=title)
+def test_a_bug_shows_at_its_layout(module: ModuleType, bug: str) -> None:
+    lengths, planted = module.SHOWS_AT[bug], getattr(module, bug)
+    assert wrong(module, planted, lengths) or (
+        module.PROMISES["correct"].get("isolated") and leaks(module, planted, lengths)
+    )
+
+
+@pytest.mark.parametrize(("module", "name"), [v for v in VERSIONS if v[0].PROMISES[v[1]].get("isolated")], ids=title)
+def test_nan_stays_in_its_sequence(module: ModuleType, name: str) -> None:
+    for lengths in LAYOUTS:
+        assert not leaks(module, getattr(module, name), lengths), lengths
+
+
+INDEPENDENT = [v for v in VERSIONS if v[0].PROMISES[v[1]].get("grid") in ("sequence", "token")]
+
+
+@pytest.mark.parametrize(("module", "name"), INDEPENDENT, ids=title)
+def test_a_sequence_has_the_same_bits_alone(module: ModuleType, name: str) -> None:
+    for lengths in LAYOUTS:
+        inputs, options = draw(module, lengths, "normal", full=True)
+        pack = vjp(getattr(module, name), (inputs, options), lengths)
+        for j, length in enumerate(lengths):
+
+            def own(tensors: Named, j: int = j, lengths: tuple[int, ...] = lengths) -> Named:
+                places = {n: of_sequence(j, lengths, n) for n in tensors}
+                return {n: x[place] if (place := places[n]) else x for n, x in tensors.items()}
+
+            cotangents = own(cotangents_of(pack))
+            alone = vjp(getattr(module, name), (own(inputs), options), (length,), cotangents=cotangents)
+            assert not differing(j, lengths, pack, alone, whole=False), (lengths, j)
+
+
+CARRYING = [v for v in VERSIONS if v[0].PROMISES[v[1]].get("state_entry") == "carry"]
+
+
+@pytest.mark.parametrize(("module", "name"), CARRYING, ids=title)
+def test_a_run_cut_at_a_chunk_has_the_same_bits(module: ModuleType, name: str) -> None:
+    kernel, cut, length = getattr(module, name), module.PROMISES[name]["chunk"], 41
+    inputs, options = draw(module, (length,), "normal", full=False)
+    one = vjp(kernel, (inputs, options), (length,))
+    c = cotangents_of(one)
+
+    def part(rows: slice, **states: Tensor) -> tuple[Named, dict[str, Any]]:
+        return {n: x[rows] if n in TOKENS else x for n, x in (inputs | states).items()}, options
+
+    head_forward = vjp(kernel, part(slice(cut)), (cut,))
+    tail = vjp(
+        kernel,
+        part(slice(cut, None), initial_states=head_forward["final_states"]),
+        (length - cut,),
+        cotangents={"y": c["y"][cut:], "final_states": c["final_states"]},
+    )
+    carried = {"y": c["y"][:cut], "final_states": tail["gradient of initial_states"]}
+    head = vjp(kernel, part(slice(cut)), (cut,), cotangents=carried)
+    for tensor in one:
+        if tensor.removeprefix("gradient of ") in TOKENS:
+            assert torch.equal(one[tensor], torch.cat([head[tensor], tail[tensor]])), tensor
+    assert torch.equal(one["final_states"], tail["final_states"])
+    assert torch.equal(one["gradient of initial_states"], head["gradient of initial_states"])
