@@ -50,7 +50,7 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
     run = {name: config.getoption(f"packproof_{name}") for name in ("profile", "device", "seed")}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        asked = plan.CheckRequest(*marker.args, **(run | marker.kwargs))
+        asked = plan.CheckRequest(*marker.args, **{**run, **marker.kwargs})
         dtypes = [names.dtype(name) for name in asked.dtypes or target.DEFAULT_DTYPES]
         plan.check_names(asked := dataclasses.replace(asked, dtypes=tuple(dtypes)))
     except (TypeError, UsageError) as error:

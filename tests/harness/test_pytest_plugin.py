@@ -133,13 +133,33 @@ def test_a_test_that_judges_nothing_does_not_pass(
     result.stdout.fnmatch_lines([words])
 
 
+def test_with_the_real_engine(tmp_path: Path) -> None:
+    (tmp_path / "kernels_of_mine.py").write_text(
+        "from packproof.refs import causal_conv1d\n"
+        "def conv(x, weight, *, cu_seqlens):\n"
+        "    return causal_conv1d(x, weight, cu_seqlens=cu_seqlens[[0, -1]])  # one sequence: the boundaries are lost\n"
+    )
+    marker = "@pytest.mark.packproof('kernels_of_mine.py:conv', op='causal_conv1d', dtypes=['fp32'], properties={})"
+    tests = "def test_{}(proof): proof()\n"
+    (tmp_path / "test_mine.py").write_text(
+        f"import pytest\n{marker.format(['packing'])}\n{tests.format('packing')}"
+        f"{marker.format(['determinism', 'carry'])}\n{tests.format('other')}"
+    )
+    done = pytest_in(tmp_path, "--packproof-profile=quick", "--packproof-device=cpu")
+    assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "    lengths [1, 1] " in done.stdout
+    assert "y in sequence 1 contains sequence 0" in done.stdout
+
+
 def test_a_suite_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text("import sys\ndef test(): assert 'torch' not in sys.modules")
-    command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=_environment())
+    done = pytest_in(tmp_path)
     assert done.returncode == 0, done.stdout
 
 
-def _environment() -> dict[str, str]:
-    root = Path(__file__).parents[2]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), os.environ.get("PYTHONPATH", "")])}
+def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A suite in a process of its own."""
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", *arguments]
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=env)
