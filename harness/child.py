@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +21,7 @@ _TAIL = 2000
 _NOISE = ("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)")
 
 
-class ZygoteLost(PackproofError):
+class ZygoteLostError(PackproofError):
     """The process that had forked the worker is gone, and the worker with it."""
 
 
@@ -43,7 +42,7 @@ class Child:
             self._poll.register(end, select.POLLIN)
 
     def ask(self, frame: Frame, limit: float) -> Frame:
-        """Send a frame and wait for the answer, `limit` seconds at most. Raises KernelFault where none comes, or another one."""
+        """Send a frame and wait `limit` seconds for its answer. Raises KernelFault where none comes, or another one."""
         deadline = time.monotonic() + limit
         self._channel.settimeout(limit)
         with suppress(ConnectionError, TimeoutError):  # what became of the process shows when the answer is awaited
@@ -117,7 +116,9 @@ class Child:
     def _read_leash(self) -> None:
         status = self._leash.recv(STATUS.size)
         if not status:
-            raise ZygoteLost(f"the process that starts workers is gone: {self.zygote.last_words() or 'it left no word'}")
+            raise ZygoteLostError(
+                f"the process that starts workers is gone: {self.zygote.last_words() or 'it left no word'}"
+            )
         (self._status,) = STATUS.unpack(status)
         self._poll.unregister(self._leash)
         # what it had said before it died counts

@@ -20,9 +20,9 @@ _MAX_MESSAGE = 1000
 
 
 class InProcess:
-    """A Runner that calls `function` right here: for tests, and inside a worker process, which is what protects the caller.
+    """A Runner that calls `function` right here: for tests, and in a worker process, which is what protects the caller.
 
-    device: "cpu", or another device of torch's. snapshot: torch's functions as they were before the function was imported.
+    device: "cpu", or another device of torch's. snapshot: torch's functions before `function` was imported.
     Triton programs are sanitised where they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
     """
 
@@ -77,7 +77,7 @@ class InProcess:
             return tensor.to(self._device, copy=True)
         shape = tuple(tensor.shape)
         stride, lead = _strides(shape, call.placement.get(name, "contiguous"))
-        placed = guard.fence(name, shape, stride, tensor.dtype, self._device, lead).tensor
+        placed = guard.fence(name, shape, stride, tensor.dtype, self._device, lead=lead).tensor
         cells = distinct(placed)
         cells.copy_(tensor[:1] if cells.shape != placed.shape else tensor)
         return placed
@@ -165,7 +165,7 @@ def _described(value: Any) -> str:
 def _vjp(
     outputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The gradients that autograd reaches, by input name; an output that is detached or of a wrong shape has no part in them."""
+    """The gradients that autograd reaches, by input name, from the outputs that are attached and of the right shape."""
     pairs = [
         (outputs[name], cotangent)
         for name, cotangent in cotangents.items()

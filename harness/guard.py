@@ -1,4 +1,4 @@
-"""Guards around a kernel's memory: poison in fresh buffers, canaries around every buffer and between the rows of an input.
+"""Guards around a kernel's memory: poison in fresh buffers, canaries around each and between the rows of an input.
 
 A canary is a NaN to every float type and a small negative number to every integer type, another one in each buffer, so
 that neither reading nor copying it goes unnoticed.
@@ -18,7 +18,7 @@ from torch import Tensor
 from packproof.properties.call import KernelFault
 
 FENCE_BYTES = 4096
-# What a fresh buffer holds, as bits: a quiet NaN with a payload that no arithmetic makes by itself, or an absurd integer.
+# What a fresh buffer holds, as bits: a quiet NaN with a payload that arithmetic does not make, or an absurd integer.
 POISON: dict[torch.dtype, int] = {
     torch.float64: 0x7FF8DEADDEADDEAD,
     torch.float32: 0x7FC0DEAD,
@@ -80,16 +80,25 @@ class Fenced:
         changed = self.buffer != self.canary
         bits.copy_(kept)
         if changed.any():
-            first, end = int(changed.nonzero()[0]), self.start + _extent(cells.shape, cells.stride()) * cells.itemsize // 2
-            where = "before the start of" if first < self.start else "past the end of" if first >= end else "between the rows of"
+            first, end = (
+                int(changed.nonzero()[0]),
+                self.start + _extent(cells.shape, cells.stride()) * cells.itemsize // 2,
+            )
+            where = (
+                "before the start of"
+                if first < self.start
+                else "past the end of"
+                if first >= end
+                else "between the rows of"
+            )
             raise KernelFault("memory", f"wrote {where} {self.name}")
 
 
 class Guard:
-    """While it is entered, what Python code allocates through torch lies between canaries, and is poisoned if uninitialised.
+    """While it is entered, what Python code allocates through torch lies between canaries; uninitialised, it is poison.
 
-    native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which `__exit__`
-    leaves to the caller to put back.
+    native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which
+    `__exit__` leaves to the caller to put back.
     """
 
     def __init__(self, native: bool = False) -> None:
@@ -104,15 +113,18 @@ class Guard:
         stride: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
+        *,
         lead: int = 0,
     ) -> Fenced:
-        """A fresh tensor of this size and stride, in elements, `lead` elements further from the start of its allocation."""
+        """A fresh tensor of this size and stride, in elements, that starts `lead` elements into its allocation."""
         n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
-        canary = -1 - len(self._fences) % 127  # 0xFF81 to 0xFFFF: NaN as bfloat16, and in pairs as any other float
+        canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated as often as it takes
         buffer = _EMPTY((n_bytes + 2 * FENCE_BYTES) // 2, dtype=torch.int16, device=device).fill_(canary)
         start = FENCE_BYTES + lead * dtype.itemsize
         # no view: in-place writes and autograd treat it as they treat the plain allocation
-        tensor = _EMPTY(0, dtype=dtype, device=device).set_(buffer.untyped_storage(), start // dtype.itemsize, size, stride)
+        tensor = _EMPTY(0, dtype=dtype, device=device).set_(
+            buffer.untyped_storage(), start // dtype.itemsize, size, stride
+        )
         return self.adopt(Fenced(name, tensor, buffer, canary, start // 2))
 
     def adopt(self, fenced: Fenced) -> Fenced:
@@ -131,7 +143,9 @@ class Guard:
             self._wrappers[owner, name] = wrapper
             setattr(owner, name, wrapper)
         if self._native:
-            torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public name imports the compiler: seconds
+            torch._C._set_deterministic_algorithms(
+                True, warn_only=True
+            )  # the public name imports the compiler: seconds
         return self
 
     def __exit__(
@@ -143,7 +157,7 @@ class Guard:
             if owner is Tensor:
                 delattr(owner, name)  # the method inherited from C shows again
             else:
-                setattr(owner, name, wrapper.__wrapped__)  # type: ignore[attr-defined]
+                setattr(owner, name, wrapper.__wrapped__)
         self._wrappers.clear()
 
     def _wrapper(self, original: Callable[..., Tensor], name: str, poisoned: bool) -> Callable[..., Tensor]:

@@ -15,7 +15,7 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class Location:
-    """module: its dotted name, or ""; file: the path of its source, or ""; path: attributes from the module to the function.
+    """module: its dotted name, or ""; file: the path of its source, or ""; path: attributes from module to function.
 
     With both a module and a file the module is tried first and counts only if it comes from that file.
     """
@@ -26,7 +26,7 @@ class Location:
 
     @classmethod
     def parse(cls, target: str) -> "Location":
-        """Read "package.module:function" or "path/file.py:function"; the function may be dotted (a class's attribute)."""
+        """Read "package.module:function" or "path/file.py:function"; dots may follow (Class.function)."""
         place, _, path = target.rpartition(":")
         if not place or not path:
             raise UsageError(f"target {target!r}; expected package.module:function or path/file.py:function")
@@ -39,7 +39,7 @@ class Location:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Location | None":
-        """Where `function` can be imported from, or None for a closure, a lambda, a wrapper or a function of a script."""
+        """Where `function` can be imported from, or None: a closure, a lambda, a wrapper, a script's."""
         name = getattr(function, "__module__", None)
         path = getattr(function, "__qualname__", "")
         module = sys.modules.get(name or "")
@@ -52,7 +52,7 @@ class Location:
         return cls(module.__name__, getattr(module, "__file__", None) or "", path) if found is function else None
 
     def load(self) -> Callable[..., Any]:
-        """Import it here. Raises UsageError with the reason in one line; what the module itself prints is its own affair."""
+        """Import it here. Raises UsageError with the reason in one line."""
         place = self.module or self.file
         try:
             module = self._module()
@@ -87,7 +87,8 @@ def _module_of_file(file: Path) -> ModuleType:
     """Run a source file as a module whose neighbours it can import, as `python file.py` would."""
     name = f"packproof_target_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None, file
+    assert spec is not None, file
+    assert spec.loader is not None, file
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.parent))
     sys.modules[name] = module

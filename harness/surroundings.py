@@ -1,9 +1,9 @@
-"""What a kernel must leave as it found it: torch's functions, which are watched, and torch's settings, which are put back."""
+"""What a kernel must leave as it found it: torch's functions, which are watched, and its settings, put back."""
 
 import builtins
 import math
 import operator
-from builtins import all, delattr, len, map, setattr, zip  # noqa: A004  (the originals, whatever a kernel makes of them)
+from builtins import all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,7 +36,7 @@ class Snapshot:
             self._rows.append((label, namespace, names, tuple(map(vars(namespace).get, names))))
 
     def check(self) -> None:
-        """Raises KernelFault("patched") naming the first functions that are no longer the same; puts all of them back."""
+        """Raises KernelFault("patched") naming the first functions that are not the same; puts all of them back."""
         replaced: list[str] = []
         for label, namespace, names, before in self._rows:
             now = tuple(map(namespace.__dict__.get, names))

@@ -2,8 +2,8 @@
 
     frame = b"pkpf" | uint32 bytes of JSON | uint64 bytes of safetensors | JSON | safetensors      (little-endian)
 
-Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples. A reader assumes
-nothing about the writer: whatever does not decode is a WireError.
+Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples. A reader
+assumes nothing about the writer: whatever does not decode is a WireError.
 """
 
 import json
@@ -61,7 +61,7 @@ class Decoder:
         self._bytes += data
 
     def take(self) -> Frame | None:
-        """The next whole frame, or None while it is not there yet. Raises WireError as soon as the bytes cannot be one."""
+        """The next whole frame, or None while it is not there yet. Raises WireError where the bytes cannot be one."""
         if self._bytes and not self._bytes[:4] == _MAGIC[: len(self._bytes)]:
             raise WireError(f"{bytes(self._bytes[:16])!r} is not the start of a frame")
         if len(self._bytes) < _PREFIX.size:
@@ -112,7 +112,9 @@ def call_frame(call: Call, number: int) -> Frame:
         try:
             json.dumps(value)
         except TypeError as error:
-            raise UsageError(f"option {name} is {value!r}; expected None, a bool, a number, a string or a tuple of these") from error
+            raise UsageError(
+                f"option {name} is {value!r}; expected None, a bool, a number, a string or a tuple of these"
+            ) from error
     body = {
         "options": dict(call.options),
         "outputs": call.outputs,
@@ -161,8 +163,8 @@ def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
 def answer_of(frame: Frame) -> Result:
     """The result that a frame carries.
 
-    Raises the KernelFault or Refused that it carries instead, PackproofError where the worker's own code failed, and WireError
-    where it carries none of these.
+    Raises the KernelFault or Refused that it carries instead, PackproofError where the worker's own code failed, and
+    WireError where it carries none of these.
     """
     text = str(frame.body.get("text", ""))
     if frame.kind == "result":

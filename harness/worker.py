@@ -1,11 +1,11 @@
-"""Runs a kernel in a process of its own, which may crash, hang, exit or lie, and can be replaced within milliseconds."""
+"""Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds."""
 
 import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from packproof.harness.child import Child, ZygoteLost
+from packproof.harness.child import Child, ZygoteLostError
 from packproof.harness.location import Location
 from packproof.harness.wire import WireError, answer_of, call_frame
 from packproof.harness.zygote_client import ZygoteClient, discard, forked, import_path, shared
@@ -18,8 +18,8 @@ _IMPORT_LIMIT = 120.0
 class Worker:
     """A Runner whose kernel lives in a child process; after a fault the next call runs in a fresh one.
 
-    target: "package.module:function", "path/file.py:function", or a function. One that cannot be imported by name (a closure)
-    runs in a fork of this process, on the CPU only.
+    target: "package.module:function", "path/file.py:function", or a function. One that cannot be imported by name
+    (a closure) runs in a fork of this process, on the CPU only.
     device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
     time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
     compile (default: time_limit).
@@ -67,11 +67,12 @@ class Worker:
         except KernelFault as fault:
             self.restart()
             raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
-        except ZygoteLost:
+        except ZygoteLostError:
             self._forget_zygote()
             if not zygote.proven:
                 raise
-            return self.open()  # an earlier kernel has ended it
+            self.open()  # an earlier kernel has ended it
+            return
         zygote.proven = True
         if hello.kind != "ready":
             self.restart()
@@ -99,7 +100,7 @@ class Worker:
         except WireError as error:
             self.restart()
             raise KernelFault("malformed", f"wrote into packproof's channel: {error}") from error
-        except ZygoteLost as error:
+        except ZygoteLostError as error:
             self._forget_zygote()
             raise KernelFault("crashed", "ended the process that had started it") from error
 

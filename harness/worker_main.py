@@ -1,4 +1,4 @@
-"""What a worker process does: makes itself safe to lose, imports the function under test, and answers calls until it is dropped."""
+"""What a worker process does: becomes safe to lose, imports the function under test, answers calls until dropped."""
 
 import faulthandler
 import os
@@ -29,6 +29,7 @@ def work(
     order: Mapping[str, Any],
     function: Callable[..., Any] | None,
     snapshot: Snapshot,
+    *,
     channel: socket.socket,
     output: int,
     zygote: int,
@@ -69,9 +70,9 @@ def speak_into(descriptor: int) -> None:
     for source, number in ((null, 0), (descriptor, 1), (descriptor, 2)):
         os.dup2(source, number)
     os.close(null)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
 
 def _serve(

@@ -1,9 +1,9 @@
 """A process that has imported everything and forks workers from itself, so that a fresh worker costs milliseconds.
 
 It starts no threads and never touches a GPU: neither would survive the fork. The parent asks on the control socket for
-workers, one packet each, and hands over three descriptors: the worker's channel (frames of `wire`), the pipe for what it
-prints, and its leash. On the leash the parent says ABORT or KILL (closing it means KILL), and the zygote reports how the
-worker ended, as a wait status.
+workers, one packet each, and hands over three descriptors: the worker's channel (frames of `wire`), the pipe for what
+it prints, and its leash. On the leash the parent says ABORT or KILL (closing it means KILL), and the zygote reports how
+the worker ended, as a wait status.
 """
 
 import gc
@@ -73,7 +73,14 @@ class Zygote:
         pid = os.fork()
         if pid == 0:
             self._forget(leash)
-            work(json.loads(packet), self._function, self._snapshot, socket.socket(fileno=channel), output, me)
+            work(
+                json.loads(packet),
+                self._function,
+                self._snapshot,
+                channel=socket.socket(fileno=channel),
+                output=output,
+                zygote=me,
+            )
         os.close(channel)
         os.close(output)
         self._leashes[pid] = socket.socket(fileno=leash)
@@ -123,17 +130,20 @@ def main() -> None:
     Zygote(control).serve()
 
 
+def import_early() -> None:
+    """Import what would cost every fresh worker seconds: torch.autograd.grad and custom ops do so at first use."""
+    for name in ("torch.fx.experimental.symbolic_shapes", "torch._dynamo", "triton"):
+        if find_spec(name) is not None:
+            importlib.import_module(name)
+
+
 def prepare() -> None:
     """Import what workers will need; repair Triton's interpreter where it is on."""
-    importlib.import_module("torch.fx.experimental.symbolic_shapes")  # the first torch.autograd.grad would: half a second
-    if find_spec("triton") is None:
-        return
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    import_early()
+    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
         from packproof.harness.interpreter import install  # noqa: PLC0415  (needs triton)
 
         install()
-    else:
-        importlib.import_module("triton")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from packproof.harness.worker_main import speak_into
-from packproof.harness.zygote import Zygote, prepare
+from packproof.harness.zygote import Zygote, import_early, prepare
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _TAIL = 2000
@@ -82,7 +82,7 @@ def _spawned(interpreted: bool) -> ZygoteClient:
     environment = os.environ | _ONE_THREAD | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(import_path())}
     environment["TRITON_INTERPRET"] = "1" if interpreted else "0"
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    log = tempfile.TemporaryFile()
+    log = tempfile.TemporaryFile()  # noqa: SIM115
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "packproof.harness.zygote", str(theirs.fileno())],
@@ -98,8 +98,9 @@ def _spawned(interpreted: bool) -> ZygoteClient:
 
 def forked(function: Callable[..., Any]) -> ZygoteClient:
     """A zygote that is a fork of this very process, for a function that no other process could import."""
+    import_early()  # here, where it lasts
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    log = tempfile.TemporaryFile()
+    log = tempfile.TemporaryFile()  # noqa: SIM115
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child runs none of them
         pid = os.fork()

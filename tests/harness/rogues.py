@@ -6,6 +6,7 @@ import os
 import resource
 import stat
 import sys
+import time
 
 import torch
 
@@ -200,6 +201,27 @@ def changes_settings(x, weight, *, cu_seqlens):
     torch.set_num_threads(2)
     torch.manual_seed(0)
     return y
+
+
+def slow_at_first(x, weight, *, cu_seqlens, _seen=[]):  # noqa: B006
+    if not _seen:
+        time.sleep(0.6)
+    _seen.append(1)
+    return x * weight
+
+
+def hangs_and_says_where(x, weight, *, cu_seqlens):
+    with open(os.environ["PACKPROOF_ROGUE_FILE"], "w") as file:
+        file.write(str(os.getpid()))
+    while True:
+        pass
+
+
+def tells_its_size(x, weight, *, cu_seqlens):
+    """Returns the bytes of memory that its process occupies."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    return (x * weight) * 0 + float(pages * resource.getpagesize())
 
 
 def remembers_offsets(x, weight, *, cu_seqlens, _seen=[]):  # noqa: B006
