@@ -84,6 +84,8 @@ def _serve(
     try:
         if order["location"] is not None:
             function = Location(*order["location"]).load()
+        else:
+            _require_autograd()
         assert function is not None
         runner = InProcess(function, order["device"], snapshot)
         hello = Frame("ready", body=describe(function))
@@ -102,6 +104,19 @@ def _serve(
     except OSError:
         return CHANNEL_LOST
     return 0
+
+
+def _require_autograd() -> None:
+    """Raises UsageError where the parent's autograd had threads, as it has beside a GPU: no fork survives that."""
+    leaf = torch.ones((), requires_grad=True)
+    try:
+        torch.autograd.grad(leaf * 1, leaf)
+    except RuntimeError as error:
+        raise UsageError(
+            "a function that cannot be imported by name runs in a fork of this process, and this process has already "
+            "used autograd beside a GPU, which no fork survives: put the function at top level of a module and name "
+            "it as package.module:function or path/file.py:function"
+        ) from error
 
 
 def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:

@@ -161,6 +161,17 @@ def writes_past_the_end(x, weight, *, cu_seqlens):
     return y.copy_(x) * weight
 
 
+def writes_one_too_many(x, weight, *, cu_seqlens):
+    y = torch.empty_like(x)
+    y.as_strided((y.numel() + 1,), (1,)).fill_(0)
+    return y + x * weight
+
+
+def indexes_out_of_bounds(x, weight, *, cu_seqlens):
+    """On a GPU: an error that arrives later and takes the whole CUDA context with it."""
+    return x[cu_seqlens.long() + 1000][: x.shape[0]] * weight
+
+
 def writes_before_the_start(x, weight, *, cu_seqlens):
     y = x.new_empty(x.shape)
     ctypes.memset(y.data_ptr() - 4, 0, 4)

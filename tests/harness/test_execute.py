@@ -130,6 +130,7 @@ def test_several_outputs(make_call: Make) -> None:
         ("replaces_abs", "patched", "^replaced builtins.abs$"),
         ("replaces_empty", "patched", "^replaced torch.empty$"),
         ("writes_past_the_end", "memory", r"^wrote past the end of a torch.empty of shape \(5, 4\)$"),
+        ("writes_one_too_many", "memory", r"^wrote past the end of a torch.empty_like of shape \(5, 4\)$"),
         ("writes_before_the_start", "memory", r"^wrote before the start of a Tensor.new_empty of shape \(5, 4\)$"),
         ("writes_past_its_input", "memory", "^wrote past the end of weight$"),
     ],

@@ -148,6 +148,7 @@ def test_triton_runs_interpreted(make_call: Make) -> None:
     torch.testing.assert_close(result.outputs["y"][0], x[0] * weight[:, 1])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
 def test_a_closure_runs_in_a_fork_of_this_process(make_call: Make) -> None:
     factor = 3.0
 
@@ -260,3 +261,58 @@ def test_a_zygote_that_cannot_start_says_why(
     monkeypatch.syspath_prepend(str(tmp_path))
     with Worker(rogue("good")) as worker, pytest.raises(PackproofError, match="a broken installation"):
         worker.run(make_call(2))
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@needs_gpu
+def test_a_result_comes_back_from_a_gpu(make_call: Make, rogue: Rogue) -> None:
+    with Worker(rogue("good"), "cuda", time_limit=60) as worker:
+        for guard in (False, True):
+            for placement in ("contiguous", "transposed", "sliced"):
+                places = dict.fromkeys(("x", "weight", "cotangent:y"), placement)
+                call = make_call(2, 0, 3, guard=guard, placement=places)
+                result = worker.run(call)
+                x, weight, dy = call.inputs["x"], call.inputs["weight"], call.cotangents["y"]
+                assert torch.equal(result.outputs["y"], x * weight)
+                assert torch.equal(result.gradients["x"], dy * weight)
+                torch.testing.assert_close(result.gradients["weight"], (dy * x).sum(0))
+
+
+@needs_gpu
+def test_a_closure_cannot_run_in_a_fork_after_autograd_beside_a_gpu() -> None:
+    leaf = torch.ones((), requires_grad=True)
+    torch.autograd.grad(leaf * 1, leaf)
+    with Worker(lambda x, weight, cu_seqlens: x) as worker, pytest.raises(UsageError, match="autograd beside a GPU"):
+        worker.open()
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("indexes_out_of_bounds", "crashed", "CUDA error: device-side assert triggered"),
+        ("writes_one_too_many", "memory", r"^wrote past the end of a torch.empty_like of shape \(3, 4\)"),
+        ("hang_on_one_token", "hung", "gave no answer within 20 s"),
+        ("returns_meta", "malformed", "returned y on meta, expected cuda:0"),
+        ("raises", "raised", "ValueError: only even"),
+    ],
+)
+def test_rogues_are_convicted_on_a_gpu(make_call: Make, rogue: Rogue, name: str, kind: str, words: str) -> None:
+    lengths = (1,) if name == "hang_on_one_token" else (2, 0, 1)
+    with Worker(rogue(name), "cuda", time_limit=20) as worker:
+        for _ in range(2):
+            with pytest.raises(KernelFault, match=words) as fault:
+                worker.run(make_call(*lengths, guard=True))
+            assert fault.value.kind == kind
+
+
+@needs_gpu
+def test_triton_is_compiled_on_a_gpu(make_call: Make) -> None:
+    x, weight = torch.randn(5, 4), torch.randn(4, 2)
+    call = make_call(2, 3, inputs={"x": x, "weight": weight}, guard=True)
+    with Worker("packproof.kernels.convolution:causal_conv1d", "cuda", time_limit=120) as worker:
+        result = worker.run(call)
+    assert not result.interpreted
+    torch.testing.assert_close(result.outputs["y"][0], x[0] * weight[:, 1])
