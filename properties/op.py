@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Draw = Literal["normal", "decay", "step", "unit"]
+from packproof.properties.promises import Promises
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,10 @@ class Op:
     sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence.
     absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives the sum
         of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its inputs.
-    draws: how values are drawn, where not "normal": "decay" (negative), "step" (a time step before softplus or after),
-        "unit" (in [-1, 1], such as cosines).
-    fixed: inputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
+    cumsum: makes the twin for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
+    draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
+        softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines).
+    fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     constants: inputs that are tables, without gradients.
     carry: (initial state, final state, option that asks for it), if a sequence can be cut and continued.
     window: the axis whose size is the reach of a convolution; scales the layouts.
@@ -36,7 +37,8 @@ class Op:
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sizes: tuple[Mapping[str, int | str], ...] = ({"d": 3},)
     absolute: Callable[..., Any] | None = None
-    draws: Mapping[str, Draw] = field(default_factory=dict)
+    cumsum: Callable[[Promises], Callable[..., Any]] | None = None
+    draws: Mapping[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     carry: tuple[str, str, str] | None = None

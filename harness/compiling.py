@@ -1,0 +1,28 @@
+"""The compile cell: every variant that a kernel's wrapper can choose, ahead of time for every target, with no GPU."""
+
+import time
+from collections.abc import Iterator
+
+from packproof.harness.compile_tier import Compiled, compile_variants
+from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Verdict
+from packproof.harness.own import OwnKernel
+
+_MOST_LINES = 8
+
+
+def compile_cell(cell: Cell, own: OwnKernel) -> Iterator[Event]:
+    """Compile; the kernel fails if one variant does not compile, spills, or needs more shared memory than a target has."""
+    yield CellStarted(cell)
+    started = time.monotonic()
+    results: list[Compiled] = []
+    for compiled in compile_variants(own.module):
+        results.append(compiled)
+        yield Progress(cell, len(results))
+    bad = [r for r in results if r["failure"]]
+    lines = [f"{r['variant']} on {r['target']}: {r['failure']}" for r in bad[:_MOST_LINES]]
+    lines += [f"and {len(bad) - _MOST_LINES} more"] if len(bad) > _MOST_LINES else []
+    failure = Failure((), "", tuple(lines), 0, 0) if bad else None
+    seconds = time.monotonic() - started
+    reason = "" if results else "the kernel has no variants"
+    status = "failed" if bad else "passed" if results else "skipped"
+    yield CellFinished(Verdict(cell, "compile", status, len(results), seconds, reason=reason, failure=failure))

@@ -1,0 +1,122 @@
+"""From a request to the cells that will run: kernels, properties, dtypes, profiles."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packproof.harness.events import Cell, Tier
+from packproof.harness.names import known
+from packproof.harness.shrink import Allowance
+from packproof.harness.target import Declaration
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.op import Op
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.sample import DTYPES
+from packproof.refs.errors import UsageError
+
+DEVICES = ("cpu", "cuda")
+COMPILE = "compile"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much a check does. examples: random cases after the golden ones, by tier. shrink: what one failure may cost."""
+
+    examples: Mapping[Tier, int]
+    shrink: Allowance
+
+
+PROFILES: Mapping[str, Profile] = {
+    "quick": Profile({"interpret": 0, "eager": 0, "gpu": 0}, Allowance(150, 10)),
+    "standard": Profile({"interpret": 8, "eager": 50, "gpu": 100}, Allowance(400, 30)),
+    "thorough": Profile({"interpret": 100, "eager": 1000, "gpu": 2000}, Allowance(2000, 120)),
+}
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What to check.
+
+    target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels. op: an op, its
+    name, or "module:NAME" of a declared Op; None takes the one that the target declares. promises: instead of declared ones.
+    timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
+    """
+
+    target: str | Callable[..., Any] | None = None
+    op: str | Op | None = None
+    device: str = "cpu"
+    dtypes: tuple[str, ...] | None = None
+    properties: tuple[str, ...] | None = None
+    profile: str = "standard"
+    seed: int = 0
+    timeout: float | None = None
+    forward_only: bool = False
+    promises: Promises | None = None
+    replay_dir: str = ".packproof"
+
+
+def check_names(request: CheckRequest) -> None:
+    """UsageError for a device, dtype, property or profile that does not exist, with the nearest that does."""
+    known("device", request.device, DEVICES)
+    known("profile", request.profile, PROFILES)
+    for dtype in request.dtypes or ():
+        known("dtype", dtype, DTYPES)
+    for name in request.properties or ():
+        known("property", name, [*PROPERTIES, COMPILE])
+
+
+def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
+    """The op that a target is checked as."""
+    wanted = op if op is not None else declared.op
+    if isinstance(wanted, Op):
+        return wanted
+    if wanted is None:
+        raise UsageError(f"{target}: which op is it? Name one: {', '.join(OPS)}, or module:NAME of an Op of your own")
+    if ":" in wanted:
+        return _import_op(wanted)
+    known("op", wanted, OPS)
+    return OPS[wanted]
+
+
+def _import_op(name: str) -> Op:
+    """An Op that a user declares, from "package.module:NAME" or "path/file.py:NAME"."""
+    place, _, attribute = name.rpartition(":")
+    try:
+        module = _module(place)
+        found = getattr(module, attribute)
+    except (ImportError, AttributeError, OSError, SyntaxError) as error:
+        raise UsageError(f"op: {name!r} cannot be imported ({error})") from None
+    if not isinstance(found, Op):
+        raise UsageError(f"op: {name!r} is a {type(found).__name__}, expected a packproof.Op")
+    return found
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    path = Path(place).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no file {place}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def plan_cells(request: CheckRequest, op: Op, declared: Declaration, target: str, *, compiled: bool) -> list[Cell]:
+    """The cells of one kernel: the compile tier first, where there is one, then each property at each dtype."""
+    dtypes = request.dtypes or declared.dtypes
+    names = request.properties or tuple(PROPERTIES)
+    cells = []
+    if compiled and (request.properties is None or COMPILE in request.properties):
+        cells.append(Cell(op.name, target, COMPILE, "all", request.device))
+    cells += [
+        Cell(op.name, target, name, dtype, request.device) for name in names if name != COMPILE for dtype in dtypes
+    ]
+    return cells

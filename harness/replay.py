@@ -1,0 +1,114 @@
+"""Replay: run one failure again from its file, here or on another machine."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from packproof.harness.check import CheckRequest, open_job
+from packproof.harness.judge import broken
+from packproof.harness.names import known
+from packproof.harness.plan import DEVICES
+from packproof.properties.call import Refused
+from packproof.properties.case import Case
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.promises import Promises
+from packproof.properties.sample import DTYPES
+from packproof.properties.subject import Subject
+from packproof.refs.errors import UsageError
+
+_FIELDS = {
+    "target": str,
+    "op": str,
+    "property": str,
+    "dtype": str,
+    "device": str,
+    "case": dict,
+    "promises": dict,
+    "gradients": bool,
+}
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What came of a replay: "fixed", "failing" or "not applicable", and the text that says so."""
+
+    status: Literal["fixed", "failing", "not applicable"]
+    text: str
+
+
+def replay(path: str | Path, *, target: str | None = None, device: str | None = None) -> ReplayOutcome:
+    """Run the case of a replay file again.
+
+    target, device: instead of those in the file. Raises UsageError if the file cannot be read or is damaged. A kernel that
+    cannot be imported here, or a device that is not here, makes the outcome "not applicable".
+    """
+    data = _read(Path(path))
+    where = device or data["device"]
+    case = Case.from_json(data["case"])
+    name, prop = target or data["target"], data["property"]
+    said = f"{data['op']} · {name} · {prop}   {data['dtype']}, {where}\n    {case}"
+    if where == "cuda" and not _has_cuda():
+        return ReplayOutcome(
+            "not applicable", f"{said}\n    not applicable: the failure was on cuda, which is not here"
+        )
+    try:
+        job = open_job(CheckRequest(target=name, op=data["op"], device=where, promises=_promises(data["promises"])))
+    except UsageError as error:
+        return ReplayOutcome("not applicable", f"{said}\n    not applicable: {error}")
+    with job.worker:
+        subject = Subject(job.op, job.worker, job.declared.promises, gradients=data["gradients"])
+        _check_fits(case, job.op.inputs, job.op.options, path)
+        try:
+            found = broken(subject, prop, case)
+        except Refused as refused:
+            return ReplayOutcome(
+                "not applicable", f"{said}\n    not applicable: the kernel declines this case: {refused}"
+            )
+    if found is None:
+        return ReplayOutcome("fixed", f"{said}\n    fixed: the property holds here")
+    lines = "".join(f"\n    {line}" for line in found.lines())
+    return ReplayOutcome("failing", f"{said}\n    still failing{lines}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's content, with every field that a replay needs."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise UsageError(f"{path}: {path.stat().st_size} bytes are no replay file")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: damaged, not JSON ({error})") from None
+    if not isinstance(data, dict) or data.get("version") != 1:
+        raise UsageError(f"{path}: not a replay file of version 1")
+    for name, kind in _FIELDS.items():
+        if not isinstance(data.get(name), kind):
+            raise UsageError(f"{path}: damaged, {name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
+    known("property", data["property"], PROPERTIES)
+    known("dtype", data["dtype"], DTYPES)
+    known("device", data["device"], DEVICES)
+    return data
+
+
+def _promises(data: dict[str, Any]) -> Promises:
+    try:
+        return Promises(**data)
+    except TypeError as error:
+        raise UsageError(f"promises: {error}") from None
+
+
+def _check_fits(case: Case, inputs: Any, options: Any, path: str | Path) -> None:
+    """UsageError if the case names inputs or options that the op does not have."""
+    for what, names, there in (("input", case.present, inputs), ("option", [n for n, _ in case.options], options)):
+        for name in names:
+            if name not in there:
+                raise UsageError(f"{path}: damaged, the op has no {what} {name!r}")
+
+
+def _has_cuda() -> bool:
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.is_available()

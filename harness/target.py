@@ -1,0 +1,103 @@
+"""What is under test: a kernel by name, and what its author declares of it."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from packproof.properties.op import Op
+from packproof.properties.promises import Promises
+from packproof.refs.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
+_MARK = "__packproof__"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a kernel's author says of it.
+
+    op: name of the op. promises: what the design guarantees. gradients: whether it can be differentiated. dtypes: token dtypes
+    that it takes. parameters: argument names that it takes, None if any.
+    """
+
+    op: str | None = None
+    promises: Promises = Promises()
+    gradients: bool = True
+    dtypes: tuple[str, ...] = DEFAULT_DTYPES
+    parameters: frozenset[str] | None = None
+
+
+def kernel(
+    *,
+    op: str | None = None,
+    promises: Promises | None = None,
+    gradients: bool = True,
+    dtypes: Sequence[str] = DEFAULT_DTYPES,
+) -> Callable[[F], F]:
+    """Declare a kernel, or the adapter of one that has another calling convention.
+
+        @packproof.kernel(op="causal_conv1d", promises=packproof.Promises(grid="token", deterministic=True))
+        def conv(x, weight, bias=None, *, cu_seqlens, activation=None):
+            seq_idx = packproof.refs.seq_idx_from_cu_seqlens(cu_seqlens, x.shape[0])
+            return my_conv(x.T[None], weight, bias, seq_idx=seq_idx[None], activation=activation)[0].T
+
+    The function keeps the op's argument names; optional ones that it leaves out are not tested and listed as not offered.
+    NotImplementedError declines a combination of options.
+    """
+    said = {
+        "op": op,
+        "promises": dataclasses.asdict(promises or Promises()),
+        "gradients": gradients,
+        "dtypes": list(dtypes),
+    }
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, said)
+        return function
+
+    return mark
+
+
+def describe(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the function says of itself, as JSON data. Runs where the function is, in the kernel's process."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        names = None
+    else:
+        kinds = [p.kind for p in signature.parameters.values()]
+        open_ended = inspect.Parameter.VAR_KEYWORD in kinds
+        names = None if open_ended else list(signature.parameters)
+    return {"parameters": names, "declared": getattr(function, _MARK, {})}
+
+
+def declaration(described: dict[str, Any], target: str) -> Declaration:
+    """The declaration from what a process under test answered; UsageError where it makes no sense."""
+    said, names = described.get("declared") or {}, described.get("parameters")
+    try:
+        return Declaration(
+            op=said.get("op"),
+            promises=Promises(**said.get("promises", {})),
+            gradients=bool(said.get("gradients", True)),
+            dtypes=tuple(str(d) for d in said.get("dtypes", DEFAULT_DTYPES)),
+            parameters=None if names is None else frozenset(str(n) for n in names),
+        )
+    except (TypeError, AttributeError) as error:
+        raise UsageError(f"{target}: its declaration cannot be read ({error})") from None
+
+
+def check_signature(op: Op, declared: Declaration, target: str) -> None:
+    """UsageError unless the target takes what every call of the op has."""
+    if declared.parameters is None:
+        return
+    needed = [n for n, spec in op.inputs.items() if not spec.endswith("?")] + ["cu_seqlens"]
+    absent = [n for n in needed if n not in declared.parameters]
+    if absent:
+        has = ", ".join(sorted(declared.parameters)) or "nothing"
+        raise UsageError(
+            f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; "
+            "write an adapter with the op's argument names"
+        )

@@ -1,0 +1,94 @@
+"""The error budget: one formula for all ops, per element.
+
+    |out - r| <= u_out |r| + eta_out + K_op u_op B + K_acc u_acc (B + B_E)
+
+r is the float64 reference and B the same op on absolute values; for a gradient, r is the reference's vjp and B the vjp of the
+absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op the rounding of
+operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_E is the error of decays formed as
+differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8 together with B_E: the constants
+were calibrated on correct implementations in six data regimes and are no knobs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from packproof.properties.op import Op
+from packproof.properties.promises import Promises
+
+UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+TF32_ROUNDOFF = 2.0**-11
+# half the smallest subnormal; where the arithmetic is fp32, what a GPU flushes to zero: all below the smallest normal
+SMALLEST = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-126}
+K_OP = 4.0
+K_ACC = 32.0
+K_ACC_WITH_CUMSUM = 8.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The error that an element may have, term by term; tensors in float64, shaped as the element's tensor.
+
+    stored: u_out |r| + eta_out. operands: K_op u_op B. accumulation: K_acc u_acc (B + B_E).
+    """
+
+    stored: Tensor
+    operands: Tensor
+    accumulation: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.stored + self.operands + self.accumulation
+
+    def __add__(self, other: "Budget") -> "Budget":
+        terms = (self.stored + other.stored, self.operands + other.operands, self.accumulation + other.accumulation)
+        return Budget(*terms)
+
+    def __mul__(self, factor: float) -> "Budget":
+        return Budget(self.stored * factor, self.operands * factor, self.accumulation * factor)
+
+    def __getitem__(self, rows: slice) -> "Budget":
+        return Budget(self.stored[rows], self.operands[rows], self.accumulation[rows])
+
+    def dominant(self, index: tuple[int, ...]) -> tuple[str, float]:
+        """The largest term at one element: its name and value."""
+        terms = {"rounding": self.stored, "operands": self.operands, "accumulation": self.accumulation}
+        values = {name: float(term[index]) for name, term in terms.items()}
+        name = max(values, key=lambda k: values[k])
+        return name, values[name]
+
+
+def budget(r: Tensor, absolute: Tensor, stored: torch.dtype, tokens: torch.dtype, op: Op, promises: Promises) -> Budget:
+    """The budget of one tensor.
+
+    r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor. tokens: dtype
+    of the call's tokens.
+    """
+    compute = promises.compute or ("operand" if op.matmul else "fp32")
+    u_op = {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]
+    u_acc = UNIT_ROUNDOFF[torch.float64 if tokens == torch.float64 else torch.float32]
+    # an fp32 or fp64 tensor holds the accumulator itself: its rounding is one of those that K_acc counts
+    u_out = 0.0 if stored in (torch.float32, torch.float64) else UNIT_ROUNDOFF[stored]
+    k_acc = K_ACC_WITH_CUMSUM if promises.cumsum else K_ACC
+    return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * absolute, k_acc * u_acc * absolute)
+
+
+def score(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
+    """Error as a multiple of the budget, element by element, in float64; NaN and Inf score infinity unless they are wanted.
+
+    An element that the stored dtype cannot hold may come back as the infinity of its sign.
+    """
+    largest = torch.finfo(got.dtype).max
+    exact = got.double()
+    error = (exact - want).abs()
+    ratio = torch.where(error == 0, 0.0, error / allowed)
+    overflow = (want.abs() > largest * 0.99) & (exact == torch.copysign(torch.full_like(exact, float("inf")), want))
+    bad = ~torch.isfinite(exact) | torch.isnan(ratio)
+    return torch.where(overflow, 0.0, torch.where(bad, float("inf"), ratio))
+
+
+def same_bits(a: Tensor, b: Tensor) -> Tensor:
+    """Elementwise bitwise equality; -0 equals +0, and a NaN equals a NaN of the same pattern."""
+    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[a.element_size()]
+    return (a.contiguous().view(integer) == b.contiguous().view(integer)) | (a == b)

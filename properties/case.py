@@ -1,0 +1,100 @@
+"""A case: everything that decides one example, as small plain data. Tensors are made from its seed, never drawn."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from packproof.refs.errors import UsageError
+
+REGIMES = ("normal", "wide", "long decay", "hard decay", "cancelling", "one-hot")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One example of an op.
+
+    lengths: tokens of each sequence. slack: rows after the last sequence. sizes: axis sizes by name. dtype: of the tokens.
+    present: optional inputs that are given. axes: the alternative taken by each input whose spec has several.
+    options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens. seed: of the tensors.
+    """
+
+    lengths: tuple[int, ...]
+    dtype: str
+    sizes: tuple[tuple[str, int | str], ...]
+    slack: int = 0
+    present: tuple[str, ...] = ()
+    axes: tuple[tuple[str, int], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+    regime: str = "normal"
+    index_dtype: str = "int32"
+    seed: int = 0
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(self.lengths)
+
+    def replace(self, **changes: Any) -> "Case":
+        return dataclasses.replace(self, **changes)
+
+    def without(self, name: str) -> "Case":
+        """The same case with one optional input left out."""
+        return self.replace(present=tuple(p for p in self.present if p != name))
+
+    def with_option(self, name: str, value: Any) -> "Case":
+        return self.replace(options=tuple((k, value if k == name else v) for k, v in self.options))
+
+    def __str__(self) -> str:
+        """One line, for logs and reports."""
+        return f"lengths {shorten(self.lengths)}, {self.setting}"
+
+    @property
+    def setting(self) -> str:
+        """All but the lengths, in one line; what is plain goes without saying."""
+        words = [self.dtype]
+        words += [f"slack {self.slack}"] if self.slack else []
+        words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
+        words += ["with " + ", ".join(self.present)] if self.present else []
+        words += [f"{k}={v}" for k, v in self.options if v]
+        words += [self.regime] if self.regime != "normal" else []
+        words += [self.index_dtype] if self.index_dtype != "int32" else []
+        return ", ".join([*words, f"seed {self.seed}"])
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Case":
+        """Rebuild a case from untrusted JSON data; UsageError names the field that does not fit."""
+        if not isinstance(data, dict) or not isinstance(data.get("dtype"), str):
+            raise UsageError("case: expected an object with lengths, dtype and sizes")
+        unknown = sorted(set(data) - {f.name for f in dataclasses.fields(cls)})
+        if unknown:
+            raise UsageError(f"case: unknown field {unknown[0]!r}")
+        lengths = data.get("lengths")
+        if not isinstance(lengths, list) or not all(type(n) is int and 0 <= n <= 2**31 for n in lengths):
+            raise UsageError(f"case: lengths is {json.dumps(lengths)}, expected a list of counts of tokens")
+        if data.get("regime", "normal") not in REGIMES:
+            raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
+        for name in ("slack", "seed"):
+            if type(data.get(name, 0)) is not int or data.get(name, 0) < 0:
+                raise UsageError(f"case: {name} is {data[name]!r}, expected an integer not below 0")
+        try:
+            pairs = {k: tuple((str(a), _frozen(b)) for a, b in data.get(k, ())) for k in ("sizes", "axes", "options")}
+            present = tuple(str(p) for p in data.get("present", ()))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"case: sizes, axes and options are lists of pairs ({error})") from None
+        rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
+        return cls(lengths=tuple(lengths), present=present, **pairs, **rest)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists of JSON as the tuples that they were."""
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+
+
+def shorten(lengths: tuple[int, ...], most: int = 12) -> str:
+    """[1, 1, 1, ... 30 more] for long lists, the list itself for short ones."""
+    if len(lengths) <= most:
+        return str(list(lengths))
+    return str(list(lengths[: most - 2]))[:-1] + f", ... {len(lengths) - most + 2} more]"

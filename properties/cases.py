@@ -1,0 +1,146 @@
+"""How cases are drawn: golden ones, one for each boundary class, then a Hypothesis strategy that is biased to boundaries."""
+
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as with_seed
+from hypothesis import strategies as st
+
+from packproof.properties.axes import parse
+from packproof.properties.case import REGIMES, Case
+from packproof.properties.layouts import DEFAULT_CHUNK, DEFAULT_WIDTH, golden, layouts
+from packproof.properties.op import Op
+from packproof.properties.promises import Promises
+
+_GOLDEN_REGIMES = ("normal", "one-hot", "hard decay", "normal", "wide", "normal", "long decay", "cancelling")
+_PLAIN_LAYOUTS = (3, 5, 6, 8)
+
+
+@dataclass(frozen=True)
+class Space:
+    """All the cases that make sense for one kernel at one dtype.
+
+    parameters: the argument names that the kernel takes, or None for all of the op's.
+    """
+
+    op: Op
+    dtype: str
+    promises: Promises
+    parameters: frozenset[str] | None = None
+    max_tokens: int = 400
+
+    @property
+    def chunk(self) -> int:
+        return self.promises.chunk or DEFAULT_CHUNK
+
+    @property
+    def optional(self) -> list[str]:
+        """Optional inputs that the kernel takes."""
+        return [n for n, spec in self.op.inputs.items() if parse(spec).optional and self._takes(n)]
+
+    @property
+    def options(self) -> dict[str, tuple[Any, ...]]:
+        """The values that each option may take; only the plainest of an option that the kernel does not know."""
+        return {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
+
+    @property
+    def missing(self) -> list[str]:
+        """What the op has and the kernel does not take."""
+        names = [*self.op.inputs, *self.op.options]
+        return [n for n in names if not self._takes(n)]
+
+    @property
+    def choices(self) -> dict[str, int]:
+        """Number of alternatives for the axes of an input, where there are several."""
+        counts = {n: len(parse(spec).alternatives) for n, spec in self.op.inputs.items()}
+        return {n: k for n, k in counts.items() if k > 1}
+
+    def width(self, sizes: dict[str, int | str]) -> int:
+        return int(sizes[self.op.window]) if self.op.window else DEFAULT_WIDTH
+
+    def _takes(self, name: str) -> bool:
+        return self.parameters is None or name in self.parameters
+
+    def known_options(self, options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """Options as a case holds them: those that the kernel knows."""
+        return tuple((k, v) for k, v in options.items() if self._takes(k))
+
+
+def golden_cases(space: Space) -> Iterator[Case]:
+    """Every golden layout with all that the kernel offers, and some with nothing optional at all."""
+    for k in range(len(golden())):
+        size = dict(space.op.sizes[k % len(space.op.sizes)])
+        yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, rich=True)
+    for k in _PLAIN_LAYOUTS:
+        size = dict(space.op.sizes[0])
+        yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, rich=False)
+
+
+def _golden_case(space: Space, k: int, lengths: tuple[int, ...], size: dict[str, int | str], *, rich: bool) -> Case:
+    rng = random.Random(k)
+    options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
+    return Case(
+        lengths=lengths,
+        dtype=space.dtype,
+        sizes=tuple(size.items()),
+        slack=(0, 1, space.chunk)[k % 3] if rich else 0,
+        present=tuple(space.optional) if rich else (),
+        axes=tuple((n, (k + 1) % many if rich else 0) for n, many in space.choices.items()),
+        options=space.known_options(options),
+        regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
+        seed=rng.randrange(4),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, space: Space) -> Case:
+    """Draw a case: small plain data; tensors come from its seed."""
+    size = dict(draw(st.sampled_from(space.op.sizes)))
+    lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
+    options = {n: draw(st.sampled_from(v)) for n, v in space.options.items()}
+    return Case(
+        lengths=lengths,
+        dtype=space.dtype,
+        sizes=tuple(size.items()),
+        slack=draw(st.sampled_from([0, 1, space.chunk])),
+        present=tuple(n for n in space.optional if draw(st.booleans())),
+        axes=tuple((n, draw(st.integers(0, many - 1))) for n, many in space.choices.items()),
+        options=space.known_options(options),
+        regime=draw(st.sampled_from(REGIMES)),
+        seed=draw(st.integers(0, 3)),
+    )
+
+
+def random_cases(space: Space, count: int, seed: int) -> list[Case]:
+    """`count` different cases from Hypothesis's generation phase; the same seed gives the same cases."""
+    drawn: list[Case] = []
+    if count <= 0:
+        return drawn
+
+    @with_seed(seed)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(cases(space))
+    def collect(case: Case) -> None:
+        drawn.append(case)
+
+    collect()
+    return drawn
+
+
+def with_state(space: Space, found: Collection[Case]) -> list[Case]:
+    """The same cases with states in and out, for properties that need them."""
+    if space.op.carry is None:
+        return []
+    initial, _, wants = space.op.carry
+    if not {initial, wants} <= set(space.optional) | set(space.options):
+        return []
+    return [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]

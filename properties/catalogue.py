@@ -1,0 +1,28 @@
+"""The properties by name, cheapest conviction first."""
+
+from collections.abc import Callable, Iterator
+
+from packproof.properties.case import Case
+from packproof.properties.conduct import determinism, memory, metadata, strides
+from packproof.properties.continuation import carry
+from packproof.properties.invariance import causality, isolation, packing, permutation, reference
+from packproof.properties.subject import Subject
+from packproof.properties.violation import Violation
+
+Property = Callable[[Subject, Case], Iterator[Violation]]
+
+PROPERTIES: dict[str, Property] = {
+    p.__name__: p
+    for p in (
+        reference,
+        packing,
+        isolation,
+        causality,
+        permutation,
+        carry,
+        determinism,
+        memory,
+        strides,
+        metadata,
+    )
+}

@@ -1,0 +1,154 @@
+"""Properties of the call: the same bits every time, memory left as it was, any strides, any form of the metadata."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+
+from packproof.properties.axes import role
+from packproof.properties.call import KernelFault, Placement
+from packproof.properties.case import Case
+from packproof.properties.sample import Sample
+from packproof.properties.subject import Subject, Tensors
+from packproof.properties.violation import Violation, identical, within
+
+_PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
+
+
+def determinism(subject: Subject, case: Case) -> Iterator[Violation]:
+    """The same call gives the same result: again, after other shapes, in a new process, with the metadata edited in place.
+
+    The same bits where the kernel promises to be deterministic, else within the budget.
+    """
+    sample = subject.sample(case)
+    first = subject.run(sample, edit_metadata=True)
+    yield from _repeated(subject, sample, first, subject.run(sample), "in a second run")
+    other = subject.sample(_other_layout(case))
+    subject.run(other, edit_metadata=True)
+    again = subject.run(sample, edit_metadata=True)
+    yield from _repeated(subject, sample, first, again, "after another layout in the same cu_seqlens tensor")
+    if case.seed == 0 and case.n_tokens <= _COLD_TOKENS:
+        subject.runner.restart()
+        yield from _repeated(subject, sample, first, subject.run(sample), "in a new process")
+
+
+_COLD_TOKENS = 64
+
+
+def _other_layout(case: Case) -> Case:
+    """Another layout with as many sequences and as many rows: only the boundaries differ."""
+    rows, n = case.n_tokens + case.slack, len(case.lengths)
+    if n == 0:
+        return case
+    moved = (rows // 2, *(0,) * (n - 2), rows - rows // 2) if n > 1 else (rows,)
+    if moved == case.lengths:
+        moved = (rows, *(0,) * (n - 1))
+    return case.replace(lengths=moved, slack=0)
+
+
+def _repeated(subject: Subject, sample: Sample, first: Tensors, again: Tensors, note: str) -> Iterator[Violation]:
+    for name, x in again.items():
+        frame = subject.frame(name, sample)
+        if subject.promises.deterministic:
+            yield from identical(name, first[name], x, frame, other="again", note=note)
+        else:
+            allowed = subject.budget(name, sample, pieces=0) * 2
+            yield from within(name, first[name], x, allowed, frame, other="again", note=note)
+
+
+def memory(subject: Subject, case: Case) -> Iterator[Violation]:
+    """Inputs stay as they are, every output row is written, nothing is read before it is written, canaries stay untouched.
+
+    What the kernel allocates starts as NaN, so that a row which it does not write, or reads too early, shows.
+    """
+    sample = subject.sample(case)
+    got, result = subject.results(sample, guard=True)
+    for name, before in {**sample.inputs, "cu_seqlens": sample.cu_seqlens}.items():
+        after = result.inputs_after[name]
+        if after.shape != before.shape or not torch.equal(_bytes(after), _bytes(before)):
+            yield Violation(tensor=name, text=f"{name} was changed by the kernel: inputs are the caller's")
+    want, plain = subject.expect(sample), subject.remembered(sample)
+    note = "with every new buffer filled with NaN"
+    for name, x in got.items():
+        frame = subject.frame(name, sample)
+        unwritten = torch.where(torch.isfinite(x), want.values[name].to(x.dtype), x)
+        yield from within(name, unwritten, want.values[name], want.budgets[name], frame, note=note)
+        exact = subject.promises.deterministic
+        yield from subject.agree(name, x, plain[name], sample, exact=exact, other="before", note=note)
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(torch.uint8)
+
+
+def strides(subject: Subject, case: Case) -> Iterator[Violation]:
+    """Transposed, sliced and expanded inputs and incoming gradients give the same result, or a refusal that says why."""
+    sample = subject.sample(case)
+    for placement in _PLACEMENTS:
+        placed = _expandable(sample) if placement == "expanded" else sample
+        want = subject.remembered(placed)
+        try:
+            got = subject.run(placed, placement=placement)
+        except KernelFault as fault:
+            if fault.kind == "raised" and _refuses(fault, "stride", "contiguous"):
+                continue
+            yield Violation(text=str(fault), note=f"with {placement} tensors")
+            continue
+        for name, x in got.items():
+            said = {"other": "contiguous", "note": f"with {placement} tensors"}
+            yield from subject.agree(name, x, want[name], placed, exact=False, **said)
+
+
+def _expandable(sample: Sample) -> Sample:
+    """Rows made equal along tokens, as the incoming gradient of a sum is, so that a stride of 0 holds the same values."""
+    expanded = {n: torch.ones_like(c) if role(sample.axes[n]) == "token" else c for n, c in sample.cotangents.items()}
+    return dataclasses.replace(sample, cotangents=expanded)
+
+
+def _refuses(fault: KernelFault, *words: str) -> bool:
+    return any(word in str(fault).lower() for word in words)
+
+
+def metadata(subject: Subject, case: Case) -> Iterator[Violation]:
+    """int64 offsets, empty sequences put in anywhere and more slack change nothing; zero tokens and zero sequences work."""
+    sample = subject.sample(case)
+    want = subject.remembered(sample)
+    wide = dataclasses.replace(sample, index_dtype=torch.int64)
+    try:
+        got = subject.run(wide)
+    except KernelFault as fault:
+        if fault.kind != "raised" or not _refuses(fault, "int32", "int64", "dtype"):
+            yield Violation(text=str(fault), note="with int64 offsets")
+    else:
+        for name, x in got.items():
+            yield from subject.agree(name, x, want[name], sample, other="int32", note="with int64 offsets")
+    yield from _with_empty(subject, case, sample, want)
+    nothing = sample.select([])
+    for name, x in subject.run(nothing).items():
+        zero = torch.zeros_like(x)
+        yield from identical(name, x, zero, subject.frame(name, nothing), other="nothing", note="with zero sequences")
+
+
+def _with_empty(subject: Subject, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:
+    """The same tokens with empty sequences first, last and in between."""
+    n = len(case.lengths)
+    if n == 0:
+        return
+    wide = subject.sample(case.replace(lengths=case.lengths + (0,), slack=0))
+    spread = [j for i in range(n) for j in (n, i)] + [n, n]
+    padded = dataclasses.replace(wide, inputs=dict(wide.inputs), cotangents=dict(wide.cotangents))
+    for kind, source in (("inputs", sample.inputs), ("cotangents", sample.cotangents)):
+        for name, x in source.items():
+            if role(sample.axes[name]) == "token":
+                getattr(padded, kind)[name] = x[: sample.offsets[-1]]
+            elif role(sample.axes[name]) == "sequence":
+                getattr(padded, kind)[name] = torch.cat([x, getattr(wide, kind)[name][n:]])
+            else:
+                getattr(padded, kind)[name] = x
+    got = subject.run(padded.select(spread))
+    for name, x in got.items():
+        axes = subject.frame(name, sample).axes
+        rows = x[1 : 2 * n : 2] if role(axes) == "sequence" else x
+        kept = want[name][: len(rows)]
+        # the sequences keep their order and tokens, hence the chunks of the pack and the budget
+        yield from subject.agree(name, rows, kept, sample, other="before", note="with empty sequences put in")

@@ -1,0 +1,127 @@
+"""The carry property: a sequence that is cut anywhere and continued from its state computes what it computes in one run."""
+
+import dataclasses
+import random
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from packproof.properties.axes import role
+from packproof.properties.budget import Budget
+from packproof.properties.case import Case
+from packproof.properties.oracle import gradient
+from packproof.properties.sample import Sample, total
+from packproof.properties.subject import Subject, Tensors
+from packproof.properties.violation import Violation, identical, within
+
+Cuts = list[list[tuple[int, int]]]
+
+
+def carry(subject: Subject, case: Case) -> Iterator[Violation]:
+    """Run the first tokens of every sequence, hand the states on, run the next: values and gradients are those of one run.
+
+    Bitwise in the values where the kernel promises that a state enters as a carry and the cuts lie on its chunks.
+    """
+    op = subject.op
+    if op.carry is None:
+        return
+    initial, final, wants = op.carry
+    if initial not in case.present or not dict(case.options).get(wants):
+        return
+    sample = subject.sample(case)
+    on_chunks = subject.promises.state_entry == "carry" and subject.promises.independent
+    cuts = _cuts(case, (subject.promises.chunk or 1) if on_chunks else None)
+    yield from _judge(subject, sample, cuts, exact=on_chunks)
+    if on_chunks and subject.promises.chunk:
+        yield from _judge(subject, sample, _cuts(case, None), exact=False)
+
+
+def _cuts(case: Case, multiple: int | None) -> Cuts:
+    """Two to four pieces of every sequence, some of them empty; on multiples of a chunk where given."""
+    rng = random.Random(f"{case.seed} {case.lengths}")
+    pieces = rng.choice([2, 3, 4])
+    unit = multiple or 1
+    ends = [sorted(unit * rng.randint(0, n // unit) for _ in range(pieces - 1)) for n in case.lengths]
+    bounds = [[0, *e, n] for e, n in zip(ends, case.lengths, strict=True)]
+    return [[(b[k], b[k + 1]) for b in bounds] for k in range(pieces)]
+
+
+def _in_pieces(subject: Subject, sample: Sample, cuts: Cuts) -> tuple[Tensors, list[Sample]]:
+    """Values and gradients of the whole, put together from the pieces: states forward, their gradients backward."""
+    assert sample.op.carry is not None
+    initial, final, _ = sample.op.carry
+    state, pieces, runs = sample.inputs[initial], [], []
+    for k, cut in enumerate(cuts):
+        piece = sample.piece(cut)
+        pieces.append(dataclasses.replace(piece, inputs={**piece.inputs, initial: state}))
+        if k + 1 < len(cuts) or not subject.gradients:
+            runs.append(subject.run(pieces[-1], gradients=False))
+            state = runs[-1][final]
+    if subject.gradients:
+        runs = _backward(subject, sample, pieces)
+    values = {n: _join(sample, cuts, [r[n] for r in runs], n) for n in runs[0]}
+    values[final] = runs[-1][final]
+    if subject.gradients:
+        values[gradient(initial)] = runs[0][gradient(initial)]
+    return values, pieces
+
+
+def _backward(subject: Subject, sample: Sample, pieces: list[Sample]) -> list[Tensors]:
+    """The vjp of every piece, last first: the gradient of its initial states comes in at the final states before it."""
+    assert sample.op.carry is not None
+    initial, final, _ = sample.op.carry
+    incoming = sample.cotangents[final]
+    runs: list[Tensors] = []
+    for piece in reversed(pieces):
+        runs.insert(0, subject.run(dataclasses.replace(piece, cotangents={**piece.cotangents, final: incoming})))
+        incoming = runs[0][gradient(initial)].to(incoming.dtype)
+    return runs
+
+
+def _join(sample: Sample, cuts: Cuts, parts: list[Tensor], name: str) -> Tensor:
+    """Tokens of the pieces back in the order of the pack, without slack; shared gradients summed."""
+    if role(sample.axes[name.removeprefix("gradient of ")]) == "shared":
+        return total(parts)
+    if role(sample.axes[name.removeprefix("gradient of ")]) == "sequence":
+        return parts[-1]
+    rows: list[Tensor] = [parts[0][:0]]
+    starts = [0] * len(cuts)
+    for j in range(len(sample.lengths)):
+        for k, cut in enumerate(cuts):
+            n = cut[j][1] - cut[j][0]
+            rows.append(parts[k][starts[k] : starts[k] + n])
+            starts[k] += n
+    return torch.cat(rows)
+
+
+def _judge(subject: Subject, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
+    """One run against the pieces: in the values bit for bit where `exact`, else within the budgets of both."""
+    whole = subject.remembered(sample)
+    joined, pieces = _in_pieces(subject, sample, cuts)
+    for name, x in joined.items():
+        frame, rows = subject.frame(name, sample), slice(0, len(x))
+        if exact and not name.startswith("gradient"):
+            yield from identical(name, whole[name][rows], x, frame, other="in pieces", note=_said(cuts))
+        else:
+            allowed = _allowed(subject, sample, pieces, cuts, name, rows)
+            yield from within(name, whole[name][rows], x, allowed, frame, other="in pieces", note=_said(cuts))
+
+
+def _allowed(subject: Subject, sample: Sample, pieces: list[Sample], cuts: Cuts, name: str, rows: slice) -> Budget:
+    """What one run and several may differ by: the budgets of both."""
+    own = subject.budget(name, sample, pieces=len(cuts) - 1)[rows]
+    if not subject.pack_decides:
+        return own * 2
+    budgets = [subject.budget(name, piece, pieces=0) for piece in pieces]
+    if role(subject.frame(name, sample).axes) == "sequence":  # the hand-overs lie in one piece or the other
+        theirs = sum(budgets[1:], budgets[0])
+    else:
+        terms = ("stored", "operands", "accumulation")
+        theirs = Budget(*(_join(sample, cuts, [getattr(b, term) for b in budgets], name) for term in terms))
+    return own * 2 + theirs
+
+
+def _said(cuts: Cuts) -> str:
+    ends = [[cut[j][1] for cut in cuts[:-1]] for j in range(len(cuts[0]))]
+    return f"cut at {ends}" if len(ends) <= 8 else f"cut into {len(cuts)} pieces"

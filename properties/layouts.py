@@ -1,0 +1,149 @@
+"""Pack layouts that bite: golden ones, a boundary-biased strategy, and the names of the boundary classes that they reach.
+
+Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window, since that is where kernels break.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from hypothesis import strategies as st
+
+Lengths = tuple[int, ...]
+DEFAULT_CHUNK = 16
+DEFAULT_WIDTH = 4
+
+
+def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Lengths, ...]:
+    """One layout for each way in which packed kernels have been seen to break, small ones first."""
+    c, w = chunk, width
+    return (
+        (1,),
+        (c,),
+        (c + 1,),
+        (2 * c + 1,),
+        (c, c, 1),  # boundaries on the grid
+        (c - 1, 1, c, c + 1),  # one token in the last row of a chunk
+        (0, 5, 0, 0, 7, 0),  # empty first, middle twice, last
+        (
+            1,
+            max(w - 2, 0),
+            max(w - 1, 0),
+            w,
+            w + 1,
+            2,
+            max(w - 1, 0),
+            1,
+        ),  # around the window, several resets in a chunk
+        (5, 4 * c + 6, 3),  # starts inside a chunk, spans several
+        (3, 0, 2 * c - 1, 3 * c, 0, 2),
+        (1,) * 17 + (0,) + (2,) * 16,  # more sequences than a table of 16 or 32 holds
+        (4 * c, 1, 4 * c - 1),
+    )
+
+
+def critical_lengths(chunk: int, width: int) -> list[int]:
+    """Lengths at which a kernel takes another path, most telling first."""
+    around = {k * chunk + d for k in (1, 2, 3) for d in (-1, 0, 1)}
+    lengths = {0, 1, 2, width - 2, width - 1, width, width + 1} | around
+    return sorted(n for n in lengths if n >= 0)
+
+
+@st.composite
+def layouts(draw: st.DrawFn, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH, max_tokens: int = 400) -> Lengths:
+    """Draw lengths with the boundaries where kernels break: the number of sequences first, then a mode, then the lengths."""
+    n = draw(st.sampled_from([2, 3, 1, 4, 5, 6, 8, 17, 33]))
+    mode = draw(st.sampled_from(["critical", "grid", "tiny", "huge", "any"])) if n <= 8 else "tiny"
+    length = {
+        "tiny": st.sampled_from([1, 0, 2, 3]),
+        "any": st.integers(0, 4 * chunk),
+    }.get(mode, st.sampled_from(critical_lengths(chunk, width)))
+    lengths = draw(st.lists(length, min_size=n, max_size=n))
+    if mode == "grid":
+        lengths = _onto_grid(lengths, chunk, draw(st.lists(st.sampled_from([None, 0, 1, -1]), min_size=n, max_size=n)))
+    if mode == "huge":
+        lengths[draw(st.integers(0, n - 1))] = draw(st.integers(3 * chunk, 5 * chunk + 1))
+    while sum(lengths) > max(max_tokens, n):
+        lengths[lengths.index(max(lengths))] //= 2
+    return tuple(lengths)
+
+
+def _onto_grid(lengths: Sequence[int], chunk: int, shifts: Sequence[int | None]) -> list[int]:
+    """Move ends of sequences onto the chunk grid of the pack, or one token beside it."""
+    moved, start = [], 0
+    for length, shift in zip(lengths, shifts, strict=True):
+        end = start + length
+        if shift is not None:
+            end = max(start, -(-end // chunk) * chunk + shift)
+        moved.append(end - start)
+        start = end
+    return moved
+
+
+CLASSES = (
+    "length 0",
+    "length 1",
+    "length < W-1",
+    "length W-1",
+    "length W",
+    "length kC-1",
+    "length kC",
+    "length kC+1",
+    "length > 3C",
+    "empty first",
+    "empty inside",
+    "empty last",
+    "two empty in a row",
+    "start on the grid",
+    "start one past the grid",
+    "end one before the grid",
+    "end one past the grid",
+    "one token in a last row",
+    "crosses a whole chunk from inside one",
+    "two starts in a chunk",
+    "three starts in a chunk",
+    "total kC",
+    "total kC+1",
+    "total < C",
+    "one sequence",
+    "more than 16 sequences",
+    "more than 32 sequences",
+)
+
+
+def classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> frozenset[str]:
+    """The boundary classes, of the 27 in CLASSES, that a layout belongs to."""
+    n, c, w, total = len(lengths), chunk, width, sum(lengths)
+    ends = list(accumulate(lengths))
+    spans = [(e - length, e) for length, e in zip(lengths, ends, strict=True) if length]
+    starts_in = [sum(s // c == k for s, _ in spans if s) for k in range(total // c + 1)]
+    empty = [length == 0 for length in lengths]
+    has = {
+        "length 0": any(empty),
+        "length 1": 1 in lengths,
+        "length < W-1": any(0 < length < w - 1 for length in lengths),
+        "length W-1": w - 1 in lengths,
+        "length W": w in lengths,
+        "length kC-1": any(length % c == c - 1 for length in lengths),
+        "length kC": any(length and length % c == 0 for length in lengths),
+        "length kC+1": any(length > c and length % c == 1 for length in lengths),
+        "length > 3C": any(length > 3 * c for length in lengths),
+        "empty first": n > 1 and empty[0],
+        "empty inside": any(empty[1:-1]),
+        "empty last": n > 1 and empty[-1],
+        "two empty in a row": any(a and b for a, b in zip(empty, empty[1:], strict=False)),
+        "start on the grid": any(s and s % c == 0 for s, _ in spans),
+        "start one past the grid": any(s % c == 1 for s, _ in spans),
+        "end one before the grid": any(e % c == c - 1 for _, e in spans),
+        "end one past the grid": any(e > 1 and e % c == 1 for _, e in spans),
+        "one token in a last row": any(e - s == 1 and e % c == 0 for s, e in spans),
+        "crosses a whole chunk from inside one": any(s % c and e >= (s // c + 2) * c for s, e in spans),
+        "two starts in a chunk": 2 in starts_in,
+        "three starts in a chunk": any(k >= 3 for k in starts_in),
+        "total kC": total > 0 and total % c == 0,
+        "total kC+1": total > c and total % c == 1,
+        "total < C": total < c,
+        "one sequence": n == 1,
+        "more than 16 sequences": n > 16,
+        "more than 32 sequences": n > 32,
+    }
+    return frozenset(name for name, holds in has.items() if holds)

@@ -1,0 +1,108 @@
+"""The five ops of packproof, declared."""
+
+from packproof import refs
+from packproof.properties import absolute
+from packproof.properties.op import Op
+from packproof.refs.errors import UsageError
+
+CAUSAL_CONV1D = Op(
+    name="causal_conv1d",
+    reference=refs.causal_conv1d,
+    absolute=absolute.causal_conv1d,
+    inputs={"x": "t d", "weight": "d w", "bias": "d?", "initial_states": "s d w-1?"},
+    outputs={"y": "t d", "final_states": "s d w-1?"},
+    options={"activation": (None, "silu"), "return_final_states": (False, True)},
+    sizes=({"d": 3, "w": 4}, {"d": 5, "w": 2}, {"d": 130, "w": 3}, {"d": 2, "w": 1}),
+    carry=("initial_states", "final_states", "return_final_states"),
+    window="w",
+)
+
+SELECTIVE_SCAN = Op(
+    name="selective_scan",
+    reference=refs.selective_scan,
+    absolute=absolute.selective_scan,
+    cumsum=absolute.selective_scan_cumsum,
+    inputs={
+        "u": "t d",
+        "delta": "t d",
+        "A": "d n",
+        "B": "t n | t g n",
+        "C": "t n | t g n",
+        "D": "d?",
+        "z": "t d?",
+        "delta_bias": "d?",
+        "initial_states": "s d n?",
+    },
+    outputs={"y": "t d", "final_states": "s d n?"},
+    options={"delta_softplus": (False, True), "return_final_states": (False, True)},
+    sizes=({"d": 4, "n": 3, "g": 2}, {"d": 3, "n": 1, "g": 1}, {"d": 2, "n": 5, "g": 2}),
+    draws={"delta": "step|delta_softplus", "A": "decay", "delta_bias": "step"},
+    fixed=frozenset({"A", "D", "delta_bias", "initial_states", "final_states"}),
+    carry=("initial_states", "final_states", "return_final_states"),
+)
+
+SSD = Op(
+    name="ssd",
+    reference=refs.ssd,
+    absolute=absolute.ssd,
+    cumsum=absolute.ssd_cumsum,
+    inputs={
+        "x": "t h p",
+        "dt": "t h",
+        "A": "h",
+        "B": "t g n",
+        "C": "t g n",
+        "D": "h | h p?",
+        "z": "t h p?",
+        "dt_bias": "h?",
+        "initial_states": "s h p n?",
+    },
+    outputs={"y": "t h p", "final_states": "s h p n?"},
+    options={"dt_softplus": (False, True), "return_final_states": (False, True)},
+    sizes=({"h": 2, "p": 3, "n": 4, "g": 1}, {"h": 4, "p": 2, "n": 3, "g": 2}, {"h": 1, "p": 1, "n": 1, "g": 1}),
+    draws={"dt": "step|dt_softplus", "A": "decay", "dt_bias": "step"},
+    fixed=frozenset({"A", "D", "dt_bias", "initial_states", "final_states"}),
+    carry=("initial_states", "final_states", "return_final_states"),
+    matmul=True,
+)
+
+ROPE = Op(
+    name="rope",
+    reference=refs.rope,
+    absolute=absolute.rope,
+    inputs={"x": "t h k", "cos": "m r", "sin": "m r"},
+    outputs={"y": "t h k"},
+    options={"interleaved": (False, True)},
+    sizes=(
+        {"h": 2, "k": 8, "r": 4, "m": "longest"},
+        {"h": 1, "k": 7, "r": 2, "m": "longest"},
+        {"h": 3, "k": 2, "r": 1, "m": "longest"},
+    ),
+    draws={"cos": "unit", "sin": "unit"},
+    constants=frozenset({"cos", "sin"}),
+)
+
+ATTENTION = Op(
+    name="attention",
+    reference=refs.attention,
+    absolute=absolute.attention,
+    inputs={"q": "t hq k", "k": "t hk k", "v": "t hk v"},
+    outputs={"y": "t hq v"},
+    options={
+        "causal": (False, True),
+        "window_size": ((-1, -1), (5, 0), (3, 2)),
+        "softmax_scale": (None, 0.3),
+    },
+    sizes=({"hq": 2, "hk": 1, "k": 4, "v": 3}, {"hq": 1, "hk": 1, "k": 3, "v": 5}, {"hq": 4, "hk": 2, "k": 2, "v": 2}),
+    causal="causal",
+    matmul=True,
+)
+
+OPS: dict[str, Op] = {op.name: op for op in (CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ATTENTION)}
+
+
+def find_op(name: str) -> Op:
+    """The op of that name. Raises UsageError naming the ops there are."""
+    if name not in OPS:
+        raise UsageError(f"op: {name!r} is not known; there are {', '.join(OPS)}")
+    return OPS[name]

@@ -1,0 +1,271 @@
+"""A case made into tensors, and the ways in which properties rearrange a pack: alone, permuted, redrawn, cut."""
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.axes import Axes, parse, role, shape
+from packproof.properties.call import Call, Placement
+from packproof.properties.case import Case
+from packproof.properties.op import Op
+
+DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Concrete inputs and incoming gradients for one call of an op, on the CPU.
+
+    axes: of every input and output by name. cotangents: by output name. dtypes: of every output by name.
+    """
+
+    op: Op
+    lengths: tuple[int, ...]
+    slack: int
+    inputs: Mapping[str, Tensor]
+    cotangents: Mapping[str, Tensor]
+    options: Mapping[str, Any]
+    axes: Mapping[str, Axes]
+    sizes: Mapping[str, int]
+    index_dtype: torch.dtype = torch.int32
+
+    @property
+    def offsets(self) -> list[int]:
+        return [0, *accumulate(self.lengths)]
+
+    @property
+    def cu_seqlens(self) -> Tensor:
+        return torch.tensor(self.offsets, dtype=self.index_dtype)
+
+    @property
+    def wrt(self) -> tuple[str, ...]:
+        return tuple(name for name in self.inputs if name not in self.op.constants)
+
+    def rows(self, j: int, axes: Axes) -> slice:
+        """The rows of sequence j in a tensor with these axes; all of a shared tensor."""
+        if role(axes) == "token":
+            return slice(self.offsets[j], self.offsets[j + 1])
+        return slice(j, j + 1) if role(axes) == "sequence" else slice(None)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """What the shape of an input or output has to be."""
+        counts = {"t": self.offsets[-1] + self.slack, "s": len(self.lengths)}
+        return shape(self.axes[name], {**self.sizes, **counts})
+
+    def call(self, *, gradients: bool = True, placement: Placement = "contiguous", **flags: Any) -> Call:
+        """The call of this sample; `placement` applies to the tensors along tokens and to their incoming gradients, and
+        "expanded" to the latter only."""
+        tokens = [n for n in self.inputs if role(self.axes[n]) == "token" and placement != "expanded"]
+        placed = tokens + [f"cotangent:{n}" for n in self.cotangents if gradients and role(self.axes[n]) == "token"]
+        return Call(
+            inputs=self.inputs,
+            cu_seqlens=self.cu_seqlens,
+            options=self.options,
+            outputs=tuple(self.outputs),
+            wrt=self.wrt if gradients else (),
+            cotangents=self.cotangents if gradients else {},
+            placement={} if placement == "contiguous" else dict.fromkeys(placed, placement),
+            **flags,
+        )
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the tensors that this call returns, in order."""
+        wants_state = bool(self.op.carry and self.options.get(self.op.carry[2]))
+        return [n for n, spec in self.op.outputs.items() if wants_state or not parse(spec).optional]
+
+    def select(self, order: Sequence[int]) -> "Sample":
+        """The pack that holds these sequences in this order, without slack."""
+
+        def pick(x: Tensor, axes: Axes) -> Tensor:
+            if role(axes) == "shared":
+                return x
+            return torch.cat([x[self.rows(j, axes)] for j in order]) if order else x[:0]
+
+        return self._map(pick, lengths=tuple(self.lengths[j] for j in order), slack=0)
+
+    def alone(self, j: int) -> "Sample":
+        return self.select([j])
+
+    def keep_only(self, j: int, others: "Sample | float", *, shared: bool = True) -> "Sample":
+        """Sequence j as it is; every other row, state, incoming gradient and the slack from `others`, or filled with a value."""
+
+        def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
+            if role(axes) == "shared":
+                return x
+            out = torch.full_like(x, y) if isinstance(y, int | float) else y.clone()
+            out[self.rows(j, axes)] = x[self.rows(j, axes)]
+            return out
+
+        return self._merge(others, replace)
+
+    def redraw_only(self, j: int, others: "Sample") -> "Sample":
+        """Sequence j from `others`, all else as it is."""
+
+        def replace(x: Tensor, y: Tensor, axes: Axes) -> Tensor:
+            if role(axes) == "shared":
+                return x
+            out = x.clone()
+            out[self.rows(j, axes)] = y[self.rows(j, axes)]
+            return out
+
+        return self._merge(others, replace)
+
+    def with_slack(self, value: float) -> "Sample":
+        """The slack rows of all tensors filled with a value."""
+        end = self.offsets[-1]
+
+        def fill(x: Tensor, axes: Axes) -> Tensor:
+            return torch.cat([x[:end], torch.full_like(x[end:], value)]) if role(axes) == "token" else x
+
+        return self._map(fill)
+
+    def after(self, last: Sequence[int], others: "Sample", *, inputs: bool) -> "Sample":
+        """Tokens behind position last[j] of each sequence j from `others`; with inputs=False only the incoming gradients
+        *up to* last[j] are taken from there."""
+        starts = self.offsets
+
+        def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
+            assert isinstance(y, Tensor)
+            if role(axes) != "token":
+                return x
+            out = x.clone()
+            for j, p in enumerate(last):
+                where = slice(starts[j] + p + 1, starts[j + 1]) if inputs else slice(starts[j], starts[j] + p + 1)
+                out[where] = y[where]
+            return out
+
+        if inputs:
+            merged = {n: replace(x, others.inputs[n], self.axes[n]) for n, x in self.inputs.items()}
+            return dataclasses.replace(self, inputs=merged)
+        merged = {n: replace(x, others.cotangents[n], self.axes[n]) for n, x in self.cotangents.items()}
+        return dataclasses.replace(self, cotangents=merged)
+
+    def piece(self, cuts: Sequence[tuple[int, int]]) -> "Sample":
+        """The pack of tokens [a, b) of each sequence; states and their incoming gradients are left to the caller."""
+        starts = self.offsets
+
+        def pick(x: Tensor, axes: Axes) -> Tensor:
+            if role(axes) != "token":
+                return x
+            return torch.cat([x[:0], *(x[starts[j] + a : starts[j] + b] for j, (a, b) in enumerate(cuts))])
+
+        return self._map(pick, lengths=tuple(b - a for a, b in cuts), slack=0)
+
+    def _map(self, f: Any, **changes: Any) -> "Sample":
+        return dataclasses.replace(
+            self,
+            inputs={n: f(x, self.axes[n]) for n, x in self.inputs.items()},
+            cotangents={n: f(x, self.axes[n]) for n, x in self.cotangents.items()},
+            **changes,
+        )
+
+    def _merge(self, others: "Sample | float", f: Any) -> "Sample":
+        def of(kind: str, name: str) -> Any:
+            return others if isinstance(others, int | float) else getattr(others, kind)[name]
+
+        return dataclasses.replace(
+            self,
+            inputs={n: f(x, of("inputs", n), self.axes[n]) for n, x in self.inputs.items()},
+            cotangents={n: f(x, of("cotangents", n), self.axes[n]) for n, x in self.cotangents.items()},
+        )
+
+
+def draw(op: Op, case: Case) -> Sample:
+    """Make the tensors of a case: everything follows from its seed, on any machine."""
+    options = dict(case.options)
+    choice = dict(case.axes)
+    sizes = {k: max(case.lengths, default=0) if v == "longest" else int(v) for k, v in case.sizes}
+    specs = {n: parse(spec) for n, spec in (*op.inputs.items(), *op.outputs.items())}
+    axes = {n: spec.alternatives[choice.get(n, 0)] for n, spec in specs.items()}
+    given = [n for n in op.inputs if not specs[n].optional or n in case.present]
+    empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, getattr(torch, case.index_dtype))
+    inputs = {n: _draw_input(op, case, n, axes[n], empty.shape(n), options) for n in given}
+    _cancel(inputs, axes, case)
+    outputs = dataclasses.replace(empty, inputs=inputs).outputs
+    cotangents = {n: _draw_cotangent(op, case, n, empty, axes[n]) for n in outputs}
+    return dataclasses.replace(empty, inputs=inputs, cotangents=cotangents)
+
+
+def dtype_of(op: Op, name: str, dtype: str) -> torch.dtype:
+    """The dtype of an input or output in a call whose tokens have `dtype`."""
+    token = DTYPES[dtype]
+    return token if name not in op.fixed or token == torch.float64 else torch.float32
+
+
+def _generator(case: Case, name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(zlib.crc32(f"{name}/{case.seed}".encode()))
+
+
+def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...], options: Mapping[str, Any]) -> Tensor:
+    g = _generator(case, name)
+    how, _, softplus = op.draws.get(name, "normal").partition("|")
+    if how == "decay":
+        x = -(0.1 + 0.9 * torch.rand(size, generator=g, dtype=torch.float64)) * _DECAY_SCALE.get(case.regime, 1.0)
+    elif how == "step":
+        x = _draw_step(size, g, hard=case.regime == "hard decay" and role(axes) == "token")
+        if softplus and options.get(softplus):
+            x = torch.expm1(x.clamp(min=1e-3)).log()
+    elif how == "unit":
+        x = 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1
+    else:
+        x = torch.randn(size, generator=g, dtype=torch.float64)
+        if case.regime == "wide" and name == next(iter(op.inputs)):
+            x = x * _wide(size, g, case.dtype)
+    return x.to(dtype_of(op, name, case.dtype))
+
+
+_DECAY_SCALE = {"long decay": 1e-3, "hard decay": 60.0}
+
+
+def _draw_step(size: tuple[int, ...], g: torch.Generator, *, hard: bool) -> Tensor:
+    """Time steps; under hard decay three in ten tokens nearly forget, the others nearly keep everything."""
+    step = 0.05 + 0.95 * torch.rand(size, generator=g, dtype=torch.float64)
+    forget = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
+    return torch.where(forget, step, step * 1e-3) if hard else step
+
+
+def _wide(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tensor:
+    """A factor per token from 1e-3 to 1e3 (1e-1 to 1e1 in float16, which ends at 65,504)."""
+    decades = 1.0 if dtype == "float16" else 3.0
+    per_token = torch.rand(size[:1] + (1,) * (len(size) - 1), generator=g, dtype=torch.float64)
+    return torch.pow(10.0, decades * (2 * per_token - 1))
+
+
+def _cancel(inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:
+    """In the cancelling regime every second token of the first input nearly undoes the one before it."""
+    if case.regime != "cancelling" or not inputs:
+        return
+    name = next(iter(inputs))
+    x = inputs[name].clone()
+    pairs = x.shape[0] // 2
+    if role(axes[name]) == "token" and pairs:
+        x[1 : 2 * pairs : 2] = -x[0 : 2 * pairs : 2] * (1 + 2**-6)
+    inputs[name] = x
+
+
+def _draw_cotangent(op: Op, case: Case, name: str, sample: Sample, axes: Axes) -> Tensor:
+    x = torch.randn(sample.shape(name), generator=_generator(case, f"cotangent {name}"), dtype=torch.float64)
+    if case.regime == "one-hot" and case.lengths:
+        j = one_hot_sequence(case)
+        only = torch.zeros_like(x)
+        only[sample.rows(j, axes)] = x[sample.rows(j, axes)]
+        x = only
+    return x.to(dtype_of(op, name, case.dtype))
+
+
+def one_hot_sequence(case: Case) -> int:
+    """The only sequence whose outputs have an incoming gradient in the one-hot regime."""
+    filled = [j for j, n in enumerate(case.lengths) if n] or [0]
+    return filled[case.seed % len(filled)]
+
+
+def total(parts: Iterable[Tensor]) -> Tensor:
+    """Sum in float64, for shared gradients of sequences run one by one."""
+    return torch.stack([p.double() for p in parts]).sum(0)

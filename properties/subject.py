@@ -1,0 +1,170 @@
+"""The kernel under test as the properties see it: run a sample, ask the oracle, compare what belongs to each sequence."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.axes import role
+from packproof.properties.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.call import KernelFault, Result, Runner
+from packproof.properties.case import Case
+from packproof.properties.op import Op
+from packproof.properties.oracle import Expected, expected, gradient
+from packproof.properties.promises import Promises
+from packproof.properties.sample import Sample, draw, dtype_of
+from packproof.properties.violation import Frame, Violation, identical, within
+
+Tensors = Mapping[str, Tensor]
+_REMEMBERED = 256
+
+
+class Subject:
+    """A kernel behind a runner, with its op and promises.
+
+    Results of plain runs and the oracle's answers are remembered, since several properties ask for the same ones.
+    """
+
+    def __init__(self, op: Op, runner: Runner, promises: Promises, *, gradients: bool = True) -> None:
+        self.op = op
+        self.runner = runner
+        self.promises = promises
+        self.gradients = gradients
+        self.interpreted = False
+        self._results: OrderedDict[Any, Tensors] = OrderedDict()
+        self._expected: OrderedDict[Any, Expected] = OrderedDict()
+
+    def sample(self, case: Case) -> Sample:
+        return draw(self.op, case)
+
+    def run(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> Tensors:
+        """Outputs and gradients by name. Raises KernelFault, also for a wrong shape or dtype, and Refused."""
+        return self.results(sample, gradients=gradients, **flags)[0]
+
+    def results(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> tuple[Tensors, Result]:
+        """As `run`, with the whole result."""
+        with_gradients = self.gradients if gradients is None else gradients
+        result = self.runner.run(sample.call(gradients=with_gradients, **flags))
+        self.interpreted |= result.interpreted
+        return self._judge_form(sample, result, with_gradients), result
+
+    def remembered(self, sample: Sample) -> Tensors:
+        """As `run` for a plain call, which is made once."""
+        return _remember(self._results, _digest(sample), lambda: self.run(sample))
+
+    def expect(self, sample: Sample) -> Expected:
+        key = (_digest(sample), self.gradients)
+        return _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
+
+    def forget(self) -> None:
+        self._results.clear()
+        self._expected.clear()
+
+    def _judge_form(self, sample: Sample, result: Result, gradients: bool) -> Tensors:
+        tokens = str(sample.inputs[next(iter(self.op.inputs))].dtype).removeprefix("torch.")
+        found: dict[str, Tensor] = {}
+        for name in sample.outputs:
+            y, want = result.outputs[name], dtype_of(self.op, name, tokens)
+            axes = " ".join(sample.axes[name])
+            if tuple(y.shape) != sample.shape(name):
+                raise KernelFault(
+                    "malformed", f"{name} has shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes})"
+                )
+            if y.dtype != want:
+                raise KernelFault("malformed", f"{name} is {_plain(y.dtype)}, expected {_plain(want)}")
+            found[name] = y
+        for name in sample.wrt if gradients else ():
+            g = result.gradients.get(name)
+            found[gradient(name)] = torch.zeros_like(sample.inputs[name]) if g is None else g
+        return found
+
+    def detached(self, result: Result, sample: Sample) -> list[str]:
+        """Inputs that autograd did not reach from the outputs."""
+        return [name for name in sample.wrt if name not in result.gradients]
+
+    def frame(self, name: str, sample: Sample) -> Frame:
+        return Frame(sample.axes[name.removeprefix("gradient of ")], sample.offsets)
+
+    def shared(self, name: str, sample: Sample) -> bool:
+        return role(self.frame(name, sample).axes) == "shared"
+
+    def agree(
+        self,
+        name: str,
+        got: Tensor,
+        want: Tensor,
+        sample: Sample,
+        *,
+        start: int = 0,
+        exact: bool | None = None,
+        against: tuple[Sample, int] | None = None,
+        **said: str,
+    ) -> Iterator[Violation]:
+        """Two runs of the kernel that must agree on some rows of a tensor, the first of which is row `start` of the sample.
+
+        Bit for bit where `exact` (where None: if the kernel promises that an element cannot depend on the pack), else each
+        within its budget. `against` is the sample of the other run and the row where the same rows begin there, if it is
+        another one. A shared gradient is always compared within the budget, since the order of a sum over the pack may
+        change with the pack.
+        """
+        frame = self.frame(name, sample)
+        bitwise = self.promises.independent if exact is None else exact
+        if bitwise and not self.shared(name, sample):
+            yield from identical(name, got, want, frame, start=start, **said)
+            return
+        allowed = self.budget(name, sample, pieces=0)[slice(start, start + len(got))]
+        if against is None or not self.pack_decides:
+            both = allowed * 2
+        else:
+            there, row = against
+            both = allowed + self.budget(name, there, pieces=0)[slice(row, row + len(got))]
+        yield from within(name, got, want, both, frame, start=start, **said)
+
+    @property
+    def pack_decides(self) -> bool:
+        """Whether an element's budget depends on the rest of the pack: chunks of the pack share their cumulative sums."""
+        return self.promises.cumsum and not self.promises.independent
+
+    def budget(self, name: str, sample: Sample, *, pieces: int) -> Budget:
+        """The budget of a tensor in a comparison of two runs.
+
+        To that of a comparison with the reference comes, for a shared gradient, the rounding of summands that were stored
+        one by one; and for each of `pieces` hand-overs the rounding of a state, or of its gradient, to the dtype that it is
+        stored in: it reaches an element with the weight of the state's terms in it, which B bounds.
+        """
+        answer = self.expect(sample)
+        allowed, absolute = answer.budgets[name], answer.absolute[name]
+        stored = allowed.stored
+        if self.shared(name, sample):
+            stored = stored + UNIT_ROUNDOFF[sample.inputs[name.removeprefix("gradient of ")].dtype] * absolute
+        if pieces:
+            assert self.op.carry is not None
+            stored = stored + pieces * UNIT_ROUNDOFF[sample.inputs[self.op.carry[0]].dtype] * absolute
+        return Budget(stored, allowed.operands, allowed.accumulation)
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _digest(sample: Sample) -> str:
+    h = hashlib.blake2b(
+        repr((sample.lengths, sample.slack, sorted(sample.options.items()), sample.index_dtype)).encode()
+    )
+    for kind in (sample.inputs, sample.cotangents):
+        for name, x in kind.items():
+            h.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+            h.update(x.contiguous().view(torch.uint8).numpy().tobytes() if x.numel() else b"")
+    return h.hexdigest()
+
+
+def _remember(store: OrderedDict[Any, Any], key: Any, make: Any) -> Any:
+    if key not in store:
+        store[key] = make()
+        while len(store) > _REMEMBERED:
+            store.popitem(last=False)
+    store.move_to_end(key)
+    return store[key]

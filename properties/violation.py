@@ -1,0 +1,114 @@
+"""What a property found: one wrong element, where it is, and by how much it is wrong."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.axes import Axes, role
+from packproof.properties.budget import Budget, same_bits, score
+
+
+@dataclass(frozen=True)
+class Violation:
+    """The worst element of one tensor, or a fault of the kernel.
+
+    tensor: output name or "gradient of <input>", "" for a fault. sequence, position: where a token or state belongs, -1 where
+    that has no meaning. index: of the element in its tensor. other: what `wanted` is ("reference", "alone", ...).
+    excess: error as a multiple of the budget, or None where bits were compared. term: the budget's dominant term there.
+    text: what to say instead of numbers, for faults. note: what was done to the pack.
+    """
+
+    tensor: str = ""
+    sequence: int = -1
+    position: int = -1
+    index: tuple[int, ...] = ()
+    got: float = 0.0
+    wanted: float = 0.0
+    other: str = "reference"
+    excess: float | None = None
+    term: str = ""
+    text: str = ""
+    note: str = ""
+
+    def lines(self) -> list[str]:
+        """For a person: the place, the values, and how far off they are."""
+        if self.text:
+            return [*self.text.splitlines(), *([self.note] if self.note else [])]
+        far = "bits differ" if self.excess is None else f"{_number(self.excess)} x the budget ({self.term})"
+        values = f"got {_number(self.got)}, {self.other} {_number(self.wanted)}"
+        return [f"{self.place}: {values}; {far}", *([self.note] if self.note else [])]
+
+    @property
+    def place(self) -> str:
+        element = f", element {list(self.index)}" if self.index else ""
+        if self.sequence < 0:
+            return f"slack row {self.position}{element}" if self.position >= 0 else f"shared{element}"
+        return f"sequence {self.sequence}" + (f", token {self.position}" if self.position >= 0 else "") + element
+
+
+def _number(x: float) -> str:
+    return f"{x:.4g}"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How the rows of a tensor belong to sequences."""
+
+    axes: Axes
+    offsets: list[int]
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Sequence and position of a leading index; (-1, k) for the k-th slack row."""
+        if role(self.axes) == "sequence":
+            return row, -1
+        if role(self.axes) == "shared":
+            return -1, -1
+        for j in range(len(self.offsets) - 1):
+            if self.offsets[j] <= row < self.offsets[j + 1]:
+                return j, row - self.offsets[j]
+        return -1, row - self.offsets[-1]
+
+
+def within(
+    name: str, got: Tensor, want: Tensor, allowed: Budget, frame: Frame, *, start: int = 0, other: str = "reference", note: str = ""
+) -> Iterator[Violation]:  # fmt: skip
+    """A violation at the worst element if any is outside its budget. `start` is the row of the pack where `got` begins."""
+    if got.numel() == 0:
+        return
+    ratio = score(got, want.double(), allowed.total)
+    index = _argmax(ratio)
+    if ratio[index] <= 1:
+        return
+    term, value = allowed.dominant(index)
+    excess = float(ratio[index])
+    yield _at(
+        name, got, want, frame, index, start, excess=excess, term=f"{term} {_number(value)}", other=other, note=note
+    )
+
+
+def identical(
+    name: str, got: Tensor, want: Tensor, frame: Frame, *, start: int = 0, other: str = "reference", note: str = ""
+) -> Iterator[Violation]:  # fmt: skip
+    """A violation at the element that differs most if any has other bits. `start` as in `within`."""
+    if got.numel() == 0:
+        return
+    differs = ~same_bits(got, want)
+    if bool(differs.any()):
+        distance = (got.double() - want.double()).abs().nan_to_num(nan=float("inf"))
+        index = _argmax(torch.where(differs, distance, -1.0))
+        yield _at(name, got, want, frame, index, start, excess=None, term="", other=other, note=note)
+
+
+def _argmax(x: Tensor) -> tuple[int, ...]:
+    return tuple(int(i) for i in torch.unravel_index(x.reshape(-1).argmax(), x.shape))
+
+
+def _at(
+    name: str, got: Tensor, want: Tensor, frame: Frame, index: tuple[int, ...], start: int, **said: Any
+) -> Violation:
+    sequence, position = frame.locate(index[0] + start)
+    inner = index if role(frame.axes) == "shared" else index[1:]
+    return Violation(name, sequence, position, inner, float(got[index]), float(want[index]), **said)
