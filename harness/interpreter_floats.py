@@ -18,6 +18,7 @@ Builder = shipped.InterpreterBuilder
 Handle = shipped.TensorHandle
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+_FLOAT8 = "float8 is not modelled by Triton's interpreter: check this kernel on a GPU"
 _COMPARISONS = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
 
 
@@ -31,11 +32,6 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     bits = _bits(values)
     nearest = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint16(0x7FC0), nearest.astype(np.uint16))
-
-
-def _toward_zero_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    cut = (_bits(values) >> np.uint32(16)).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), cut)
 
 
 def float32_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -88,14 +84,6 @@ def _binary(original: Callable[..., Any]) -> Callable[..., Any]:
     return binary_op
 
 
-def _unary(original: Callable[..., Any]) -> Callable[..., Any]:
-    def unary_op(self: Any, arg: Any, op: Any) -> Any:
-        result = original(self, widen(arg), op)
-        return narrow(result) if is_bfloat16(arg) else result
-
-    return unary_op
-
-
 def _cast(original: Callable[..., Any]) -> Callable[..., Any]:
     def cast_impl(self: Any, src: Any, dst_type: Any) -> Any:
         target = dst_type.scalar
@@ -109,16 +97,11 @@ def _cast(original: Callable[..., Any]) -> Callable[..., Any]:
     return cast_impl
 
 
-def _cast_with_rounding(original: Callable[..., Any]) -> Callable[..., Any]:
+def _convert(original: Callable[..., Any]) -> Callable[..., Any]:
     def create_fp_to_fp(self: Any, src: Any, dst_type: Any, rounding: Any) -> Any:
-        target = dst_type.scalar
-        if target.is_fp8() or src.dtype.scalar.is_fp8():
-            raise NotImplementedError("float8 is not modelled by Triton's interpreter: check this kernel on a GPU")
-        if rounding != shipped._ir.ROUNDING_MODE.RTZ:
-            return self.cast_impl(src, dst_type)
-        if target == tl.bfloat16:
-            return Handle(_toward_zero_to_bfloat16(src.data.astype(np.float32)), tl.bfloat16)
-        return original(self, widen(src), dst_type, rounding)
+        if dst_type.scalar.is_fp8() or src.dtype.scalar.is_fp8():
+            raise NotImplementedError(_FLOAT8)
+        return original(self, src, dst_type, rounding)
 
     return create_fp_to_fp
 
@@ -139,7 +122,7 @@ def _dot(original: Callable[..., Any]) -> Callable[..., Any]:
     def create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, *rest: Any) -> Any:
         kind = a.dtype.scalar
         if kind.is_fp8():
-            raise NotImplementedError("float8 is not modelled by Triton's interpreter: check this kernel on a GPU")
+            raise NotImplementedError(_FLOAT8)
         if kind == tl.float32 and input_precision == shipped._ir.INPUT_PRECISION.TF32:
             a, b = (Handle(float32_to_tf32(operand.data), tl.float32) for operand in (a, b))
         if kind in (tl.bfloat16, tl.float16):  # products in float32, as in tensor cores
@@ -152,9 +135,8 @@ def _dot(original: Callable[..., Any]) -> Callable[..., Any]:
 
 _REPAIRS: dict[str, Make] = {
     "binary_op": _binary,
-    "unary_op": _unary,
     "cast_impl": _cast,
-    "create_fp_to_fp": _cast_with_rounding,
+    "create_fp_to_fp": _convert,
     "create_fma": _fused_multiply_add,
     "create_dot": _dot,
 }

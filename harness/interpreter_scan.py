@@ -30,8 +30,6 @@ def repair() -> None:
     replace(shipped.ReduceOps, "generic_reduce", lambda original: _reduce)
     replace(shipped.ReduceOps, "sum", _sum)
     replace(shipped.ReduceOps, "min_max", _min_max)
-    for name in ("cumsum", "cumprod"):
-        replace(shipped.ScanOps, name, _cumulative)
 
 
 def _block(data: Array, dtype: Any) -> Any:
@@ -99,12 +97,3 @@ def _min_max(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, operand, val_reduce_op, idx_reduce_op)
 
     return min_max
-
-
-def _cumulative(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cumulative(self: Any, operand: Any) -> Any:
-        if operand.dtype.scalar == tl.bfloat16:
-            return self.generic_scan((operand,))
-        return original(self, operand)
-
-    return cumulative

@@ -15,7 +15,7 @@ from packproof.properties.call import KernelFault
 
 
 @triton.jit
-def _arithmetic_kernel(a, b, sums, products, quotients, fused, less, largest, N: tl.constexpr):
+def _arithmetic_kernel(a, b, sums, products, quotients, fused, less, largest, least, N: tl.constexpr):
     i = tl.arange(0, N)
     x = tl.load(a + i)
     y = tl.load(b + i)
@@ -25,12 +25,21 @@ def _arithmetic_kernel(a, b, sums, products, quotients, fused, less, largest, N:
     tl.store(fused + i, tl.fma(x, y, x))
     tl.store(less + i, (x < y).to(tl.float32))
     tl.store(largest + i, tl.maximum(x, y).to(products.dtype.element_ty))
+    tl.store(least + i, tl.minimum(x, y).to(products.dtype.element_ty))
 
 
 @triton.jit
 def _cast_kernel(x, y, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(y + i, tl.load(x + i).to(y.dtype.element_ty))
+
+
+@triton.jit
+def _rounding_kernel(x, nearest, toward_zero, N: tl.constexpr):
+    i = tl.arange(0, N)
+    value = tl.load(x + i)
+    tl.store(nearest + i, value.to(tl.bfloat16, fp_downcast_rounding="rtne"))
+    tl.store(toward_zero + i, value.to(tl.bfloat16, fp_downcast_rounding="rtz"))
 
 
 @triton.jit
@@ -87,6 +96,11 @@ def _libdevice_kernel(x, y, N: tl.constexpr):
 
 
 @triton.jit
+def _absent_kernel(x, y, given):
+    tl.store(y, tl.load(x, mask=given > 0, other=0))
+
+
+@triton.jit
 def _past_the_end_kernel(x, y, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(y + i, tl.load(x + i + 1))
@@ -123,9 +137,9 @@ def _differences(pairs: dict[str, tuple[Tensor, Tensor, float]]) -> list[str]:
 def _arithmetic(dtype: torch.dtype) -> list[str]:
     a, b = _normal(64).to(dtype), _normal(64, seed=1).to(dtype)
     b[0] = torch.nan
-    sums, products, quotients, fused, largest = (torch.empty_like(a) for _ in range(5))
+    sums, products, quotients, fused, largest, least = (torch.empty_like(a) for _ in range(6))
     less = torch.empty(64)
-    _arithmetic_kernel[(1,)](a, b, sums, products, quotients, fused, less, largest, N=64)
+    _arithmetic_kernel[(1,)](a, b, sums, products, quotients, fused, less, largest, least, N=64)
     finite = slice(1, None)
     half_ulp = torch.finfo(dtype).eps / 2
     return _differences(
@@ -136,6 +150,7 @@ def _arithmetic(dtype: torch.dtype) -> list[str]:
             "tl.fma": (fused[finite], (a.double() * b.double() + a.double())[finite], half_ulp),
             "x < y": (less, (a < b).float(), 0),
             "tl.maximum with a NaN": (largest, torch.fmax(a, b), 0),
+            "tl.minimum with a NaN": (least, torch.fmin(a, b), 0),
         }
     )
 
@@ -151,8 +166,17 @@ def _casts() -> list[str]:
             y = torch.empty(1024, dtype=target)
             _cast_kernel[(1,)](x, y, N=1024)
             wanted = x.float().to(target) if target == torch.bfloat16 else x.to(target)
-            pairs[f"{source} to {target}"] = ((y != wanted).sum()[None] + 1.0, torch.ones(1), 0.0)
+            pairs[f"{source} to {target}"] = _same(y, wanted)
+    x, nearest, cut = _normal(1024), torch.empty(1024, dtype=torch.bfloat16), torch.empty(1024, dtype=torch.bfloat16)
+    _rounding_kernel[(1,)](x, nearest, cut, N=1024)
+    pairs["float32 to bfloat16, rtne"] = _same(nearest, x.bfloat16())
+    pairs["float32 to bfloat16, rtz"] = _same(cut.float(), (x.view(torch.int32) & -0x10000).view(torch.float32))
     return _differences(pairs)
+
+
+def _same(got: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, float]:
+    """A pair that differs by the number of elements that differ."""
+    return (got != wanted).sum()[None] + 1.0, torch.ones(1), 0.0
 
 
 def _sums(dtype: torch.dtype) -> list[str]:
@@ -215,6 +239,7 @@ def _recurrence(a: Tensor, b: Tensor, flag: Tensor) -> Tensor:
 
 def _autotuned() -> list[str]:
     x, y = _normal(20), torch.empty(1)
+    _tuned_kernel.cache.clear()
     _tuned_kernel[(1,)](x, y, 20)
     return _differences({"an autotuned loop over a runtime value": (y, x.double().sum()[None], 1e-6)})
 
@@ -226,11 +251,14 @@ def _libdevice() -> list[str]:
 
 
 def _sanitizer() -> list[str]:
+    absent = torch.empty(1)
+    with Sanitizer():
+        _absent_kernel[(1,)](_normal(1), absent, 0)
     try:
         with Sanitizer():
             _past_the_end_kernel[(1,)](_normal(16), torch.empty(16), N=16)
     except KernelFault:
-        return []
+        return _differences({"a masked scalar load with other=0": (absent + 1, torch.ones(1), 0)})
     return ["a read past the end went unnoticed"]
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -13,6 +12,7 @@ Indices = NDArray[np.int64]
 Lanes = NDArray[np.bool_]
 
 NOBODY, MANY = -1, -2
+_FAR = 2**30  # bytes
 
 
 class Region:
@@ -26,9 +26,11 @@ class Region:
         self.end = self.start + span * self.itemsize
         self._flat: Indices | None = None  # element -> position in the flattened tensor, -1 in gaps; None: all dense
         if not tensor.is_contiguous():
-            flat = torch.full((span,), -1)
-            flat.as_strided(tensor.shape, tensor.stride()).copy_(torch.arange(tensor.numel()).reshape(tensor.shape))
-            self._flat = flat.numpy()
+            elements = np.zeros(1, dtype=np.int64)
+            for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+                elements = (elements[:, None] + np.arange(size) * stride).reshape(-1)
+            self._flat = np.full(span, -1)
+            self._flat[elements] = np.arange(tensor.numel())
 
     def positions(self, addresses: Indices) -> Indices:
         """The position in the flattened tensor of the element at each address, -1 where there is none."""
@@ -83,6 +85,10 @@ class Segment:
         return next(region for region in self.regions if region.positions(np.array([address]))[0] >= 0)
 
 
+def _elements(count: int) -> str:
+    return "1 element" if count == 1 else f"{count} elements"
+
+
 class MemoryMap:
     """The tensors of one launch by argument name; tensors without elements own no address."""
 
@@ -125,13 +131,16 @@ class MemoryMap:
         ends = np.array([segment.end for segment in self.segments] + [0])
         return np.where(addresses < ends[slots], slots, -1)
 
-    def describe_outside(self, address: int, itemsize: int) -> str:
+    def describe_outside(self, address: int) -> str:
         """Where an address lies that belongs to no tensor, for a person."""
         if not self.regions:
             return "memory although no tensor with elements was passed"
         near = min(self.regions, key=lambda r: max(r.start - address, address - r.end, 0))
-        if address < near.start:
-            return f"{-(-(near.start - address) // near.itemsize)} elements before the start of {near}"
-        if address >= near.end:
-            return f"{1 + (address - near.end) // near.itemsize} elements past the end of {near}"
+        before, past = near.start - address, address - near.end
+        if max(before, past) > _FAR:
+            return f"address {address:#x}, far from every tensor passed"
+        if before > 0:
+            return f"{_elements(-(-before // near.itemsize))} before the start of {near}"
+        if past >= 0:
+            return f"{_elements(1 + past // near.itemsize)} past the end of {near}"
         return f"between the elements of {near} with strides {tuple(near.tensor.stride())}"

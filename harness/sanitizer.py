@@ -188,7 +188,7 @@ class _Launch:
         return program // (ny * nz), program // nz % ny, program % nz
 
     def load(self, addresses: Indices, itemsize: int) -> None:
-        for segment, lanes in self._split(addresses, "reads", itemsize):
+        for segment, lanes in self._split(addresses, "reads"):
             cells = segment.cells(addresses[lanes], itemsize)
             self._check_writers(segment, cells, addresses[lanes], "reads", atomics_too=True)
             previous, when = segment.reader[cells], segment.read_at[cells]
@@ -198,9 +198,9 @@ class _Launch:
 
     def store(self, addresses: Indices, values: NDArray[Any], itemsize: int) -> None:
         self._check_lanes(addresses, values, itemsize)
-        for segment, lanes in self._split(addresses, "writes", itemsize):
+        for segment, lanes in self._split(addresses, "writes"):
             touched = addresses[lanes]
-            self._check_read_only(segment, touched)
+            self._check_read_only(touched)
             cells = segment.cells(touched, itemsize)
             changes = lanes.copy()
             changes[lanes] = _memory(touched, itemsize) != _bits(values[lanes], itemsize)
@@ -210,9 +210,9 @@ class _Launch:
             self._mark_written(segment, cells, atomic=False)
 
     def atomic(self, addresses: Indices, itemsize: int, semantics: Any) -> None:
-        for segment, lanes in self._split(addresses, "changes", itemsize):
+        for segment, lanes in self._split(addresses, "changes"):
             touched = addresses[lanes]
-            self._check_read_only(segment, touched)
+            self._check_read_only(touched)
             cells = segment.cells(touched, itemsize)
             self._check_writers(segment, cells, touched, "changes atomically", atomics_too=False)
             self._check_readers(segment, cells, touched)
@@ -226,12 +226,12 @@ class _Launch:
             address = int(addresses[np.asarray(poisoned)][0])
             self._fail(f"reads {self._element(address)}, which nobody has written")
 
-    def _split(self, addresses: Indices, verb: str, itemsize: int) -> Iterable[tuple[Segment, Lanes]]:
+    def _split(self, addresses: Indices, verb: str) -> Iterable[tuple[Segment, Lanes]]:
         if not addresses.size:
             return
         for segment, lanes in self.memory.split(addresses):
             if segment is None:
-                where = self.memory.describe_outside(int(addresses[lanes][0]), itemsize)
+                where = self.memory.describe_outside(int(addresses[lanes][0]))
                 self._fail(f"{verb} {where} ({int(lanes.sum())} of {addresses.size} active lanes are out of bounds)")
             else:
                 yield segment, lanes
@@ -246,7 +246,7 @@ class _Launch:
                 address = int(addresses[order][1:][clash][0])
                 self._fail(f"stores different values from two lanes of one store to {self._element(address)}")
 
-    def _check_read_only(self, segment: Segment, addresses: Indices) -> None:
+    def _check_read_only(self, addresses: Indices) -> None:
         for region in self.read_only:
             hit = region.positions(addresses) >= 0
             if hit.any():
