@@ -104,10 +104,9 @@ def test_what_a_kernel_prints_stays_with_it(make_call: Make, rogue: Rogue, capfd
 
 def test_a_kernel_that_ends_its_parent_does_not_end_the_run(make_call: Make, rogue: Rogue) -> None:
     with Worker(rogue("kills_its_parent")) as worker:
-        for _ in range(3):  # its own end follows at once: the answer may still come through, or not
-            with suppress(KernelFault):
-                worker.run(make_call(2))
-            time.sleep(0.1)
+        with suppress(KernelFault):  # its own end follows at once: the answer may still come through, or not
+            worker.run(make_call(2))
+        time.sleep(0.1)
     with Worker(rogue("good")) as worker:
         worker.run(make_call(2))
 
@@ -294,14 +293,14 @@ def test_a_closure_cannot_run_in_a_fork_after_autograd_beside_a_gpu() -> None:
     [
         ("indexes_out_of_bounds", "crashed", "CUDA error: device-side assert triggered"),
         ("writes_one_too_many", "memory", r"^wrote past the end of a torch.empty_like of shape \(3, 4\)"),
-        ("hang_on_one_token", "hung", "gave no answer within 20 s"),
+        ("hang_on_one_token", "hung", "gave no answer within 5 s"),
         ("returns_meta", "malformed", "returned y on meta, expected cuda:0"),
         ("raises", "raised", "ValueError: only even"),
     ],
 )
 def test_rogues_are_convicted_on_a_gpu(make_call: Make, rogue: Rogue, name: str, kind: str, words: str) -> None:
     lengths = (1,) if name == "hang_on_one_token" else (2, 0, 1)
-    with Worker(rogue(name), "cuda", time_limit=20) as worker:
+    with Worker(rogue(name), "cuda", time_limit=5, warmup_limit=5 if lengths == (1,) else 60) as worker:
         for _ in range(2):
             with pytest.raises(KernelFault, match=words) as fault:
                 worker.run(make_call(*lengths, guard=True))
