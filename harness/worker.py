@@ -9,7 +9,7 @@ from packproof.harness.child import Child, ZygoteLostError
 from packproof.harness.location import Location
 from packproof.harness.wire import WireError, answer_of, call_frame
 from packproof.harness.zygote_client import ZygoteClient, discard, forked, import_path, shared
-from packproof.properties.call import Call, KernelFault, Result
+from packproof.properties.call import Call, KernelFault, Refused, Result
 from packproof.refs.errors import UsageError
 
 _IMPORT_LIMIT = 120.0
@@ -73,6 +73,9 @@ class Worker:
                 raise
             self.open()  # an earlier kernel has ended it
             return
+        except BaseException:
+            self.restart()
+            raise
         zygote.proven = True
         if hello.kind != "ready":
             self.restart()
@@ -103,6 +106,11 @@ class Worker:
         except ZygoteLostError as error:
             self._forget_zygote()
             raise KernelFault("crashed", "ended the process that had started it") from error
+        except Refused:
+            raise
+        except BaseException:  # Ctrl-C: the answer would still come, to the next call
+            self.restart()
+            raise
 
     def restart(self) -> None:
         """Drop the process, with all that the kernel remembers in it: the next call runs in a fresh one."""

@@ -82,6 +82,22 @@ def test_a_hang_ends_at_the_time_limit(make_call: Make, rogue: Rogue) -> None:
         worker.run(make_call(2))
 
 
+def test_an_interrupted_call_leaves_nothing_behind(make_call: Make, rogue: Rogue) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    with Worker(rogue("slow_at_first"), time_limit=20) as worker:
+        worker.open()
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                worker.run(make_call(2))
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert worker.run(make_call(3)).outputs["y"].shape == (3, 4)
+
+
 def test_the_first_call_may_take_longer(make_call: Make, rogue: Rogue) -> None:
     with Worker(rogue("slow_at_first"), time_limit=0.3, warmup_limit=20) as worker:
         worker.run(make_call(2))
