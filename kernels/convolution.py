@@ -23,7 +23,6 @@ from torch import Tensor
 from packproof.kernels.launch import (
     POINTERS,
     alignments,
-    interpreted,
     on_host,
     require_device,
     rows,
@@ -249,11 +248,10 @@ def _causal_conv1d_bwd_states_kernel(
 
 def _launch(kernel: Any, n_rows: int, n_channels: int, *arguments: Any, rows_in_block: int = _BLOCK_T) -> None:
     """Run a kernel over all blocks of rows and channels."""
-    block_d = 16 if interpreted(kernel) else _BLOCK_D  # tests are small, and want more than one block of channels
-    blocks = triton.cdiv(n_rows, rows_in_block) * triton.cdiv(n_channels, block_d)
+    blocks = triton.cdiv(n_rows, rows_in_block) * triton.cdiv(n_channels, _BLOCK_D)
     if blocks:
         with torch.cuda.device_of(arguments[0]):
-            kernel[(blocks,)](*arguments, _BLOCK_T, block_d, num_warps=_NUM_WARPS)
+            kernel[(blocks,)](*arguments, _BLOCK_T, _BLOCK_D, num_warps=_NUM_WARPS)
 
 
 def _bind(

@@ -18,8 +18,8 @@ from packproof.refs.errors import ArgumentError
 PROMISES = {"grid": "token", "chunk": 32, "compute": "fp32", "deterministic": True, "isolated": True}
 
 _OP = "rope"
-_TILE = {"HEADS": 8, "BLOCK_T": 32, "BLOCK_R": 64}
-_TILE_INTERPRETED = {"HEADS": 2, "BLOCK_T": 32, "BLOCK_R": 8}  # tests are small, and want more than one block
+_TILE = {"HEADS": 8, "BLOCK_T": 32, "BLOCK_R": 32}
+_TILE_INTERPRETED = {"HEADS": 2, "BLOCK_T": 32, "BLOCK_R": 4}  # tests are small, and want more than one block
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
@@ -69,7 +69,7 @@ def _rope_kernel(
         b = a + 1 if INTERLEAVED else a + R
         inside = (pair < R)[None, :]
         head, turned = source, target
-        for _ in range(first, last):
+        for _h in range(first, last):
             x1 = widen(tl.load(head + a, mask=alive & inside, other=0.0))
             x2 = widen(tl.load(head + b, mask=alive & inside, other=0.0))
             y1 = tl.where(alive, x1 * c - x2 * s, 0.0).to(y.dtype.element_ty)
@@ -81,7 +81,7 @@ def _rope_kernel(
     for block in range(2 * R, K, BLOCK_R):
         column = (block + tl.arange(0, BLOCK_R))[None, :]
         head, copied = source, target
-        for _ in range(first, last):
+        for _h in range(first, last):
             value = tl.load(head + column, mask=alive & (column < K), other=0.0)
             tl.store(copied + column, value, mask=stored & (column < K))
             head += head_stride
