@@ -41,6 +41,7 @@ class Compiled(TypedDict):
     """What came of one variant on one target.
 
     failure: why it cannot be used, in one line; "" if it can. detail: the compiler's own words, where it has some.
+    skipped: why this installation of Triton cannot compile for the target at all; "" if it can.
     registers: per thread. spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
     atomics: the kinds of `tl.atomic_*` found. Counts are None where compilation did not get that far.
     """
@@ -50,6 +51,7 @@ class Compiled(TypedDict):
     seconds: float
     failure: str
     detail: str
+    skipped: str
     registers: int | None
     spills: int | None
     shared: int | None
@@ -101,8 +103,12 @@ def _main() -> int:
     os.dup2(2, 1)  # what compilers and kernels print must not mix with the results
     try:
         variants = Location.parse(spec).load()()
-        _warm(wanted.targets)
-        for result in _compile_all([(v, t) for v in variants for t in wanted.targets], wanted.limit, wanted.jobs):
+        unable = _prepare(wanted.targets)
+        for variant, target in ((v, t) for v in variants for t in unable):
+            skipped = _result(variant, target) | {"skipped": unable[target]}
+            print(json.dumps(skipped), file=results, flush=True)
+        work = [(v, t) for v in variants for t in wanted.targets if t not in unable]
+        for result in _compile_all(work, wanted.limit, wanted.jobs):
             print(json.dumps(result), file=results, flush=True)
     except UsageError as error:
         print(error, file=sys.stderr)
@@ -110,14 +116,22 @@ def _main() -> int:
     return 0
 
 
-def _warm(targets: Sequence[str]) -> None:
-    """Compute here what is costly and the same for all: digests of Triton and versions of its tools (0.8 s)."""
+def _prepare(targets: Sequence[str]) -> dict[str, str]:
+    """Compute what is costly and the same for all children: digests of Triton and versions of its tools (0.8 s).
+
+    Returns the targets that this Triton has no tools for, with the reason.
+    """
     from triton.compiler import compiler  # noqa: PLC0415
     from triton.runtime import cache  # noqa: PLC0415
 
     (getattr(compiler, "triton_key", None) or cache.triton_key)()
+    unable = {}
     for target in targets:
-        compiler.make_backend(_gpu(target)).hash()
+        try:
+            compiler.make_backend(_gpu(target)).hash()
+        except Exception as error:  # Triton raises a bare Exception where a linker is missing
+            unable[target] = str(error)
+    return unable
 
 
 def _compile_all(work: list[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
@@ -185,6 +199,7 @@ def _result(variant: Variant, target: str) -> Compiled:
         seconds=0.0,
         failure="",
         detail="",
+        skipped="",
         registers=None,
         spills=None,
         shared=None,

@@ -1,0 +1,67 @@
+"""Triton kernels that a GPU could not run well, or not at all, as variants for the compile tier."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import os
+
+import triton
+import triton.language as tl
+
+from packproof.kernels.variant import Variant
+
+
+@triton.jit
+def _dot_kernel(a, b, c, K: tl.constexpr, B: tl.constexpr):
+    i, k = tl.arange(0, B), tl.arange(0, K)
+    left, right = tl.load(a + i[:, None] * K + k[None, :]), tl.load(b + k[:, None] + i[None, :] * K)
+    tl.store(c + i[:, None] * B + i[None, :], tl.dot(left, right, input_precision="ieee"))
+
+
+@triton.jit
+def _carried_kernel(x, y, B: tl.constexpr):
+    total = 0
+    for i in range(4):
+        total += tl.load(x + i * B + tl.arange(0, B))
+    tl.store(y + tl.arange(0, B), total)
+
+
+@triton.jit
+def _sum_kernel(x, y, B: tl.constexpr):
+    tl.atomic_add(y, tl.sum(tl.load(x + tl.arange(0, B))))
+
+
+def _dot(name: str, dtype: str, k: int, block: int) -> Variant:
+    signature = {"a": f"*{dtype}", "b": f"*{dtype}", "c": "*fp32", "K": "constexpr", "B": "constexpr"}
+    return Variant(name, _dot_kernel, signature, {"K": k, "B": block}, divisible=("a", "b", "c"))
+
+
+def _line(name: str, kernel: object) -> Variant:
+    return Variant(name, kernel, {"x": "*fp32", "y": "*fp32", "B": "constexpr"}, {"B": 16})
+
+
+def good() -> list[Variant]:
+    return [_dot("dot", "bf16", 64, 64), _line("sum", _sum_kernel)]
+
+
+def bad() -> list[Variant]:
+    return [
+        _dot("oversized", "bf16", 2048, 32),
+        _dot("tiny", "bf16", 4, 4),
+        _dot("spilling", "fp32", 64, 64),
+        _line("mistyped", _carried_kernel),
+    ]
+
+
+def endless() -> list[Variant]:
+    return [_dot("endless", "fp32", 512, 128), _line("sum", _sum_kernel)]
+
+
+class _Fatal(dict[str, str]):
+    """A signature that ends the process that reads it."""
+
+    def __iter__(self):
+        os.abort()
+
+
+def fatal() -> list[Variant]:
+    return [Variant("fatal", _sum_kernel, _Fatal(x="*fp32"), {}), _line("sum", _sum_kernel)]
