@@ -9,6 +9,7 @@ from typing import Any
 from packproof.harness.compiling import compile_cell
 from packproof.harness.events import Cell, CellFinished, Event, RunFinished, RunStarted, Tier, Verdict
 from packproof.harness.judge import Judge, replay_data
+from packproof.harness.names import dtype as dtype_name
 from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names, plan_cells, resolve_op
 from packproof.harness.target import Declaration, check_signature, declaration
@@ -169,7 +170,7 @@ def check(
         target=target,
         op=op,
         device=device,
-        dtypes=tuple(dtypes) if dtypes else None,
+        dtypes=tuple(map(dtype_name, dtypes)) if dtypes else None,
         properties=tuple(properties) if properties else None,
         profile=profile,
         seed=seed,

@@ -84,7 +84,7 @@ def score(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
     error = (exact - want).abs()
     ratio = torch.where(error == 0, 0.0, error / allowed)
     overflow = (want.abs() > largest * 0.99) & (exact == torch.copysign(torch.full_like(exact, float("inf")), want))
-    bad = ~torch.isfinite(exact) | torch.isnan(ratio)
+    bad = ~torch.isfinite(exact) | torch.isnan(ratio) | (allowed < 0)
     return torch.where(overflow, 0.0, torch.where(bad, float("inf"), ratio))
 
 

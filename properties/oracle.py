@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.properties.absolute import magnitude
 from packproof.properties.budget import Budget, budget
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
@@ -46,7 +47,7 @@ def _twin(op: Op, promises: Promises) -> Callable[..., Any]:
 
 def _on_absolute_values(op: Op) -> Callable[..., Any]:
     def twin(**arguments: Any) -> Any:
-        return op.reference(**{k: v.abs() if k in op.inputs else v for k, v in arguments.items()})
+        return op.reference(**{k: magnitude(v) if k in op.inputs else v for k, v in arguments.items()})
 
     return twin
 

@@ -1,0 +1,47 @@
+"""The golden layouts reach every boundary class, and so does the search."""
+
+import pytest
+
+from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.layouts import CLASSES, classes, golden
+from packproof.properties.ops import CAUSAL_CONV1D
+from packproof.properties.promises import Promises
+
+
+@pytest.mark.parametrize(("chunk", "width"), [(16, 4), (64, 4), (8, 3), (256, 4)])
+def test_golden_layouts_reach_every_class(chunk: int, width: int) -> None:
+    reached = frozenset[str]().union(*(classes(lengths, chunk, width) for lengths in golden(chunk, width)))
+    assert set(CLASSES) - reached == set()
+
+
+def test_random_search_reaches_nearly_every_class() -> None:
+    space = Space(CAUSAL_CONV1D, "float32", Promises())
+    drawn = random_cases(space, 200, seed=0)
+    reached = frozenset[str]().union(*(classes(c.lengths, 16, space.width(dict(c.sizes))) for c in drawn))
+    assert len(reached) >= 26, set(CLASSES) - reached
+
+
+def test_the_same_seed_draws_the_same_cases() -> None:
+    space = Space(CAUSAL_CONV1D, "float32", Promises())
+    assert random_cases(space, 20, seed=3) == random_cases(space, 20, seed=3)
+    assert random_cases(space, 20, seed=3) != random_cases(space, 20, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ((1,), {"length 1", "total < C", "one sequence"}),
+        ((0, 0, 5), {"length 0", "empty first", "empty inside", "two empty in a row", "total < C"}),
+        ((15, 1), {"length 1", "one token in a last row", "end one before the grid", "total kC", "length kC-1"}),
+        ((16, 16), {"length kC", "start on the grid", "total kC"}),
+        ((5, 40), {"crosses a whole chunk from inside one"}),
+    ],
+)
+def test_classes_by_name(lengths: tuple[int, ...], expected: set[str]) -> None:
+    assert expected <= classes(lengths, 16, 4)
+
+
+def test_golden_cases_are_few_and_small() -> None:
+    cases = list(golden_cases(Space(CAUSAL_CONV1D, "float32", Promises())))
+    assert len(cases) == 16
+    assert max(c.n_tokens for c in cases) <= 128

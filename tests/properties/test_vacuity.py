@@ -1,0 +1,62 @@
+"""Every property fails on a deliberately wrong kernel, and passes the reference in its place."""
+
+import pytest
+
+from packproof import refs
+from packproof.harness.execute import InProcess
+from packproof.harness.judge import broken
+from packproof.harness.target import describe
+from packproof.properties.cases import Space, golden_cases, with_state
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.subject import Subject
+from packproof.properties.violation import Violation
+from tests.properties import wrong
+
+WRONG = {
+    "reference": ("rope", wrong.reference),
+    "packing": ("rope", wrong.packing),
+    "isolation": ("causal_conv1d", wrong.isolation),
+    "causality": ("causal_conv1d", wrong.causality),
+    "permutation": ("causal_conv1d", wrong.permutation),
+    "carry": ("causal_conv1d", wrong.carry),
+    "determinism": ("causal_conv1d", wrong.determinism),
+    "memory": ("causal_conv1d", wrong.memory),
+    "strides": ("causal_conv1d", wrong.strides),
+    "metadata": ("causal_conv1d", wrong.metadata),
+}
+MORE = [
+    ("determinism", "causal_conv1d", wrong.determinism_stale),
+    ("memory", "causal_conv1d", wrong.memory_input),
+]
+
+
+def judge(name: str, op: str, function: object, promises: Promises) -> Violation | None:
+    """The first violation over the golden cases."""
+    said = describe(function)["parameters"]
+    space = Space(OPS[op], "float32", promises, None if said is None else frozenset(said))
+    subject = Subject(OPS[op], InProcess(function), promises)
+    cases = list(golden_cases(space))
+    for case in with_state(space, cases) if name == "carry" else cases:
+        found = broken(subject, name, case)
+        if found is not None:
+            return found
+    return None
+
+
+def test_every_property_has_its_wrong_kernel() -> None:
+    assert set(WRONG) == set(PROPERTIES)
+
+
+@pytest.mark.parametrize(("name", "op", "function"), [(n, *k) for n, k in WRONG.items()] + MORE)
+def test_fails_on_a_wrong_kernel(name: str, op: str, function: object) -> None:
+    promises = Promises(isolated=name == "isolation")
+    assert judge(name, op, function, promises) is not None
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_passes_the_reference(name: str, op: str) -> None:
+    promises = Promises(isolated=True, deterministic=True)
+    assert judge(name, op, getattr(refs, op), promises) is None

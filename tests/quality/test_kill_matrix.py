@@ -1,0 +1,88 @@
+"""The release gate: every planted bug is convicted by the standard profile, and no correct kernel is accused.
+
+Prints the kill matrix, bug by property: after how many golden cases each property fails.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.check import run_check
+from packproof.harness.events import CellFinished, Verdict
+from packproof.harness.plan import CheckRequest
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.promises import Promises
+from tests.planted import attention, convolution, rotary, scan, ssd
+
+MODULES = {"causal_conv1d": convolution, "selective_scan": scan, "ssd": ssd, "rope": rotary, "attention": attention}
+BUGS = [(op, bug) for op, module in MODULES.items() for bug in module.BUGS]
+CORRECT = [(op, name) for op, module in MODULES.items() for name in module.PROMISES]
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def verdicts(op: str, name: str, profile: str, dtypes: tuple[str, ...], seed: int = 0) -> Iterator[Verdict]:
+    module = MODULES[op]
+    request = CheckRequest(
+        target=f"{Path(module.__file__ or '')}:{name}",
+        op=op,
+        dtypes=dtypes,
+        profile=profile,
+        seed=seed,
+        promises=Promises(**module.PROMISES.get(name, module.PROMISES["correct"])),
+    )
+    for event in run_check(request):
+        if isinstance(event, CellFinished):
+            yield event.verdict
+
+
+def test_there_are_65_bugs() -> None:
+    assert len(BUGS) == 65
+
+
+@pytest.mark.parametrize(("op", "bug"), BUGS)
+def test_a_planted_bug_is_convicted(
+    op: str, bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started = time.monotonic()
+    first, row = "", {}
+    for verdict in verdicts(op, bug, "quick", ("float32",)):
+        failed = verdict.status == "failed"
+        row[verdict.cell.property] = str(verdict.examples) if failed else {"passed": "-", "skipped": "."}[verdict.status]
+        if failed and not first:
+            first = f"{time.monotonic() - started:.1f} s"
+    with capsys.disabled():
+        cells = "  ".join(f"{name[:6]} {row[name]:>2}" for name in PROPERTIES)
+        print(f"\n{bug:>4}  {cells}  convicted after {first or 'never'}", end="")
+    assert first, f"{bug}: {MODULES[op].BUGS[bug]}"
+
+
+@pytest.mark.parametrize(("op", "name"), CORRECT)
+def test_a_correct_kernel_is_not_accused(
+    op: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    accused = [
+        (v.cell.property, v.cell.dtype, v.failure.lines)
+        for v in verdicts(op, name, "quick", DTYPES)
+        if v.failure is not None
+    ]
+    assert accused == []
+
+
+@pytest.mark.skipif("PACKPROOF_SEEDS" not in os.environ, reason="set PACKPROOF_SEEDS=20 for the long run over seeds")
+@pytest.mark.parametrize(("op", "name"), CORRECT)
+def test_a_correct_kernel_is_not_accused_over_seeds(
+    op: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in range(int(os.environ["PACKPROOF_SEEDS"])):
+        accused = [
+            (v.cell.property, v.cell.dtype, v.failure.lines)
+            for v in verdicts(op, name, "standard", DTYPES, seed)
+            if v.failure is not None
+        ]
+        assert accused == [], seed
