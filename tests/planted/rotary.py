@@ -23,7 +23,11 @@ BUGS = {
 PROMISES: dict[str, dict[str, Any]] = {
     "correct": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
     "rotate_half": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
-    "as_complex": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
+    "as_complex": {
+        "compute": "fp32",
+        "deterministic": True,
+        "isolated": True,
+    },  # vector lanes fuse, the last few do not
     "as_matrix": {"compute": "fp32", "deterministic": True, "isolated": True},
 }
 

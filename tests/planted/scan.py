@@ -360,13 +360,13 @@ def selective_scan(
     step = step if delta_bias is None else step + delta_bias
     step = softplus(step) if delta_softplus else step
     la = step[:, :, None] * A
-    b = (step * x)[:, :, None] * by_channel(B, pack.real, d).to(acc)
+    b = (step * x)[:, :, None] * by_channel(B.to(acc), pack.real, d)
     h0 = A.new_zeros(len(pack.starts) - 1, d, n) if initial_states is None else initial_states
     h0 = torch.cat([h0.to(acc), torch.zeros(1, d, n, dtype=acc)])
     h, final = Recurrence.apply(  # type: ignore[no-untyped-call]
         la.flatten(1), b.flatten(1), h0.flatten(1), pack, scan, bug
     )
-    y = (h.view(t, d, n) * by_channel(C, pack.real, d).to(acc)).sum(-1)
+    y = (h.view(t, d, n) * by_channel(C.to(acc), pack.real, d)).sum(-1)
     y = y if D is None else y + D * x
     if z is not None:
         z = torch.where(real, z, 0).to(acc)
