@@ -22,7 +22,8 @@ def compile_cell(cell: Cell, own: OwnKernel) -> Iterator[Event]:
     lines = [f"{r['variant']} on {r['target']}: {r['failure']}" for r in bad[:_MOST_LINES]]
     lines += [f"and {len(bad) - _MOST_LINES} more"] if len(bad) > _MOST_LINES else []
     failure = Failure((), "", tuple(lines), 0, 0) if bad else None
+    built = [r for r in results if not r["skipped"]]
+    reason = "; ".join(sorted({f"{r['target']}: {r['skipped']}" for r in results if r["skipped"]}))
+    status = "failed" if bad else "passed" if built else "skipped"
     seconds = time.monotonic() - started
-    reason = "" if results else "the kernel has no variants"
-    status = "failed" if bad else "passed" if results else "skipped"
-    yield CellFinished(Verdict(cell, "compile", status, len(results), seconds, reason=reason, failure=failure))
+    yield CellFinished(Verdict(cell, "compile", status, len(built), seconds, reason=reason, failure=failure))

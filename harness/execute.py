@@ -4,7 +4,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,10 @@ class InProcess:
             inputs_after=_on_host({**inputs, "cu_seqlens": cu_seqlens}) if call.guard else {},
             interpreted=sanitizer is not None and sanitizer.launches > 0,
         )
+
+    def impatient(self) -> AbstractContextManager[None]:
+        """Nothing here can be hurried: a call that hangs hangs its caller."""
+        return nullcontext()
 
     def restart(self) -> None:
         """Forget the metadata tensors; what the function itself remembers is beyond reach here."""

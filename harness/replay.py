@@ -53,8 +53,9 @@ def replay(path: str | Path, *, target: str | None = None, device: str | None = 
         return ReplayOutcome(
             "not applicable", f"{said}\n    not applicable: the failure was on cuda, which is not here"
         )
+    promises = _promises(data["promises"])
     try:
-        job = open_job(CheckRequest(target=name, op=data["op"], device=where, promises=_promises(data["promises"])))
+        job = open_job(CheckRequest(target=name, op=data["op"], device=where, promises=promises))
     except UsageError as error:
         return ReplayOutcome("not applicable", f"{said}\n    not applicable: {error}")
     with job.worker:

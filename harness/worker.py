@@ -1,7 +1,9 @@
 """Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds."""
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,6 +45,7 @@ class Worker:
         self._child: Child | None = None
         self._description: dict[str, Any] = {}
         self._number = 0
+        self._slowest = 0.0
         if self._location is None and device != "cpu":
             raise UsageError(
                 f"{self._name} cannot be imported by name, so it cannot run on {device}: put it at the top level "
@@ -94,8 +97,11 @@ class Worker:
         self.open()
         assert self._child is not None
         limit, self._limit = self._limit, self._time_limit
+        started = time.monotonic()
         try:
-            return answer_of(self._child.ask(frame, limit))
+            answer = answer_of(self._child.ask(frame, limit))
+            self._slowest = max(self._slowest, time.monotonic() - started)
+            return answer
         except KernelFault as fault:
             if fault.kind != "raised":  # only an exception leaves a process that can be trusted with another call
                 self.restart()
@@ -117,6 +123,17 @@ class Worker:
         if self._child is not None:
             self._child.close()
             self._child = None
+
+    @contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Inside it a call counts as hung after ten times the slowest call that was answered so far, a second at least."""
+        kept = self._time_limit, self._warmup_limit
+        self._time_limit = min(self._time_limit, max(1.0, 10 * self._slowest))
+        self._warmup_limit = self._limit = min(self._warmup_limit, self._time_limit)
+        try:
+            yield
+        finally:
+            self._time_limit, self._warmup_limit = kept
 
     def close(self) -> None:
         """Drop the process for good."""

@@ -1,6 +1,7 @@
 """One run of a kernel as data: what goes in, what comes out, and what may go wrong instead."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -74,3 +75,6 @@ class Runner(Protocol):
 
     def restart(self) -> None:
         """Forget every state of the kernel's process (autotuner, caches): the next call is a cold one."""
+
+    def impatient(self) -> AbstractContextManager[None]:
+        """Inside it a call counts as hung sooner, as long as answered calls were quick: for shrinking a hang."""

@@ -92,7 +92,7 @@ def strides(subject: Subject, case: Case) -> Iterator[Violation]:
         except KernelFault as fault:
             if fault.kind == "raised" and _refuses(fault, "stride", "contiguous"):
                 continue
-            yield Violation(text=str(fault), note=f"with {placement} tensors")
+            yield Violation(text=str(fault), note=f"with {placement} tensors", fault=fault.kind)
             continue
         for name, x in got.items():
             said = {"other": "contiguous", "note": f"with {placement} tensors"}
@@ -118,7 +118,7 @@ def metadata(subject: Subject, case: Case) -> Iterator[Violation]:
         got = subject.run(wide)
     except KernelFault as fault:
         if fault.kind != "raised" or not _refuses(fault, "int32", "int64", "dtype"):
-            yield Violation(text=str(fault), note="with int64 offsets")
+            yield Violation(text=str(fault), note="with int64 offsets", fault=fault.kind)
     else:
         for name, x in got.items():
             yield from subject.agree(name, x, want[name], sample, other="int32", note="with int64 offsets")

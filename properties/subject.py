@@ -76,14 +76,12 @@ class Subject:
             if y.dtype != want:
                 raise KernelFault("malformed", f"{name} is {_plain(y.dtype)}, expected {_plain(want)}")
             found[name] = y
+        if gradients and sample.wrt and sum(sample.lengths) and not result.gradients:
+            raise KernelFault("malformed", f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input")
         for name in sample.wrt if gradients else ():
             g = result.gradients.get(name)
             found[gradient(name)] = torch.zeros_like(sample.inputs[name]) if g is None else g
         return found
-
-    def detached(self, result: Result, sample: Sample) -> list[str]:
-        """Inputs that autograd did not reach from the outputs."""
-        return [name for name in sample.wrt if name not in result.gradients]
 
     def frame(self, name: str, sample: Sample) -> Frame:
         return Frame(sample.axes[name.removeprefix("gradient of ")], sample.offsets)

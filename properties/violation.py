@@ -18,7 +18,7 @@ class Violation:
     tensor: output name or "gradient of <input>", "" for a fault. sequence, position: where a token or state belongs, -1 where
     that has no meaning. index: of the element in its tensor. other: what `wanted` is ("reference", "alone", ...).
     excess: error as a multiple of the budget, or None where bits were compared. term: the budget's dominant term there.
-    text: what to say instead of numbers, for faults. note: what was done to the pack.
+    text: what to say instead of numbers, for faults; fault: its kind. note: what was done to the pack.
     """
 
     tensor: str = ""
@@ -32,6 +32,7 @@ class Violation:
     term: str = ""
     text: str = ""
     note: str = ""
+    fault: str = ""
 
     def lines(self) -> list[str]:
         """For a person: the place, the values, and how far off they are."""

@@ -1,0 +1,126 @@
+"""The check end to end on kernels that misbehave: each is convicted in plain words, and the run goes on."""
+
+from pathlib import Path
+
+import pytest
+
+import packproof
+from packproof.harness.check import run_check
+from packproof.harness.events import CellFinished, CellStarted, RunFinished, RunStarted, Verdict
+from packproof.harness.plan import CheckRequest
+from packproof.refs.errors import CheckFailed, UsageError
+
+HERE = Path(__file__).parent
+OP = f"{HERE / 'rogues_op.py'}:SCALED"
+
+CONVICTED = {
+    "segfault_on_empty_sequence": "killed by SIGSEGV",
+    "hang_on_one_token": "gave no answer within",
+    "calls_exit": "called sys.exit(3)",
+    "exits_at_once": "exited with code 0 instead of returning",
+    "returns_none": "returned None, expected y",
+    "returns_two": "returned a tuple of 2, expected y",
+    "returns_integers": "expected a dense floating tensor",
+    "detaches": "y came back detached",
+    "replaces_equal": "replaced torch.equal",
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def check(name: str, *properties: str) -> list[Verdict]:
+    request = CheckRequest(
+        target=f"{HERE / 'rogues.py'}:{name}",
+        op=OP,
+        dtypes=("float32",),
+        properties=properties,
+        profile="quick",
+        timeout=2.0,
+    )
+    return [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
+
+
+@pytest.mark.parametrize(("name", "words"), CONVICTED.items())
+def test_misconduct_is_convicted_and_the_run_goes_on(name: str, words: str) -> None:
+    first, second = check(name, "reference", "determinism")
+    assert first.status == "failed"
+    assert first.failure is not None
+    assert words in "\n".join(first.failure.lines)
+    assert second.cell.property == "determinism"
+    assert second.examples > 0
+
+
+def test_a_crash_on_an_empty_sequence_is_shown_on_an_empty_sequence() -> None:
+    (verdict,) = check("segfault_on_empty_sequence", "reference")
+    assert verdict.failure is not None
+    assert verdict.failure.lengths == (0,)
+
+
+def test_a_hang_on_one_token_is_shown_on_one_token() -> None:
+    (verdict,) = check("hang_on_one_token", "reference")
+    assert verdict.failure is not None
+    assert verdict.failure.lengths == (1,)
+
+
+def test_a_good_kernel_passes_and_the_events_come_in_order() -> None:
+    request = CheckRequest(
+        target=f"{HERE / 'rogues.py'}:good",
+        op=OP,
+        dtypes=("float32",),
+        properties=("reference", "causality", "carry", "determinism"),
+        profile="quick",
+    )
+    events = list(run_check(request))
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[1], CellStarted)
+    assert isinstance(events[-1], RunFinished)
+    finished = [e.verdict for e in events if isinstance(e, CellFinished)]
+    assert tuple(v.cell for v in finished) == events[0].cells
+    assert {v.status for v in finished if v.cell.property != "carry"} == {"passed"}
+    assert events[-1].verdicts == tuple(finished)
+
+
+def test_check_raises_the_report_and_returns_the_verdicts() -> None:
+    with pytest.raises(CheckFailed, match="replaced torch.equal"):
+        packproof.check(f"{HERE / 'rogues.py'}:replaces_equal", op=OP, dtypes=["fp32"], properties=["packing"], profile="quick")
+    verdicts = packproof.check(
+        f"{HERE / 'rogues.py'}:good", op=OP, dtypes=["fp32"], properties=["reference", "strides"], profile="quick"
+    )
+    assert [v.status for v in verdicts] == ["passed", "passed"]
+
+
+def test_a_closure_is_checked_in_a_fork() -> None:
+    factor = 2.0
+
+    def doubled(x, weight, *, cu_seqlens):
+        return x * weight * factor
+
+    from tests.harness.rogues_op import SCALED  # noqa: PLC0415
+
+    with pytest.raises(CheckFailed, match="reference"):
+        packproof.check(doubled, op=SCALED, dtypes=["float32"], properties=["reference"], profile="quick")
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (CheckRequest(target="no_such_module:f", op="rope"), "no_such_module"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:nobody", op="rope"), "has no nobody"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="ropes"), "rope"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good"), "which op is it?"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (cu_seqlens, scale, weight, x)"),
+        (CheckRequest(properties=("pakking",)), "packing"),
+        (CheckRequest(profile="slow"), "profile"),
+        (CheckRequest(dtypes=("int8",)), "dtype"),
+        (CheckRequest(op="ssd"), "packproof has no kernel for 'ssd'"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op=f"{HERE / 'rogues.py'}:good"), "expected a packproof.Op"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_runs(request_: CheckRequest, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        list(run_check(request_))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,89 @@
+"""A replay file is plain data: it fails again, tells a fix, and is refused when damaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packproof.harness.check import run_check
+from packproof.harness.events import CellFinished
+from packproof.harness.plan import CheckRequest
+from packproof.harness.replay import replay
+from packproof.refs.errors import UsageError
+
+PLANTED = Path(__file__).parents[1] / "planted" / "convolution.py"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The replay file of a planted leak."""
+    monkeypatch.chdir(tmp_path)
+    request = CheckRequest(
+        target=f"{PLANTED}:C1", op="causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick"
+    )
+    (verdict,) = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
+    assert verdict.failure is not None
+    return Path(verdict.failure.replay)
+
+
+def test_still_failing(file: Path) -> None:
+    outcome = replay(file)
+    assert outcome.status == "failing"
+    assert "lengths [1, 1]" in outcome.text
+    assert "alone" in outcome.text
+
+
+def test_fixed(file: Path) -> None:
+    assert replay(file, target=f"{PLANTED}:correct").status == "fixed"
+
+
+def test_not_applicable_where_the_kernel_is_missing(file: Path) -> None:
+    outcome = replay(file, target=f"{PLANTED}:gone")
+    assert outcome.status == "not applicable"
+    assert "has no gone" in outcome.text
+
+
+def test_not_applicable_without_the_device(file: Path) -> None:
+    import torch  # noqa: PLC0415
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert replay(file, device="cuda").status == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "not a replay file of version 1"),
+        ({"property": "luck"}, "luck"),
+        ({"dtype": "int8"}, "int8"),
+        ({"case": []}, "case is []"),
+        ({"promises": {"always": True}}, "promises"),
+        ({"target": None}, "target is null"),
+    ],
+)
+def test_a_damaged_file_is_refused(file: Path, change: dict[str, Any], words: str) -> None:
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, **change}))
+    with pytest.raises(UsageError) as caught:
+        replay(file)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00\x01", "{}"])
+def test_what_is_no_replay_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        replay(path)
+    with pytest.raises(UsageError):
+        replay(tmp_path / "missing.json")
+
+
+def test_a_case_that_names_what_the_op_lacks_is_refused(file: Path) -> None:
+    data = json.loads(file.read_text())
+    data["case"]["present"] = ["colour"]
+    file.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="no input 'colour'"):
+        replay(file)
