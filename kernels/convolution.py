@@ -40,7 +40,6 @@ PROMISES = {"grid": "token", "chunk": 32, "compute": "fp32", "deterministic": Tr
 _OP = "causal_conv1d"
 _BLOCK_T = 32  # tokens, rows of states, or tiles of partial sums
 _BLOCK_D = 64
-_NUM_WARPS = 8
 _TENSORS = ("x", "weight", "bias", "y", "final_states", "dy", "dfinal", "dx", "dstates", "dweight", "dbias")
 
 
@@ -246,12 +245,18 @@ def _causal_conv1d_bwd_states_kernel(
     tl.store(dstates + offset, value.to(dstates.dtype.element_ty), mask=alive[:, None] & (d < D)[None, :])
 
 
+def _num_warps(kernel: Any, dtype: torch.dtype) -> int:
+    """Few, since that is faster, where a thread's share of a tile does not spill."""
+    crowded = (_causal_conv1d_fwd_states_kernel, _causal_conv1d_bwd_states_kernel)
+    return 8 if dtype == torch.float64 or kernel in crowded else 4
+
+
 def _launch(kernel: Any, n_rows: int, n_channels: int, *arguments: Any, rows_in_block: int = _BLOCK_T) -> None:
     """Run a kernel over all blocks of rows and channels."""
     blocks = triton.cdiv(n_rows, rows_in_block) * triton.cdiv(n_channels, _BLOCK_D)
     if blocks:
         with torch.cuda.device_of(arguments[0]):
-            kernel[(blocks,)](*arguments, _BLOCK_T, _BLOCK_D, num_warps=_NUM_WARPS)
+            kernel[(blocks,)](*arguments, _BLOCK_T, _BLOCK_D, num_warps=_num_warps(kernel, arguments[0].dtype))
 
 
 def _bind(
@@ -384,5 +389,5 @@ def variants() -> list[Variant]:
                 "*", ""
             )
             tile = {"BLOCK_T": _BLOCK_T, "BLOCK_D": _BLOCK_D}
-            found += alignments(label, kernel, pointers, tile, _NUM_WARPS)
+            found += alignments(label, kernel, pointers, tile, _num_warps(kernel, dtype))
     return found

@@ -15,11 +15,12 @@ from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_option
 from packproof.refs.errors import ArgumentError
 
-PROMISES = {"grid": "token", "chunk": 32, "compute": "fp32", "deterministic": True, "isolated": True}
+PROMISES = {"grid": "token", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True}
 
 _OP = "rope"
-_TILE = {"HEADS": 8, "BLOCK_T": 32, "BLOCK_R": 32}
-_TILE_INTERPRETED = {"HEADS": 2, "BLOCK_T": 32, "BLOCK_R": 4}  # tests are small, and want more than one block
+_TILE = {"HEADS": 8, "BLOCK_T": 16, "BLOCK_R": 64}
+_NUM_WARPS = 4
+_TILE_INTERPRETED = {"HEADS": 2, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small, and want more than one block
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
@@ -61,21 +62,28 @@ def _rope_kernel(
         pair = block + tl.arange(0, BLOCK_R)
         known = alive & (position < M)[:, None] & (pair < R)[None, :]
         entry = position[:, None] * R + pair[None, :]
-        c = widen(
-            tl.load(cos + entry, mask=known, other=float("nan"))
-        )  # no such position: NaN, never a neighbour's row
+        # a position past the tables is NaN, never a neighbour's row
+        c = widen(tl.load(cos + entry, mask=known, other=float("nan")))
         s = widen(tl.load(sin + entry, mask=known, other=float("nan"))) * sign
-        a = (2 * pair if INTERLEAVED else pair)[None, :]
-        b = a + 1 if INTERLEAVED else a + R
-        inside = (pair < R)[None, :]
+        half = pair[None, :]
+        both = (2 * block + tl.arange(0, 2 * BLOCK_R))[None, :]
         head, turned = source, target
         for _h in range(first, last):
-            x1 = widen(tl.load(head + a, mask=alive & inside, other=0.0))
-            x2 = widen(tl.load(head + b, mask=alive & inside, other=0.0))
+            if INTERLEAVED:
+                value = widen(tl.load(head + both, mask=alive & (both < 2 * R), other=0.0))
+                x1, x2 = tl.split(tl.reshape(value, (BLOCK_T, BLOCK_R, 2)))
+            else:
+                x1 = widen(tl.load(head + half, mask=alive & (half < R), other=0.0))
+                x2 = widen(tl.load(head + R + half, mask=alive & (half < R), other=0.0))
             y1 = tl.where(alive, x1 * c - x2 * s, 0.0).to(y.dtype.element_ty)
             y2 = tl.where(alive, x1 * s + x2 * c, 0.0).to(y.dtype.element_ty)
-            tl.store(turned + a, y1, mask=stored & inside)
-            tl.store(turned + b, y2, mask=stored & inside)
+            if INTERLEAVED:
+                tl.store(
+                    turned + both, tl.reshape(tl.join(y1, y2), (BLOCK_T, 2 * BLOCK_R)), mask=stored & (both < 2 * R)
+                )
+            else:
+                tl.store(turned + half, y1, mask=stored & (half < R))
+                tl.store(turned + R + half, y2, mask=stored & (half < R))
             head += head_stride
             turned += K
     for block in range(2 * R, K, BLOCK_R):
@@ -112,7 +120,7 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: 
         with torch.cuda.device_of(x):
             _rope_kernel[(programs,)](
                 x, cos, sin, offsets(_OP, cu_seqlens, T), y, T, S, H, K, R, M, x.stride(0), x.stride(1),
-                -1.0 if inverse else 1.0, interleaved, **tile,
+                -1.0 if inverse else 1.0, interleaved, **tile, num_warps=_NUM_WARPS,
             )  # fmt: skip
     return y
 
@@ -146,5 +154,5 @@ def variants() -> list[Variant]:
                 label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}".replace("*", "")
                 pointers = {"x": kind, "y": kind, "cos": table, "sin": table, "cu_seqlens": "*i32"}
                 constants = {"INTERLEAVED": interleaved, **_TILE}
-                found += alignments(label, _rope_kernel, pointers, constants, num_warps=4)
+                found += alignments(label, _rope_kernel, pointers, constants, _NUM_WARPS)
     return found
