@@ -1,0 +1,82 @@
+"""How the scripts of this folder run their cases in Triton's interpreter, under the sanitizer; outcomes as JSON."""
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.harness import interpreter
+from packproof.harness.sanitizer import Sanitizer
+
+interpreter.install()
+
+CASES: dict[str, Callable[[], None]] = {}
+LAYOUTS = ([1], [33, 31, 0, 2], [0, 3, 0, 0, 1, 0], [1] * 9 + [2] * 9, [0, 0], [])
+
+
+def case(function: Callable[[], None]) -> Callable[[], None]:
+    CASES[function.__name__] = function
+    return function
+
+
+def run_cases() -> None:
+    """Print {case: "ok" or the error that it raised}."""
+    outcomes = {}
+    for name, function in CASES.items():
+        torch.manual_seed(0)
+        try:
+            function()
+            outcomes[name] = "ok"
+        except Exception as error:
+            outcomes[name] = f"{type(error).__name__}: {error}"
+    print(json.dumps(outcomes))
+
+
+def offsets(lengths: Sequence[int], dtype: torch.dtype = torch.int32) -> Tensor:
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=dtype)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64).to(dtype)
+
+
+def scattered(tensor: Tensor) -> Tensor:
+    """The same values with no dense axis: every other element of a buffer of NaN."""
+    buffer = torch.full((*tensor.shape, 2), float("nan"), dtype=tensor.dtype)
+    buffer[..., 0] = tensor
+    return buffer[..., 0]
+
+
+def vjp(
+    function: Callable[..., Any], inputs: Mapping[str, Tensor], cotangents: Sequence[Tensor], **options: Any
+) -> dict[str, Tensor]:
+    """Outputs by number and gradients by the name of their input, under the sanitizer."""
+    leaves = {name: value.detach().requires_grad_() for name, value in inputs.items()}
+    with Sanitizer(leaves.values(), order="reverse"):
+        returned = function(**leaves, **options)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
+        reached = [(y, dy) for y, dy in zip(outputs, cotangents, strict=False) if y.requires_grad]
+        ys, dys = zip(*reached, strict=True) if reached else ((), ())
+        gradients = (
+            torch.autograd.grad(ys, tuple(leaves.values()), dys, allow_unused=True) if ys else [None] * len(leaves)
+        )
+    found = {str(i): y.detach() for i, y in enumerate(outputs)}
+    return found | {
+        k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), gradients, strict=True)
+    }
+
+
+def same_bits(got: Tensor, wanted: Tensor, what: str) -> None:
+    assert torch.equal(got, wanted), f"{what}: {got.tolist()} but {wanted.tolist()}"
+
+
+def close(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance: float, where: str) -> None:
+    """Equal names, shapes, and values up to a tolerance relative to the largest."""
+    for name in wanted:
+        assert got[name].shape == wanted[name].shape, f"{name} {where}"
+        if wanted[name].numel():
+            error = (got[name].double() - wanted[name]).abs().max() / (1 + wanted[name].abs().max())
+            assert error <= tolerance, f"{name} {where}: off by {error:.1e}"

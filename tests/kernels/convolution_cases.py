@@ -1,0 +1,147 @@
+"""What the kernel of causal_conv1d must do, run in the interpreter by `python convolution_cases.py`."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, scattered, vjp
+from torch import Tensor
+
+from packproof import refs
+from packproof.kernels.convolution import causal_conv1d
+from packproof.refs.errors import ArgumentError, LayoutError
+
+D = 66  # two blocks of channels, one of them ragged
+
+
+def sample(
+    lengths: list[int], w: int, *, d: int = D, slack: int = 0, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    shapes = {
+        "x": (sum(lengths) + slack, d),
+        "weight": (d, w),
+        "bias": (d,),
+        "initial_states": (len(lengths), d, w - 1),
+    }
+    return {name: normal(*shape, dtype=dtype) for name, shape in shapes.items()}
+
+
+def cotangents(inputs: dict[str, Tensor], lengths: list[int]) -> list[Tensor]:
+    (d, w), dtype = inputs["weight"].shape, inputs["x"].dtype
+    return [normal(*inputs["x"].shape, dtype=dtype), normal(len(lengths), d, w - 1, dtype=dtype)]
+
+
+@case
+def matches_the_reference() -> None:
+    for lengths, w in zip(LAYOUTS, (4, 4, 3, 6, 2, 4), strict=True):
+        for options in ({"activation": "silu", "return_final_states": True}, {}):
+            inputs = sample(lengths, w, d=3, dtype=torch.float64)
+            if not options:
+                del inputs["bias"], inputs["initial_states"]
+            dy = cotangents(inputs, lengths)
+            wanted = vjp(refs.causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
+            got = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
+            close(got, wanted, 1e-14, f"{lengths} w={w} {options}")
+
+
+@case
+def takes_any_strides_and_ignores_slack() -> None:
+    lengths, slack = [33, 2], 3
+    inputs = sample(lengths, 4, slack=slack)
+    dy = cotangents(inputs, lengths)
+    options: dict[str, Any] = {"activation": "silu", "return_final_states": True}
+    wanted = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
+    inputs["x"][-slack:] = float("nan")
+    dy[0][-slack:] = float("inf")
+    loose = {name: scattered(value) for name, value in inputs.items()}
+    loose_offsets = scattered(offsets(lengths, torch.float64)).nan_to_num(7).long()
+    got = vjp(causal_conv1d, loose, [scattered(value) for value in dy], cu_seqlens=loose_offsets, **options)
+    for name, value in wanted.items():
+        same_bits(got[name], value, name)
+    assert not got["0"][-slack:].any()
+    assert not got["x"][-slack:].any()
+
+
+@case
+def has_the_bits_of_each_sequence_alone() -> None:
+    lengths = [3, 0, 31, 2]
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = sample(lengths, 4, dtype=dtype)
+        dy = cotangents(inputs, lengths)
+        options: dict[str, Any] = {"activation": "silu", "return_final_states": True}
+        packed = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
+        start = 0
+        for j, length in enumerate(lengths):
+            t, s = slice(start, start + length), slice(j, j + 1)
+            start += length
+            own = inputs | {"x": inputs["x"][t].clone(), "initial_states": inputs["initial_states"][s].clone()}
+            alone = vjp(causal_conv1d, own, [dy[0][t], dy[1][s]], cu_seqlens=offsets([length]), **options)
+            for name, rows in {"0": t, "1": s, "x": t, "initial_states": s}.items():
+                same_bits(packed[name][rows], alone[name], f"{name} of sequence {j}, {dtype}")
+
+
+@case
+def keeps_nan_in_its_sequence() -> None:
+    lengths = [2, 5, 1]
+    inputs = sample(lengths, 4, d=2)
+    dy = cotangents(inputs, lengths)
+    options: dict[str, Any] = {"cu_seqlens": offsets(lengths), "activation": "silu", "return_final_states": True}
+    before = vjp(causal_conv1d, inputs, dy, **options)
+    for value, rows in ((inputs["x"], slice(2, 7)), (inputs["initial_states"], 1), (dy[0], slice(2, 7)), (dy[1], 1)):
+        value[rows] = float("nan")
+    after = vjp(causal_conv1d, inputs, dy, **options)
+    for name, rows in {"0": [0, 1, 7], "1": [0, 2], "x": [0, 1, 7], "initial_states": [0, 2]}.items():
+        same_bits(after[name][rows], before[name][rows], name)
+    assert after["0"][2:7].isnan().all()
+
+
+@case
+def continues_from_its_final_states() -> None:
+    inputs = sample([7], 4, d=2)
+    options: dict[str, Any] = {"activation": "silu", "return_final_states": True}
+    y, final = causal_conv1d(**inputs, cu_seqlens=offsets([7]), **options)
+    for cut in range(8):
+        head, state = causal_conv1d(**inputs | {"x": inputs["x"][:cut]}, cu_seqlens=offsets([cut]), **options)
+        rest = inputs | {"x": inputs["x"][cut:], "initial_states": state}
+        tail, end = causal_conv1d(**rest, cu_seqlens=offsets([7 - cut]), **options)
+        same_bits(torch.cat([head, tail]), y, f"cut at {cut}")
+        same_bits(end, final, f"final states, cut at {cut}")
+
+
+@case
+def passes_opcheck() -> None:
+    inputs = {name: value.requires_grad_() for name, value in sample([3, 0, 2], 3, d=2).items()}
+    optional = (inputs["bias"], offsets([3, 0, 2]), inputs["initial_states"])
+    for bias, cu_seqlens, states in (optional, (None, optional[1], None)):
+        arguments = (inputs["x"], inputs["weight"], bias, cu_seqlens, states, True, True)
+        torch.library.opcheck(torch.ops.packproof.causal_conv1d.default, arguments)
+
+
+@case
+def compiles_in_one_graph() -> None:
+    inputs = sample([3, 2], 3, d=2)
+    compiled = torch.compile(causal_conv1d, backend="aot_eager", fullgraph=True)
+    options: dict[str, Any] = {"cu_seqlens": offsets([3, 2]), "activation": "silu"}
+    dy = cotangents(inputs, [3, 2])
+    wanted = vjp(causal_conv1d, inputs, dy, **options)
+    for name, value in vjp(compiled, inputs, dy, **options).items():
+        same_bits(value, wanted[name], name)
+
+
+def refused(kind: type[Exception], text: str, **changed: Any) -> None:
+    inputs: dict[str, Any] = sample([3], 3, d=2) | {"cu_seqlens": offsets([3])}
+    with pytest.raises(kind, match=re.escape(text)):
+        causal_conv1d(**inputs | changed)
+
+
+@case
+def refuses_wrong_arguments() -> None:
+    refused(ArgumentError, "weight has 3 channels (axis d) but x has 2", weight=normal(3, 3))
+    refused(ArgumentError, "activation is 'relu'", activation="relu")
+    refused(ArgumentError, "x is None", x=None)
+    refused(LayoutError, "cu_seqlens ends at 9 but x has 3 tokens", cu_seqlens=offsets([9]))
+
+
+if __name__ == "__main__":
+    run_cases()

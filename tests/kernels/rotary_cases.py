@@ -1,0 +1,95 @@
+"""What the kernel of rope must do, run in the interpreter by `python rotary_cases.py`."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, scattered, vjp
+from torch import Tensor
+
+from packproof import refs
+from packproof.kernels.rotary import rope
+from packproof.refs.errors import ArgumentError
+
+H, K, R = 3, 14, 5  # two groups of heads, two blocks of pairs and of the channels behind them, each with a ragged one
+
+
+def tables(positions: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    angles = normal(positions, R, dtype=torch.float64)
+    return {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
+
+
+@case
+def matches_the_reference() -> None:
+    for lengths in LAYOUTS:
+        for interleaved in (False, True):
+            inputs = {"x": normal(sum(lengths), H, K, dtype=torch.float64)}
+            options = tables(max(lengths, default=0)) | {"cu_seqlens": offsets(lengths), "interleaved": interleaved}
+            dy = [normal(*inputs["x"].shape, dtype=torch.float64)]
+            wanted = vjp(refs.rope, inputs, dy, **options)
+            close(vjp(rope, inputs, dy, **options), wanted, 1e-15, f"{lengths} interleaved={interleaved}")
+
+
+@case
+def takes_any_strides_and_ignores_slack() -> None:
+    x, dy, slack = normal(20, H, K), normal(20, H, K), 3
+    options: dict[str, Any] = tables(16)
+    wanted = vjp(rope, {"x": x}, [dy], cu_seqlens=offsets([16, 1]), **options)
+    x[-slack:], dy[-slack:] = float("nan"), float("inf")
+    loose = {name: scattered(value) for name, value in options.items()}
+    turned = dy.transpose(0, 1).contiguous().transpose(0, 1)
+    got = vjp(rope, {"x": scattered(x)}, [turned], cu_seqlens=offsets([16, 1], torch.int64), **loose)
+    for name, value in wanted.items():
+        same_bits(got[name], value, name)
+        assert not value[-slack:].any()
+
+
+@case
+def has_the_bits_of_each_sequence_alone() -> None:
+    lengths = [3, 0, 17, 1]
+    for dtype in (torch.float32, torch.bfloat16):
+        x, dy, options = normal(21, H, K, dtype=dtype), normal(21, H, K, dtype=dtype), tables(17, dtype)
+        packed = vjp(rope, {"x": x}, [dy], cu_seqlens=offsets(lengths), **options)
+        for own, own_dy, y, dx in zip(*(v.split(lengths) for v in (x, dy, packed["0"], packed["x"])), strict=True):
+            alone = vjp(rope, {"x": own.clone()}, [own_dy], cu_seqlens=offsets([len(own)]), **options)
+            same_bits(y, alone["0"], f"y of {len(own)} tokens, {dtype}")
+            same_bits(dx, alone["x"], f"gradient of {len(own)} tokens, {dtype}")
+
+
+@case
+def is_nan_past_the_tables_where_nothing_is_checked() -> None:
+    x, options = normal(5, H, K), tables(2)
+    y = torch.ops.packproof.rope(x, options["cos"], options["sin"], offsets([4]), False, False)
+    assert y[2:4, :, : 2 * R].isnan().all()
+    same_bits(y[:4, :, 2 * R :], x[:4, :, 2 * R :], "channels behind the pairs")
+    same_bits(y[:2], rope(x[:2], **options, cu_seqlens=offsets([2])), "positions in the tables")
+    assert not y[4].any()
+
+
+@case
+def passes_opcheck_and_compiles_in_one_graph() -> None:
+    x, options = normal(5, H, K), tables(3)
+    arguments = (x.clone().requires_grad_(), options["cos"], options["sin"], offsets([3, 2]), True, False)
+    torch.library.opcheck(torch.ops.packproof.rope.default, arguments)
+    compiled = torch.compile(rope, backend="aot_eager", fullgraph=True)
+    wanted = rope(x, **options, cu_seqlens=offsets([3, 2]))
+    same_bits(compiled(x, **options, cu_seqlens=offsets([3, 2])), wanted, "compiled")
+
+
+def refused(text: str, **changed: Any) -> None:
+    inputs: dict[str, Any] = {"x": normal(3, H, K), "cu_seqlens": offsets([3])} | tables(3)
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        rope(**inputs | changed)
+
+
+@case
+def refuses_wrong_arguments() -> None:
+    refused("cos has 2 positions (axis m) but the longest sequence has 3 tokens", **tables(2))
+    refused("cos rotates 2 x 5 channels (axis r) but x has 9 (axis k)", x=normal(3, H, 9))
+    refused("cos or sin requires a gradient", x=normal(3, H, K).requires_grad_(), cos=normal(3, R).requires_grad_())
+    refused("interleaved is 'half'", interleaved="half")
+
+
+if __name__ == "__main__":
+    run_cases()

@@ -1,0 +1,41 @@
+"""The kernel of rope: its cases in the interpreter, and what it says without one."""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from packproof.kernels import rotary
+from packproof.properties.promises import Promises
+from packproof.refs.errors import ArgumentError
+
+SCRIPT = "rotary_cases.py"
+TREE = ast.parse((Path(__file__).parent / SCRIPT).read_text(encoding="utf-8"))
+CASES = [node.name for node in TREE.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_the_interpreter(case: str, interpreted: Callable[[str, str], str]) -> None:
+    assert interpreted(SCRIPT, case) == "ok"
+
+
+def test_without_the_interpreter_a_cpu_tensor_is_refused_with_both_ways_out() -> None:
+    x, table, cu_seqlens = torch.ones(3, 1, 2), torch.ones(3, 1), torch.tensor([0, 3])
+    with pytest.raises(
+        ArgumentError, match=r"x is on cpu(.|\n)*to a GPU, or set TRITON_INTERPRET=1(.|\n)*packproof\.refs"
+    ):
+        rotary.rope(x, table, table, cu_seqlens=cu_seqlens)
+
+
+def test_every_compiled_form_has_a_name_and_types_for_all_arguments() -> None:
+    variants = rotary.variants()
+    assert len({variant.name for variant in variants}) == len(variants)
+    for variant in variants:
+        assert list(variant.signature) == variant.kernel.arg_names
+        assert {a for a, kind in variant.signature.items() if kind == "constexpr"} == set(variant.constexprs)
+
+
+def test_promises_are_promises() -> None:
+    assert Promises(**rotary.PROMISES).independent
