@@ -1,9 +1,11 @@
 """The check: from a request to a stream of events, and the same for a caller in Python."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from packproof.harness.compiling import compile_cell
@@ -11,6 +13,7 @@ from packproof.harness.events import Cell, CellFinished, Event, RunFinished, Run
 from packproof.harness.judge import Judge, replay_data
 from packproof.harness.names import dtype as dtype_name
 from packproof.harness.own import OWN, OwnKernel
+from packproof.harness.parallel import side_by_side
 from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names, plan_cells, resolve_op
 from packproof.harness.target import Declaration, check_signature, declaration
 from packproof.harness.wording import failure_text
@@ -21,58 +24,45 @@ from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
 from packproof.refs.errors import CheckFailed, UsageError
 
-__all__ = ["PROFILES", "CheckRequest", "Job", "check", "open_job", "run_check"]
+__all__ = ["PROFILES", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
 
 _TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}
+_SIDE_BY_SIDE = min(os.cpu_count() or 1, 4)
 
 
 @dataclass(frozen=True)
 class Job:
     """One kernel that is about to be checked. op_name: how a replay file names the op."""
 
-    target: str
+    target: str | Callable[..., Any]
+    name: str
     op: Op
     op_name: str
     declared: Declaration
-    worker: Worker
     own: OwnKernel | None = None
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
     """Check what the request says, event by event; UsageError before the first event if it cannot be run.
 
-    Ctrl-C ends the stream with RunFinished(interrupted=True) and all that was found so far.
+    Kernels and dtypes run side by side, each in a process of its own, as many as there are cores. Ctrl-C ends the stream
+    with RunFinished(interrupted=True) and all that was found so far.
     """
     check_names(request)
     started = time.monotonic()
     verdicts: list[Verdict] = []
     interrupted = False
     with ExitStack() as stack:
-        jobs = [stack.enter_context(_closing(job)) for job in _jobs(request)]
-        plans = [plan_cells(request, j.op, j.declared, j.target, compiled=j.own is not None) for j in jobs]
-        yield RunStarted(tuple(c for cells in plans for c in cells), request.profile, request.seed)
+        units = [unit for job in _jobs(request) for unit in _units(request, job, stack)]
+        yield RunStarted(tuple(c for unit in units for c in unit.cells), request.profile, request.seed)
         try:
-            for job, cells in zip(jobs, plans, strict=True):
-                for event in _run_job(request, job, cells):
-                    if isinstance(event, CellFinished):
-                        verdicts.append(event.verdict)
-                    yield event
+            for event in side_by_side([unit.run for unit in units], _SIDE_BY_SIDE):
+                if isinstance(event, CellFinished):
+                    verdicts.append(event.verdict)
+                yield event
         except KeyboardInterrupt:
             interrupted = True
     yield RunFinished(tuple(verdicts), time.monotonic() - started, interrupted)
-
-
-class _closing:  # noqa: N801
-    """Closes a job's worker at the end."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __enter__(self) -> Job:
-        return self._job
-
-    def __exit__(self, *_: object) -> None:
-        self._job.worker.close()
 
 
 def _jobs(request: CheckRequest) -> Iterator[Job]:
@@ -88,61 +78,65 @@ def _jobs(request: CheckRequest) -> Iterator[Job]:
 
 
 def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
-    """Start the kernel's process and settle op and promises. Raises UsageError if the target or op makes no sense."""
+    """Import the kernel in a process of its own and settle op and promises; UsageError if target or op makes no sense."""
     target = own.target if own else request.target
     assert target is not None
-    worker = Worker(target, request.device, request.timeout or _TIME_LIMITS[request.device])
     name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
-    try:
+    with worker_for(request, target) as worker:
         said = worker.describe()
-        declared = own.declaration() if own else declaration(said, name)
-        if request.promises is not None:
-            declared = _with_promises(declared, request.promises)
-        op = resolve_op(own.op if own else request.op, declared, name)
-        check_signature(op, declared, name)
-    except BaseException:
-        worker.close()
-        raise
+    declared = own.declaration() if own else declaration(said, name)
+    if request.promises is not None:
+        declared = replace(declared, promises=request.promises)
+    op = resolve_op(own.op if own else request.op, declared, name)
+    check_signature(op, declared, name)
     op_name = request.op if isinstance(request.op, str) else op.name
-    return Job(name, op, op_name, declared, worker, own)
+    return Job(target, name, op, op_name, declared, own)
 
 
-def _with_promises(declared: Declaration, promises: Promises) -> Declaration:
-    return Declaration(declared.op, promises, declared.gradients, declared.dtypes, declared.parameters)
+def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worker:
+    """A process for the target, with the time that the request gives one call."""
+    return Worker(target, request.device, request.timeout or _TIME_LIMITS[request.device])
 
 
-def _run_job(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterator[Event]:
+@dataclass(frozen=True)
+class _Unit:
+    """Cells that run one after another: those of one kernel and dtype, which share runs and reference values."""
+
+    cells: tuple[Cell, ...]
+    run: Callable[[], Iterator[Event]]
+
+
+def _units(request: CheckRequest, job: Job, stack: ExitStack) -> Iterator[_Unit]:
+    cells = plan_cells(request, job.op, job.declared, job.name, compiled=job.own is not None)
+    for cell in cells:
+        if cell.property == COMPILE:
+            assert job.own is not None
+            yield _Unit((cell,), partial(compile_cell, cell, job.own))
+    for dtype in dict.fromkeys(c.dtype for c in cells if c.property != COMPILE):
+        mine = tuple(c for c in cells if c.dtype == dtype)
+        worker = stack.enter_context(worker_for(request, job.target))
+        worker.open()  # here: a closure's process is a fork of this one, which has no other thread yet
+        yield _Unit(mine, partial(_run_cells, request, job, mine, worker))
+
+
+def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell], worker: Worker) -> Iterator[Event]:
     profile = PROFILES[request.profile]
     known: Tier | None = "gpu" if request.device == "cuda" else None
     tier: Tier = known or ("interpret" if job.own else "eager")
     gradients = job.declared.gradients and not request.forward_only
-    subject = Subject(job.op, job.worker, job.declared.promises, gradients=gradients)
+    subject = Subject(job.op, worker, job.declared.promises, gradients=gradients)
     judge = Judge(
         subject=subject,
         examples=profile.examples[tier],
         allowance=profile.shrink,
         seed=request.seed,
-        replay=replay_data(job.target, job.op_name, subject),
+        replay=replay_data(job.name, job.op_name, subject),
         replay_dir=request.replay_dir,
         known_tier=known,
     )
-    dtype = ""
-    for cell in sorted(cells, key=lambda c: _order(cells, c)):
-        if cell.property == COMPILE:
-            assert job.own is not None
-            yield from compile_cell(cell, job.own)
-            continue
-        if cell.dtype != dtype:
-            subject.forget()
-            dtype = cell.dtype
-        space = Space(job.op, cell.dtype, job.declared.promises, job.declared.parameters)
+    space = Space(job.op, cells[0].dtype, job.declared.promises, job.declared.parameters)
+    for cell in cells:
         yield from judge.cell(cell, space)
-
-
-def _order(cells: Sequence[Cell], cell: Cell) -> tuple[bool, int, int]:
-    """Compile first, then dtype by dtype, so that properties share runs and reference values."""
-    dtypes = list(dict.fromkeys(c.dtype for c in cells))
-    return cell.property != COMPILE, dtypes.index(cell.dtype), cells.index(cell)
 
 
 def check(

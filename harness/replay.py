@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from packproof.harness.check import CheckRequest, open_job
+from packproof.harness.check import CheckRequest, open_job, worker_for
 from packproof.harness.judge import broken
 from packproof.harness.names import known
 from packproof.harness.plan import DEVICES
@@ -55,11 +55,12 @@ def replay(path: str | Path, *, target: str | None = None, device: str | None = 
         )
     promises = _promises(data["promises"])
     try:
-        job = open_job(CheckRequest(target=name, op=data["op"], device=where, promises=promises))
+        request = CheckRequest(target=name, op=data["op"], device=where, promises=promises)
+        job = open_job(request)
     except UsageError as error:
         return ReplayOutcome("not applicable", f"{said}\n    not applicable: {error}")
-    with job.worker:
-        subject = Subject(job.op, job.worker, job.declared.promises, gradients=data["gradients"])
+    with worker_for(request, job.target) as worker:
+        subject = Subject(job.op, worker, job.declared.promises, gradients=data["gradients"])
         _check_fits(case, job.op.inputs, job.op.options, path)
         try:
             found = broken(subject, prop, case)

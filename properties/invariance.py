@@ -64,7 +64,7 @@ def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
     poisons = (
         (float("nan"), float("inf"), 1e30 if case.dtype != "float16" else 6e4) if subject.promises.isolated else ()
     )
-    for turn, j in enumerate(_some(case, most=3)):
+    for turn, j in enumerate(_some(case, most=2)):
         changed = sample.keep_only(j, redrawn)
         yield from _unchanged(subject, sample, changed, j, "after the other sequences were redrawn", against=changed)
         if poisons:
