@@ -2,11 +2,11 @@
 
     |out - r| <= u_out |r| + eta_out + K_op u_op B + K_acc u_acc (B + B_E)
 
-r is the float64 reference and B the same op on absolute values; for a gradient, r is the reference's vjp and B the vjp of the
-absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op the rounding of
-operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_E is the error of decays formed as
-differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8 together with B_E: the constants
-were calibrated on correct implementations in six data regimes and are no knobs.
+r is the float64 reference and B the same op on absolute values; for a gradient, r is the reference's vjp and B the vjp
+of the absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op
+the rounding of operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_E is the error of
+decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8 together with
+B_E: the constants were calibrated on correct implementations in six data regimes and are no knobs.
 """
 
 from dataclasses import dataclass
@@ -62,8 +62,8 @@ class Budget:
 def budget(r: Tensor, absolute: Tensor, stored: torch.dtype, tokens: torch.dtype, op: Op, promises: Promises) -> Budget:
     """The budget of one tensor.
 
-    r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor. tokens: dtype
-    of the call's tokens.
+    r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor.
+    tokens: dtype of the call's tokens.
     """
     compute = promises.compute or ("operand" if op.matmul else "fp32")
     u_op = {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]

@@ -24,9 +24,10 @@ class Call:
     wrt: inputs to differentiate; empty for a forward-only run.
     cotangents: incoming gradients by output name; an output without one is left out of the vjp.
     placement: how a tensor lies in memory, by input name or "cotangent:<output>"; contiguous where not named.
-    guard: fill what the kernel allocates with a poison pattern, put canaries around every buffer, and report the inputs as
-        they are after the call.
-    edit_metadata: hand over the same cu_seqlens tensor object as the last call of that length and dtype, edited in place.
+    guard: fill what the kernel allocates with a poison pattern, put canaries around every buffer, and report the inputs
+        as they are after the call.
+    edit_metadata: hand over the same cu_seqlens tensor object as the last call of that length and dtype, edited in
+        place.
     """
 
     inputs: Mapping[str, Tensor]

@@ -14,9 +14,10 @@ REGIMES = ("normal", "wide", "long decay", "hard decay", "cancelling", "one-hot"
 class Case:
     """One example of an op.
 
-    lengths: tokens of each sequence. slack: rows after the last sequence. sizes: axis sizes by name. dtype: of the tokens.
-    present: optional inputs that are given. axes: the alternative taken by each input whose spec has several.
-    options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens. seed: of the tensors.
+    lengths: tokens of each sequence. slack: rows after the last sequence. sizes: axis sizes by name.
+    dtype: of the tokens. present: optional inputs that are given. axes: the alternative taken by each input whose spec
+    has several. options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens.
+    seed: of the tensors.
     """
 
     lengths: tuple[int, ...]
@@ -80,12 +81,16 @@ class Case:
             if type(data.get(name, 0)) is not int or data.get(name, 0) < 0:
                 raise UsageError(f"case: {name} is {data[name]!r}, expected an integer not below 0")
         try:
-            pairs = {k: tuple((str(a), _frozen(b)) for a, b in data.get(k, ())) for k in ("sizes", "axes", "options")}
+            sizes, axes, options = (_pairs(data.get(k, ())) for k in ("sizes", "axes", "options"))
             present = tuple(str(p) for p in data.get("present", ()))
         except (TypeError, ValueError) as error:
             raise UsageError(f"case: sizes, axes and options are lists of pairs ({error})") from None
         rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
-        return cls(lengths=tuple(lengths), present=present, **pairs, **rest)
+        return cls(lengths=tuple(lengths), present=present, sizes=sizes, axes=axes, options=options, **rest)
+
+
+def _pairs(data: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((str(name), _frozen(value)) for name, value in data)
 
 
 def _frozen(value: Any) -> Any:

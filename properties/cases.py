@@ -1,4 +1,4 @@
-"""How cases are drawn: golden ones, one for each boundary class, then a Hypothesis strategy that is biased to boundaries."""
+"""How cases are drawn: golden ones, one for each boundary class, then a Hypothesis strategy biased to boundaries."""
 
 import random
 from collections.abc import Collection, Iterator
@@ -70,7 +70,7 @@ class Space:
 
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
-    """Every golden layout with all that the kernel offers, and some with nothing optional at all; another seed, other data."""
+    """Every golden layout with all that the kernel offers, and some with nothing optional; another seed, other data."""
     for k in range(len(golden())):
         size = dict(space.op.sizes[k % len(space.op.sizes)])
         yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
@@ -79,7 +79,9 @@ def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
         yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=False)
 
 
-def _golden_case(space: Space, k: int, lengths: tuple[int, ...], size: dict[str, int | str], seed: int, *, rich: bool) -> Case:
+def _golden_case(
+    space: Space, k: int, lengths: tuple[int, ...], size: dict[str, int | str], seed: int, *, rich: bool
+) -> Case:
     rng = random.Random(k)
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
     return Case(

@@ -1,4 +1,4 @@
-"""The carry property: a sequence that is cut anywhere and continued from its state computes what it computes in one run."""
+"""The carry property: a sequence cut anywhere and continued from its state computes what it computes in one run."""
 
 import dataclasses
 import random
@@ -19,14 +19,14 @@ Cuts = list[list[tuple[int, int]]]
 
 
 def carry(subject: Subject, case: Case) -> Iterator[Violation]:
-    """Run the first tokens of every sequence, hand the states on, run the next: values and gradients are those of one run.
+    """Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run.
 
     Bitwise in the values where the kernel promises that a state enters as a carry and the cuts lie on its chunks.
     """
     op = subject.op
     if op.carry is None:
         return
-    initial, final, wants = op.carry
+    initial, _, wants = op.carry
     if initial not in case.present or not dict(case.options).get(wants):
         return
     sample = subject.sample(case)

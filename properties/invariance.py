@@ -1,4 +1,4 @@
-"""Properties of the pack: what one sequence computes is what it would compute alone, wherever it lies and whatever lies beside it.
+"""Properties of the pack: a sequence computes what it would compute alone, wherever it lies and whatever lies beside it.
 
 Packing-unpacking invariance is f(S) = unpack(f(pack(S))) (Xu et al. 2024, section 3.1), for values and gradients.
 """
@@ -26,7 +26,7 @@ def reference(subject: Subject, case: Case) -> Iterator[Violation]:
 
 
 def packing(subject: Subject, case: Case) -> Iterator[Violation]:
-    """A sequence in the pack computes what it computes alone; gradients of shared parameters are the sum over the sequences."""
+    """A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences."""
     sample = subject.sample(case)
     packed = subject.remembered(sample)
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
@@ -48,8 +48,8 @@ def packing(subject: Subject, case: Case) -> Iterator[Violation]:
 def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
     """What the other sequences and the slack hold (inputs, states, incoming gradients) changes nothing in this one.
 
-    Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice; NaN, Inf
-    and huge values in the other sequences where the kernel promises to be isolated from them.
+    Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice;
+    NaN, Inf and huge values in the other sequences where the kernel promises to be isolated from them.
     """
     sample = subject.sample(case)
     before = subject.remembered(sample)
@@ -76,7 +76,7 @@ def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
 def _unchanged(
     subject: Subject, sample: Sample, changed: Sample, j: int, note: str, against: Sample | None = None
 ) -> Iterator[Violation]:
-    """Sequence j is in `changed` what it is in the sample. against: `changed`, unless it holds values without a budget."""
+    """Sequence j is in `changed` as in the sample. against: `changed`, unless it holds values without a budget."""
     before, after = subject.remembered(sample), subject.run(changed)
     for name, x in after.items():
         if not subject.shared(name, sample):
@@ -99,17 +99,19 @@ def permutation(subject: Subject, case: Case) -> Iterator[Violation]:
         order.reverse()
     before, moved = subject.remembered(sample), sample.select(order)
     after = subject.run(moved)
-    said = {"other": "permuted", "note": f"in the order {shorten(tuple(order))}"}
+    note = f"in the order {shorten(tuple(order))}"
     for name, x in after.items():
         if subject.shared(name, sample):
-            yield from subject.agree(name, before[name], x, sample, **said)
+            yield from subject.agree(name, before[name], x, sample, other="permuted", note=note)
             continue
         axes = subject.frame(name, sample).axes
         for new, old in enumerate(order):
             rows = sample.rows(old, axes)
             now = moved.rows(new, axes)
             got, want, there = before[name][rows], x[now], (moved, now.start)
-            yield from subject.agree(name, got, want, sample, start=rows.start, against=there, **said)
+            yield from subject.agree(
+                name, got, want, sample, start=rows.start, against=there, other="permuted", note=note
+            )
 
 
 def causality(subject: Subject, case: Case) -> Iterator[Violation]:

@@ -1,10 +1,11 @@
-"""Pack layouts that bite: golden ones, a boundary-biased strategy, and the names of the boundary classes that they reach.
+"""Pack layouts that bite: golden ones, a boundary-biased strategy, and the names of the boundary classes they reach.
 
-Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window, since that is where kernels break.
+Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window, since that is where
+kernels break.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ def critical_lengths(chunk: int, width: int) -> list[int]:
 
 @st.composite
 def layouts(draw: st.DrawFn, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH, max_tokens: int = 400) -> Lengths:
-    """Draw lengths with the boundaries where kernels break: the number of sequences first, then a mode, then the lengths."""
+    """Draw lengths with the boundaries where kernels break: the number of sequences, then a mode, then the lengths."""
     n = draw(st.sampled_from([2, 3, 1, 4, 5, 6, 8, 17, 33]))
     mode = draw(st.sampled_from(["critical", "grid", "tiny", "huge", "any"])) if n <= 8 else "tiny"
     length = {
@@ -130,7 +131,7 @@ def classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_W
         "empty first": n > 1 and empty[0],
         "empty inside": any(empty[1:-1]),
         "empty last": n > 1 and empty[-1],
-        "two empty in a row": any(a and b for a, b in zip(empty, empty[1:], strict=False)),
+        "two empty in a row": any(a and b for a, b in pairwise(empty)),
         "start on the grid": any(s and s % c == 0 for s, _ in spans),
         "start one past the grid": any(s % c == 1 for s, _ in spans),
         "end one before the grid": any(e % c == c - 1 for _, e in spans),

@@ -11,14 +11,15 @@ from packproof.properties.promises import Promises
 class Op:
     """The declaration of an operation over packed sequences.
 
-    reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the outputs in
-        order (a single tensor if there is one).
+    reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the
+        outputs in order (a single tensor if there is one).
     inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences; every other axis belongs to a
         shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
     options: the values that each option may take, the plainest first.
     sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence.
-    absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives the sum
-        of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its inputs.
+    absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives
+        the sum of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its
+        inputs.
     cumsum: makes the twin for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
     draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
         softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines).
@@ -27,7 +28,8 @@ class Op:
     carry: (initial state, final state, option that asks for it), if a sequence can be cut and continued.
     window: the axis whose size is the reach of a convolution; scales the layouts.
     causal: option that makes the op causal, or True or False.
-    matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises not to.
+    matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises
+        not to.
     """
 
     name: str

@@ -12,7 +12,7 @@ CAUSAL_CONV1D = Op(
     inputs={"x": "t d", "weight": "d w", "bias": "d?", "initial_states": "s d w-1?"},
     outputs={"y": "t d", "final_states": "s d w-1?"},
     options={"activation": (None, "silu"), "return_final_states": (False, True)},
-    sizes=({"d": 3, "w": 4}, {"d": 5, "w": 2}, {"d": 130, "w": 3}, {"d": 2, "w": 1}),
+    sizes=({"d": 3, "w": 4}, {"d": 5, "w": 2}, {"d": 130, "w": 3}, {"d": 136, "w": 4}, {"d": 2, "w": 1}),
     carry=("initial_states", "final_states", "return_final_states"),
     window="w",
 )
@@ -75,7 +75,8 @@ ROPE = Op(
     options={"interleaved": (False, True)},
     sizes=(
         {"h": 2, "k": 8, "r": 4, "m": "longest"},
-        {"h": 1, "k": 7, "r": 2, "m": "longest"},
+        {"h": 3, "k": 11, "r": 5, "m": "longest"},
+        {"h": 1, "k": 32, "r": 16, "m": "longest"},
         {"h": 3, "k": 2, "r": 1, "m": "longest"},
     ),
     draws={"cos": "unit", "sin": "unit"},
@@ -93,7 +94,12 @@ ATTENTION = Op(
         "window_size": ((-1, -1), (5, 0), (3, 2)),
         "softmax_scale": (None, 0.3),
     },
-    sizes=({"hq": 2, "hk": 1, "k": 4, "v": 3}, {"hq": 1, "hk": 1, "k": 3, "v": 5}, {"hq": 4, "hk": 2, "k": 2, "v": 2}),
+    sizes=(
+        {"hq": 2, "hk": 1, "k": 4, "v": 3},
+        {"hq": 2, "hk": 2, "k": 8, "v": 8},
+        {"hq": 4, "hk": 2, "k": 8, "v": 8},
+        {"hq": 1, "hk": 1, "k": 3, "v": 5},
+    ),
     causal="causal",
     matmul=True,
 )

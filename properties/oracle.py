@@ -53,7 +53,7 @@ def _on_absolute_values(op: Op) -> Callable[..., Any]:
 
 
 def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: bool = False) -> dict[str, Tensor]:
-    """Outputs and gradients of a reference or twin in float64, by name; for a twin the incoming gradients are absolute."""
+    """Outputs and gradients of a reference or twin in float64, by name; a twin's incoming gradients are absolute."""
     inputs = {n: x.double().requires_grad_(gradients and n in sample.wrt) for n, x in sample.inputs.items()}
     results = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))

@@ -1,4 +1,4 @@
-"""What a kernel's design guarantees, as data: which checks are bitwise and which constants the error budget uses follow from it."""
+"""What a kernel's design guarantees, as data: which checks are bitwise and the budget's constants follow from it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,12 +11,12 @@ Compute = Literal["fp32", "operand", "tf32"]
 class Promises:
     """What a kernel declares of itself. The default promises nothing: a stranger is checked within the error budget only.
 
-    grid: where the kernel's chunks start. "sequence": at the start of each sequence; "token": no chunk carries anything, an
-        element depends on its own window alone; "pack": at multiples of the chunk from the start of the pack. The first two
-        make `packing`, `permutation` and finite `isolation` bitwise.
+    grid: where the kernel's chunks start. "sequence": at the start of each sequence; "token": no chunk carries
+        anything, an element depends on its own window alone; "pack": at multiples of the chunk from the start of the
+        pack. The first two make `packing`, `permutation` and finite `isolation` bitwise.
     chunk: tokens in a chunk; scales the layouts and, with `cumsum`, the budget.
-    compute: how intermediates are rounded: "fp32" (not at all), "operand" (to the dtype of the tokens), "tf32". None takes
-        what is usual for the op: "operand" for ops built on matrix products, "fp32" for the others.
+    compute: how intermediates are rounded: "fp32" (not at all), "operand" (to the dtype of the tokens), "tf32". None
+        takes what is usual for the op: "operand" for ops built on matrix products, "fp32" for the others.
     deterministic: the same call gives the same bits.
     isolated: NaN, Inf and huge values in one sequence leave the others' bits alone (masks select, they never multiply).
     state_entry: "carry" if a given state enters as the first chunk's carry; then a run cut at a multiple of `chunk` and

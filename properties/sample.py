@@ -94,7 +94,7 @@ class Sample:
         return self.select([j])
 
     def keep_only(self, j: int, others: "Sample | float", *, shared: bool = True) -> "Sample":
-        """Sequence j as it is; every other row, state, incoming gradient and the slack from `others`, or filled with a value."""
+        """Sequence j as it is; other rows, states, incoming gradients and slack from `others`, or filled with a value."""
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
             if role(axes) == "shared":
@@ -127,8 +127,10 @@ class Sample:
         return self._map(fill)
 
     def after(self, last: Sequence[int], others: "Sample", *, inputs: bool) -> "Sample":
-        """Tokens behind position last[j] of each sequence j from `others`; with inputs=False only the incoming gradients
-        *up to* last[j] are taken from there."""
+        """Tokens behind position last[j] of each sequence j from `others`.
+
+        With inputs=False only the incoming gradients *up to* last[j] are taken from there.
+        """
         starts = self.offsets
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:

@@ -1,9 +1,9 @@
-"""The kernel under test as the properties see it: run a sample, ask the oracle, compare what belongs to each sequence."""
+"""The kernel under test as the properties see it: run a sample, ask the oracle, compare sequence by sequence."""
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw, dtype_of
 from packproof.properties.violation import Frame, Violation, identical, within
 
+T = TypeVar("T")
 Tensors = Mapping[str, Tensor]
 _REMEMBERED = 256
 
@@ -34,8 +35,8 @@ class Subject:
         self.promises = promises
         self.gradients = gradients
         self.interpreted = False
-        self._results: OrderedDict[Any, Tensors] = OrderedDict()
-        self._expected: OrderedDict[Any, Expected] = OrderedDict()
+        self._results: OrderedDict[Hashable, Tensors] = OrderedDict()
+        self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
 
     def sample(self, case: Case) -> Sample:
         return draw(self.op, case)
@@ -77,7 +78,9 @@ class Subject:
                 raise KernelFault("malformed", f"{name} is {_plain(y.dtype)}, expected {_plain(want)}")
             found[name] = y
         if gradients and sample.wrt and sum(sample.lengths) and not result.gradients:
-            raise KernelFault("malformed", f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input")
+            raise KernelFault(
+                "malformed", f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input"
+            )
         for name in sample.wrt if gradients else ():
             g = result.gradients.get(name)
             found[gradient(name)] = torch.zeros_like(sample.inputs[name]) if g is None else g
@@ -101,12 +104,12 @@ class Subject:
         against: tuple[Sample, int] | None = None,
         **said: str,
     ) -> Iterator[Violation]:
-        """Two runs of the kernel that must agree on some rows of a tensor, the first of which is row `start` of the sample.
+        """Two runs of the kernel that must agree on some rows of a tensor, from row `start` of the sample on.
 
-        Bit for bit where `exact` (where None: if the kernel promises that an element cannot depend on the pack), else each
-        within its budget. `against` is the sample of the other run and the row where the same rows begin there, if it is
-        another one. A shared gradient is always compared within the budget, since the order of a sum over the pack may
-        change with the pack.
+        Bit for bit where `exact` (where None: if the kernel promises that an element cannot depend on the pack), else
+        each within its budget. `against` is the sample of the other run and the row where the same rows begin there, if
+        it is another one. A shared gradient is always compared within the budget, since the order of a sum over the
+        pack may change with the pack.
         """
         frame = self.frame(name, sample)
         bitwise = self.promises.independent if exact is None else exact
@@ -123,15 +126,15 @@ class Subject:
 
     @property
     def pack_decides(self) -> bool:
-        """Whether an element's budget depends on the rest of the pack: chunks of the pack share their cumulative sums."""
+        """Whether an element's budget depends on the rest of the pack: the chunks of a pack share cumulative sums."""
         return self.promises.cumsum and not self.promises.independent
 
     def budget(self, name: str, sample: Sample, *, pieces: int) -> Budget:
         """The budget of a tensor in a comparison of two runs.
 
-        To that of a comparison with the reference comes, for a shared gradient, the rounding of summands that were stored
-        one by one; and for each of `pieces` hand-overs the rounding of a state, or of its gradient, to the dtype that it is
-        stored in: it reaches an element with the weight of the state's terms in it, which B bounds.
+        To that of a comparison with the reference comes, for a shared gradient, the rounding of summands that were
+        stored one by one; and for each of `pieces` hand-overs the rounding of a state, or of its gradient, to the dtype
+        that it is stored in: it reaches an element with the weight of the state's terms in it, which B bounds.
         """
         answer = self.expect(sample)
         allowed, absolute = answer.budgets[name], answer.absolute[name]
@@ -159,7 +162,7 @@ def _digest(sample: Sample) -> str:
     return h.hexdigest()
 
 
-def _remember(store: OrderedDict[Any, Any], key: Any, make: Any) -> Any:
+def _remember(store: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
     if key not in store:
         store[key] = make()
         while len(store) > _REMEMBERED:

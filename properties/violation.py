@@ -15,8 +15,8 @@ from packproof.properties.budget import Budget, same_bits, score
 class Violation:
     """The worst element of one tensor, or a fault of the kernel.
 
-    tensor: output name or "gradient of <input>", "" for a fault. sequence, position: where a token or state belongs, -1 where
-    that has no meaning. index: of the element in its tensor. other: what `wanted` is ("reference", "alone", ...).
+    tensor: output name or "gradient of <input>", "" for a fault. sequence, position: where a token or state belongs,
+    -1 where that has no meaning. index: of the element in its tensor. other: what `wanted` is ("reference", "alone", ...).
     excess: error as a multiple of the budget, or None where bits were compared. term: the budget's dominant term there.
     text: what to say instead of numbers, for faults; fault: its kind. note: what was done to the pack.
     """
@@ -74,9 +74,17 @@ class Frame:
 
 
 def within(
-    name: str, got: Tensor, want: Tensor, allowed: Budget, frame: Frame, *, start: int = 0, other: str = "reference", note: str = ""
-) -> Iterator[Violation]:  # fmt: skip
-    """A violation at the worst element if any is outside its budget. `start` is the row of the pack where `got` begins."""
+    name: str,
+    got: Tensor,
+    want: Tensor,
+    allowed: Budget,
+    frame: Frame,
+    *,
+    start: int = 0,
+    other: str = "reference",
+    note: str = "",
+) -> Iterator[Violation]:
+    """A violation at the worst element if any is outside its budget. `start`: the row of the pack where `got` begins."""
     if got.numel() == 0:
         return
     ratio = score(got, want.double(), allowed.total)
@@ -92,7 +100,7 @@ def within(
 
 def identical(
     name: str, got: Tensor, want: Tensor, frame: Frame, *, start: int = 0, other: str = "reference", note: str = ""
-) -> Iterator[Violation]:  # fmt: skip
+) -> Iterator[Violation]:
     """A violation at the element that differs most if any has other bits. `start` as in `within`."""
     if got.numel() == 0:
         return
