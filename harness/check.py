@@ -45,8 +45,8 @@ class Job:
 def run_check(request: CheckRequest) -> Iterator[Event]:
     """Check what the request says, event by event; UsageError before the first event if it cannot be run.
 
-    Kernels and dtypes run side by side, each in a process of its own, as many as there are cores. Ctrl-C ends the stream
-    with RunFinished(interrupted=True) and all that was found so far.
+    Kernels and dtypes run side by side, each in a process of its own, as many as there are cores. Ctrl-C ends the
+    stream with RunFinished(interrupted=True) and all that was found so far.
     """
     check_names(request)
     started = time.monotonic()
@@ -78,7 +78,7 @@ def _jobs(request: CheckRequest) -> Iterator[Job]:
 
 
 def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
-    """Import the kernel in a process of its own and settle op and promises; UsageError if target or op makes no sense."""
+    """Import the kernel in its own process and settle op and promises; UsageError if target or op makes no sense."""
     target = own.target if own else request.target
     assert target is not None
     name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
@@ -155,8 +155,8 @@ def check(
 ) -> tuple[Verdict, ...]:
     """Check a kernel; returns the verdicts if every property held.
 
-    target: a function, or its name as "package.module:function" or "path/file.py:function". op: an op of packproof, "module:NAME",
-    or an Op. fail_fast: stop at the first failure. The other arguments as on the command line.
+    target: a function, or its name as "package.module:function" or "path/file.py:function". op: an op of packproof,
+    "module:NAME", or an Op. fail_fast: stop at the first failure. The other arguments as on the command line.
 
     Raises CheckFailed with the report of every failure, UsageError if the check cannot be run.
     """

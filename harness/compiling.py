@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterator
 
 from packproof.harness.compile_tier import Compiled, compile_variants
-from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Verdict
+from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Verdict
 from packproof.harness.own import OwnKernel
 
 _MOST_LINES = 8
 
 
 def compile_cell(cell: Cell, own: OwnKernel) -> Iterator[Event]:
-    """Compile; the kernel fails if one variant does not compile, spills, or needs more shared memory than a target has."""
+    """Compile; the kernel fails if a variant does not compile, spills, or needs more shared memory than there is."""
     yield CellStarted(cell)
     started = time.monotonic()
     results: list[Compiled] = []
@@ -24,6 +24,6 @@ def compile_cell(cell: Cell, own: OwnKernel) -> Iterator[Event]:
     failure = Failure((), "", tuple(lines), 0, 0) if bad else None
     built = [r for r in results if not r["skipped"]]
     reason = "; ".join(sorted({f"{r['target']}: {r['skipped']}" for r in results if r["skipped"]}))
-    status = "failed" if bad else "passed" if built else "skipped"
+    status: Status = "failed" if bad else "passed" if built else "skipped"
     seconds = time.monotonic() - started
     yield CellFinished(Verdict(cell, "compile", status, len(built), seconds, reason=reason, failure=failure))

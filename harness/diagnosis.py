@@ -1,5 +1,9 @@
 """What a wrong element contains: redraw one sequence at a time and see whether the element follows it."""
 
+from math import isnan
+
+from torch import Tensor
+
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
 from packproof.properties.sample import Sample
@@ -54,6 +58,6 @@ def _index(sample: Sample, violation: Violation) -> tuple[int, ...]:
     return (row, *violation.index)
 
 
-def _equal(a: object, b: object) -> bool:
-    x, y = float(a), float(b)  # type: ignore[arg-type]
-    return x == y or (x != x and y != y)
+def _equal(a: Tensor, b: Tensor) -> bool:
+    x, y = float(a), float(b)
+    return x == y or (isnan(x) and isnan(y))

@@ -23,8 +23,8 @@ class Failure:
     """The smallest case found that breaks a property.
 
     lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" where no tensor is to blame.
-    lines: what happened, in a few lines for a person. example: number of the example that failed first; tried: cases tried
-    while shrinking. replay: the file that replays it, or "".
+    lines: what happened, in a few lines for a person. example: number of the example that failed first; tried: cases
+    tried while shrinking. replay: the file that replays it, or "".
     """
 
     lengths: tuple[int, ...]

@@ -1,6 +1,7 @@
-"""Gradient checks on tensors of one's own, in this process: the vjp against the float64 vjp, and the dot-product test."""
+"""Gradient checks on one's own tensors, in this process: the vjp against the float64 vjp, and the dot-product test."""
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,14 +33,14 @@ def gradcheck(
     promises: Promises = _PROMISES_NOTHING,
     seed: int = 0,
 ) -> None:
-    """Check values and every gradient of a kernel at given inputs against the op's float64 reference, within the error budget.
+    """Check values and every gradient of a kernel at given inputs, within the error budget of the float64 reference.
 
     inputs: tensors by the op's argument names, on the device where the kernel runs. cu_seqlens: (s + 1,) on any device.
-    cotangents: incoming gradients by output name; drawn from `seed` where not given. promises: what the kernel guarantees;
-    they choose the constants of the budget.
+    cotangents: incoming gradients by output name; drawn from `seed` where not given. promises: what the kernel
+    guarantees; they choose the constants of the budget.
 
-    The kernel runs in this process: use `packproof.check` for one that may crash. Raises CheckFailed naming the worst element
-    of each wrong tensor, ArgumentError for inputs that do not fit the op.
+    The kernel runs in this process: use `packproof.check` for one that may crash. Raises CheckFailed naming the worst
+    element of each wrong tensor, ArgumentError for inputs that do not fit the op.
     """
     declared = resolve_op(op, Declaration(), "gradcheck")
     sample = _sample(declared, inputs, cu_seqlens, options or {}, cotangents or {}, seed)
@@ -56,8 +57,13 @@ def gradcheck(
 
 
 def _sample(
-    op: Op, inputs: Mapping[str, Tensor], cu_seqlens: Tensor, options: Mapping[str, Any], cotangents: Mapping[str, Tensor], seed: int
-) -> Sample:  # fmt: skip
+    op: Op,
+    inputs: Mapping[str, Tensor],
+    cu_seqlens: Tensor,
+    options: Mapping[str, Any],
+    cotangents: Mapping[str, Tensor],
+    seed: int,
+) -> Sample:
     """The caller's tensors as a sample: axes bound by their ranks, missing incoming gradients drawn."""
     unknown = [n for n in inputs if n not in op.inputs]
     if unknown:
@@ -66,7 +72,7 @@ def _sample(
     axes = {n: _axes(op.inputs[n], x, n) for n, x in inputs.items()}
     axes |= {n: parse(spec).alternatives[0] for n, spec in op.outputs.items()}
     sizes = {a: x.shape[i] for n, x in inputs.items() for i, a in enumerate(axes[n]) if a.isidentifier()}
-    lengths = tuple(b - a for a, b in zip(offsets, offsets[1:], strict=False))
+    lengths = tuple(b - a for a, b in pairwise(offsets))
     tokens = next(iter(inputs.values()))
     on_host = {n: x.detach().cpu() for n, x in inputs.items()}
     sample = Sample(op, lengths, tokens.shape[0] - offsets[-1], on_host, {}, options, axes, sizes)
@@ -87,13 +93,13 @@ def _axes(spec: str, x: Tensor, name: str) -> tuple[str, ...]:
 
 
 def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 0) -> None:
-    """Check a vjp without any reference: <J v, u> = <v, J' u> for random v and u, with J v from differences of the function.
+    """Check a vjp without any reference: <J v, u> = <v, J' u> for random v and u, J v from differences of the function.
 
-    function: takes the tensors and returns a tensor or a tuple of them. inputs: floating tensors to differentiate; float64 makes
-    the test sharp, float32 finds terms that are missing but not an error of some percent in one element.
+    function: takes the tensors and returns a tensor or a tuple of them. inputs: floating tensors to differentiate;
+    float64 makes the test sharp, float32 finds terms that are missing but not an error of some percent in one element.
 
-    J v is extrapolated from central differences with steps h and 2h; the tolerance is their truncation error, estimated by
-    what the two differ, plus the rounding of the function's values divided by h, plus that of the gradient.
+    J v is extrapolated from central differences with steps h and 2h; the tolerance is their truncation error, estimated
+    by what the two differ, plus the rounding of the function's values divided by h, plus that of the gradient.
     Raises CheckFailed with both sides and the tolerance.
     """
     g = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from packproof import __version__
 from packproof.harness.diagnosis import diagnose
-from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Tier, Verdict
+from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Tier, Verdict
 from packproof.harness.shrink import Allowance, shrink
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
@@ -57,7 +57,7 @@ class Judge:
                 tell = time.monotonic()
                 yield Progress(cell, drawn)
         reason = _why_skipped(space, cell.property, drawn, refused)
-        status = "failed" if failure else "skipped" if reason else "passed"
+        status: Status = "failed" if failure else "skipped" if reason else "passed"
         seconds = time.monotonic() - started
         yield CellFinished(
             Verdict(cell, self._tier(), status, drawn, seconds, refused, met, reason if not failure else "", failure)

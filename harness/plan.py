@@ -25,7 +25,7 @@ COMPILE = "compile"
 
 @dataclass(frozen=True)
 class Profile:
-    """How much a check does. examples: random cases after the golden ones, by tier. shrink: what one failure may cost."""
+    """How much a check does. examples: random cases after the golden ones, by tier. shrink: what a failure may cost."""
 
     examples: Mapping[Tier, int]
     shrink: Allowance
@@ -42,9 +42,10 @@ PROFILES: Mapping[str, Profile] = {
 class CheckRequest:
     """What to check.
 
-    target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels. op: an op, its
-    name, or "module:NAME" of a declared Op; None takes the one that the target declares. promises: instead of declared ones.
-    timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
+    target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels.
+    op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
+    promises: instead of declared ones. timeout: seconds that one call of the kernel may take.
+    forward_only: do not differentiate.
     """
 
     target: str | Callable[..., Any] | None = None

@@ -41,8 +41,8 @@ class ReplayOutcome:
 def replay(path: str | Path, *, target: str | None = None, device: str | None = None) -> ReplayOutcome:
     """Run the case of a replay file again.
 
-    target, device: instead of those in the file. Raises UsageError if the file cannot be read or is damaged. A kernel that
-    cannot be imported here, or a device that is not here, makes the outcome "not applicable".
+    target, device: instead of those in the file. Raises UsageError if the file cannot be read or is damaged. A kernel
+    that cannot be imported here, or a device that is not here, makes the outcome "not applicable".
     """
     data = _read(Path(path))
     where = device or data["device"]

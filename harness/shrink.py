@@ -1,7 +1,7 @@
 """Make a failing case small: the shortest layout first, then the plainest of everything else.
 
-Hypothesis draws the cases; this shrinker knows the domain (drop sequences, land on chunk edges, merge neighbours) and so ends
-at textbook minima in a number of kernel calls that can be bounded.
+Hypothesis draws the cases; this shrinker knows the domain (drop sequences, land on chunk edges, merge neighbours) and
+so ends at textbook minima in a number of kernel calls that can be bounded.
 """
 
 import time

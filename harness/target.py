@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from packproof.properties.op import Op
@@ -19,12 +19,12 @@ _MARK = "__packproof__"
 class Declaration:
     """What a kernel's author says of it.
 
-    op: name of the op. promises: what the design guarantees. gradients: whether it can be differentiated. dtypes: token dtypes
-    that it takes. parameters: argument names that it takes, None if any.
+    op: name of the op. promises: what the design guarantees. gradients: whether it can be differentiated.
+    dtypes: token dtypes that it takes. parameters: argument names that it takes, None if any.
     """
 
     op: str | None = None
-    promises: Promises = Promises()
+    promises: Promises = field(default_factory=Promises)
     gradients: bool = True
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     parameters: frozenset[str] | None = None
@@ -44,8 +44,8 @@ def kernel(
             seq_idx = packproof.refs.seq_idx_from_cu_seqlens(cu_seqlens, x.shape[0])
             return my_conv(x.T[None], weight, bias, seq_idx=seq_idx[None], activation=activation)[0].T
 
-    The function keeps the op's argument names; optional ones that it leaves out are not tested and listed as not offered.
-    NotImplementedError declines a combination of options.
+    The function keeps the op's argument names; optional ones that it leaves out are not tested and listed as not
+    offered. NotImplementedError declines a combination of options.
     """
     said = {
         "op": op,

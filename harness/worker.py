@@ -126,7 +126,7 @@ class Worker:
 
     @contextmanager
     def impatient(self) -> Iterator[None]:
-        """Inside it a call counts as hung after ten times the slowest call that was answered so far, a second at least."""
+        """Inside it a call counts as hung after ten times the slowest call answered so far, a second at least."""
         kept = self._time_limit, self._warmup_limit
         self._time_limit = min(self._time_limit, max(1.0, 10 * self._slowest))
         self._warmup_limit = self._limit = min(self._warmup_limit, self._time_limit)

@@ -1,4 +1,4 @@
-"""One compiled form of a Triton kernel that a wrapper can choose: what the compile tier needs to build it without a GPU."""
+"""One compiled form of a Triton kernel that a wrapper can choose: all that is needed to build it without a GPU."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -75,7 +75,7 @@ def budget(r: Tensor, absolute: Tensor, stored: torch.dtype, tokens: torch.dtype
 
 
 def score(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
-    """Error as a multiple of the budget, element by element, in float64; NaN and Inf score infinity unless they are wanted.
+    """Error as a multiple of the budget, element by element, in float64; NaN and Inf score infinity unless wanted.
 
     An element that the stored dtype cannot hold may come back as the infinity of its sign.
     """

@@ -95,7 +95,7 @@ def strides(subject: Subject, case: Case) -> Iterator[Violation]:
 
 
 def _expandable(sample: Sample) -> Sample:
-    """Rows made equal along tokens, like the incoming gradient of a sum, so that a stride of 0 holds the same values."""
+    """Rows made equal along tokens, like the incoming gradient of a sum: a stride of 0 holds the same values."""
     expanded = {n: torch.ones_like(c) if role(sample.axes[n]) == "token" else c for n, c in sample.cotangents.items()}
     return dataclasses.replace(sample, cotangents=expanded)
 

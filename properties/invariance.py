@@ -1,4 +1,4 @@
-"""Properties of the pack: a sequence computes what it would compute alone, wherever it lies and whatever lies beside it.
+"""Properties of the pack: a sequence computes what it would alone, wherever it lies and whatever lies beside it.
 
 Packing-unpacking invariance is f(S) = unpack(f(pack(S))) (Xu et al. 2024, section 3.1), for values and gradients.
 """

@@ -9,7 +9,7 @@ Compute = Literal["fp32", "operand", "tf32"]
 
 @dataclass(frozen=True)
 class Promises:
-    """What a kernel declares of itself. The default promises nothing: a stranger is checked within the error budget only.
+    """What a kernel declares of itself. By default it promises nothing and is checked within the error budget only.
 
     grid: where the kernel's chunks start. "sequence": at the start of each sequence; "token": no chunk carries
         anything, an element depends on its own window alone; "pack": at multiples of the chunk from the start of the

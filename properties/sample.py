@@ -94,7 +94,7 @@ class Sample:
         return self.select([j])
 
     def keep_only(self, j: int, others: "Sample | float", *, shared: bool = True) -> "Sample":
-        """Sequence j as it is; other rows, states, incoming gradients and slack from `others`, or filled with a value."""
+        """Sequence j as it is; every other row, state, incoming gradient and slack from `others`, or one value."""
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
             if role(axes) == "shared":

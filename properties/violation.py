@@ -16,7 +16,7 @@ class Violation:
     """The worst element of one tensor, or a fault of the kernel.
 
     tensor: output name or "gradient of <input>", "" for a fault. sequence, position: where a token or state belongs,
-    -1 where that has no meaning. index: of the element in its tensor. other: what `wanted` is ("reference", "alone", ...).
+    -1 where that has no meaning. index: of the element in its tensor. other: what `wanted` is ("reference", "alone").
     excess: error as a multiple of the budget, or None where bits were compared. term: the budget's dominant term there.
     text: what to say instead of numbers, for faults; fault: its kind. note: what was done to the pack.
     """
@@ -84,7 +84,7 @@ def within(
     other: str = "reference",
     note: str = "",
 ) -> Iterator[Violation]:
-    """A violation at the worst element if any is outside its budget. `start`: the row of the pack where `got` begins."""
+    """A violation at the worst element if any is outside its budget. `start` is the row where `got` begins."""
     if got.numel() == 0:
         return
     ratio = score(got, want.double(), allowed.total)

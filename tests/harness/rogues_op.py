@@ -7,4 +7,6 @@ def scaled(x, weight, *, cu_seqlens):
     return x * weight
 
 
-SCALED = Op(name="scaled", reference=scaled, inputs={"x": "t d", "weight": "d"}, outputs={"y": "t d"}, sizes=({"d": 3},))
+SCALED = Op(
+    name="scaled", reference=scaled, inputs={"x": "t d", "weight": "d"}, outputs={"y": "t d"}, sizes=({"d": 3},)
+)

@@ -84,8 +84,10 @@ def test_a_good_kernel_passes_and_the_events_come_in_order() -> None:
 
 
 def test_check_raises_the_report_and_returns_the_verdicts() -> None:
-    with pytest.raises(CheckFailed, match="replaced torch.equal"):
-        packproof.check(f"{HERE / 'rogues.py'}:replaces_equal", op=OP, dtypes=["fp32"], properties=["packing"], profile="quick")
+    with pytest.raises(CheckFailed, match=r"replaced torch\.equal"):
+        packproof.check(
+            f"{HERE / 'rogues.py'}:replaces_equal", op=OP, dtypes=["fp32"], properties=["packing"], profile="quick"
+        )
     verdicts = packproof.check(
         f"{HERE / 'rogues.py'}:good", op=OP, dtypes=["fp32"], properties=["reference", "strides"], profile="quick"
     )

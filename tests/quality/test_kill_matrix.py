@@ -51,7 +51,9 @@ def test_a_planted_bug_is_convicted(
     first, row = "", {}
     for verdict in verdicts(op, bug, "quick", ("float32",)):
         failed = verdict.status == "failed"
-        row[verdict.cell.property] = str(verdict.examples) if failed else {"passed": "-", "skipped": "."}[verdict.status]
+        row[verdict.cell.property] = (
+            str(verdict.examples) if failed else {"passed": "-", "skipped": "."}[verdict.status]
+        )
         if failed and not first:
             first = f"{time.monotonic() - started:.1f} s"
     with capsys.disabled():
@@ -61,9 +63,7 @@ def test_a_planted_bug_is_convicted(
 
 
 @pytest.mark.parametrize(("op", "name"), CORRECT)
-def test_a_correct_kernel_is_not_accused(
-    op: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_correct_kernel_is_not_accused(op: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     accused = [
         (v.cell.property, v.cell.dtype, v.failure.lines)

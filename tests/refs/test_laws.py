@@ -78,8 +78,8 @@ def test_packed_is_one_by_one(case: Case) -> None:
     for j, rows in enumerate(DRAWN.slices):
         single = tracked(case.alone(inputs, DRAWN, j))
         alone = case.run(single, torch.tensor([0, DRAWN.lengths[j]]))
-        wheres = (rows, slice(j, j + 1))  # y by tokens, final states by sequences
-        parts = [(y[where], g[where]) for y, g, where in zip(outputs, cotangents, wheres, strict=False)]
+        places = (rows, slice(j, j + 1))  # y by tokens, final states by sequences
+        parts = [(y[where], g[where]) for y, g, where in zip(outputs, cotangents, places, strict=False)]
         assert all(torch.equal(y, a) for (y, _), a in zip(parts, alone, strict=True))
         own = vjp(alone, single, tuple(g for _, g in parts))
         for name in single:
