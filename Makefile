@@ -5,7 +5,7 @@ check:
 	@.ci/env python -m packproof check
 
 test:
-	@.ci/env python -m pytest
+	@.ci/env python -m pytest -n auto
 
 lint:
 	@.ci/env ruff check .

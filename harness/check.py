@@ -15,7 +15,7 @@ from packproof.harness.names import dtype as dtype_name
 from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.parallel import side_by_side
 from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names, plan_cells, resolve_op
-from packproof.harness.target import Declaration, check_signature, declaration
+from packproof.harness.target import DEFAULT_DTYPES, Declaration, check_signature, declaration
 from packproof.harness.wording import failure_text
 from packproof.harness.worker import Worker
 from packproof.properties.cases import Space
@@ -53,8 +53,10 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     verdicts: list[Verdict] = []
     interrupted = False
     with ExitStack() as stack:
-        units = [unit for job in _jobs(request) for unit in _units(request, job, stack)]
-        yield RunStarted(tuple(c for unit in units for c in unit.cells), request.profile, request.seed)
+        jobs = list(_jobs(request))
+        units = [unit for job in jobs for unit in _units(request, job, stack)]
+        cells = tuple(c for unit in units for c in unit.cells)
+        yield RunStarted(cells, request.profile, request.seed, tuple(n for job in jobs for n in _notes(request, job)))
         try:
             for event in side_by_side([unit.run for unit in units], _SIDE_BY_SIDE):
                 if isinstance(event, CellFinished):
@@ -91,6 +93,16 @@ def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
     check_signature(op, declared, name)
     op_name = request.op if isinstance(request.op, str) else op.name
     return Job(target, name, op, op_name, declared, own)
+
+
+def _notes(request: CheckRequest, job: Job) -> Iterator[str]:
+    """What this kernel does not offer and is therefore not tested for."""
+    space = Space(job.op, DEFAULT_DTYPES[0], job.declared.promises, job.declared.parameters, slack=job.declared.slack)
+    absent = [*space.missing, *([] if space.slack else ["slack"])]
+    if absent:
+        yield f"{job.name} does not take, so it is not tested for: {', '.join(absent)}"
+    if request.forward_only or not job.declared.gradients:
+        yield f"{job.name}: gradients are not judged"
 
 
 def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worker:
@@ -134,7 +146,8 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell], worker: W
         replay_dir=request.replay_dir,
         known_tier=known,
     )
-    space = Space(job.op, cells[0].dtype, job.declared.promises, job.declared.parameters)
+    declared = job.declared
+    space = Space(job.op, cells[0].dtype, declared.promises, declared.parameters, slack=declared.slack)
     for cell in cells:
         yield from judge.cell(cell, space)
 

@@ -55,11 +55,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RunStarted:
-    """The plan stands: `cells` in the order in which they run."""
+    """The plan stands: `cells` in the order in which they are listed; `notes` on what will not be tested."""
 
     cells: tuple[Cell, ...]
     profile: str
     seed: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

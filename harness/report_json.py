@@ -48,6 +48,7 @@ class JsonReport:
             "device": _only(cell.device for cell in cells),
             "profile": self._started.profile,
             "seed": self._started.seed,
+            "notes": list(self._started.notes),
             "verdict": self._verdict(finished),
             "finished": finished is not None and not finished.interrupted and not finished.error,
             "error": finished.error if finished else "",

@@ -38,6 +38,8 @@ class TerminalReport:
     def _start(self, event: events.RunStarted) -> None:
         self._planned = event.cells
         self._console.print(f"{len(event.cells)} cells, profile {event.profile}, seed {event.seed}")
+        for note in event.notes:
+            self._console.print(note)
         if self._console.is_terminal:
             columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
             self._progress = Progress(*columns, console=self._console, transient=True)

@@ -28,6 +28,7 @@ class Declaration:
     gradients: bool = True
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     parameters: frozenset[str] | None = None
+    slack: bool = True
 
 
 def kernel(
@@ -36,6 +37,7 @@ def kernel(
     promises: Promises | None = None,
     gradients: bool = True,
     dtypes: Sequence[str] = DEFAULT_DTYPES,
+    slack: bool = True,
 ) -> Callable[[F], F]:
     """Declare a kernel, or the adapter of one that has another calling convention.
 
@@ -52,6 +54,7 @@ def kernel(
         "promises": dataclasses.asdict(promises or Promises()),
         "gradients": gradients,
         "dtypes": list(dtypes),
+        "slack": slack,
     }
 
     def mark(function: F) -> F:
@@ -83,6 +86,7 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             promises=Promises(**said.get("promises", {})),
             gradients=bool(said.get("gradients", True)),
             dtypes=tuple(str(d) for d in said.get("dtypes", DEFAULT_DTYPES)),
+            slack=bool(said.get("slack", True)),
             parameters=None if names is None else frozenset(str(n) for n in names),
         )
     except (TypeError, AttributeError) as error:

@@ -23,7 +23,8 @@ _PLAIN_LAYOUTS = (3, 5, 6, 8)
 class Space:
     """All the cases that make sense for one kernel at one dtype.
 
-    parameters: the argument names that the kernel takes, or None for all of the op's.
+    parameters: the argument names that the kernel takes, or None for all of the op's. slack: whether it takes rows behind
+    the last sequence.
     """
 
     op: Op
@@ -31,6 +32,7 @@ class Space:
     promises: Promises
     parameters: frozenset[str] | None = None
     max_tokens: int = 400
+    slack: bool = True
 
     @property
     def chunk(self) -> int:
@@ -45,6 +47,11 @@ class Space:
     def options(self) -> dict[str, tuple[Any, ...]]:
         """The values that each option may take; only the plainest of an option that the kernel does not know."""
         return {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
+
+    @property
+    def slacks(self) -> tuple[int, ...]:
+        """Numbers of rows behind the last sequence."""
+        return (0, 1, self.chunk) if self.slack else (0,)
 
     @property
     def missing(self) -> list[str]:
@@ -88,7 +95,7 @@ def _golden_case(
         lengths=lengths,
         dtype=space.dtype,
         sizes=tuple(size.items()),
-        slack=(0, 1, space.chunk)[k % 3] if rich else 0,
+        slack=space.slacks[k % len(space.slacks)] if rich else 0,
         present=tuple(space.optional) if rich else (),
         axes=tuple((n, (k + 1) % many if rich else 0) for n, many in space.choices.items()),
         options=space.known_options(options),
@@ -107,7 +114,7 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         lengths=lengths,
         dtype=space.dtype,
         sizes=tuple(size.items()),
-        slack=draw(st.sampled_from([0, 1, space.chunk])),
+        slack=draw(st.sampled_from(space.slacks)),
         present=tuple(n for n in space.optional if draw(st.booleans())),
         axes=tuple((n, draw(st.integers(0, many - 1))) for n, many in space.choices.items()),
         options=space.known_options(options),

@@ -12,7 +12,7 @@ from packproof import kernels
 if TYPE_CHECKING:
     from packproof import refs
     from packproof.harness.check import check
-    from packproof.harness.gradcheck import gradcheck
+    from packproof.harness.gradcheck import dot_product_test, gradcheck
     from packproof.harness.replay import replay
     from packproof.harness.target import kernel
     from packproof.properties.op import Op
@@ -32,6 +32,7 @@ __all__ = [
     "Promises",
     "UsageError",
     "check",
+    "dot_product_test",
     "gradcheck",
     "kernel",
     "kernels",
@@ -43,7 +44,7 @@ __all__ = [
 
 _HOMES = {
     "packproof.harness.check": ("check",),
-    "packproof.harness.gradcheck": ("gradcheck",),
+    "packproof.harness.gradcheck": ("dot_product_test", "gradcheck"),
     "packproof.harness.replay": ("replay",),
     "packproof.harness.target": ("kernel",),
     "packproof.properties.op": ("Op",),

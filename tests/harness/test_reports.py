@@ -176,6 +176,7 @@ def test_json(tmp_path: Path) -> None:
         "verdict": "failed",
         "finished": True,
         "error": "",
+        "notes": [],
         "planned": 3,
         "seconds": 4.0,
     }

@@ -64,7 +64,7 @@ CHUNK_EDGES = [
     ("ssd", "D4", (16, 1)),  # a carried state and a new sequence in one chunk
     ("ssd", "D9", (16, 1)),
     ("ssd", "D11", (17,)),
-    ("attention", "A5", (17,)),
+    ("attention", "A1", (1, 16, 1)),  # a key block that begins in another sequence
 ]
 
 
