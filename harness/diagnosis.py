@@ -27,7 +27,8 @@ def diagnose(subject: Subject, case: Case, violation: Violation) -> str:
     what = violation.tensor if not violation.tensor.startswith("gradient of ") else _possessive(violation.tensor)
     if not leaks:
         return (
-            f"{what} in sequence {violation.sequence} follows no other sequence: the fault lies in its own computation"
+            f"{what} in sequence {violation.sequence} does not follow what other sequences hold: "
+            "the fault lies in its own computation, or in where it lies"
         )
     return f"{what} in sequence {violation.sequence} contains {' and '.join(leaks)}"
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from packproof.harness.events import Cell, Tier
 from packproof.harness.names import known
 from packproof.harness.shrink import Allowance
@@ -65,6 +67,8 @@ def check_names(request: CheckRequest) -> None:
     """UsageError for a device, dtype, property or profile that does not exist, with the nearest that does."""
     known("device", request.device, DEVICES)
     known("profile", request.profile, PROFILES)
+    if request.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
     for dtype in request.dtypes or ():
         known("dtype", dtype, DTYPES)
     for name in request.properties or ():

@@ -23,8 +23,8 @@ _PLAIN_LAYOUTS = (3, 5, 6, 8)
 class Space:
     """All the cases that make sense for one kernel at one dtype.
 
-    parameters: the argument names that the kernel takes, or None for all of the op's. slack: whether it takes rows behind
-    the last sequence.
+    parameters: the argument names that the kernel takes, or None for all of the op's.
+    slack: whether it takes rows behind the last sequence.
     """
 
     op: Op

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import packproof
 from packproof.harness.check import run_check
@@ -116,6 +117,11 @@ def test_a_closure_is_checked_in_a_fork() -> None:
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (cu_seqlens, scale, weight, x)"),
         (CheckRequest(properties=("pakking",)), "packing"),
         (CheckRequest(profile="slow"), "profile"),
+        pytest.param(
+            CheckRequest(device="cuda"),
+            "sees no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
         (CheckRequest(dtypes=("int8",)), "dtype"),
         (CheckRequest(op="ssd"), "packproof has no kernel for 'ssd'"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op=f"{HERE / 'rogues.py'}:good"), "expected a packproof.Op"),
