@@ -32,6 +32,7 @@ from packproof.kernels.launch import (
 from packproof.kernels.sequences import bounds, locate, offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_option
+from packproof.refs.errors import ArgumentError
 
 Activation = Literal["silu"] | None
 
@@ -39,7 +40,6 @@ PROMISES = {"grid": "token", "chunk": 32, "compute": "fp32", "deterministic": Tr
 
 _OP = "causal_conv1d"
 _BLOCK_T = 32  # tokens, rows of states, or tiles of partial sums
-_BLOCK_D = 64
 _TENSORS = ("x", "weight", "bias", "y", "final_states", "dy", "dfinal", "dx", "dstates", "dweight", "dbias")
 
 
@@ -83,8 +83,8 @@ def _tap(x, states, row, start, sequence, alive, d, D, W, x_stride):
     if states is not None:
         slot = row - start + (W - 1)
         before = (alive & (row < start) & (slot >= 0))[:, None] & channels
-        offset = (sequence[:, None] * D + d[None, :]) * (W - 1) + slot[:, None]
-        value = tl.where(before, tl.load(states + offset, mask=before, other=0.0), value)
+        offset = (sequence * D * (W - 1) + slot)[:, None] + (d * (W - 1))[None, :]
+        value = tl.load(states + offset, mask=before, other=value)
     return widen(value)
 
 
@@ -119,7 +119,7 @@ def _input_gradient(g, weight, dfinal, q, start, end, sequence, alive, d, D, W, 
     if has_final != 0:
         slot = q - end + (W - 1)
         held = (alive & (slot >= 0))[:, None] & channels
-        offset = (sequence[:, None] * D + d[None, :]) * (W - 1) + slot[:, None]
+        offset = (sequence * D * (W - 1) + slot)[:, None] + (d * (W - 1))[None, :]
         dx += tl.load(dfinal + offset, mask=held, other=0.0).to(dtype)
     return dx
 
@@ -163,7 +163,7 @@ def _causal_conv1d_fwd_states_kernel(
     _, row, d = _tile(D, BLOCK_T, BLOCK_D)
     sequence, slot, start, end, alive = _state_rows(row, cu_seqlens, S, T, W)
     value = _tap(x, states, end - (W - 1) + slot, start, sequence, alive, d, D, W, x_stride)
-    offset = (sequence[:, None] * D + d[None, :]) * (W - 1) + slot[:, None]
+    offset = (sequence * D * (W - 1) + slot)[:, None] + (d * (W - 1))[None, :]
     mask = alive[:, None] & (d < D)[None, :]
     tl.store(final_states + offset, value.to(final_states.dtype.element_ty), mask=mask)
 
@@ -223,40 +223,33 @@ def _causal_conv1d_bwd_x_kernel(
     do_not_specialize=["g", "weight", "dfinal", "cu_seqlens", "dstates", "T", "S", "D", "W", "g_stride", "has_final"]
 )
 def _causal_conv1d_bwd_states_kernel(
-    g,
-    weight,
-    dfinal,
-    cu_seqlens,
-    dstates,
-    T,
-    S,
-    D,
-    W,
-    g_stride,
-    has_final,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
+    g, weight, dfinal, cu_seqlens, dstates, T, S, D, W, g_stride, has_final,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     _, row, d = _tile(D, BLOCK_T, BLOCK_D)
     sequence, slot, start, end, alive = _state_rows(row, cu_seqlens, S, T, W)
     q = start - (W - 1) + slot
     value = _input_gradient(g, weight, dfinal, q, start, end, sequence, alive, d, D, W, g_stride, has_final)
-    offset = (sequence[:, None] * D + d[None, :]) * (W - 1) + slot[:, None]
+    offset = (sequence * D * (W - 1) + slot)[:, None] + (d * (W - 1))[None, :]
     tl.store(dstates + offset, value.to(dstates.dtype.element_ty), mask=alive[:, None] & (d < D)[None, :])
 
 
-def _num_warps(kernel: Any, dtype: torch.dtype) -> int:
-    """Few, since that is faster, where a thread's share of a tile does not spill."""
-    crowded = (_causal_conv1d_fwd_states_kernel, _causal_conv1d_bwd_states_kernel)
-    return 8 if dtype == torch.float64 or kernel in crowded else 4
+def _tiling(kernel: Any, dtype: torch.dtype) -> tuple[int, int]:
+    """Channels of a tile, and the warps that share it: the most that a thread holds without spilling."""
+    if kernel in (_causal_conv1d_fwd_states_kernel, _causal_conv1d_bwd_states_kernel):
+        return 32, 8
+    return {torch.float64: (16, 4), torch.float32: (64, 8)}.get(dtype, (64, 4))
 
 
-def _launch(kernel: Any, n_rows: int, n_channels: int, *arguments: Any, rows_in_block: int = _BLOCK_T) -> None:
-    """Run a kernel over all blocks of rows and channels."""
-    blocks = triton.cdiv(n_rows, rows_in_block) * triton.cdiv(n_channels, _BLOCK_D)
+def _launch(
+    kernel: Any, dtype: torch.dtype, n_rows: int, n_channels: int, *arguments: Any, rows_in_block: int = _BLOCK_T
+) -> None:
+    """Run a kernel of an op in `dtype` over all blocks of rows and channels."""
+    block_d, num_warps = _tiling(kernel, dtype)
+    blocks = triton.cdiv(n_rows, rows_in_block) * triton.cdiv(n_channels, block_d)
     if blocks:
         with torch.cuda.device_of(arguments[0]):
-            kernel[(blocks,)](*arguments, _BLOCK_T, _BLOCK_D, num_warps=_num_warps(kernel, arguments[0].dtype))
+            kernel[(blocks,)](*arguments, _BLOCK_T, block_d, num_warps=num_warps)
 
 
 def _bind(
@@ -291,9 +284,11 @@ def _causal_conv1d(
     x, weight, some_bias, states, offset = _prepare(x, weight, bias, cu_seqlens, initial_states)
     y, final_states = x.new_empty(T, D), x.new_empty((S, D, W - 1) if return_final_states else 0)
     sizes = (T, S, D, W, x.stride(0))
-    _launch(_causal_conv1d_fwd_kernel, T, D, x, weight, some_bias, states, offset, y, *sizes, has_bias, int(silu))
+    _launch(
+        _causal_conv1d_fwd_kernel, x.dtype, T, D, x, weight, some_bias, states, offset, y, *sizes, has_bias, int(silu)
+    )
     if return_final_states:
-        _launch(_causal_conv1d_fwd_states_kernel, S * (W - 1), D, x, states, offset, final_states, *sizes)
+        _launch(_causal_conv1d_fwd_states_kernel, x.dtype, S * (W - 1), D, x, states, offset, final_states, *sizes)
     return y, final_states
 
 
@@ -310,19 +305,23 @@ def _causal_conv1d_backward(
     g = x.new_empty(T if silu else 0, D, dtype=working(x.dtype))
     partial = x.new_empty(n_tiles, W + 1, D, dtype=working(x.dtype))
     _launch(
-        _causal_conv1d_bwd_pre_kernel, T, D, x, weight, some_bias, states, offset, dy, g, partial,
+        _causal_conv1d_bwd_pre_kernel, x.dtype, T, D, x, weight, some_bias, states, offset, dy, g, partial,
         T, S, D, W, x.stride(0), dy.stride(0), has_bias, int(silu),
     )  # fmt: skip
     dweight, dbias = x.new_empty(D, W), x.new_empty(D)
-    _launch(_causal_conv1d_bwd_weight_kernel, W + 1, D, partial, dweight, dbias, n_tiles, D, W, rows_in_block=1)
+    _launch(
+        _causal_conv1d_bwd_weight_kernel, x.dtype, W + 1, D, partial, dweight, dbias, n_tiles, D, W, rows_in_block=1
+    )
     g = g if silu else dy
     sizes = (T, S, D, W, g.stride(0), has_final)
     dx = x.new_empty((T, D) if needs_dx else 0)
     if needs_dx:
-        _launch(_causal_conv1d_bwd_x_kernel, T, D, g, weight, some_dfinal, offset, dx, *sizes)
+        _launch(_causal_conv1d_bwd_x_kernel, x.dtype, T, D, g, weight, some_dfinal, offset, dx, *sizes)
     dstates = x.new_empty(0 if states is None else states.shape)
     if states is not None:
-        _launch(_causal_conv1d_bwd_states_kernel, S * (W - 1), D, g, weight, some_dfinal, offset, dstates, *sizes)
+        _launch(
+            _causal_conv1d_bwd_states_kernel, x.dtype, S * (W - 1), D, g, weight, some_dfinal, offset, dstates, *sizes
+        )
     return dx, dweight, dbias, dstates
 
 
@@ -361,7 +360,15 @@ def _backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]
     )
 
 
+def _refuse(ctx: Any, *gradients: Tensor) -> None:
+    raise ArgumentError(
+        f"{_OP}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
+        f"    packproof.refs.{_OP} is differentiable twice."
+    )
+
+
 _causal_conv1d.register_autograd(_backward, setup_context=_save)
+_causal_conv1d_backward.register_autograd(_refuse)
 
 
 def variants() -> list[Variant]:
@@ -385,9 +392,8 @@ def variants() -> list[Variant]:
             ]
         for name, kernel, types in forms:
             pointers = {**dict.fromkeys(_TENSORS, kind), "cu_seqlens": "*i32", **types}
-            label = "-".join([name, kind, *(f"{argument}:{type_}" for argument, type_ in types.items())]).replace(
-                "*", ""
-            )
-            tile = {"BLOCK_T": _BLOCK_T, "BLOCK_D": _BLOCK_D}
-            found += alignments(label, kernel, pointers, tile, _num_warps(kernel, dtype))
+            parts = [name, kind, *(f"{argument}:{type_}" for argument, type_ in types.items())]
+            label = "-".join(parts).replace("*", "")
+            block_d, num_warps = _tiling(kernel, dtype)
+            found += alignments(label, kernel, pointers, {"BLOCK_T": _BLOCK_T, "BLOCK_D": block_d}, num_warps)
     return found

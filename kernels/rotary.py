@@ -19,6 +19,7 @@ PROMISES = {"grid": "token", "chunk": 16, "compute": "fp32", "deterministic": Tr
 
 _OP = "rope"
 _TILE = {"HEADS": 8, "BLOCK_T": 16, "BLOCK_R": 64}
+_TILE_FP64 = {"HEADS": 8, "BLOCK_T": 8, "BLOCK_R": 64}  # what registers hold
 _NUM_WARPS = 4
 _TILE_INTERPRETED = {"HEADS": 2, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small, and want more than one block
 
@@ -96,6 +97,12 @@ def _rope_kernel(
             copied += K
 
 
+def _tile(dtype: torch.dtype) -> dict[str, int]:
+    if interpreted(_rope_kernel):
+        return _TILE_INTERPRETED
+    return _TILE_FP64 if dtype == torch.float64 else _TILE
+
+
 def _check(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool) -> None:
     tensors = {"x": (x, "t h k"), "cos": (cos, "m r"), "sin": (sin, "m r")}
     sizes = bind(_OP, tensors, cu_seqlens, values=values, tables=("cos", "sin"))
@@ -114,7 +121,7 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: 
     table = torch.promote_types(cos.dtype, sin.dtype)
     x, cos, sin = rows(x), cos.to(table).contiguous(), sin.to(table).contiguous()
     y = x.new_empty(T, H, K)
-    tile = _TILE_INTERPRETED if interpreted(_rope_kernel) else _TILE
+    tile = _tile(x.dtype)
     programs = triton.cdiv(T, tile["BLOCK_T"]) * triton.cdiv(H, tile["HEADS"])
     if programs:
         with torch.cuda.device_of(x):
@@ -148,11 +155,11 @@ _rope.register_autograd(_backward, setup_context=_save)
 def variants() -> list[Variant]:
     """Every compiled form of the kernel: dtypes, pairing, operands aligned to 16 bytes or not."""
     found = []
-    for kind in POINTERS.values():
+    for dtype, kind in POINTERS.items():
         for table in dict.fromkeys((kind, "*fp32")):
             for interleaved in (False, True):
                 label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}".replace("*", "")
                 pointers = {"x": kind, "y": kind, "cos": table, "sin": table, "cu_seqlens": "*i32"}
-                constants = {"INTERLEAVED": interleaved, **_TILE}
+                constants = {"INTERLEAVED": interleaved, **_tile(dtype)}
                 found += alignments(label, _rope_kernel, pointers, constants, _NUM_WARPS)
     return found

@@ -12,7 +12,7 @@ from packproof import refs
 from packproof.kernels.convolution import causal_conv1d
 from packproof.refs.errors import ArgumentError, LayoutError
 
-D = 66  # two blocks of channels, one of them ragged
+D = 66  # several blocks of channels, one of them ragged
 
 
 def sample(
@@ -141,6 +141,15 @@ def refuses_wrong_arguments() -> None:
     refused(ArgumentError, "activation is 'relu'", activation="relu")
     refused(ArgumentError, "x is None", x=None)
     refused(LayoutError, "cu_seqlens ends at 9 but x has 3 tokens", cu_seqlens=offsets([9]))
+
+
+@case
+def refuses_a_second_gradient() -> None:
+    inputs = {name: value.requires_grad_() for name, value in sample([3], 3, d=2).items()}
+    y = causal_conv1d(**inputs, cu_seqlens=offsets([3]), activation="silu")
+    (dx,) = torch.autograd.grad(y.sum(), inputs["x"], create_graph=True)
+    with pytest.raises(ArgumentError, match=r"causal_conv1d: .* differentiable once"):
+        torch.autograd.grad(dx.sum(), inputs["weight"])
 
 
 if __name__ == "__main__":
