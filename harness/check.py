@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from packproof.harness.compiling import compile_cell
 from packproof.harness.events import Cell, CellFinished, Event, RunFinished, RunStarted, Tier, Verdict
 from packproof.harness.judge import Judge, replay_data
@@ -53,6 +55,9 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     verdicts: list[Verdict] = []
     interrupted = False
     with ExitStack() as stack:
+        # references of a few tokens: threads of torch would only wait for each other, on many cores for most of the time
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
         jobs = list(_jobs(request))
         units = [unit for job in jobs for unit in _units(request, job, stack)]
         cells = tuple(c for unit in units for c in unit.cells)
