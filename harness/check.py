@@ -55,7 +55,7 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     verdicts: list[Verdict] = []
     interrupted = False
     with ExitStack() as stack:
-        # references of a few tokens: threads of torch would only wait for each other, on many cores for most of the time
+        # references of a few tokens: on many cores torch's threads would mostly wait for each other
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
         jobs = list(_jobs(request))
