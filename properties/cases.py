@@ -150,6 +150,6 @@ def with_state(space: Space, found: Collection[Case]) -> list[Case]:
     if space.op.carry is None:
         return []
     initial, _, wants = space.op.carry
-    if not {initial, wants} <= set(space.optional) | set(space.options):
+    if {initial, wants} & set(space.missing):
         return []
     return [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]

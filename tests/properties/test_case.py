@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.cases import Space, golden_cases, random_cases, with_state
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.sample import draw
@@ -39,3 +39,13 @@ def test_damaged_cases_are_refused(data: object, message: str) -> None:
     with pytest.raises(UsageError, match="case: ") as caught:
         Case.from_json(data)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("absent", ["initial_states", "return_final_states"])
+def test_a_kernel_without_one_end_of_the_state_has_no_case_to_carry(absent: str) -> None:
+    op = OPS["causal_conv1d"]
+    names = frozenset({*op.inputs, *op.options})
+    whole = Space(op, "float32", Promises(), names)
+    part = Space(op, "float32", Promises(), names - {absent})
+    assert with_state(whole, list(golden_cases(whole)))
+    assert with_state(part, list(golden_cases(part))) == []
