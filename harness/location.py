@@ -52,19 +52,23 @@ class Location:
         return cls(module.__name__, getattr(module, "__file__", None) or "", path) if found is function else None
 
     def load(self) -> Callable[..., Any]:
-        """Import it here. Raises UsageError with the reason in one line."""
+        """Import the function here. Raises UsageError with the reason in one line."""
+        found = self.find()
+        if not callable(found):
+            raise UsageError(f"{self.module or self.file}:{self.path} is a {type(found).__name__}, not a function")
+        return found  # type: ignore[no-any-return]
+
+    def find(self) -> Any:
+        """Import whatever is there. Raises UsageError with the reason in one line."""
         place = self.module or self.file
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
             raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
         try:
-            found = _attribute(module, self.path)
+            return _attribute(module, self.path)
         except AttributeError as error:
             raise UsageError(f"{place} has no {self.path}") from error
-        if not callable(found):
-            raise UsageError(f"{place}:{self.path} is a {type(found).__name__}, not a function")
-        return found  # type: ignore[no-any-return]
 
     def _module(self) -> ModuleType:
         if self.module:

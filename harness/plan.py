@@ -1,16 +1,13 @@
 """From a request to the cells that will run: kernels, properties, dtypes, profiles."""
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from packproof.harness.events import Cell, Tier
+from packproof.harness.location import Location
 from packproof.harness.names import known
 from packproof.harness.shrink import Allowance
 from packproof.harness.target import Declaration
@@ -90,28 +87,10 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
 
 def _import_op(name: str) -> Op:
     """An Op that a user declares, from "package.module:NAME" or "path/file.py:NAME"."""
-    place, _, attribute = name.rpartition(":")
-    try:
-        module = _module(place)
-        found = getattr(module, attribute)
-    except (ImportError, AttributeError, OSError, SyntaxError) as error:
-        raise UsageError(f"op: {name!r} cannot be imported ({error})") from None
+    found = Location.parse(name).find()
     if not isinstance(found, Op):
         raise UsageError(f"op: {name!r} is a {type(found).__name__}, expected a packproof.Op")
     return found
-
-
-def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        return importlib.import_module(place)
-    path = Path(place).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no file {place}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def plan_cells(request: CheckRequest, op: Op, declared: Declaration, target: str, *, compiled: bool) -> list[Cell]:
