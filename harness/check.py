@@ -91,7 +91,7 @@ def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
     name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
     with worker_for(request, target) as worker:
         said = worker.describe()
-    declared = own.declaration() if own else declaration(said, name)
+    declared = own.declaration(request.device) if own else declaration(said, name)
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
     op = resolve_op(own.op if own else request.op, declared, name)
@@ -102,12 +102,18 @@ def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
 
 def _notes(request: CheckRequest, job: Job) -> Iterator[str]:
     """What this kernel does not offer and is therefore not tested for."""
-    space = Space(job.op, DEFAULT_DTYPES[0], job.declared.promises, job.declared.parameters, slack=job.declared.slack)
+    space = _space(request, job, DEFAULT_DTYPES[0])
     absent = [*space.missing, *([] if space.slack else ["slack"])]
     if absent:
         yield f"{job.name} does not take, so it is not tested for: {', '.join(absent)}"
     if request.forward_only or not job.declared.gradients:
         yield f"{job.name}: gradients are not judged"
+
+
+def _space(request: CheckRequest, job: Job, dtype: str) -> Space:
+    said = job.declared
+    on_gpu = request.device == "cuda"
+    return Space(job.op, dtype, said.promises, said.parameters, slack=said.slack, on_gpu=on_gpu)
 
 
 def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worker:
@@ -151,8 +157,7 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell], worker: W
         replay_dir=request.replay_dir,
         known_tier=known,
     )
-    declared = job.declared
-    space = Space(job.op, cells[0].dtype, declared.promises, declared.parameters, slack=declared.slack)
+    space = _space(request, job, cells[0].dtype)
     for cell in cells:
         yield from judge.cell(cell, space)
 

@@ -104,16 +104,21 @@ def _main() -> int:
     try:
         variants = Location.parse(spec).load()()
         unable = _prepare(wanted.targets)
-        for variant, target in ((v, t) for v in variants for t in unable):
+        for variant, target in ((v, t) for v in variants for t in unable if _chosen(v, t)):
             skipped = _result(variant, target) | {"skipped": unable[target]}
             print(json.dumps(skipped), file=results, flush=True)
-        work = [(v, t) for v in variants for t in wanted.targets if t not in unable]
+        work = [(v, t) for v in variants for t in wanted.targets if t not in unable and _chosen(v, t)]
         for result in _compile_all(work, wanted.limit, wanted.jobs):
             print(json.dumps(result), file=results, flush=True)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _chosen(variant: Variant, target: str) -> bool:
+    """Whether the wrapper would choose the variant on that target."""
+    return not variant.targets or target in variant.targets
 
 
 def _prepare(targets: Sequence[str]) -> dict[str, str]:

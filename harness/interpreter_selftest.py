@@ -204,11 +204,12 @@ def _dots() -> list[str]:
         _dot_kernel[(1,)](a, b, c, N=16, PRECISION="ieee")
         pairs[f"tl.dot of {dtype}"] = (c, a.double() @ b.double(), 1e-6)
     found = _differences(pairs)
-    rounded = torch.empty(16, 16)
+    rounded, split = torch.empty(16, 16), torch.empty(16, 16)
     _dot_kernel[(1,)](a, b, rounded, N=16, PRECISION="tf32")
+    _dot_kernel[(1,)](a, b, split, N=16, PRECISION="tf32x3")
     if torch.equal(rounded, c):
         found.append("tl.dot ignores input_precision='tf32'")
-    return found + _differences({"tl.dot in tf32": (rounded, c, 2e-3)})
+    return found + _differences({"tl.dot in tf32": (rounded, c, 2e-3), "tl.dot in tf32x3": (split, c, 1e-6)})
 
 
 def _scans() -> list[str]:

@@ -10,7 +10,10 @@ from packproof.properties.promises import Promises
 
 @dataclass(frozen=True)
 class OwnKernel:
-    """A kernel of packproof. Its module holds PROMISES and variants()."""
+    """A kernel of packproof. Its module holds variants(), PROMISES, and INTERPRETED: what differs in the interpreter.
+
+    Tiles are smaller there, so that tests of a size for the interpreter have several.
+    """
 
     op: str
     module: str
@@ -19,12 +22,16 @@ class OwnKernel:
     def target(self) -> str:
         return f"{self.module}:{self.op}"
 
-    def declaration(self) -> Declaration:
+    def declaration(self, device: str) -> Declaration:
+        """What the kernel promises on "cuda", or on "cpu", where it is interpreted."""
         module = importlib.import_module(self.module)
-        return Declaration(op=self.op, promises=Promises(**module.PROMISES), dtypes=DEFAULT_DTYPES)
+        promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
+        return Declaration(op=self.op, promises=Promises(**promises), dtypes=DEFAULT_DTYPES)
 
 
 OWN: Mapping[str, OwnKernel] = {
     "causal_conv1d": OwnKernel("causal_conv1d", "packproof.kernels.convolution"),
     "rope": OwnKernel("rope", "packproof.kernels.rotary"),
+    "selective_scan": OwnKernel("selective_scan", "packproof.kernels.scan"),
+    "ssd": OwnKernel("ssd", "packproof.kernels.duality"),
 }

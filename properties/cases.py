@@ -1,7 +1,7 @@
 """How cases are drawn: golden ones, one for each boundary class, then a Hypothesis strategy biased to boundaries."""
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,23 @@ from hypothesis import strategies as st
 
 from packproof.properties.axes import parse
 from packproof.properties.case import REGIMES, Case
-from packproof.properties.layouts import DEFAULT_CHUNK, DEFAULT_WIDTH, golden, layouts
+from packproof.properties.layouts import (
+    DEFAULT_CHUNK,
+    DEFAULT_WIDTH,
+    Lengths,
+    golden,
+    golden_segments,
+    layouts,
+    segment_layouts,
+)
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 
+Sizes = Mapping[str, int | str]
+
 _GOLDEN_REGIMES = ("normal", "one-hot", "hard decay", "normal", "wide", "normal", "long decay", "cancelling")
 _PLAIN_LAYOUTS = (3, 5, 6, 8)
+_ONE_LONG_CASE_IN = 16  # it costs the reference seconds
 
 
 @dataclass(frozen=True)
@@ -25,6 +36,7 @@ class Space:
 
     parameters: the argument names that the kernel takes, or None for all of the op's.
     slack: whether it takes rows behind the last sequence.
+    on_gpu: whether it runs on a GPU, and therefore at the sizes of models too.
     """
 
     op: Op
@@ -33,10 +45,24 @@ class Space:
     parameters: frozenset[str] | None = None
     max_tokens: int = 400
     slack: bool = True
+    on_gpu: bool = False
+
+    @property
+    def sizes(self) -> tuple[Sizes, ...]:
+        return (*self.op.sizes, *self.model_sizes)
+
+    @property
+    def model_sizes(self) -> tuple[Sizes, ...]:
+        return self.op.model_sizes if self.on_gpu else ()
 
     @property
     def chunk(self) -> int:
         return self.promises.chunk or DEFAULT_CHUNK
+
+    @property
+    def segment_layouts(self) -> tuple[Lengths, ...]:
+        """Golden layouts at the ends of segments, if the kernel's are so long that the others miss them."""
+        return golden_segments(self.promises.handover, self.chunk)
 
     @property
     def optional(self) -> list[str]:
@@ -78,9 +104,13 @@ class Space:
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
     """Every golden layout with all that the kernel offers, and some with nothing optional; another seed, other data."""
-    for k in range(len(golden())):
-        size = dict(space.op.sizes[k % len(space.op.sizes)])
-        yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
+    for sizes in filter(None, (space.op.sizes, space.model_sizes)):
+        for k in range(len(golden())):
+            size = dict(sizes[k % len(sizes)])
+            yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
+        for k, lengths in enumerate(space.segment_layouts):
+            case = _golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
+            yield case.replace(regime="long decay")  # else a segment forgets all that entered it
     for k in _PLAIN_LAYOUTS:
         size = dict(space.op.sizes[0])
         yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=False)
@@ -107,8 +137,12 @@ def _golden_case(
 @st.composite
 def cases(draw: st.DrawFn, space: Space) -> Case:
     """Draw a case: small plain data; tensors come from its seed."""
-    size = dict(draw(st.sampled_from(space.op.sizes)))
-    lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
+    if space.segment_layouts and draw(st.integers(1, _ONE_LONG_CASE_IN)) == _ONE_LONG_CASE_IN:
+        size = dict(draw(st.sampled_from(space.op.sizes)))
+        lengths = draw(segment_layouts(space.promises.handover))
+    else:
+        size = dict(draw(st.sampled_from(space.sizes)))
+        lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
     options = {n: draw(st.sampled_from(v)) for n, v in space.options.items()}
     return Case(
         lengths=lengths,

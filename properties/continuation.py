@@ -21,7 +21,8 @@ Cuts = list[list[tuple[int, int]]]
 def carry(subject: Subject, case: Case) -> Iterator[Violation]:
     """Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run.
 
-    Bitwise in the values where the kernel promises that a state enters as a carry and the cuts lie on its chunks.
+    Bitwise in the values where the kernel promises that a state enters as a carry and the cuts lie on the ends of its
+    segments, where it hands the state over in a single run too.
     """
     op = subject.op
     if op.carry is None:
@@ -30,19 +31,20 @@ def carry(subject: Subject, case: Case) -> Iterator[Violation]:
     if initial not in case.present or not dict(case.options).get(wants):
         return
     sample = subject.sample(case)
-    on_chunks = subject.promises.state_entry == "carry" and subject.promises.independent
-    cuts = _cuts(case, (subject.promises.chunk or 1) if on_chunks else None)
-    yield from _judge(subject, sample, cuts, exact=on_chunks)
-    if on_chunks and subject.promises.chunk:
-        yield from _judge(subject, sample, _cuts(case, None), exact=False)
+    exact = subject.promises.state_entry == "carry" and subject.promises.independent
+    unit = subject.promises.handover if exact else 1
+    yield from _judge(subject, sample, _cuts(case, unit), exact=exact)
+    if unit > 1:
+        yield from _judge(subject, sample, _cuts(case, 1), exact=False)
 
 
-def _cuts(case: Case, multiple: int | None) -> Cuts:
-    """Two to four pieces of every sequence, some of them empty; on multiples of a chunk where given."""
+def _cuts(case: Case, unit: int) -> Cuts:
+    """Two to four pieces of every sequence, some of them empty, cut at multiples of `unit`: inside, where one is."""
     rng = random.Random(f"{case.seed} {case.lengths}")
     pieces = rng.choice([2, 3, 4])
-    unit = multiple or 1
-    ends = [sorted(unit * rng.randint(0, n // unit) for _ in range(pieces - 1)) for n in case.lengths]
+    inside = [rng.randint(1, (n - 1) // unit) if n > unit else 0 for n in case.lengths]
+    anywhere = [[rng.randint(0, n // unit) for _ in range(pieces - 2)] for n in case.lengths]
+    ends = [sorted(unit * k for k in (first, *more)) for first, more in zip(inside, anywhere, strict=True)]
     bounds = [[0, *e, n] for e, n in zip(ends, case.lengths, strict=True)]
     return [[(b[k], b[k + 1]) for b in bounds] for k in range(pieces)]
 

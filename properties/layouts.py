@@ -42,6 +42,11 @@ def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Leng
     )
 
 
+def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, ...]:
+    """Layouts whose state crosses the ends of segments, once and twice; none where the golden ones are long enough."""
+    return () if segment <= 4 * chunk else ((segment, 1, segment + 1), (3, 2 * segment + chunk + 1))
+
+
 def critical_lengths(chunk: int, width: int) -> list[int]:
     """Lengths at which a kernel takes another path, most telling first."""
     around = {k * chunk + d for k in (1, 2, 3) for d in (-1, 0, 1)}
@@ -66,6 +71,14 @@ def layouts(draw: st.DrawFn, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WI
     while sum(lengths) > max(max_tokens, n):
         lengths[lengths.index(max(lengths))] //= 2
     return tuple(lengths)
+
+
+@st.composite
+def segment_layouts(draw: st.DrawFn, segment: int) -> Lengths:
+    """Draw one sequence that ends on or beside the end of a segment, and a few of a few tokens around it."""
+    long = draw(st.sampled_from([k * segment + d for k, d in ((1, 1), (1, 0), (2, 1), (1, -1), (2, 0), (2, -1))]))
+    tiny = st.lists(st.integers(0, 3), max_size=2)
+    return (*draw(tiny), long, *draw(tiny))
 
 
 def _onto_grid(lengths: Sequence[int], chunk: int, shifts: Sequence[int | None]) -> list[int]:

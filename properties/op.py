@@ -17,6 +17,8 @@ class Op:
         shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
     options: the values that each option may take, the plainest first.
     sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence.
+    model_sizes: sizes as models have them, drawn besides on a GPU, where kernels are to be judged in the configurations
+        that they ship; elsewhere they would only take long.
     absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives
         the sum of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its
         inputs.
@@ -38,6 +40,7 @@ class Op:
     outputs: Mapping[str, str]
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sizes: tuple[Mapping[str, int | str], ...] = ({"d": 3},)
+    model_sizes: tuple[Mapping[str, int | str], ...] = ()
     absolute: Callable[..., Any] | None = None
     cumsum: Callable[[Promises], Callable[..., Any]] | None = None
     draws: Mapping[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ CAUSAL_CONV1D = Op(
     outputs={"y": "t d", "final_states": "s d w-1?"},
     options={"activation": (None, "silu"), "return_final_states": (False, True)},
     sizes=({"d": 3, "w": 4}, {"d": 5, "w": 2}, {"d": 130, "w": 3}, {"d": 136, "w": 4}, {"d": 2, "w": 1}),
+    model_sizes=({"d": 768, "w": 4}, {"d": 1027, "w": 3}),
     carry=("initial_states", "final_states", "return_final_states"),
     window="w",
 )
@@ -36,6 +37,7 @@ SELECTIVE_SCAN = Op(
     outputs={"y": "t d", "final_states": "s d n?"},
     options={"delta_softplus": (False, True), "return_final_states": (False, True)},
     sizes=({"d": 4, "n": 3, "g": 2}, {"d": 3, "n": 1, "g": 1}, {"d": 2, "n": 5, "g": 2}),
+    model_sizes=({"d": 70, "n": 16, "g": 2}, {"d": 33, "n": 64, "g": 1}, {"d": 160, "n": 16, "g": 1}),
     draws={"delta": "step|delta_softplus", "A": "decay", "delta_bias": "step"},
     fixed=frozenset({"A", "D", "delta_bias", "initial_states", "final_states"}),
     carry=("initial_states", "final_states", "return_final_states"),
@@ -60,6 +62,13 @@ SSD = Op(
     outputs={"y": "t h p", "final_states": "s h p n?"},
     options={"dt_softplus": (False, True), "return_final_states": (False, True)},
     sizes=({"h": 2, "p": 3, "n": 4, "g": 1}, {"h": 4, "p": 2, "n": 3, "g": 2}, {"h": 1, "p": 1, "n": 1, "g": 1}),
+    model_sizes=(
+        {"h": 2, "p": 64, "n": 128, "g": 1},
+        {"h": 3, "p": 32, "n": 64, "g": 3},
+        {"h": 2, "p": 80, "n": 48, "g": 1},
+        {"h": 1, "p": 128, "n": 256, "g": 1},
+        {"h": 4, "p": 64, "n": 16, "g": 2},
+    ),
     draws={"dt": "step|dt_softplus", "A": "decay", "dt_bias": "step"},
     fixed=frozenset({"A", "D", "dt_bias", "initial_states", "final_states"}),
     carry=("initial_states", "final_states", "return_final_states"),
@@ -79,6 +88,7 @@ ROPE = Op(
         {"h": 1, "k": 32, "r": 16, "m": "longest"},
         {"h": 3, "k": 2, "r": 1, "m": "longest"},
     ),
+    model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 16, "k": 200, "r": 80, "m": "longest"}),
     draws={"cos": "unit", "sin": "unit"},
     constants=frozenset({"cos", "sin"}),
 )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from packproof.refs.errors import UsageError
+
 Grid = Literal["sequence", "token", "pack"]
 Compute = Literal["fp32", "operand", "tf32"]
 
@@ -19,9 +21,11 @@ class Promises:
         takes what is usual for the op: "operand" for ops built on matrix products, "fp32" for the others.
     deterministic: the same call gives the same bits.
     isolated: NaN, Inf and huge values in one sequence leave the others' bits alone (masks select, they never multiply).
-    state_entry: "carry" if a given state enters as the first chunk's carry; then a run cut at a multiple of `chunk` and
-        continued has the bits of one run.
+    state_entry: "carry" if a given state enters as the first chunk's carry; then a run cut at a multiple of `segment`
+        and continued has the bits of one run.
     cumsum: decays are formed as differences of a cumulative sum inside a chunk, so that their error grows with the sum.
+    segment: tokens after which the state is handed over between programs, a multiple of `chunk`; None: the chunk.
+        Layouts at its edges are added where the others end before one.
     """
 
     grid: Grid | None = None
@@ -31,6 +35,23 @@ class Promises:
     isolated: bool = False
     state_entry: Literal["carry", "folded"] | None = None
     cumsum: bool = False
+    segment: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("chunk", "segment"):
+            tokens = getattr(self, name)
+            if tokens is not None and (type(tokens) is not int or tokens < 1):
+                raise UsageError(f"promises: {name} is {tokens!r}, expected a number of tokens, at least 1, or None")
+        if self.segment is not None and (self.chunk is None or self.segment % self.chunk):
+            raise UsageError(
+                f"promises: segment is {self.segment} but chunk is {self.chunk}; a segment is a whole number of "
+                "chunks, and None where the state is handed over after each of them"
+            )
+
+    @property
+    def handover(self) -> int:
+        """Tokens after which the state leaves one program and enters the next."""
+        return self.segment or self.chunk or 1
 
     @property
     def independent(self) -> bool:

@@ -54,7 +54,12 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-_KERNELS = {"causal_conv1d": "packproof.kernels.convolution", "rope": "packproof.kernels.rotary"}
+_KERNELS = {
+    "causal_conv1d": "packproof.kernels.convolution",
+    "rope": "packproof.kernels.rotary",
+    "selective_scan": "packproof.kernels.scan",
+    "ssd": "packproof.kernels.duality",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -21,8 +21,9 @@ ENVIRONMENT = os.environ | {
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    """Outcome of every case of triton_numerics.py by name."""
-    command = [sys.executable, str(Path(__file__).with_name("interpreted.py")), "triton_numerics"]
+    """Outcome of every case of triton_numerics.py and triton_products.py by name."""
+    script = str(Path(__file__).with_name("interpreted.py"))
+    command = [sys.executable, script, "triton_numerics", "triton_products"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
@@ -43,6 +44,13 @@ def outcomes() -> dict[str, str]:
         "autotuning_takes_the_first_config_and_tries_it",
         "libdevice_by_name",
         "loops_over_runtime_values",
+        "products_of_halves_are_summed_in_float32",
+        "products_of_float32_have_the_precision_asked_for",
+        "products_of_float64_are_exact",
+        "float32_splits_into_two_bfloat16",
+        "prefix_sums_run_either_way",
+        "decays_sums_and_halves_are_torchs",
+        "loops_follow_bounds_read_from_memory",
         "self_test",
     ],
 )

@@ -49,3 +49,16 @@ def test_a_kernel_without_one_end_of_the_state_has_no_case_to_carry(absent: str)
     part = Space(op, "float32", Promises(), names - {absent})
     assert with_state(whole, list(golden_cases(whole)))
     assert with_state(part, list(golden_cases(part))) == []
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_sizes_of_models_are_drawn_on_a_gpu_only(name: str) -> None:
+    op = OPS[name]
+    large = {tuple(size.items()) for size in op.model_sizes}
+    for on_gpu in (False, True):
+        space = Space(op, "float32", Promises("sequence", 64, segment=1024), on_gpu=on_gpu)
+        golden, drawn = (
+            {c.sizes for c in cases} & large for cases in (golden_cases(space), random_cases(space, 30, 0))
+        )
+        assert golden == (large if on_gpu else set())
+        assert bool(drawn) == bool(golden)

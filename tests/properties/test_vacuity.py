@@ -12,7 +12,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation
-from tests.properties import wrong
+from tests.properties import segments, wrong
 
 WRONG = {
     "reference": ("rope", wrong.reference),
@@ -60,3 +60,27 @@ def test_fails_on_a_wrong_kernel(name: str, op: str, function: object) -> None:
 def test_passes_the_reference(name: str, op: str) -> None:
     promises = Promises(isolated=True, deterministic=True)
     assert judge(name, op, getattr(refs, op), promises) is None
+
+
+SEGMENTS = Promises("sequence", segments.CHUNK, "fp32", state_entry="carry", segment=segments.SEGMENT)
+CHUNKS = Promises("sequence", segments.CHUNK, "fp32", state_entry="carry")
+
+
+@pytest.mark.parametrize("name", ["reference", "packing", "carry"])
+def test_passes_a_kernel_that_hands_over_where_it_promises(name: str) -> None:
+    assert judge(name, "selective_scan", segments.right, SEGMENTS) is None
+
+
+@pytest.mark.parametrize("function", [segments.loses_the_carry, segments.passes_on_its_own])
+def test_a_fault_behind_a_segment_shows_once_its_length_is_promised(function: object) -> None:
+    assert judge("reference", "selective_scan", function, SEGMENTS) is not None
+    assert judge("reference", "selective_scan", function, CHUNKS) is None
+
+
+def test_a_state_folded_in_within_a_segment_is_no_carry_at_its_chunks() -> None:
+    assert judge("carry", "selective_scan", segments.right, CHUNKS) is not None
+
+
+def test_a_given_state_that_enters_otherwise_than_one_handed_over_shows_at_a_segment() -> None:
+    assert judge("reference", "selective_scan", segments.folds_the_first_only, SEGMENTS) is None
+    assert judge("carry", "selective_scan", segments.folds_the_first_only, SEGMENTS) is not None
