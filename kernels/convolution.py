@@ -36,7 +36,8 @@ from packproof.refs.errors import ArgumentError
 
 Activation = Literal["silu"] | None
 
-PROMISES = {"grid": "token", "chunk": 32, "compute": "fp32", "deterministic": True, "isolated": True}
+PROMISES: dict[str, Any] = {"grid": "token", "chunk": 32, "compute": "fp32", "deterministic": True, "isolated": True}
+INTERPRETED: dict[str, Any] = {}
 
 _OP = "causal_conv1d"
 _BLOCK_T = 32  # tokens, rows of states, or tiles of partial sums

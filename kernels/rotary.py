@@ -15,7 +15,8 @@ from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_option
 from packproof.refs.errors import ArgumentError
 
-PROMISES = {"grid": "token", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True}
+PROMISES: dict[str, Any] = {"grid": "token", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True}
+INTERPRETED: dict[str, Any] = {}
 
 _OP = "rope"
 _TILE = {"HEADS": 8, "BLOCK_T": 16, "BLOCK_R": 64}

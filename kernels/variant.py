@@ -14,7 +14,8 @@ class Variant:
     signature: Triton types by argument name ("*bf16", "i32", "i64"); constexpr arguments are "constexpr".
     constexprs: values of the constexpr arguments.
     divisible: arguments specialised as multiples of 16.
-    num_warps, num_stages: launch options.
+    num_warps, num_stages, options: launch options.
+    targets: those that the wrapper chooses it for, such as "sm_90"; all if empty.
     """
 
     name: str
@@ -25,3 +26,4 @@ class Variant:
     num_warps: int = 4
     num_stages: int = 2
     options: Mapping[str, Any] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()

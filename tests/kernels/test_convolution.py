@@ -39,3 +39,4 @@ def test_every_compiled_form_has_a_name_and_types_for_all_arguments() -> None:
 
 def test_promises_are_promises() -> None:
     assert Promises(**convolution.PROMISES).independent
+    assert Promises(**convolution.PROMISES | convolution.INTERPRETED).independent

@@ -39,3 +39,4 @@ def test_every_compiled_form_has_a_name_and_types_for_all_arguments() -> None:
 
 def test_promises_are_promises() -> None:
     assert Promises(**rotary.PROMISES).independent
+    assert Promises(**rotary.PROMISES | rotary.INTERPRETED).independent

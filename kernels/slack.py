@@ -1,0 +1,35 @@
+"""Rows behind the last sequence: zero in every output, whatever they hold in the inputs."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK_T, BLOCK_D = 32, 128
+NUM_WARPS = 4
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "width"])
+def zero_slack_kernel(tensor, cu_seqlens, T, S, width, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
+    used = tl.maximum(tl.load(cu_seqlens + S), 0)
+    first = tl.program_id(0).to(tl.int64) * BLOCK_T
+    if first + BLOCK_T <= used:
+        return
+    t = first + tl.arange(0, BLOCK_T)
+    for column in range(0, width, BLOCK_D):
+        d = column + tl.arange(0, BLOCK_D)
+        mask = ((t >= used) & (t < T))[:, None] & (d < width)[None, :]
+        tl.store(tensor + t[:, None] * width + d[None, :], tl.zeros((BLOCK_T, BLOCK_D), tensor.dtype.element_ty), mask)
+
+
+def zero_slack(tensor: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Fill the rows of a contiguous tensor (t, ...) behind the last offset with zeros, in place."""
+    T, S = len(tensor), len(cu_seqlens) - 1
+    if tensor.numel():
+        with torch.cuda.device_of(tensor):
+            zero_slack_kernel[(triton.cdiv(T, BLOCK_T),)](
+                tensor, cu_seqlens, T, S, tensor[0].numel(), BLOCK_T, BLOCK_D, num_warps=NUM_WARPS
+            )
+    return tensor

@@ -1,0 +1,113 @@
+"""Lists of the work that a pack holds, made on the device: which pieces of which sequences a kernel has to do.
+
+A list is an int32 tensor (1 + slots, 4). Row 0 starts with the number of its items, each other row is an item: the
+sequence, its first token, its end, the first token of the piece. Kernels take items in turn, so that what a launch
+costs follows from the work in it and not from the bound on it, which is all that the host knows.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from packproof.kernels.launch import interpreted
+from packproof.kernels.sequences import bounds
+
+_MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
+_MAX_PROGRAMS_INTERPRETED = 3  # enough to take turns
+_LISTS = 3
+_BLOCK = 1024
+_NUM_WARPS = 4
+
+
+def n_programs(n_items: int) -> int:
+    """Programs that share up to so many items."""
+    return min(n_items, _MAX_PROGRAMS_INTERPRETED if interpreted(_items_kernel) else _MAX_PROGRAMS)
+
+
+class Worklists(NamedTuple):
+    """Long and short chunks of all sequences, and the segments of those of several chunks, or of all sequences."""
+
+    long: Tensor
+    short: Tensor
+    segments: Tensor
+
+
+@triton.jit
+def item(worklist, index, SIZE: tl.constexpr):
+    """An item: the sequence, its bounds, the bounds of the piece."""
+    row = worklist + 4 * (index + 1)
+    end, first = tl.load(row + 2), tl.load(row + 3)
+    return tl.load(row), tl.load(row + 1), end, first, tl.minimum(first + SIZE, end)
+
+
+@triton.jit
+def _pieces(length, which, chunk, short, segment, every):
+    """How many pieces of a sequence belong in a list, and the number of the first of them."""
+    full, rest = length // chunk, length % chunk
+    of_long = full + (rest > short).to(tl.int32)
+    of_short = ((rest > 0) & (rest <= short)).to(tl.int32)
+    of_segments = tl.where((every != 0) | (length > chunk), tl.maximum((length + segment - 1) // segment, every), 0)
+    count = tl.where(which == 0, of_long, tl.where(which == 1, of_short, of_segments))
+    return count, tl.where(which == 1, full, 0)
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
+def _offsets_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr):
+    """Items before each sequence (lists, s + 1), and their number in all."""
+    which = tl.program_id(0)
+    offsets += which * (S + 1)
+    before = 0
+    for first in range(0, S, BLOCK):
+        sequence = first + tl.arange(0, BLOCK)
+        start, end = bounds(cu_seqlens, S, T, sequence)
+        count, _ = _pieces(end - start, which, chunk, short, segment, every)
+        count = tl.where(sequence < S, count, 0)
+        tl.store(offsets + sequence, before + tl.cumsum(count, 0) - count, mask=sequence < S)
+        before += tl.sum(count, 0)
+    tl.store(offsets + S, before)
+    tl.store(lists + which.to(tl.int64) * (slots + 1) * 4, before)
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
+def _items_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr):
+    which = tl.program_id(1)
+    offsets += which * (S + 1)
+    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    taken = slot < tl.load(offsets + S)
+    sequence = tl.zeros_like(slot)
+    left = S - 1
+    while left > 0:  # the last sequence whose items begin at or before the slot; those without items are passed over
+        step = (left + 1) // 2
+        further = sequence + step
+        sequence = tl.where(tl.load(offsets + further) <= slot, further, sequence)
+        left = left // 2
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    _, number = _pieces(end - start, which, chunk, short, segment, every)
+    number += slot - tl.load(offsets + sequence, mask=taken, other=0)
+    row = lists + (which.to(tl.int64) * (slots + 1) + 1 + slot) * 4
+    tl.store(row, sequence, mask=taken)
+    tl.store(row + 1, start, mask=taken)
+    tl.store(row + 2, end, mask=taken)
+    tl.store(row + 3, start + number * tl.where(which == 2, segment, chunk), mask=taken)
+
+
+def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segment: int, every: bool) -> Worklists:
+    """The lists for chunks of up to `chunk` tokens, up to `short` being short ones, and segments of `segment` tokens.
+
+    every: list a segment of each sequence, also of one that has a single chunk, or no token.
+    """
+    n_sequences = len(cu_seqlens) - 1
+    slots = n_tokens // chunk + n_sequences
+    lists = cu_seqlens.new_empty(_LISTS, slots + 1, 4)
+    offsets = cu_seqlens.new_empty(_LISTS, n_sequences + 1)
+    arguments = (cu_seqlens, offsets, lists, n_tokens, n_sequences, slots, chunk, short, segment, int(every))
+    with torch.cuda.device_of(cu_seqlens):
+        _offsets_kernel[(_LISTS,)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
+        if slots:
+            _items_kernel[(triton.cdiv(slots, _BLOCK), _LISTS)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
+    return Worklists(*lists)
