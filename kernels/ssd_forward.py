@@ -1,0 +1,281 @@
+"""The forward kernels of SSD: time steps, states, outputs.
+
+A sequence is cut into chunks, and into segments of several chunks, both counted from its own start. Inside a chunk SSD
+is masked attention, y = (L ∘ C Bᵀ)(Δ x) with L[i, j] = exp(a_i - a_j), a the cumulative sum of Δ A; between chunks it
+is the recurrence of a state that one program carries through a segment on chip (Dao & Gu 2024, section 6). From
+segment to segment the state passes through memory:
+    entering[k + 1] = exp(Σ Δ A) entering[k] + local[k]
+where local[k] is what segment k makes of a state of zero. Only sequences of several segments pay for that.
+
+Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, taken in fp64 and kept in two fp32 parts,
+so that their differences have the precision of fp32.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+import triton
+import triton.language as tl
+
+from packproof.kernels.elementwise import silu, softplus
+from packproof.kernels.products import operand, product
+from packproof.kernels.sequences import locate
+from packproof.kernels.worklists import item
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def tile(pointer, row, alive, stride, column, width):
+    """Rows of a token tensor from `pointer` on, as an operand; zero where there is no token: [rows, columns]."""
+    mask = alive[:, None] & (column < width)[None, :]
+    return operand(tl.load(pointer + row[:, None] * stride + column[None, :], mask=mask, other=0.0))
+
+
+@triton.jit
+def state_tile(pointer, p, P, n, N):
+    """A state: [rows p, columns n]."""
+    return tl.load(pointer + p[:, None] * N + n[None, :], mask=(p < P)[:, None] & (n < N)[None, :], other=0.0)
+
+
+@triton.jit
+def store_state(pointer, value, p, P, n, N):
+    mask = (p < P)[:, None] & (n < N)[None, :]
+    tl.store(pointer + p[:, None] * N + n[None, :], value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def state_at(sequence_or_boundary, head, H, size):
+    """Where the state of a sequence, or at a boundary between chunks or segments, begins."""
+    return (sequence_or_boundary.to(tl.int64) * H + head) * size
+
+
+@triton.jit
+def decays(high, low, earlier, EXACT: tl.constexpr):
+    """L[i, j], what is left at token i of what token j added; 0 unless `earlier`. Masked before the exponential."""
+    gap = high[:, None] - high[None, :]
+    if EXACT:
+        gap += low[:, None] - low[None, :]
+    return tl.exp2(tl.where(earlier, gap, float("-inf")))
+
+
+@triton.jit
+def decay_to_end(high, low, base, row, alive, n_rows, EXACT: tl.constexpr):
+    """exp(a_last - a_j) of the n_rows tokens of a chunk, whose log-decays begin at `base`; and exp(a_last)."""
+    total = tl.load(high + base + n_rows - 1)
+    gap = total - tl.load(high + base + row, mask=alive, other=0.0)
+    if EXACT:
+        gap += tl.load(low + base + n_rows - 1) - tl.load(low + base + row, mask=alive, other=0.0)
+    return tl.exp2(tl.where(alive, gap, float("-inf"))), tl.exp2(total)
+
+
+@triton.jit
+def segment_decay(high, first, last, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+    """The decay over a segment, from the log-decays of one head at the ends of its chunks."""
+    start = first + tl.arange(0, CHUNKS) * CHUNK
+    end = tl.minimum(start + CHUNK, last)
+    return tl.exp2(tl.sum(tl.load(high + end - 1, mask=start < last, other=0.0), 0))
+
+
+@triton.jit(do_not_specialize=["dt", "A", "bias", "T", "H", "dt_stride", "has_bias", "is_softplus"])
+def steps_kernel(
+    dt, A, bias, chunks, step, high, low, T, H, dt_stride, has_bias, is_softplus,
+    CHUNK: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """The time steps Δ and the log-decays since the start of the chunk, head by head: (h, t)."""
+    blocks = tl.cdiv(H, BLOCK_H)
+    for index in tl.range(tl.program_id(0), tl.load(chunks) * blocks, tl.num_programs(0), disable_licm=True):
+        _, _, _, first, last = item(chunks, index // blocks, CHUNK)
+        t = first.to(tl.int64) + tl.arange(0, CHUNK)
+        h = index % blocks * BLOCK_H + tl.arange(0, BLOCK_H)
+        mask = (t < last)[:, None] & (h < H)[None, :]
+        value = tl.load(dt + t[:, None] * dt_stride + h[None, :], mask=mask, other=0.0).to(tl.float32)
+        if has_bias != 0:
+            value += tl.load(bias + h, mask=h < H, other=0.0)[None, :]
+        if is_softplus != 0:
+            value = softplus(value)
+        value = tl.where(mask, value, 0.0)
+        rate = tl.load(A + h, mask=h < H, other=0.0).to(tl.float64) * LOG2_E
+        decay = tl.cumsum(value.to(tl.float64) * rate[None, :], 0)
+        rounded = decay.to(tl.float32)
+        at = h.to(tl.int64)[None, :] * T + t[:, None]
+        tl.store(step + at, value, mask=mask)
+        tl.store(high + at, rounded, mask=mask)
+        tl.store(low + at, (decay - rounded.to(tl.float64)).to(tl.float32), mask=mask)
+
+
+@triton.jit(do_not_specialize=["T", "H", "G", "has_entering", "keep_final"])
+def states_kernel(
+    x, B, step, high, low, entering, segments, ends, finals, states, states_low, T, H, G, P, N,
+    x_stride, x_head, B_stride, B_group, has_entering, keep_final,
+    STORE_ALL: tl.constexpr, STORE_LOW: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Carry a block of a state through a segment: h = exp(Σ Δ A) h + Σ_j exp(a_last - a_j) Δ_j x_j B_jᵀ, by chunks.
+
+    REVERSE carries the gradient of a state from the last chunk to the first: x is dy, B is C, and the weight of a row
+    is exp(a_i). `entering` (s, h, p, n) is the state at the end of the sequence where the walk begins.
+
+    STORE_ALL: start from the state that enters the segment (`ends`, after the pass) and write the state at each
+    boundary b between chunks to states[b // CHUNK]; STORE_LOW: and to states_low what rounding it there took off.
+    Otherwise start from zero, and write the state at the end of the segment to ends[b // SEGMENT] or, where the
+    sequence ends, what it makes of the state that enters it to `finals` (s, h, p, n): of several segments the pass
+    completes it.
+    """
+    SEGMENT: tl.constexpr = CHUNK * CHUNKS
+    blocks_n = tl.cdiv(N, BLOCK_N)
+    blocks = tl.cdiv(P, BLOCK_P) * blocks_n
+    size = (P * N).to(tl.int64)
+    row = tl.arange(0, CHUNK)
+    for index in tl.range(tl.program_id(0), tl.load(segments) * H * blocks, tl.num_programs(0), disable_licm=True):
+        sequence, start, end, first, last = item(segments, index // (H * blocks), SEGMENT)
+        head, block = index // blocks % H, index % blocks
+        begins = last >= end if REVERSE else first <= start
+        finishes = first <= start if REVERSE else last >= end
+        p = block // blocks_n * BLOCK_P + tl.arange(0, BLOCK_P)
+        n = block % blocks_n * BLOCK_N + tl.arange(0, BLOCK_N)
+        at_end = state_at(sequence, head, H, size)
+        state = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
+        n_chunks = tl.cdiv(last - first, CHUNK)
+        if STORE_ALL:
+            inside = ends + state_at((last if REVERSE else first) // SEGMENT, head, H, size)
+            given = tl.where((begins == 0) | (has_entering != 0), p, P)
+            state = state_tile(tl.where(begins, entering + at_end, inside), given, P, n, N)
+        else:
+            n_chunks = tl.where(finishes & (keep_final == 0), 0, n_chunks)
+        at_head = T.to(tl.int64) * head
+        x_head_0 = x + head * x_head
+        B_head_0 = B + head // (H // G) * B_group
+        for k in tl.range(n_chunks, disable_licm=True):
+            chunk = first + (n_chunks - 1 - k if REVERSE else k) * CHUNK
+            stop = tl.minimum(chunk + CHUNK, last)
+            if STORE_ALL:
+                boundary = stop if REVERSE else chunk
+                if (boundary > start) & (boundary < end):
+                    at_boundary = state_at(boundary // CHUNK, head, H, size)
+                    store_state(states + at_boundary, state, p, P, n, N)
+                    if STORE_LOW:
+                        rest = state - state.to(states.dtype.element_ty).to(tl.float32)
+                        store_state(states_low + at_boundary, rest, p, P, n, N)
+            alive = chunk + row < stop
+            at = at_head + chunk + row
+            weight, decay = decay_to_end(high, low, at_head + chunk, row, alive, stop - chunk, EXACT)
+            if REVERSE:
+                weight = tl.exp2(tl.where(alive, tl.load(high + at, mask=alive, other=0.0), float("-inf")))
+            else:
+                weight *= tl.load(step + at, mask=alive, other=0.0)
+            chunk_row = chunk.to(tl.int64)
+            values = tile(x_head_0 + chunk_row * x_stride, row, alive, x_stride, p, P).to(tl.float32)
+            keys = tile(B_head_0 + chunk_row * B_stride, row, alive, B_stride, n, N)
+            state = product(tl.trans(values * weight[:, None]), keys, state * decay, EXACT)
+        if not STORE_ALL:
+            if not finishes:
+                boundary = first if REVERSE else last
+                store_state(ends + state_at(boundary // SEGMENT, head, H, size), state, p, P, n, N)
+            elif keep_final != 0:
+                if begins & (has_entering != 0):
+                    decay = segment_decay(high + at_head, first, last, CHUNK, CHUNKS)
+                    state = tl.fma(tl.zeros_like(state) + decay, state_tile(entering + at_end, p, P, n, N), state)
+                store_state(finals + at_end, state, p, P, n, N)
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "size", "has_entering", "keep_final"])
+def pass_kernel(
+    high, entering, cu_seqlens, ends, finals, T, S, H, size, has_entering, keep_final,
+    REVERSE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Turn what each segment makes of zero (`ends`) into the states between segments, and complete `finals`.
+
+    One program per row of `ends`, head and block of the state: that of a sequence's first boundary walks over all.
+    """
+    SEGMENT: tl.constexpr = CHUNK * CHUNKS
+    blocks = tl.cdiv(size, BLOCK)
+    slot, head = tl.program_id(0) // (H * blocks), tl.program_id(0) // blocks % H
+    sequence, start, end = locate(cu_seqlens, S, T, tl.full((1,), slot * SEGMENT, tl.int64))
+    sequence, start, end = tl.sum(sequence, 0), tl.sum(start, 0), tl.sum(end, 0)
+    if (sequence == S) | ((start + SEGMENT) // SEGMENT != slot) | (start + SEGMENT >= end):
+        return
+    high += head.to(tl.int64) * T
+    e = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = e < size
+    at_end = state_at(sequence, head, H, size) + e
+    state = tl.load(entering + at_end, mask=mask & (has_entering != 0), other=0.0)
+    n_segments = tl.cdiv(end - start, SEGMENT)
+    for index in range(n_segments):
+        first = start + (n_segments - 1 - index if REVERSE else index) * SEGMENT
+        last = tl.minimum(first + SEGMENT, end)
+        decay = tl.zeros((BLOCK,), tl.float32) + segment_decay(high, first, last, CHUNK, CHUNKS)
+        if index + 1 < n_segments:
+            at = state_at((first if REVERSE else last) // SEGMENT, head, H, size) + e
+            state = tl.fma(decay, state, tl.load(ends + at, mask=mask, other=0.0))
+            tl.store(ends + at, state, mask=mask)
+        elif keep_final != 0:
+            state = tl.fma(decay, state, tl.load(finals + at_end, mask=mask, other=0.0))
+            tl.store(finals + at_end, state, mask=mask)
+
+
+@triton.jit
+def scores_of(similarities, exponent, exponent_low, delta, earlier, EXACT: tl.constexpr):
+    """L ∘ C Bᵀ with the time steps: y = scores @ x inside a chunk."""
+    weighted = similarities * decays(exponent, exponent_low, earlier, EXACT) * delta[None, :]
+    return tl.where(earlier, weighted, 0.0)
+
+
+@triton.jit(do_not_specialize=["D", "T", "H", "G", "has_entering", "has_D", "has_z"])
+def outputs_kernel(
+    x, B, C, D, z, step, high, low, entering, states, states_low, chunks, y, T, H, G, P, N,
+    x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
+    EXACT: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """y of chunks of up to ROWS tokens: what the tokens make of each other and of the state that enters the chunk.
+
+    That state is `entering` (s, h, p, n) where the sequence begins; next to bf16 tokens the others come in two parts.
+    """
+    blocks = tl.cdiv(P, BLOCK_P)
+    size = (P * N).to(tl.int64)
+    row = tl.arange(0, ROWS)
+    for index in tl.range(tl.program_id(0), tl.load(chunks) * H * blocks, tl.num_programs(0), disable_licm=True):
+        sequence, start, _, chunk, stop = item(chunks, index // (H * blocks), CHUNK)
+        head = index // blocks % H
+        p = index % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+        alive = chunk + row < stop
+        chunk_row = chunk.to(tl.int64)
+        at = T.to(tl.int64) * head + chunk + row
+        B_here = B + chunk_row * B_stride + head // (H // G) * B_group
+        C_here = C + chunk_row * C_stride + head // (H // G) * C_group
+        exponent = tl.load(high + at, mask=alive, other=0.0)
+        exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
+        delta = tl.load(step + at, mask=alive, other=0.0)
+        result = tl.zeros((ROWS, BLOCK_P), tl.float32)
+        if chunk > start:
+            at_state = state_at(chunk // CHUNK, head, H, size)
+            for k in range(0, N, BLOCK_K):
+                n = k + tl.arange(0, BLOCK_K)
+                queries = tile(C_here, row, alive, C_stride, n, N)
+                if not EXACT:  # the small part first, as a product takes the parts of the state that is given
+                    rest = tl.trans(state_tile(states_low + at_state, p, P, n, N))
+                    result = product(queries, rest, result, EXACT)
+                result = product(queries, tl.trans(state_tile(states + at_state, p, P, n, N)), result, EXACT)
+        elif has_entering != 0:
+            given = entering + state_at(sequence, head, H, size)
+            for k in range(0, N, BLOCK_K):
+                n = k + tl.arange(0, BLOCK_K)
+                queries = tile(C_here, row, alive, C_stride, n, N)
+                result = product(queries, tl.trans(state_tile(given, p, P, n, N)), result, EXACT)
+        result *= tl.exp2(tl.where(alive, exponent, float("-inf")))[:, None]
+        scores = tl.zeros((ROWS, ROWS), tl.float32)
+        for k in range(0, N, BLOCK_K):
+            n = k + tl.arange(0, BLOCK_K)
+            queries, keys = tile(C_here, row, alive, C_stride, n, N), tile(B_here, row, alive, B_stride, n, N)
+            scores = product(queries, tl.trans(keys), scores, EXACT)
+        earlier = (row[:, None] >= row[None, :]) & alive[:, None]
+        scores = scores_of(scores, exponent, exponent_low, delta, earlier, EXACT)
+        values = tile(x + chunk_row * x_stride + head * x_head, row, alive, x_stride, p, P)
+        result = product(scores, values, result, EXACT)
+        if has_D != 0:
+            result += values.to(tl.float32) * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
+        if has_z != 0:
+            gate = tile(z + chunk_row * z_stride + head * z_head, row, alive, z_stride, p, P)
+            result *= silu(gate.to(tl.float32))
+        out = y + (chunk_row * H + head) * P
+        mask = alive[:, None] & (p < P)[None, :]
+        tl.store(out + row[:, None] * H * P + p[None, :], result.to(y.dtype.element_ty), mask=mask)

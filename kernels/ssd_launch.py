@@ -1,0 +1,302 @@
+"""From tensors to launches of the SSD kernels: alignment, tiles, and the order of the passes."""
+
+# mypy: allow-untyped-calls
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional
+
+from packproof.kernels.sequences import offsets
+from packproof.kernels.slack import zero_slack
+from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
+from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel
+from packproof.kernels.ssd_tiles import (
+    BLOCK_H,
+    BLOCK_STATE,
+    GATE,
+    MULTIPLE,
+    Rows,
+    architecture,
+    launch_options,
+    row_classes,
+    tiles,
+)
+from packproof.kernels.worklists import n_programs, worklists
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last axis is dense and all else is aligned, otherwise a padded copy."""
+    short = -tensor.shape[-1] % MULTIPLE
+    fits = tensor.stride(-1) == 1 and not short and all(stride % MULTIPLE == 0 for stride in tensor.stride()[:-1])
+    if fits and (not tensor.is_cuda or tensor.data_ptr() % MULTIPLE == 0) and tensor.stride(0) < 2**24:
+        return tensor
+    return functional.pad(tensor, (0, short)).clone(memory_format=torch.contiguous_format)
+
+
+def ends_shape(x: Tensor, B: Tensor) -> tuple[int, ...]:
+    """The shape of the states between segments, of which a short pack has none."""
+    (T, H, P), N, segment = x.shape, B.shape[2], tiles(x.dtype, architecture(x.device)).segment
+    padded = (-(-P // MULTIPLE) * MULTIPLE, -(-N // MULTIPLE) * MULTIPLE)
+    return (T // segment + 1 if T > segment else 0, H, *padded)
+
+
+class Steps(NamedTuple):
+    """Time steps and log-decays (h, t) in fp32; the log-decay in two parts."""
+
+    step: Tensor
+    high: Tensor
+    low: Tensor
+
+
+class Incoming(NamedTuple):
+    """The gradient of the outputs before the gate (t, h, p): whole, rounded to the kernels' dtype, and the rest."""
+
+    whole: Tensor
+    high: Tensor
+    low: Tensor
+    gated: bool
+
+
+class Edges(NamedTuple):
+    """What the gradients of decays take from the edges of chunks: entered and left (h, t), passed by kind of chunk."""
+
+    entered: Tensor
+    left: Tensor
+    passed: Tensor
+
+
+class Carried(NamedTuple):
+    """States where segments end, at the end of each sequence if kept, and between chunks: at token b in b // chunk.
+
+    states_low: what rounding the last took off, or `states` again.
+    """
+
+    ends: Tensor
+    finals: Tensor
+    states: Tensor
+    states_low: Tensor
+
+
+class Problem:
+    """One call: the tensors as the kernels read them, and its launches."""
+
+    def __init__(
+        self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, bias: Tensor | None,
+        cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, *, every: bool,
+    ) -> None:  # fmt: skip
+        (self.T, self.H, self.p), (_, self.G, self.n) = x.shape, B.shape
+        self.S = len(cu_seqlens) - 1
+        self.cu_seqlens = offsets("ssd", cu_seqlens, self.T)
+        exact = x.dtype != torch.bfloat16  # fp16 computes as fp32: products of fp16 have no room for its exponents
+        self.dtype = torch.float32 if exact else torch.bfloat16
+        self.x, self.B, self.C = (aligned(token.to(self.dtype)) for token in (x, B, C))
+        self.dt = dt if dt.stride(1) == 1 else dt.contiguous()
+        self.A = A.contiguous()
+        self.bias, self.has_bias = (A, 0) if bias is None else (bias.contiguous(), 1)
+        self.P, self.N = self.x.shape[2], self.B.shape[2]
+        self.D, self.has_D = self.A, int(D is not None)
+        if D is not None:
+            wide = D[:, None].expand(self.H, self.p) if D.ndim == 1 else D
+            self.D = functional.pad(wide, (0, self.P - self.p)).contiguous()
+        self.initial = self.states_of(initial_states)
+        self.softplus = int(softplus)
+        self.architecture = architecture(x.device)
+        self.tiles = tiles(self.dtype, self.architecture)
+        self.constants = {"EXACT": exact, "CHUNK": self.tiles.chunk}
+        self.work = worklists(
+            self.cu_seqlens, self.T, chunk=self.tiles.chunk, short=self.tiles.short, segment=self.tiles.segment,
+            every=every,
+        )  # fmt: skip
+        self.slots = len(self.work.long) - 1
+
+    def states_of(self, states: Tensor | None) -> Tensor | None:
+        """States (s, h, p, n) padded to the shape that the kernels use."""
+        if states is None:
+            return None
+        return aligned(functional.pad(states, (0, self.N - self.n, 0, self.P - self.p)).contiguous())
+
+    def trimmed(self, states: Tensor) -> Tensor:
+        """States without the padding."""
+        return states[:, :, : self.p, : self.n].contiguous()
+
+    def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.x.new_empty(shape, dtype=dtype)
+
+    def parts(self, *shape: int) -> Tensor:
+        """Something for each kind of chunk and each chunk; zero for those that are not there."""
+        return self.x.new_zeros(len(row_classes(self.tiles)), self.slots, *shape, dtype=torch.float32)
+
+    def chunks(self, rows: Rows) -> Tensor:
+        """The list of the chunks that tiles of so many rows are for."""
+        return self.work.short if rows.short else self.work.long
+
+    def launch(self, kernel: Any, name: str, programs: int, *arguments: Any, **constants: Any) -> None:
+        if programs:
+            with torch.cuda.device_of(self.x):
+                kernel[(programs,)](*arguments, **constants, **launch_options(name, self.architecture, self.dtype))
+
+    def items(self, each: int) -> int:
+        """Programs that share the items of a list of chunks, `each` for one chunk."""
+        return n_programs(self.slots * each)
+
+    def steps(self) -> Steps:
+        found = Steps(*(self.new(self.H, self.T) for _ in range(3)))
+        for rows in row_classes(self.tiles):
+            self.launch(
+                steps_kernel, "steps", self.items(triton.cdiv(self.H, BLOCK_H)), self.dt, self.A, self.bias,
+                self.chunks(rows), *found, self.T, self.H, self.dt.stride(0), self.has_bias, self.softplus,
+                CHUNK=self.tiles.chunk, BLOCK_H=BLOCK_H,
+            )  # fmt: skip
+        return found
+
+    def _walk(
+        self, values: Tensor, keys: Tensor, steps: Steps, entering: Tensor | None, carried: Carried,
+        *, keep_final: bool, store_all: bool, reverse: bool,
+    ) -> None:  # fmt: skip
+        t, store_low = self.tiles, store_all and carried.states_low is not carried.states
+        block_n = t.split_n if store_low else t.states_n
+        blocks = triton.cdiv(self.P, t.states_p) * triton.cdiv(self.N, block_n)
+        name = "states_back" if reverse else "states_low" if store_low else "states"
+        self.launch(
+            states_kernel, name, self.items(self.H * blocks), values, keys, *steps,
+            steps.high if entering is None else entering, self.work.segments, *carried, self.T, self.H, self.G, self.P,
+            self.N, values.stride(0), values.stride(1), keys.stride(0), keys.stride(1), int(entering is not None),
+            int(keep_final), **self.constants, STORE_ALL=store_all, STORE_LOW=store_low,
+            REVERSE=reverse, CHUNKS=t.segment // t.chunk, BLOCK_P=t.states_p, BLOCK_N=block_n,
+        )  # fmt: skip
+
+    def carry(
+        self, values: Tensor, keys: Tensor, steps: Steps, entering: Tensor | None,
+        *, keep_final: bool, keep_low: bool, reverse: bool, ends: Tensor | None = None,
+    ) -> Carried:  # fmt: skip
+        """The states, or their gradients: where segments end, at the ends of sequences if kept, and between chunks.
+
+        ends: those where segments end, if they are known.
+        """
+        t, state = self.tiles, (self.H, self.P, self.N)
+        several = self.T > t.segment and ends is None
+        between = (self.T // t.chunk + 1 if self.T > t.chunk else 0, *state)
+        states = self.new(*between, dtype=self.dtype)
+        carried = Carried(
+            self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32) if ends is None else ends,
+            self.new(self.S if keep_final else 0, *state),
+            states,
+            self.new(*between, dtype=self.dtype) if keep_low and self.dtype == torch.bfloat16 else states,
+        )
+        arguments = (values, keys, steps, entering, carried)
+        if several or keep_final:
+            self._walk(*arguments, keep_final=keep_final, store_all=False, reverse=reverse)
+        if several:
+            size = self.P * self.N
+            self.launch(
+                pass_kernel, "pass", len(carried.ends) * self.H * triton.cdiv(size, BLOCK_STATE), steps.high,
+                steps.high if entering is None else entering, self.cu_seqlens, carried.ends, carried.finals, self.T,
+                self.S, self.H, size, int(entering is not None), int(keep_final), REVERSE=reverse, CHUNK=t.chunk,
+                CHUNKS=t.segment // t.chunk, BLOCK=BLOCK_STATE,
+            )  # fmt: skip
+        if self.T > t.chunk:
+            self._walk(*arguments, keep_final=False, store_all=True, reverse=reverse)
+        return carried
+
+    def outputs(self, steps: Steps, carried: Carried, z: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """y in `dtype`, behind the gate z if there is one."""
+        t, gate = self.tiles, self.x if z is None else z
+        y = self.new(self.T, self.H, self.P, dtype=dtype)
+        for rows in row_classes(t):
+            self.launch(
+                outputs_kernel, "outputs" + rows.label, self.items(self.H * triton.cdiv(self.P, t.output_p)), self.x,
+                self.B, self.C, self.D, gate, *steps, steps.high if self.initial is None else self.initial,
+                carried.states, carried.states_low, self.chunks(rows), y, self.T, self.H, self.G, self.P, self.N,
+                self.x.stride(0), self.x.stride(1), self.B.stride(0), self.B.stride(1), self.C.stride(0),
+                self.C.stride(1), gate.stride(0), gate.stride(1), int(self.initial is not None), self.has_D,
+                int(z is not None), **self.constants, ROWS=rows.rows, BLOCK_P=t.output_p, BLOCK_K=t.block_k,
+            )  # fmt: skip
+        return zero_slack(y, self.cu_seqlens)
+
+    def ungate(self, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, Incoming]:
+        """dz, and the gradient of y, the outputs before the gate in fp32."""
+        dz, high, low = (self.new(self.T, self.H, self.P, dtype=self.dtype) for _ in range(3))
+        programs = triton.cdiv(self.T, GATE["BLOCK_T"]) * self.H * triton.cdiv(self.P, GATE["BLOCK_P"])
+        self.launch(
+            gate_kernel, "gate", programs, y, z, dy, dz, high, low, self.cu_seqlens, self.T, self.S, self.H, self.P,
+            z.stride(0), z.stride(1), dy.stride(0), dy.stride(1), **GATE,
+        )  # fmt: skip
+        return dz, Incoming(y, high, low, self.dtype != torch.float32)
+
+    def value_gradients(
+        self, dy: Incoming, steps: Steps, states: Tensor, dfinal: Tensor | None, dstates: Tensor
+    ) -> tuple[Tensor, Tensor, Edges]:
+        """dx, the parts of dD (h, p), and what crosses the edges of chunks."""
+        t = self.tiles
+        dx = self.new(self.T, self.H, self.P, dtype=self.dtype)
+        dD = self.parts(self.H, self.P) if self.has_D else self.parts(0)
+        edges = Edges(self.new(self.H, self.T), self.new(self.H, self.T), self.parts(self.H))
+        for kind, rows in enumerate(row_classes(t)):
+            self.launch(
+                values_kernel, "values" + "_gated" * dy.gated + rows.label, self.items(self.H), self.x, self.B, self.C,
+                self.D, dy.high, dy.low, *steps, _rounded(self.initial, states), states, _rounded(dfinal, dstates),
+                dstates, self.chunks(rows), dx, dD[kind], edges.entered, edges.left, edges.passed[kind], self.T, self.H,
+                self.G, self.P, self.N, self.x.stride(0), self.x.stride(1), self.B.stride(0), self.B.stride(1),
+                self.C.stride(0), self.C.stride(1), dy.high.stride(0), dy.high.stride(1),
+                int(self.initial is not None), int(dfinal is not None), self.has_D, **self.constants, GATED=dy.gated,
+                ROWS=rows.rows, BLOCK_P=t.value_p, BLOCK_K=t.block_k,
+            )  # fmt: skip
+        return zero_slack(dx, self.cu_seqlens), dD, edges
+
+    def step_gradients(self, dy: Incoming, steps: Steps, edges: Edges) -> tuple[Tensor, Tensor, Tensor]:
+        """ddt, and each token's part of dA and of the bias's gradient (h, t)."""
+        t, blocks = self.tiles, self.G * self._heads_in_group()
+        ddt = self.new(self.T, self.H, dtype=self.dtype)
+        dA, dbias = (self.x.new_zeros(self.H, self.T, dtype=torch.float32) for _ in range(2))
+        for kind, rows in enumerate(row_classes(t)):
+            self.launch(
+                steps_back_kernel, "steps_back" + rows.label, self.items(blocks), self.x, self.dt, self.A, self.B,
+                self.C, self.bias, dy.high, dy.low, *steps, edges.entered, edges.left, edges.passed[kind],
+                self.chunks(rows), ddt, dA, dbias, self.T, self.H, self.G, self.P, self.N, blocks,
+                self.x.stride(0), self.x.stride(1), self.dt.stride(0), self.B.stride(0), self.B.stride(1),
+                self.C.stride(0), self.C.stride(1), dy.high.stride(0), dy.high.stride(1), self.has_bias, self.softplus,
+                **self.constants, GATED=dy.gated, ROWS=rows.rows, HEADS=t.heads, BLOCK_P=t.step_p, BLOCK_K=t.block_k,
+            )  # fmt: skip
+        return zero_slack(ddt, self.cu_seqlens), dA, dbias
+
+    def score_gradients(self, dy: Incoming, steps: Steps) -> Tensor:
+        """Parts of the gradient of C Bᵀ, from some heads each: (parts, t, g, chunk)."""
+        t, n_parts = self.tiles, self._heads_in_group()
+        dscores = self.new(n_parts, self.T, self.G, t.chunk)
+        for rows in row_classes(t):
+            self.launch(
+                scores_kernel, "scores" + rows.label, self.items(self.G * n_parts), self.x, dy.high, dy.low, *steps,
+                self.chunks(rows), dscores, self.T, self.H, self.G, self.P, self.G * n_parts, self.x.stride(0),
+                self.x.stride(1), dy.high.stride(0), dy.high.stride(1), **self.constants, GATED=dy.gated,
+                ROWS=rows.rows, HEADS=t.heads, BLOCK_P=t.score_p,
+            )  # fmt: skip
+        return dscores
+
+    def group_gradient(
+        self, values: Tensor, other: Tensor, steps: Steps, given: Tensor | None, states: Tensor, dscores: Tensor,
+        *, of_B: bool,
+    ) -> Tensor:  # fmt: skip
+        """dB or dC."""
+        t = self.tiles
+        gradient = self.new(self.T, self.G, self.N, dtype=self.dtype)
+        for rows in row_classes(t):
+            self.launch(
+                groups_kernel, "groups" + rows.label, self.items(self.G * triton.cdiv(self.N, t.columns)), values,
+                other, *steps, _rounded(given, states), states, self.chunks(rows), dscores, gradient, self.T, self.H,
+                self.G, self.P, self.N, len(dscores), values.stride(0), values.stride(1), other.stride(0),
+                other.stride(1), int(given is not None), **self.constants, OF_B=of_B, ROWS=rows.rows,
+                BLOCK_P=t.group_p, COLUMNS=t.columns,
+            )  # fmt: skip
+        return zero_slack(gradient, self.cu_seqlens)
+
+    def _heads_in_group(self) -> int:
+        """Blocks of heads in a group."""
+        return -(-(self.H // self.G) // self.tiles.heads)
+
+
+def _rounded(given: Tensor | None, stored: Tensor) -> Tensor:
+    """States that a caller gave, in the dtype of those between chunks; those again if none were given."""
+    return stored if given is None else given.to(stored.dtype)

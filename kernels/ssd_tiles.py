@@ -1,0 +1,189 @@
+"""The shapes of the work of the SSD kernels, and every compiled form that follows from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from packproof.kernels.launch import POINTERS, alignments, interpreted
+from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
+from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel
+from packproof.kernels.variant import Variant
+
+MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so that a kernel has one compiled form
+MAX_STATES = 256
+CHUNK, SEGMENT = 64, 2048
+CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
+BLOCK_H, BLOCK_STATE = 16, 1024
+GATE = {"BLOCK_T": 32, "BLOCK_P": 64}
+
+ARCHITECTURES = {"hopper": ("sm_90",), "nvidia": ("sm_80", "sm_100"), "amd": ("gfx942",)}
+
+# Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
+_HOPPER = {
+    "states": {"num_stages": 3},
+    "states_back": {},
+    "states_low": {"num_stages": 3, "maxnreg": 168},
+    "outputs": {"maxnreg": 168},
+    "values_gated": {"num_warps": 8},
+    "scores": {"maxnreg": 168},
+    "outputs_short": {"num_warps": 2},
+    "values_short": {"num_warps": 2},
+    "values_gated_short": {"num_warps": 2},
+    "steps_back_short": {"num_warps": 2},
+    "scores_short": {"num_warps": 1},
+}
+_OTHERS = {
+    name: {"num_warps": 2}
+    for name in ("outputs_short", "values_short", "values_gated_short", "steps_back_short", "scores_short")
+}
+
+
+def architecture(device: torch.device) -> str:
+    """The kind of GPU that tiles and launch options are chosen for."""
+    if torch.version.hip:
+        return "amd"
+    return "hopper" if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9 else "nvidia"
+
+
+def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, Any]:
+    """Warps, stages of the pipeline, and registers; 255 where the compiler would spill to have fewer."""
+    options: dict[str, Any] = {"num_warps": 4, "num_stages": 2, "maxnreg": 255}
+    if architecture == "hopper" and tokens == torch.bfloat16:
+        return options | _HOPPER.get(name, {})
+    if architecture == "hopper":
+        return options
+    options |= {"num_warps": 8} | _OTHERS.get(name, {})
+    if architecture == "amd":
+        options |= {"num_stages": 1}
+        del options["maxnreg"]
+    return options
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """chunk, segment: tokens. short: chunks of up to so many tokens have tiles of their own; 0 if none have.
+
+    block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; split_n: of a
+    walk that stores them in two parts. heads: heads of a group that one program takes in turn.
+    """
+
+    chunk: int
+    segment: int
+    short: int
+    block_k: int
+    states_p: int
+    states_n: int
+    split_n: int
+    output_p: int
+    value_p: int
+    step_p: int
+    score_p: int
+    group_p: int
+    columns: int
+    heads: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tiles of so many rows, for the long or the short chunks: these would leave most of a long tile empty."""
+
+    rows: int
+    short: bool
+
+    @property
+    def label(self) -> str:
+        return "_short" if self.short else ""
+
+
+def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
+    """The tiles for tokens of bf16 or fp32.
+
+    64 channels and not 32 in the backward kernels of bf16: with 32 Triton 3.6 builds wrong code for Hopper.
+    """
+    if interpreted(outputs_kernel):
+        return Tiles(
+            chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=16, states_p=16, states_n=16,
+            split_n=16, output_p=16, value_p=16, step_p=16, score_p=16, group_p=16, columns=16, heads=2,
+        )  # fmt: skip
+    if tokens == torch.float32:
+        return Tiles(
+            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, split_n=64, output_p=32,
+            value_p=16, step_p=16, score_p=32, group_p=32, columns=64, heads=8,
+        )  # fmt: skip
+    return Tiles(
+        chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
+        states_p=64, states_n=128 if architecture == "hopper" else 64, split_n=64, output_p=64, value_p=64, step_p=64,
+        score_p=64, group_p=64, columns=128, heads=8,
+    )  # fmt: skip
+
+
+def row_classes(t: Tiles) -> list[Rows]:
+    """The kinds of chunks, which share them between them."""
+    return [Rows(t.chunk, False), Rows(t.short, True)] if t.short else [Rows(t.chunk, False)]
+
+
+_TOKENS = ("x", "B", "C", "z", "y", "dt", "dy", "dy_low", "dx", "ddt", "dz", "values", "other", "gradient", "states",
+           "states_low", "dstates", "dfinal", "given")  # fmt: skip
+_FP32 = ("A", "D", "bias", "step", "high", "low", "entering", "ends", "finals", "dscores", "dA", "dD", "dbias",
+         "entered", "left", "passed")  # fmt: skip
+_INT32 = ("cu_seqlens", "chunks", "segments")
+
+
+def variants() -> list[Variant]:
+    """Every compiled form of the kernels. All operands are aligned, so that dtypes and tiles decide."""
+    found = []
+    for tokens in (torch.bfloat16, torch.float32):
+        for kind, targets in ARCHITECTURES.items():
+            found += [replace(v, targets=targets) for v in _variants_of(tokens, kind)]
+    return found
+
+
+def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
+    t, kind, exact = tiles(tokens, architecture), POINTERS[tokens], tokens == torch.float32
+    found: list[Variant] = []
+    both = dict.fromkeys((kind, "*fp32"))  # of tensors that a gate leaves in fp32
+    pointers = dict.fromkeys(_TOKENS, kind) | dict.fromkeys(_FP32, "*fp32") | dict.fromkeys(_INT32, "*i32")
+    base = {"EXACT": exact, "CHUNK": t.chunk}
+
+    def add(name: str, kernel: Any, constants: Mapping[str, Any], form: str = "", **types: str) -> None:
+        label = "-".join(filter(None, [architecture, name, kind, form, *types.values()])).replace("*", "")
+        options = launch_options(name, architecture, tokens)
+        aligned, *_ = alignments(label, kernel, pointers | types, constants, options.pop("num_warps"))
+        found.append(replace(aligned, num_stages=options.pop("num_stages"), options=options))
+
+    add("steps", steps_kernel, {"CHUNK": t.chunk, "BLOCK_H": BLOCK_H})
+    add("gate", gate_kernel, GATE, y="*fp32")
+    walk = base | {"CHUNKS": t.segment // t.chunk, "BLOCK_P": t.states_p}
+    for reverse in (False, True):
+        way = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK": BLOCK_STATE, "REVERSE": reverse}
+        back = "back" * reverse
+        add("pass", pass_kernel, way, back)
+        for x in both if reverse else (kind,):
+            for every, low in ((False, False), (True, False), *([] if reverse or exact else [(True, True)])):
+                form = {
+                    "REVERSE": reverse,
+                    "STORE_ALL": every,
+                    "STORE_LOW": low,
+                    "BLOCK_N": t.split_n if low else t.states_n,
+                }
+                name = "states_back" if reverse else "states_low" if low else "states"
+                add(name, states_kernel, walk | form, "all" if every else "ends", x=x)
+    for rows in row_classes(t):
+        shape = base | {"ROWS": rows.rows}
+        for y in both:
+            blocks = {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
+            add("outputs" + rows.label, outputs_kernel, shape | blocks, y=y)
+        for gated in (False,) if exact else (False, True):
+            form, label = shape | {"GATED": gated}, "gated" * gated
+            of_states = {"BLOCK_P": t.value_p, "BLOCK_K": t.block_k}
+            add("values" + "_gated" * gated + rows.label, values_kernel, form | of_states, entering=kind)
+            of_heads = {"HEADS": t.heads, "BLOCK_P": t.step_p, "BLOCK_K": t.block_k}
+            add("steps_back" + rows.label, steps_back_kernel, form | of_heads, label)
+            add("scores" + rows.label, scores_kernel, form | {"HEADS": t.heads, "BLOCK_P": t.score_p}, label)
+        for of_B in (False, True):
+            for values in (kind,) if of_B else both:
+                blocks = {"OF_B": of_B, "BLOCK_P": t.group_p, "COLUMNS": t.columns}
+                add("groups" + rows.label, groups_kernel, shape | blocks, "dB" if of_B else "dC", values=values)
+    return found
