@@ -1,0 +1,166 @@
+"""Selective scan over a pack, forward and backward, in Triton.
+
+Pieces start where sequences start and what a piece computes follows from its own sequence, so that no bit of a sequence
+depends on the others. scan_forward and scan_backward have the mathematics, scan_launch the order of the kernels.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.scan_forward import scan_kernel
+from packproof.kernels.scan_launch import DTYPES, OP, Problem, variants
+from packproof.refs.arguments import bind, check_divides
+from packproof.refs.errors import ArgumentError
+
+PROMISES = {
+    "grid": "sequence",
+    "chunk": 64,
+    "segment": 1024,
+    "compute": "fp32",
+    "deterministic": True,
+    "isolated": True,
+    "state_entry": "carry",
+}
+INTERPRETED = {"chunk": 4, "segment": 8}
+
+__all__ = ["INTERPRETED", "PROMISES", "selective_scan", "variants"]
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    delta_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Selective scan of packed sequences (Mamba, Gu & Dao 2023): h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
+
+    u, delta, z: (t, d). B, C: (t, n) or (t, g, n); channel i uses group i // (d / g). All of one dtype: fp32, bf16 or
+    fp16 (the last two compute in fp32). A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32.
+    delta_softplus: Δ = softplus(delta + delta_bias), where otherwise Δ = delta + delta_bias.
+    cu_seqlens: int32 or int64 (s + 1,).
+
+    Returns y (t, d) in u's dtype, zero in slack, and with return_final_states the states (s, d, n) in fp32; an empty
+    sequence returns its initial state. Differentiable once. The bits of a sequence's values and gradients do not depend
+    on the others, and a sequence continued from its state at a multiple of 1024 tokens has the bits of one run.
+    Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
+    LayoutError.
+    """
+    if not torch.compiler.is_compiling():
+        _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
+        require_device(OP, u, scan_kernel)
+    y, final_states = _selective_scan(
+        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, bool(delta_softplus), bool(return_final_states)
+    )
+    return (y, final_states) if return_final_states else y
+
+
+def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
+    tensors = {
+        "u": (u, "t d"),
+        "delta": (delta, "t d"),
+        "A": (A, "d n"),
+        "B": (B, "t n | t g n"),
+        "C": (C, "t n | t g n"),
+        "D": (D, "d?"),
+        "z": (z, "t d?"),
+        "delta_bias": (delta_bias, "d?"),
+        "initial_states": (initial_states, "s d n?"),
+    }
+    fixed = {"A", "D", "delta_bias", "initial_states"}
+    sizes = bind(OP, tensors, cu_seqlens, values=values, fixed=fixed)
+    if "g" in sizes:
+        check_divides(OP, sizes, "g", "d")
+    if u.dtype not in DTYPES:
+        raise ArgumentError(
+            f"{OP}: u is {str(u.dtype).removeprefix('torch.')} but float32, bfloat16 or float16 was expected\n"
+            f"    packproof.refs.{OP} computes in float64."
+        )
+    return sizes
+
+
+@torch.library.custom_op("packproof::selective_scan", mutates_args=())
+def _selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
+    return_final_states: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y and the final states, which are empty unless asked for."""
+    problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus)
+    y, final_states = problem.scan(int(return_final_states))
+    return y, problem.untiled(final_states) if return_final_states else A.new_empty(0)
+
+
+@torch.library.custom_op("packproof::selective_scan_backward", mutates_args=())
+def _selective_scan_backward(
+    dy: Tensor, dfinal: Tensor | None, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the inputs in order; that of an absent input is empty."""
+    problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus)
+    found = problem.gradients(dy, dfinal)
+    groups = (found[name].sum(1) if problem.mixed and x.ndim == 2 else found[name] for name, x in (("B", B), ("C", C)))
+    dB, dC = (value.to(x.dtype).reshape(x.shape).contiguous() for value, x in zip(groups, (B, C), strict=True))
+    return (
+        found["u"],
+        found["delta"],
+        found["A"],
+        dB,
+        dC,
+        A.new_empty(0) if D is None else found["D"],
+        found["z"],
+        A.new_empty(0) if delta_bias is None else found["bias"],
+        A.new_empty(0) if initial_states is None else found["initial"],
+    )
+
+
+@_selective_scan.register_fake
+def _(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states):
+    sizes = _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=False)
+    states = (sizes["s"], sizes["d"], sizes["n"])
+    return u.new_empty(u.shape), A.new_empty(states if return_final_states else 0)
+
+
+@_selective_scan_backward.register_fake
+def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus):
+    tokens, states = (
+        ((u, u), (delta, u), (A, A), (B, u), (C, u)),
+        ((D, A), (z, u), (delta_bias, A), (initial_states, A)),
+    )
+    return tuple(like.new_empty(0 if x is None else x.shape) for x, like in (*tokens, *states))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.softplus, ctx.has_final_states = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+    dfinal_states = dfinal if ctx.has_final_states else None
+    found = list[Tensor | None](_selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus))
+    found.insert(8, None)  # cu_seqlens
+    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
+
+
+def _refuse(ctx: Any, *gradients: Tensor) -> None:
+    raise ArgumentError(
+        f"{OP}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
+        f"    packproof.refs.{OP} is differentiable twice."
+    )
+
+
+_selective_scan.register_autograd(_backward, setup_context=_save)
+_selective_scan_backward.register_autograd(_refuse)

@@ -1,0 +1,241 @@
+"""The forward kernels of the selective scan, and what its backward shares with them.
+
+A thread owns a channel and keeps its states in registers: a tile is [BLOCK_N, BLOCK_D], channels last. States lie in
+memory in such tiles too, [BLOCK_N, TILE] each (scan_tiles), and so does A. A sequence is
+cut into pieces of SIZE tokens from its first token on; the state between two pieces crosses at a *boundary*. There is
+at most one boundary in any SIZE tokens of the pack, so that the one at token b owns row b // SIZE - 1 of a table.
+With L = log2(e) A, a piece turns the state h into 2^(L Σ Δ) h + (its end when it begins at zero): that end and the sum
+of Δ are all that the pieces of a long sequence have to tell each other.
+
+A program owns a window of the pack and takes the pieces that begin there, whatever their number: its work is bounded
+by WINDOW + SIZE tokens.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+
+import triton
+import triton.language as tl
+
+from packproof.kernels.elementwise import silu, softplus
+from packproof.kernels.sequences import bounds
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def channel_block(program, D, G, width, CHANNELS: tl.constexpr):
+    """A block of channels of one group: its number in the group, the group, its first channel, the group's end, and its
+    column in rows of `width` columns, where groups are padded to whole tiles."""
+    per_group = D // G
+    blocks = tl.cdiv(per_group, CHANNELS)
+    group = program % (blocks * G) // blocks
+    block = program % blocks
+    first = block * CHANNELS
+    return block, group, group * per_group + first, (group + 1) * per_group, group * (width // G) + first
+
+
+@triton.jit
+def tile_offsets(BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TILE: tl.constexpr):
+    """Where the states of BLOCK_D channels lie from the first on: [BLOCK_N, BLOCK_D], constants."""
+    n, j = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
+    return (n * TILE)[:, None] + (j // TILE * (BLOCK_N * TILE) + j % TILE)[None, :]
+
+
+@triton.jit
+def sequence_at(cu_seqlens, S, t):
+    """The last sequence that begins at token t or before it."""
+    sequence = 0
+    left = S - 1
+    while left > 0:
+        step = (left + 1) // 2
+        sequence = tl.where(tl.load(cu_seqlens + sequence + step) <= t, sequence + step, sequence)
+        left = left // 2
+    return sequence
+
+
+@triton.jit
+def first_piece(cu_seqlens, S, T, t, SIZE: tl.constexpr):
+    """The first piece that begins at token t or behind it: its sequence and its first token."""
+    sequence = sequence_at(cu_seqlens, S, t)
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    begin = tl.minimum(start + tl.cdiv(tl.maximum(t - start, 0), SIZE) * SIZE, end)
+    return sequence + ((begin == end) & (begin > start)).to(tl.int32), begin
+
+
+@triton.jit
+def row_of(x, stride, t, d, mask):
+    """x[t] of the channels d, as it is stored. Loops load the next token's rows before they use this one's."""
+    return tl.load(x + t * stride + d, mask=mask, other=0.0)
+
+
+@triton.jit
+def states_of(B, stride, t, n):
+    """B[t]: [BLOCK_N, 1]."""
+    return tl.load(B + t * stride + n)[:, None]
+
+
+@triton.jit
+def time_step(delta, bias, use_softplus):
+    x = delta.to(tl.float32) + bias
+    return tl.where(use_softplus != 0, softplus(x), x)
+
+
+@triton.jit
+def power(x):
+    """2^x. Near 1 the hardware's errors of 1 ULP have a sign in common, which thousands of tokens would add up: there a
+    polynomial, rounded at its end, within 1.3e-7 of the exponent."""
+    near = 1.0 + x * (0.69314714 + x * (0.24022650 + x * (0.055524946 + x * 0.0096211380)))
+    return tl.where(tl.abs(x) < 0.125, near, tl.exp2(x))
+
+
+@triton.jit
+def entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_initial, SIZE: tl.constexpr):
+    """The state in front of the piece at t: [BLOCK_N, BLOCK_D]. at: its offsets in a state of `size` elements."""
+    h = tl.load(initial + sequence * size + at, mask=mask & (has_initial != 0) & (t == start), other=0.0)
+    return tl.load(boundaries + (t // SIZE - 1) * size + at, mask=mask & (t > start), other=h)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "u", "delta", "A", "bias", "cu_seqlens", "ends", "sums", "T", "S", "D", "G", "N", "width",
+        "u_stride", "delta_stride", "has_bias", "use_softplus", "keep_final",
+    ]
+)  # fmt: skip
+def scan_ends_kernel(
+    u, delta, A, B, bias, cu_seqlens, ends, sums, T, S, D, G, N, width, n0, u_stride, delta_stride, B_stride, B_group,
+    has_bias, use_softplus, keep_final, SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The end of each piece that begins at zero, and its sum of Δ, where a piece follows or final states are kept."""
+    _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    channels = d < end_of_group
+    window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
+    # the piece that begins last in a window of SIZE tokens is the only one that may fill SIZE tokens
+    sequence = sequence_at(cu_seqlens, S, window * SIZE + SIZE - 1)
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    B += group * B_group + n0
+    u_stride, delta_stride, B_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), B_stride.to(tl.int64)
+    t = start + tl.maximum(window * SIZE + SIZE - 1 - start, 0) // SIZE * SIZE
+    if (t >= window * SIZE) & ((t + SIZE < end) | ((t + SIZE == end) & (keep_final != 0))):
+        at, columns = tile_offsets(BLOCK_N, BLOCK_D, TILE), column + tl.arange(0, BLOCK_D)
+        tile, padded = n0 * width + column * BLOCK_N, columns < (group + 1) * (width // G)
+        mask = padded[None, :]
+        decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+        offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
+        h, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
+        u_row, delta_row = row_of(u, u_stride, t, d, channels), row_of(delta, delta_stride, t, d, channels)
+        for i in range(t, t + SIZE):
+            B_row, ahead = states_of(B, B_stride, i, n), tl.minimum(i + 1, t + SIZE - 1)
+            next_u, next_delta = (
+                row_of(u, u_stride, ahead, d, channels),
+                row_of(delta, delta_stride, ahead, d, channels),
+            )
+            step = time_step(delta_row, offset, use_softplus)
+            h = power(decay * step[None, :]) * h + B_row * (step * u_row.to(tl.float32))[None, :]
+            total += step
+            u_row, delta_row = next_u, next_delta
+        row = window.to(tl.int64)
+        tl.store(ends + (row * N * width + tile) + at, h, mask=mask)
+        tl.store(sums + row * width + columns, total, mask=padded)
+
+
+@triton.jit
+def state_elements(N, width, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr):
+    """BLOCK elements of the state of a sequence: the sequence, the elements, their columns, which of them there are."""
+    blocks = tl.cdiv(N * width, BLOCK)
+    element = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    column = element // (BLOCK_N * TILE) % (width // TILE) * TILE + element % TILE
+    return tl.program_id(0) // blocks, element, column, element < N * width, (N * width).to(tl.int64)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "A", "initial", "cu_seqlens", "ends", "sums", "final_states", "T", "S", "N", "width", "has_initial",
+        "keep_final",
+    ]
+)  # fmt: skip
+def scan_carry_kernel(
+    A, initial, cu_seqlens, ends, sums, final_states, T, S, N, width, has_initial, keep_final, SIZE: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Ends become the states at the boundaries; the last one is the final state of a sequence of whole pieces."""
+    sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    whole = (end - start) % SIZE == 0
+    pieces = (end - start) // SIZE - (whole & (end > start) & (keep_final == 0)).to(tl.int32)
+    if (pieces > 0) | (whole & (keep_final != 0)):
+        decay = tl.load(A + element, mask=mask, other=0.0) * LOG2E
+        h = tl.load(initial + sequence * size + element, mask=mask & (has_initial != 0), other=0.0)
+        for i in range(0, pieces):
+            row = (start // SIZE + i).to(tl.int64)
+            total = tl.load(sums + row * width + column, mask=mask, other=0.0)
+            h = power(decay * total) * h + tl.load(ends + row * size + element, mask=mask, other=0.0)
+            tl.store(ends + row * size + element, h, mask=mask)
+        if whole & (keep_final != 0):
+            tl.store(final_states + sequence * size + element, h, mask=mask)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "u", "delta", "A", "skip", "z", "bias", "initial", "boundaries", "cu_seqlens", "y", "partial", "final_states",
+        "T", "S", "D", "G", "N", "width", "u_stride", "delta_stride", "z_stride", "has_skip", "has_z", "has_bias",
+        "has_initial", "use_softplus", "keep_final",
+    ]
+)  # fmt: skip
+def scan_kernel(
+    u, delta, A, B, C, skip, z, bias, initial, boundaries, cu_seqlens, y, partial, final_states, T, S, D, G, N,
+    width, n0, u_stride, delta_stride, B_stride, B_group, C_stride, C_group, z_stride, has_skip, has_z, has_bias,
+    has_initial, use_softplus, keep_final, WINDOW: tl.constexpr, SIZE: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """y of the states from n0 on. Where BLOCK_N do not hold all, the sum over the earlier ones lies in `partial`."""
+    _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    channels = d < end_of_group
+    at, size, tile = tile_offsets(BLOCK_N, BLOCK_D, TILE), (N * width).to(tl.int64), n0 * width + column * BLOCK_N
+    mask = (column + tl.arange(0, BLOCK_D) < (group + 1) * (width // G))[None, :]
+    decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+    direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
+    offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
+    B += group * B_group + n0
+    C += group * C_group + n0
+    u_stride, delta_stride, z_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), z_stride.to(tl.int64)
+    B_stride, C_stride, y_stride = B_stride.to(tl.int64), C_stride.to(tl.int64), D.to(tl.int64)
+    initial, boundaries, final_states = initial + tile, boundaries + tile, final_states + tile
+    gated = (has_z != 0) & (n0 + BLOCK_N >= N)
+    begin = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D)) * WINDOW
+    sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
+    while (t - begin < WINDOW) & (sequence < S):
+        start, end = bounds(cu_seqlens, S, T, sequence)
+        last = tl.maximum(tl.minimum(t + SIZE, end), t)
+        h = entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_initial, SIZE)
+        known = channels & (last > t)
+        u_row, delta_row = row_of(u, u_stride, t, d, known), row_of(delta, delta_stride, t, d, known)
+        z_row = row_of(z, z_stride, t, d, known & gated)
+        for i in range(t, last):
+            B_row, C_row, ahead = (
+                states_of(B, B_stride, i, n),
+                states_of(C, C_stride, i, n),
+                tl.minimum(i + 1, last - 1),
+            )
+            next_u, next_delta = (
+                row_of(u, u_stride, ahead, d, channels),
+                row_of(delta, delta_stride, ahead, d, channels),
+            )
+            next_z = row_of(z, z_stride, ahead, d, channels & gated)
+            step, u_here = time_step(delta_row, offset, use_softplus), u_row.to(tl.float32)
+            h = power(decay * step[None, :]) * h + B_row * (step * u_here)[None, :]
+            value = tl.sum(h * C_row, 0)
+            if SPLIT:
+                value += row_of(partial, y_stride, i, d, channels & (n0 > 0))
+                tl.store(partial + i * y_stride + d, value, mask=channels & (n0 + BLOCK_N < N))
+            value += direct * u_here
+            value = tl.where(has_z != 0, value * silu(z_row.to(tl.float32)), value)
+            tl.store(y + i * y_stride + d, value.to(y.dtype.element_ty), mask=channels & (n0 + BLOCK_N >= N))
+            u_row, delta_row, z_row = next_u, next_delta, next_z
+        # a sequence of whole pieces has its final state from the carry
+        ends = (last == end) & ((end - start) % SIZE != 0) & (last > t) & (keep_final != 0)
+        tl.store(final_states + sequence * size + at, h, mask=mask & ends)
+        t = last
+        sequence += (end <= last).to(tl.int32)

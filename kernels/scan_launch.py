@@ -1,0 +1,302 @@
+"""From a call of selective_scan to launches of its kernels: layouts, tiles, their order, and their compiled forms."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from torch.nn import functional
+
+from packproof.kernels.launch import POINTERS, alignments, interpreted
+from packproof.kernels.scan_backward import (
+    scan_back_carry_kernel,
+    scan_back_ends_kernel,
+    scan_back_groups_kernel,
+    scan_back_kernel,
+)
+from packproof.kernels.scan_forward import scan_carry_kernel, scan_ends_kernel, scan_kernel
+from packproof.kernels.sequences import offsets
+from packproof.kernels.slack import zero_slack
+from packproof.kernels.variant import Variant
+
+OP = "selective_scan"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+_ALIGNED = 16
+
+
+class _Tiles(NamedTuple):
+    """Constants of the kernels: by pass, and of the passes along sequences and over parts.
+
+    scan_split: where registers do not hold all states at once.
+    """
+
+    ends: dict[str, int]
+    scan: dict[str, int]
+    scan_split: dict[str, int]
+    back_ends: dict[str, int]
+    back: dict[str, int]
+    BLOCK_N: int  # states that registers hold; more are taken in turns
+    TILE: int
+    elements: int
+
+    @property
+    def states(self) -> dict[str, int]:
+        return {"BLOCK_N": self.BLOCK_N, "TILE": self.TILE}
+
+    @property
+    def state(self) -> tuple[int, int]:
+        return self.BLOCK_N, self.TILE
+
+
+_TILES = _Tiles(
+    ends={"SIZE": 1024, "BLOCK_D": 128, "num_warps": 4},
+    scan={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128, "num_warps": 4, "maxnreg": 96},
+    scan_split={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128, "num_warps": 4, "maxnreg": 128},
+    back_ends={"WINDOW": 64, "SIZE": 64, "BLOCK_D": 128, "num_warps": 4, "maxnreg": 128},
+    back={"WINDOW": 256, "SIZE": 64, "TOKENS": 2, "BLOCKS": 4, "BLOCK_D": 32, "num_warps": 1},
+    BLOCK_N=16,
+    TILE=32,
+    elements=256,
+)
+_TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
+    ends={"SIZE": 8, "BLOCK_D": 4},
+    scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
+    scan_split={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
+    back_ends={"WINDOW": 8, "SIZE": 4, "BLOCK_D": 4},
+    back={"WINDOW": 16, "SIZE": 4, "TOKENS": 2, "BLOCKS": 2, "BLOCK_D": 4},
+    BLOCK_N=8,
+    TILE=4,
+    elements=32,
+)
+_TOKENS = ("u", "delta", "z", "dy", "y", "du", "ddelta", "dz", "dB", "dC")
+_STATES = (
+    *(
+        "A",
+        "B",
+        "C",
+        "skip",
+        "bias",
+        "initial",
+        "boundaries",
+        "final_states",
+        "partial",
+        "ends",
+        "sums",
+        "end_sums",
+        "backs",
+    ),
+    *("back_sums", "dinitial", "first_sums", "dfinal", "kept", "parts", "dA", "dD", "dbias"),
+)
+
+
+def _tiles() -> _Tiles:
+    return _TILES_INTERPRETED if interpreted(scan_kernel) else _TILES
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The tensor itself if its channels are dense and a row's offset fits 32 bits, otherwise a contiguous copy."""
+    return tensor if tensor.stride(1) == 1 and tensor.stride(0) < 2**31 else tensor.contiguous()
+
+
+def _groups(tensor: Tensor, n_states: int) -> Tensor:
+    """B or C as (t, g, n) in fp32 with zeros up to n_states, and rows that vector loads can read: small next to u."""
+    tensor = (tensor[:, None] if tensor.ndim == 2 else tensor).float()
+    short, strides = n_states - tensor.shape[2], tensor.stride()
+    fits = strides[2] == 1 and not short and strides[0] < 2**31 and not any(s % _ALIGNED for s in strides[:2])
+    if fits and tensor.data_ptr() % _ALIGNED == 0:
+        return tensor
+    return functional.pad(tensor, (0, short)).clone(memory_format=torch.contiguous_format)
+
+
+class Problem:
+    """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread."""
+
+    def __init__(
+        self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
+    ) -> None:  # fmt: skip
+        (self.T, self.D), self.n, self.S = u.shape, A.shape[1], len(cu_seqlens) - 1
+        self.G = max(x.shape[1] if x.ndim == 3 else 1 for x in (B, C))
+        self.mixed = B.ndim != C.ndim
+        self.tiles = _tiles()
+        self.N = max(triton.cdiv(self.n, self.tiles.BLOCK_N), 1) * self.tiles.BLOCK_N
+        self.width = self.G * triton.cdiv(self.D // self.G, self.tiles.TILE) * self.tiles.TILE
+        self.u, self.delta, self.A = _rows(u), _rows(delta), self.tiled(A[None])
+        self.B, self.C = (_groups(x, self.N) for x in (B, C))
+        self.skip, self.has_skip = (self.A, 0) if D is None else (D.contiguous(), 1)
+        self.bias, self.has_bias = (self.A, 0) if bias is None else (bias.contiguous(), 1)
+        self.z, self.has_z = (u, 0) if z is None else (_rows(z), 1)
+        self.initial, self.has_initial = (self.A, 0) if initial_states is None else (self.tiled(initial_states), 1)
+        self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
+        self.softplus = int(softplus)
+        self.state_blocks = range(0, self.N, self.tiles.BLOCK_N)
+        self.split = len(self.state_blocks) > 1
+        self.n_partial = self.T * self.split
+        self.sizes = (self.T, self.S, self.D, self.G, self.N, self.width)
+        self.B_strides, self.C_strides = ((x.stride(0), x.stride(1) if x.shape[1] > 1 else 0) for x in (self.B, self.C))
+
+    def tiled(self, states: Tensor) -> Tensor:
+        """States (s, d, n) as the kernels read them: (s, N width), groups and states padded with zeros."""
+        s, (n_block, tile), per_group = len(states), self.tiles.state, self.D // self.G
+        states = states.reshape(s, self.G, per_group, self.n)
+        padded = functional.pad(states, (0, self.N - self.n, 0, self.width // self.G - per_group))
+        tiles = padded.reshape(s, self.width // tile, tile, self.N // n_block, n_block).permute(0, 3, 1, 4, 2)
+        return tiles.reshape(s, self.N * self.width).contiguous()
+
+    def untiled(self, tiles: Tensor) -> Tensor:
+        """States (s, d, n) from what the kernels wrote."""
+        s, (n_block, tile), per_group = len(tiles), self.tiles.state, self.D // self.G
+        tiles = tiles.reshape(s, self.N // n_block, self.width // tile, n_block, tile).permute(0, 2, 4, 1, 3)
+        padded = tiles.reshape(s, self.G, self.width // self.G, self.N)
+        return padded[:, :, :per_group, : self.n].reshape(s, self.D, self.n).contiguous()
+
+    def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.u.new_empty(shape, dtype=dtype)
+
+    def new_states(self, count: int) -> Tensor:
+        return self.new(count, self.N * self.width)
+
+    def launch(self, kernel: Any, programs: int, *arguments: Any, **constants: int) -> None:
+        if programs:
+            if torch.version.hip or interpreted(kernel):
+                constants.pop("maxnreg", None)  # Triton has it for NVIDIA alone
+            with torch.cuda.device_of(self.u):
+                kernel[(programs,)](*arguments, **constants)
+
+    def programs(self, rows: int, channels: int) -> int:
+        """One for each of some rows and each block of so many channels."""
+        return rows * self.G * triton.cdiv(self.D // self.G, channels) if self.S else 0
+
+    def states(self, keep_final: int) -> tuple[Tensor, Tensor]:
+        """The states at boundaries, and the final ones of sequences of whole pieces."""
+        tile = self.tiles.ends
+        rows = self.T // tile["SIZE"]
+        ends, sums, final_states = (
+            self.new_states(rows),
+            self.new(rows, self.width),
+            self.new_states(self.S * keep_final),
+        )
+        for n0 in self.state_blocks:
+            self.launch(
+                scan_ends_kernel, self.programs(rows, tile["BLOCK_D"]), self.u, self.delta, self.A, self.B, self.bias,
+                self.cu_seqlens, ends, sums, *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides,
+                self.has_bias, self.softplus, keep_final, **tile, **self.tiles.states,
+            )  # fmt: skip
+        if rows or keep_final:
+            self.carry(ends, sums, final_states, keep_final, tile["SIZE"])
+        return ends, final_states
+
+    def carry(self, ends: Tensor, sums: Tensor, final_states: Tensor, keep_final: int, size: int) -> None:
+        self.launch(
+            scan_carry_kernel, self.S * triton.cdiv(self.N * self.width, self.tiles.elements), self.A, self.initial,
+            self.cu_seqlens, ends, sums, final_states, self.T, self.S, self.N, self.width, self.has_initial,
+            keep_final, SIZE=size, BLOCK=self.tiles.elements, **self.tiles.states,
+        )  # fmt: skip
+
+    def scan(self, keep_final: int) -> tuple[Tensor, Tensor]:
+        """y, and the final states if kept."""
+        tile = self.tiles.scan_split if self.split else self.tiles.scan
+        ends, final_states = self.states(keep_final)
+        y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
+        programs = self.programs(triton.cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
+        for n0 in self.state_blocks:
+            self.launch(
+                scan_kernel, programs, self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias,
+                self.initial, ends, self.cu_seqlens, y, partial, final_states, *self.sizes, n0, self.u.stride(0),
+                self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0), self.has_skip, self.has_z,
+                self.has_bias, self.has_initial, self.softplus, keep_final, **tile, **self.tiles.states,
+                SPLIT=self.split,
+            )  # fmt: skip
+        return zero_slack(y, self.cu_seqlens), final_states
+
+    def gradients(self, dy: Tensor, dfinal: Tensor | None) -> dict[str, Tensor]:
+        """The gradients by argument; dB and dC in fp32 (t, g, n) where one of them has yet to be summed over groups."""
+        tile, dy = self.tiles.back, _rows(dy)
+        final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
+        ends, backs, dinitial = self.states_and_gradients(dy, final, has_final)
+        channels, windows = tile["BLOCKS"] * tile["BLOCK_D"], triton.cdiv(self.T, tile["WINDOW"]) if self.S else 0
+        programs = self.programs(windows, channels)
+        kept = self.new(programs, tile["SIZE"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"])
+        parts = self.new(triton.cdiv(self.D // self.G, channels), self.T, self.G, self.N, 2)
+        partial = self.new(self.n_partial, 3, self.D)
+        du, ddelta, dz = (self.new(t, self.D, dtype=self.u.dtype) for t in (self.T, self.T, self.T * self.has_z))
+        dA, dD, dbias = self.new_states(windows), self.new(windows, self.D), self.new(windows, self.D)
+        for n0 in self.state_blocks:
+            self.launch(
+                scan_back_kernel, programs, self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias,
+                self.initial, dy, final, self.cu_seqlens, ends, backs, kept, parts, partial, du, ddelta, dz, dA, dD,
+                dbias, *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides,
+                self.z.stride(0), dy.stride(0), self.has_skip, self.has_z, self.has_bias, self.has_initial, has_final,
+                self.softplus, **tile, **self.tiles.states, SPLIT=self.split,
+            )  # fmt: skip
+        dB, dC = self.group_gradients(parts)
+        du, ddelta, dz = (zero_slack(x, self.cu_seqlens) for x in (du, ddelta, dz))
+        shared = {"A": self.untiled(dA.sum(0, keepdim=True))[0], "D": dD.sum(0), "bias": dbias.sum(0)}
+        return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
+
+    def states_and_gradients(self, dy: Tensor, final: Tensor, has_final: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The states at boundaries and their gradients, and those of the initial states."""
+        tile, initials = self.tiles.back_ends, self.S * self.has_initial
+        rows = self.T // tile["SIZE"]
+        ends, backs, dinitial = (self.new_states(count) for count in (rows, rows, initials))
+        sums, back_sums, first_sums = (self.new(count, self.width) for count in (rows, rows, initials))
+        if rows or initials:
+            programs = self.programs(triton.cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
+            for n0 in self.state_blocks:
+                self.launch(
+                    scan_back_ends_kernel, programs, self.u, self.delta, self.A, self.B, self.C, self.z, self.bias, dy,
+                    self.cu_seqlens, ends, sums, backs, back_sums, dinitial, first_sums, *self.sizes, n0,
+                    self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0),
+                    dy.stride(0), self.has_z, self.has_bias, self.softplus, self.has_initial, **tile,
+                    **self.tiles.states,
+                )  # fmt: skip
+            self.carry(ends, sums, self.A, 0, tile["SIZE"])
+            self.launch(
+                scan_back_carry_kernel, self.S * triton.cdiv(self.N * self.width, self.tiles.elements), self.A, final,
+                self.cu_seqlens, backs, back_sums, dinitial, first_sums, self.T, self.S, self.N, self.width, has_final,
+                self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
+            )  # fmt: skip
+        return ends, backs, dinitial
+
+    def group_gradients(self, parts: Tensor) -> tuple[Tensor, Tensor]:
+        size, dtype = self.T * self.G * self.N, torch.float32 if self.mixed else self.u.dtype
+        dB, dC = (self.new(self.T, self.G, self.N, dtype=dtype) for _ in range(2))
+        self.launch(
+            scan_back_groups_kernel, triton.cdiv(size, self.tiles.elements), parts, dB, dC, self.cu_seqlens,
+            self.T, self.S, len(parts), self.G * self.N, BLOCK=self.tiles.elements,
+        )  # fmt: skip
+        return dB[..., : self.n], dC[..., : self.n]
+
+
+def variants() -> list[Variant]:
+    """Every compiled form of the kernels. Rows of B and C are always aligned: the dtype of the tokens decides."""
+    found = []
+    tiles, states = _tiles(), _tiles().states
+    of_states: list[tuple[str, Any, dict[str, int]]] = [
+        ("carry", scan_carry_kernel, {"SIZE": tiles.ends["SIZE"], "BLOCK": tiles.elements} | states),
+        ("carry", scan_carry_kernel, {"SIZE": tiles.back["SIZE"], "BLOCK": tiles.elements} | states),
+        ("back_carry", scan_back_carry_kernel, {"SIZE": tiles.back["SIZE"], "BLOCK": tiles.elements} | states),
+    ]
+    of_tokens: list[tuple[str, Any, dict[str, int]]] = [
+        ("ends", scan_ends_kernel, tiles.ends | states),
+        ("back_ends", scan_back_ends_kernel, tiles.back_ends | states),
+        ("back_groups", scan_back_groups_kernel, {"BLOCK": tiles.elements}),
+    ]
+    for split in (False, True):
+        of_tokens += [
+            ("scan", scan_kernel, (tiles.scan_split if split else tiles.scan) | states | {"SPLIT": split}),
+            ("back", scan_back_kernel, tiles.back | states | {"SPLIT": split}),
+        ]
+    for kind, forms in (("*fp32", of_states), *((POINTERS[dtype], of_tokens) for dtype in DTYPES)):
+        for name, kernel, constants in forms:
+            pointers = dict.fromkeys(_TOKENS, kind) | dict.fromkeys(_STATES, "*fp32") | {"cu_seqlens": "*i32"}
+            label = "-".join([name, kind[1:], *(f"{k}:{constants[k]}" for k in ("SIZE", "SPLIT") if k in constants)])
+            given = constants.copy()
+            num_warps, options = given.pop("num_warps", 4), {"maxnreg": given.pop("maxnreg", None)}
+            form = alignments(label, kernel, pointers, given, num_warps)[0]
+            found.append(replace(form, options=options if options["maxnreg"] else {}))
+    return found

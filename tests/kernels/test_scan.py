@@ -1,0 +1,46 @@
+"""The kernels of selective_scan: their cases in the interpreter, and what they say without one."""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from packproof.kernels import scan
+from packproof.properties.promises import Promises
+from packproof.refs.errors import ArgumentError
+
+SCRIPT = "scan_cases.py"
+TREE = ast.parse((Path(__file__).parent / SCRIPT).read_text(encoding="utf-8"))
+CASES = [
+    node.name
+    for node in TREE.body
+    if isinstance(node, ast.FunctionDef) and [ast.unparse(mark) for mark in node.decorator_list] == ["case"]
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_the_interpreter(case: str, interpreted: Callable[[str, str], str]) -> None:
+    assert interpreted(SCRIPT, case) == "ok"
+
+
+def test_without_the_interpreter_a_cpu_tensor_is_refused_with_both_ways_out() -> None:
+    u, A, B, cu_seqlens = torch.ones(3, 2), torch.ones(2, 4), torch.ones(3, 4), torch.tensor([0, 3])
+    with pytest.raises(
+        ArgumentError, match=r"x is on cpu(.|\n)*to a GPU, or set TRITON_INTERPRET=1(.|\n)*packproof\.refs"
+    ):
+        scan.selective_scan(u, u, A, B, B, cu_seqlens=cu_seqlens)
+
+
+def test_every_compiled_form_has_a_name_and_types_for_all_arguments() -> None:
+    variants = scan.variants()
+    assert len({variant.name for variant in variants}) == len(variants)
+    for variant in variants:
+        assert list(variant.signature) == variant.kernel.arg_names
+        assert {a for a, kind in variant.signature.items() if kind == "constexpr"} == set(variant.constexprs)
+
+
+def test_promises_are_promises() -> None:
+    assert Promises(**scan.PROMISES).independent
+    assert Promises(**scan.PROMISES | scan.INTERPRETED).independent
