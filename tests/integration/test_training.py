@@ -1,0 +1,92 @@
+"""A whole block trains on a pack as on its sequences one by one; a leak in one of its ops does not pass."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from packproof import kernels, refs
+from tests.integration.blocks import Mamba, Mamba2
+from tests.integration.small import LENGTHS, OPS, WIDTH, seeded, small
+from tests.integration.training import Task, excess
+
+DTYPES = ("float32", "bfloat16")
+NAMES = ("causal_conv1d", "selective_scan", "ssd")
+
+
+def with_op(name: str, op: Callable[..., Tensor]) -> SimpleNamespace:
+    """The references, but for one op."""
+    return SimpleNamespace(**{n: getattr(refs, n) for n in NAMES} | {name: op})
+
+
+def leaking(name: str) -> Callable[..., Tensor]:
+    """The op over the whole pack as if it were one sequence."""
+
+    def op(x: Tensor, *rest: Any, cu_seqlens: Tensor, **options: Any) -> Tensor:
+        whole: Tensor = getattr(refs, name)(x, *rest, cu_seqlens=torch.tensor([0, len(x)]), **options)
+        return whole
+
+    return op
+
+
+def leaking_backward(name: str) -> Callable[..., Tensor]:
+    """The right outputs with the gradients of the leaking op."""
+
+    def op(*inputs: Any, **options: Any) -> Tensor:
+        right, leaked = getattr(refs, name)(*inputs, **options), leaking(name)(*inputs, **options)
+        return right.detach() + leaked - leaked.detach()  # type: ignore[no-any-return]
+
+    return op
+
+
+def task(dtype: str) -> Task:
+    return Task.of(LENGTHS, WIDTH, getattr(torch, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", OPS)
+def test_references_train_alike(block: str, dtype: str) -> None:
+    assert excess(small(block, refs), task(dtype)) <= 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("block", "op"), [(b, op) for b in OPS for op in ("causal_conv1d", OPS[b])])
+def test_an_op_that_leaks_is_seen(block: str, op: str, dtype: str) -> None:
+    assert excess(small(block, with_op(op, leaking(op))), task(dtype)) > 4
+
+
+@pytest.mark.parametrize(("block", "op"), [(b, op) for b in OPS for op in ("causal_conv1d", OPS[b])])
+def test_an_op_that_leaks_in_its_gradients_only_is_seen(block: str, op: str) -> None:
+    assert excess(small(block, with_op(op, leaking_backward(op))), task("float32")) > 4
+
+
+@pytest.mark.parametrize("block", OPS)
+def test_interpreted_kernels_train_alike(block: str) -> None:  # in fp32: bf16 takes minutes here, and trains on a GPU
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, str(Path(__file__).with_name("interpreted.py")), block, "float32"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) <= 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", OPS)
+def test_kernels_train_alike_at_the_size_of_a_model(block: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # else products round their partial sums, where the budget knows of another order only
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False)
+    forms = {
+        "mamba": partial(Mamba, kernels, 256, n=16, rank=16),
+        "mamba2": partial(Mamba2, kernels, 256, h=8, p=64, n=128),
+    }
+    lengths = (1, 0, 63, 64, 65, 1025, 17, 1, 300, 0, 2)
+    assert excess(seeded(forms[block], "cuda"), Task.of(lengths, 256, getattr(torch, dtype), "cuda")) <= 1
