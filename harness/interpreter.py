@@ -19,7 +19,13 @@ from triton.language import semantic
 from triton.runtime import interpreter as shipped
 from triton.runtime.autotuner import Autotuner
 
-from packproof.harness import interpreter_floats, interpreter_libdevice, interpreter_scan
+from packproof.harness import (
+    interpreter_floats,
+    interpreter_libdevice,
+    interpreter_operators,
+    interpreter_scan,
+    interpreter_types,
+)
 from packproof.harness.interpreter_patch import replace
 from packproof.refs.errors import PackproofError
 
@@ -57,6 +63,7 @@ def install() -> None:
 
 
 def _repair() -> None:
+    interpreter_types.repair()
     interpreter_floats.repair()
     interpreter_scan.repair()
     interpreter_libdevice.repair()
@@ -76,6 +83,7 @@ def _language_interpreted_once(original: Callable[..., Any]) -> Callable[..., An
     original(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())  # numpy 2.4: no int() of a 1-d array
     tl.core.tensor.__bool__ = _truth
+    interpreter_operators.repair()
     return lambda fn: SimpleNamespace(restore=lambda: None)
 
 

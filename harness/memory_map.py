@@ -24,8 +24,9 @@ class Region:
         span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         self.start = tensor.data_ptr()
         self.end = self.start + span * self.itemsize
+        self.dense = tensor.is_contiguous()
         self._flat: Indices | None = None  # element -> position in the flattened tensor, -1 in gaps; None: all dense
-        if not tensor.is_contiguous():
+        if not self.dense:
             elements = np.zeros(1, dtype=np.int64)
             for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
                 elements = (elements[:, None] + np.arange(size) * stride).reshape(-1)
@@ -53,7 +54,7 @@ class Segment:
     """Regions that share addresses, as one row of cells with the shadow state of each cell.
 
     writer, reader: program index, NOBODY, or for readers MANY. written_at, read_at: that program's clock at the time.
-    atomic: the last write was an atomic one.
+    atomic: the last write was an atomic one. written: whether there was any write.
     """
 
     start: int
@@ -68,6 +69,7 @@ class Segment:
         self.reader = np.full(cells, NOBODY, dtype=np.int32)
         self.read_at = np.zeros(cells, dtype=np.int32)
         self.atomic = np.zeros(cells, dtype=bool)
+        self.written = False
 
     def cells(self, addresses: Indices, itemsize: int) -> Indices:
         """The cells of elements of `itemsize` bytes: (lanes, cells per element)."""
@@ -75,6 +77,9 @@ class Segment:
         return first[:, None] + np.arange(max(1, itemsize // self.cell))
 
     def owned(self, addresses: Indices) -> Lanes:
+        """Which of the addresses between start and end belong to an element."""
+        if len(self.regions) == 1 and self.regions[0].dense:
+            return np.ones(addresses.shape, dtype=bool)
         owned = np.zeros(addresses.shape, dtype=bool)
         for region in self.regions:
             owned |= region.positions(addresses) >= 0
@@ -106,6 +111,14 @@ class MemoryMap:
 
     def split(self, addresses: Indices) -> Iterator[tuple[Segment | None, Lanes]]:
         """Each segment that is touched, with the lanes that touch it; None with the lanes that touch no element."""
+        around = self._around(int(addresses.min()), int(addresses.max()))
+        if around is not None:  # nearly always: one access, one tensor
+            lanes = around.owned(addresses)
+            if lanes.any():
+                yield around, lanes
+            if not lanes.all():
+                yield None, ~lanes
+            return
         outside = np.zeros(addresses.shape, dtype=bool)
         slots = self._slots(addresses)
         for slot in np.unique(slots):
@@ -121,12 +134,13 @@ class MemoryMap:
         if outside.any():
             yield None, outside
 
+    def _around(self, low: int, high: int) -> Segment | None:
+        """The segment that holds all addresses from low to high."""
+        slot = bisect_right(self._starts, low) - 1
+        return self.segments[slot] if slot >= 0 and high < self.segments[slot].end else None
+
     def _slots(self, addresses: Indices) -> Indices:
         """Index of the segment around each address, -1 where there is none."""
-        low, high = int(addresses.min()), int(addresses.max())
-        slot = bisect_right(self._starts, low) - 1
-        if slot >= 0 and high < self.segments[slot].end:  # nearly always: one access, one tensor
-            return np.full(addresses.shape, slot)
         slots = np.searchsorted(self._starts, addresses, side="right") - 1
         ends = np.array([segment.end for segment in self.segments] + [0])
         return np.where(addresses < ends[slots], slots, -1)

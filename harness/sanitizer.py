@@ -190,7 +190,8 @@ class _Launch:
     def load(self, addresses: Indices, itemsize: int) -> None:
         for segment, lanes in self._split(addresses, "reads"):
             cells = segment.cells(addresses[lanes], itemsize)
-            self._check_writers(segment, cells, addresses[lanes], "reads", atomics_too=True)
+            if segment.written:
+                self._check_writers(segment, cells, addresses[lanes], "reads", atomics_too=True)
             previous, when = segment.reader[cells], segment.read_at[cells]
             forget = (previous == NOBODY) | self.clocks.ordered(previous, when, self.program)
             segment.reader[cells] = np.where(forget, self.program, MANY)
@@ -247,7 +248,10 @@ class _Launch:
                 self._fail(f"stores different values from two lanes of one store to {self._element(address)}")
 
     def _check_read_only(self, addresses: Indices) -> None:
+        low, high = addresses.min(), addresses.max()
         for region in self.read_only:
+            if high < region.start or low >= region.end:
+                continue
             hit = region.positions(addresses) >= 0
             if hit.any():
                 self._fail(f"writes {self._element(int(addresses[hit][0]))}, an input of the op")
@@ -278,6 +282,7 @@ class _Launch:
             segment.atomic[cells] |= segment.writer[cells] == NOBODY
         else:
             segment.atomic[cells] = False
+        segment.written = True
         segment.writer[cells] = self.program
         segment.written_at[cells] = self.clocks.now(self.program)
 

@@ -48,8 +48,9 @@ def packing(subject: Subject, case: Case) -> Iterator[Violation]:
 def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
     """What the other sequences and the slack hold (inputs, states, incoming gradients) changes nothing in this one.
 
-    Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice;
-    NaN, Inf and huge values in the other sequences where the kernel promises to be isolated from them.
+    Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice.
+    Where the kernel promises to be isolated from NaN, Inf and huge values, the others hold these for every second
+    sequence that is looked at.
     """
     sample = subject.sample(case)
     before = subject.remembered(sample)
@@ -64,13 +65,15 @@ def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
     poisons = (
         (float("nan"), float("inf"), 1e30 if case.dtype != "float16" else 6e4) if subject.promises.isolated else ()
     )
-    for turn, j in enumerate(_some(case, most=2)):
-        changed = sample.keep_only(j, redrawn)
-        yield from _unchanged(subject, sample, changed, j, "after the other sequences were redrawn", against=changed)
-        if poisons:
-            value = poisons[(turn + case.seed) % len(poisons)]
+    for turn, j in enumerate(_some(case, most=2), start=case.seed):
+        if poisons and turn % 2:
+            value = poisons[(turn // 2 + case.n_tokens) % len(poisons)]
             changed = sample.keep_only(j, value)
             yield from _unchanged(subject, sample, changed, j, f"with {value:g} in the other sequences")
+        else:
+            changed = sample.keep_only(j, redrawn)
+            note = "after the other sequences were redrawn"
+            yield from _unchanged(subject, sample, changed, j, note, against=changed)
 
 
 def _unchanged(

@@ -61,7 +61,7 @@ SSD = Op(
     },
     outputs={"y": "t h p", "final_states": "s h p n?"},
     options={"dt_softplus": (False, True), "return_final_states": (False, True)},
-    sizes=({"h": 2, "p": 3, "n": 4, "g": 1}, {"h": 4, "p": 2, "n": 3, "g": 2}, {"h": 1, "p": 1, "n": 1, "g": 1}),
+    sizes=({"h": 2, "p": 3, "n": 4, "g": 1}, {"h": 1, "p": 1, "n": 1, "g": 1}, {"h": 4, "p": 2, "n": 3, "g": 2}),
     model_sizes=(
         {"h": 2, "p": 64, "n": 128, "g": 1},
         {"h": 3, "p": 32, "n": 64, "g": 3},

@@ -88,7 +88,7 @@ def test_what_cannot_be_interpreted_says_so(outcomes: dict[str, str], case: str,
     ("repair", "words"),
     [
         ("binary_op", "bfloat16 arithmetic: x + 0.3 differs from torch by"),
-        ("cast_impl", "casts: torch.float32 to torch.bfloat16 differs from torch by"),
+        ("cast_impl", "casts: torch.float64 to torch.bfloat16 differs from torch by"),
         ("create_fma", "bfloat16 arithmetic: tl.fma differs from torch by"),
         ("create_dot", "tl.dot ignores input_precision='tf32'"),
         ("create_maxnumf", "tl.maximum with a NaN differs from torch by"),
@@ -100,6 +100,19 @@ def test_what_cannot_be_interpreted_says_so(outcomes: dict[str, str], case: str,
 )
 def test_the_self_test_sees_a_missing_repair(outcomes: dict[str, str], repair: str, words: str) -> None:
     assert words in outcomes[f"self_test_without_{repair}"]
+
+
+def test_operators_make_the_same_of_every_pair_of_operands_by_the_short_way_and_the_long() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("triton_operators.py"))]
+    short, long = (
+        json.loads(
+            subprocess.run([*command, *way], env=ENVIRONMENT, capture_output=True, timeout=120, check=True).stdout
+        )
+        for way in ([], ["long"])
+    )
+    assert len(short) > 50_000
+    assert sum(" " in outcome for outcome in short.values()) > len(short) / 2
+    assert {what: (short[what], long[what]) for what in long if short[what] != long[what]} == {}
 
 
 def test_it_has_to_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
