@@ -73,8 +73,8 @@ class Segment:
 
     def cells(self, addresses: Indices, itemsize: int) -> Indices:
         """The cells of elements of `itemsize` bytes: (lanes, cells per element)."""
-        first = (addresses - self.start) // self.cell
-        return first[:, None] + np.arange(max(1, itemsize // self.cell))
+        first = ((addresses - self.start) // self.cell)[:, None]
+        return first if itemsize <= self.cell else first + np.arange(itemsize // self.cell)
 
     def owned(self, addresses: Indices) -> Lanes:
         """Which of the addresses between start and end belong to an element."""

@@ -29,9 +29,10 @@ class OwnKernel:
         return Declaration(op=self.op, promises=Promises(**promises), dtypes=DEFAULT_DTYPES)
 
 
+# the longest checks first, so that no core is left without work at the end
 OWN: Mapping[str, OwnKernel] = {
+    "ssd": OwnKernel("ssd", "packproof.kernels.duality"),
+    "selective_scan": OwnKernel("selective_scan", "packproof.kernels.scan"),
     "causal_conv1d": OwnKernel("causal_conv1d", "packproof.kernels.convolution"),
     "rope": OwnKernel("rope", "packproof.kernels.rotary"),
-    "selective_scan": OwnKernel("selective_scan", "packproof.kernels.scan"),
-    "ssd": OwnKernel("ssd", "packproof.kernels.duality"),
 }
