@@ -13,7 +13,7 @@ from torch import Tensor
 
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.scan_forward import scan_kernel
-from packproof.kernels.scan_launch import DTYPES, OP, Problem, variants
+from packproof.kernels.scan_launch import DTYPES, OP, Problem, kept_shape, variants
 from packproof.refs.arguments import bind, check_divides
 from packproof.refs.errors import ArgumentError
 
@@ -62,9 +62,9 @@ def selective_scan(
     if not torch.compiler.is_compiling():
         _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
         require_device(OP, u, scan_kernel)
-    y, final_states = _selective_scan(
-        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, bool(delta_softplus), bool(return_final_states)
-    )
+    tensors = (u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states)
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    y, final_states, _ = _selective_scan(*tensors, bool(delta_softplus), bool(return_final_states), keep)
     return (y, final_states) if return_final_states else y
 
 
@@ -96,22 +96,24 @@ def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, va
 def _selective_scan(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
-    return_final_states: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """y and the final states, which are empty unless asked for."""
+    return_final_states: bool, keep_states: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """y; the final states; the states from which backward starts. The last two are empty unless asked for."""
     problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus)
-    y, final_states = problem.scan(int(return_final_states))
-    return y, problem.untiled(final_states) if return_final_states else A.new_empty(0)
+    kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
+    y, final_states = problem.scan(int(return_final_states), kept)
+    return y, problem.untiled(final_states) if return_final_states else A.new_empty(0), kept
 
 
 @torch.library.custom_op("packproof::selective_scan_backward", mutates_args=())
 def _selective_scan_backward(
     dy: Tensor, dfinal: Tensor | None, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
-    z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
+    z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
+    softplus: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order; that of an absent input is empty."""
     problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus)
-    found = problem.gradients(dy, dfinal)
+    found = problem.gradients(dy, dfinal, kept)
     groups = (found[name].sum(1) if problem.mixed and x.ndim == 2 else found[name] for name, x in (("B", B), ("C", C)))
     dB, dC = (value.to(x.dtype).reshape(x.shape).contiguous() for value, x in zip(groups, (B, C), strict=True))
     return (
@@ -128,14 +130,15 @@ def _selective_scan_backward(
 
 
 @_selective_scan.register_fake
-def _(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states):
+def _(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states, keep_states):
     sizes = _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=False)
     states = (sizes["s"], sizes["d"], sizes["n"])
-    return u.new_empty(u.shape), A.new_empty(states if return_final_states else 0)
+    kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
+    return u.new_empty(u.shape), A.new_empty(states if return_final_states else 0), kept
 
 
 @_selective_scan_backward.register_fake
-def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus):
+def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus):
     tokens, states = (
         ((u, u), (delta, u), (A, A), (B, u), (C, u)),
         ((D, A), (z, u), (delta_bias, A), (initial_states, A)),
@@ -143,16 +146,16 @@ def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_state
     return tuple(like.new_empty(0 if x is None else x.shape) for x, like in (*tokens, *states))
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.softplus, ctx.has_final_states = inputs
-    ctx.save_for_backward(*tensors)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.softplus, ctx.has_final_states, _ = inputs
+    ctx.save_for_backward(*tensors, output[2])
 
 
-def _backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     dfinal_states = dfinal if ctx.has_final_states else None
     found = list[Tensor | None](_selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus))
     found.insert(8, None)  # cu_seqlens
-    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
+    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None, None
 
 
 def _refuse(ctx: Any, *gradients: Tensor) -> None:

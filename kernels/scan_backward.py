@@ -3,9 +3,9 @@
 With dh the gradient of a token's state and λ that of the state in front of it, g = dy silu(z), walking back:
     dh = λ(next) + g C,   λ = a dh,   a = 2^(Δ L),   w = λ h(before)
     dC = Σ_d g h,   dB = Σ_d Δ u dh,   dΔ = Σ_n (u B dh + A w),   du = Δ Σ_n B dh + D g,   dA = Σ_t Δ w
-Pieces are short here, PIECE tokens: a first kernel finds the end of each and what it adds to λ at its start,
-Σ_t (a_first ... a_t) g_t C_t, a second carries both along the sequences, and then every piece stands alone. There the
-states are computed once more, a few of them kept in scratch, and the last few tokens' in registers.
+Pieces are short here: forward has left the state in front of each. A first kernel finds what a piece adds to λ at its
+start, Σ_t (a_first ... a_t) g_t C_t, a second carries λ along the sequences, and then every piece stands alone. There
+the states are computed once more, a few of them kept in scratch, and the last few tokens' in registers.
 The sums over channels leave as one part per block of channels, those over tokens as one part per window.
 """
 
@@ -41,18 +41,16 @@ def _through_gate(dy, z, has_z):
 
 @triton.jit(
     do_not_specialize=[
-        "u", "delta", "A", "z", "bias", "dy", "cu_seqlens", "ends", "end_sums", "backs", "back_sums", "dinitial",
-        "first_sums", "T", "S", "D", "G", "N", "width", "u_stride", "delta_stride", "z_stride", "dy_stride", "has_z",
-        "has_bias", "use_softplus", "has_initial",
+        "delta", "A", "z", "bias", "dy", "cu_seqlens", "backs", "back_sums", "dinitial", "first_sums", "T", "S", "D",
+        "G", "N", "width", "delta_stride", "z_stride", "dy_stride", "has_z", "has_bias", "use_softplus", "has_initial",
     ]
 )  # fmt: skip
 def scan_back_ends_kernel(
-    u, delta, A, B, C, z, bias, dy, cu_seqlens, ends, end_sums, backs, back_sums, dinitial, first_sums, T, S, D, G, N,
-    width, n0, u_stride, delta_stride, B_stride, B_group, C_stride, C_group, z_stride, dy_stride, has_z, has_bias,
-    use_softplus, has_initial, WINDOW: tl.constexpr, SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+    delta, A, C, z, bias, dy, cu_seqlens, backs, back_sums, dinitial, first_sums, T, S, D, G, N, width, n0,
+    delta_stride, C_stride, C_group, z_stride, dy_stride, has_z, has_bias, use_softplus, has_initial,
+    WINDOW: tl.constexpr, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Each piece that begins and ends with zero: its end, its λ, its sum of Δ; where there are others to tell."""
+    """λ in front of each piece, from zero behind it, and the piece's sum of Δ; where a piece or a state is in front."""
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
@@ -62,43 +60,30 @@ def scan_back_ends_kernel(
     mask = padded[None, :]
     decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
     offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
-    B += group * B_group + n0
+    gated = channels & (has_z != 0)
     C += group * C_group + n0
-    u_stride, delta_stride, z_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), z_stride.to(tl.int64)
-    B_stride, C_stride, dy_stride = B_stride.to(tl.int64), C_stride.to(tl.int64), dy_stride.to(tl.int64)
+    delta_stride, z_stride = delta_stride.to(tl.int64), z_stride.to(tl.int64)
+    C_stride, dy_stride = C_stride.to(tl.int64), dy_stride.to(tl.int64)
     begin = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D)) * WINDOW
     sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
     while (t - begin < WINDOW) & (sequence < S):
         start, end = bounds(cu_seqlens, S, T, sequence)
         last = tl.maximum(tl.minimum(t + SIZE, end), t)
-        before, behind, initial = t > start, last < end, (t == start) & (has_initial != 0)
-        stop = tl.where(before | behind | initial, last, t)
-        h, back = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
-        total = tl.zeros((BLOCK_D,), tl.float32)
-        known = channels & (stop > t)
-        u_row, delta_row = row_of(u, u_stride, t, d, known), row_of(delta, delta_stride, t, d, known)
-        z_row, dy_row = row_of(z, z_stride, t, d, known & (has_z != 0)), row_of(dy, dy_stride, t, d, known)
+        before, initial = t > start, (t == start) & (has_initial != 0)
+        stop = tl.where(before | initial, last, t)
+        back, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
+        delta_row = row_of(delta, delta_stride, t, d, channels & (stop > t))
+        z_row = row_of(z, z_stride, t, d, gated & (stop > t))
+        dy_row = row_of(dy, dy_stride, t, d, channels & (stop > t))
         for i in range(t, stop):
-            B_row, C_row, ahead = (
-                states_of(B, B_stride, i, n),
-                states_of(C, C_stride, i, n),
-                tl.minimum(i + 1, stop - 1),
-            )
-            next_u, next_delta = (
-                row_of(u, u_stride, ahead, d, channels),
-                row_of(delta, delta_stride, ahead, d, channels),
-            )
-            next_z = row_of(z, z_stride, ahead, d, channels & (has_z != 0))
-            next_dy = row_of(dy, dy_stride, ahead, d, channels)
-            step = time_step(delta_row, offset, use_softplus)
-            h = power(decay * step[None, :]) * h + B_row * (step * u_row.to(tl.float32))[None, :]
-            total += step
+            C_row, ahead = states_of(C, C_stride, i, n), tl.minimum(i + 1, stop - 1)
+            next_delta = row_of(delta, delta_stride, ahead, d, channels)
+            next_z, next_dy = row_of(z, z_stride, ahead, d, gated), row_of(dy, dy_stride, ahead, d, channels)
+            total += time_step(delta_row, offset, use_softplus)
             g = _through_gate(dy_row, z_row, has_z)
             back += tl.exp2(decay * total[None, :]) * (C_row * g[None, :])
-            u_row, delta_row, z_row, dy_row = next_u, next_delta, next_z, next_dy
-        row, front = (last // SIZE - 1).to(tl.int64), (t // SIZE - 1).to(tl.int64)
-        tl.store(ends + (row * size + tile) + at, h, mask=mask & behind)
-        tl.store(end_sums + row * width + columns, total, mask=padded & behind)
+            delta_row, z_row, dy_row = next_delta, next_z, next_dy
+        front = (t // SIZE - 1).to(tl.int64)
         tl.store(backs + (front * size + tile) + at, back, mask=mask & before)
         tl.store(back_sums + front * width + columns, total, mask=padded & before)
         tl.store(dinitial + (sequence * size + tile) + at, back, mask=mask & initial)

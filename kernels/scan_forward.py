@@ -179,17 +179,20 @@ def scan_carry_kernel(
 @triton.jit(
     do_not_specialize=[
         "u", "delta", "A", "skip", "z", "bias", "initial", "boundaries", "cu_seqlens", "y", "partial", "final_states",
-        "T", "S", "D", "G", "N", "width", "u_stride", "delta_stride", "z_stride", "has_skip", "has_z", "has_bias",
-        "has_initial", "use_softplus", "keep_final",
+        "kept", "T", "S", "D", "G", "N", "width", "u_stride", "delta_stride", "z_stride", "has_skip", "has_z",
+        "has_bias", "has_initial", "use_softplus", "keep_final", "keep_states",
     ]
 )  # fmt: skip
 def scan_kernel(
-    u, delta, A, B, C, skip, z, bias, initial, boundaries, cu_seqlens, y, partial, final_states, T, S, D, G, N,
+    u, delta, A, B, C, skip, z, bias, initial, boundaries, cu_seqlens, y, partial, final_states, kept, T, S, D, G, N,
     width, n0, u_stride, delta_stride, B_stride, B_group, C_stride, C_group, z_stride, has_skip, has_z, has_bias,
-    has_initial, use_softplus, keep_final, WINDOW: tl.constexpr, SIZE: tl.constexpr,
+    has_initial, use_softplus, keep_final, keep_states, WINDOW: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr,
     SPLIT: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """y of the states from n0 on. Where BLOCK_N do not hold all, the sum over the earlier ones lies in `partial`."""
+    """y of the states from n0 on. Where BLOCK_N do not hold all, the sum over the earlier ones lies in `partial`.
+
+    keep_states: leave the state at every KEEP tokens of a sequence in `kept`, for backward.
+    """
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
@@ -202,7 +205,7 @@ def scan_kernel(
     C += group * C_group + n0
     u_stride, delta_stride, z_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), z_stride.to(tl.int64)
     B_stride, C_stride, y_stride = B_stride.to(tl.int64), C_stride.to(tl.int64), D.to(tl.int64)
-    initial, boundaries, final_states = initial + tile, boundaries + tile, final_states + tile
+    initial, boundaries, final_states, kept = initial + tile, boundaries + tile, final_states + tile, kept + tile
     gated = (has_z != 0) & (n0 + BLOCK_N >= N)
     begin = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D)) * WINDOW
     sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
@@ -213,27 +216,27 @@ def scan_kernel(
         known = channels & (last > t)
         u_row, delta_row = row_of(u, u_stride, t, d, known), row_of(delta, delta_stride, t, d, known)
         z_row = row_of(z, z_stride, t, d, known & gated)
-        for i in range(t, last):
-            B_row, C_row, ahead = (
-                states_of(B, B_stride, i, n),
-                states_of(C, C_stride, i, n),
-                tl.minimum(i + 1, last - 1),
-            )
-            next_u, next_delta = (
-                row_of(u, u_stride, ahead, d, channels),
-                row_of(delta, delta_stride, ahead, d, channels),
-            )
-            next_z = row_of(z, z_stride, ahead, d, channels & gated)
-            step, u_here = time_step(delta_row, offset, use_softplus), u_row.to(tl.float32)
-            h = power(decay * step[None, :]) * h + B_row * (step * u_here)[None, :]
-            value = tl.sum(h * C_row, 0)
-            if SPLIT:
-                value += row_of(partial, y_stride, i, d, channels & (n0 > 0))
-                tl.store(partial + i * y_stride + d, value, mask=channels & (n0 + BLOCK_N < N))
-            value += direct * u_here
-            value = tl.where(has_z != 0, value * silu(z_row.to(tl.float32)), value)
-            tl.store(y + i * y_stride + d, value.to(y.dtype.element_ty), mask=channels & (n0 + BLOCK_N >= N))
-            u_row, delta_row, z_row = next_u, next_delta, next_z
+        for first_kept in range(t, last, KEEP):
+            front = kept + (first_kept // KEEP - 1) * size + at
+            tl.store(front, h, mask=mask & (keep_states != 0) & (first_kept > start))
+            for i in range(first_kept, tl.minimum(first_kept + KEEP, last)):
+                B_row, C_row = states_of(B, B_stride, i, n), states_of(C, C_stride, i, n)
+                ahead = tl.minimum(i + 1, last - 1)
+                next_u, next_delta = (
+                    row_of(u, u_stride, ahead, d, channels),
+                    row_of(delta, delta_stride, ahead, d, channels),
+                )
+                next_z = row_of(z, z_stride, ahead, d, channels & gated)
+                step, u_here = time_step(delta_row, offset, use_softplus), u_row.to(tl.float32)
+                h = power(decay * step[None, :]) * h + B_row * (step * u_here)[None, :]
+                value = tl.sum(h * C_row, 0)
+                if SPLIT:
+                    value += row_of(partial, y_stride, i, d, channels & (n0 > 0))
+                    tl.store(partial + i * y_stride + d, value, mask=channels & (n0 + BLOCK_N < N))
+                value += direct * u_here
+                value = tl.where(has_z != 0, value * silu(z_row.to(tl.float32)), value)
+                tl.store(y + i * y_stride + d, value.to(y.dtype.element_ty), mask=channels & (n0 + BLOCK_N >= N))
+                u_row, delta_row, z_row = next_u, next_delta, next_z
         # a sequence of whole pieces has its final state from the carry
         ends = (last == end) & ((end - start) % SIZE != 0) & (last > t) & (keep_final != 0)
         tl.store(final_states + sequence * size + at, h, mask=mask & ends)

@@ -31,7 +31,8 @@ _ALIGNED = 16
 class _Tiles(NamedTuple):
     """Constants of the kernels: by pass, and of the passes along sequences and over parts.
 
-    scan_split: where registers do not hold all states at once.
+    scan_split: where registers do not hold all states at once. KEEP: tokens between the states that forward leaves for
+    backward, whose pieces they begin.
     """
 
     ends: dict[str, int]
@@ -74,22 +75,8 @@ _TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
 )
 _TOKENS = ("u", "delta", "z", "dy", "y", "du", "ddelta", "dz", "dB", "dC")
 _STATES = (
-    *(
-        "A",
-        "B",
-        "C",
-        "skip",
-        "bias",
-        "initial",
-        "boundaries",
-        "final_states",
-        "partial",
-        "ends",
-        "sums",
-        "end_sums",
-        "backs",
-    ),
-    *("back_sums", "dinitial", "first_sums", "dfinal", "kept", "parts", "dA", "dD", "dbias"),
+    *("A", "B", "C", "skip", "bias", "initial", "kept", "boundaries", "final_states", "partial", "ends", "sums"),
+    *("backs", "back_sums", "dinitial", "first_sums", "dfinal", "parts", "dA", "dD", "dbias"),
 )
 
 
@@ -112,6 +99,19 @@ def _groups(tensor: Tensor, n_states: int) -> Tensor:
     return functional.pad(tensor, (0, short)).clone(memory_format=torch.contiguous_format)
 
 
+def _padded(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
+    """Groups, states, and columns of all groups, padded to whole tiles."""
+    tiles, groups = _tiles(), max(x.shape[1] if x.ndim == 3 else 1 for x in (B, C))
+    n_states = max(triton.cdiv(A.shape[1], tiles.BLOCK_N), 1) * tiles.BLOCK_N
+    return groups, n_states, groups * triton.cdiv(u.shape[1] // groups, tiles.TILE) * tiles.TILE
+
+
+def kept_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor, keep_states: bool) -> tuple[int, int]:
+    """The shape of the states that forward leaves for backward."""
+    _, n_states, width = _padded(u, A, B, C)
+    return len(u) // _tiles().back["SIZE"] if keep_states else 0, n_states * width
+
+
 class Problem:
     """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread."""
 
@@ -120,11 +120,9 @@ class Problem:
         bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
     ) -> None:  # fmt: skip
         (self.T, self.D), self.n, self.S = u.shape, A.shape[1], len(cu_seqlens) - 1
-        self.G = max(x.shape[1] if x.ndim == 3 else 1 for x in (B, C))
+        self.G, self.N, self.width = _padded(u, A, B, C)
         self.mixed = B.ndim != C.ndim
         self.tiles = _tiles()
-        self.N = max(triton.cdiv(self.n, self.tiles.BLOCK_N), 1) * self.tiles.BLOCK_N
-        self.width = self.G * triton.cdiv(self.D // self.G, self.tiles.TILE) * self.tiles.TILE
         self.u, self.delta, self.A = _rows(u), _rows(delta), self.tiled(A[None])
         self.B, self.C = (_groups(x, self.N) for x in (B, C))
         self.skip, self.has_skip = (self.A, 0) if D is None else (D.contiguous(), 1)
@@ -197,8 +195,8 @@ class Problem:
             keep_final, SIZE=size, BLOCK=self.tiles.elements, **self.tiles.states,
         )  # fmt: skip
 
-    def scan(self, keep_final: int) -> tuple[Tensor, Tensor]:
-        """y, and the final states if kept."""
+    def scan(self, keep_final: int, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """y, and the final states if kept; into `kept`, unless empty, the states in front of the pieces of backward."""
         tile = self.tiles.scan_split if self.split else self.tiles.scan
         ends, final_states = self.states(keep_final)
         y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
@@ -206,18 +204,21 @@ class Problem:
         for n0 in self.state_blocks:
             self.launch(
                 scan_kernel, programs, self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias,
-                self.initial, ends, self.cu_seqlens, y, partial, final_states, *self.sizes, n0, self.u.stride(0),
+                self.initial, ends, self.cu_seqlens, y, partial, final_states, kept, *self.sizes, n0, self.u.stride(0),
                 self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0), self.has_skip, self.has_z,
-                self.has_bias, self.has_initial, self.softplus, keep_final, **tile, **self.tiles.states,
-                SPLIT=self.split,
+                self.has_bias, self.has_initial, self.softplus, keep_final, int(len(kept) > 0), **tile,
+                **self.tiles.states, KEEP=self.tiles.back["SIZE"], SPLIT=self.split,
             )  # fmt: skip
         return zero_slack(y, self.cu_seqlens), final_states
 
-    def gradients(self, dy: Tensor, dfinal: Tensor | None) -> dict[str, Tensor]:
-        """The gradients by argument; dB and dC in fp32 (t, g, n) where one of them has yet to be summed over groups."""
+    def gradients(self, dy: Tensor, dfinal: Tensor | None, ends: Tensor) -> dict[str, Tensor]:
+        """The gradients by argument, given the states in front of the pieces.
+
+        dB and dC in fp32 (t, g, n) where one of them has yet to be summed over groups.
+        """
         tile, dy = self.tiles.back, _rows(dy)
         final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
-        ends, backs, dinitial = self.states_and_gradients(dy, final, has_final)
+        backs, dinitial = self.gradients_of_states(dy, final, has_final)
         channels, windows = tile["BLOCKS"] * tile["BLOCK_D"], triton.cdiv(self.T, tile["WINDOW"]) if self.S else 0
         programs = self.programs(windows, channels)
         kept = self.new(programs, tile["SIZE"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"])
@@ -238,29 +239,27 @@ class Problem:
         shared = {"A": self.untiled(dA.sum(0, keepdim=True))[0], "D": dD.sum(0), "bias": dbias.sum(0)}
         return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
 
-    def states_and_gradients(self, dy: Tensor, final: Tensor, has_final: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The states at boundaries and their gradients, and those of the initial states."""
+    def gradients_of_states(self, dy: Tensor, final: Tensor, has_final: int) -> tuple[Tensor, Tensor]:
+        """The gradients of the states in front of pieces, and of the initial states."""
         tile, initials = self.tiles.back_ends, self.S * self.has_initial
         rows = self.T // tile["SIZE"]
-        ends, backs, dinitial = (self.new_states(count) for count in (rows, rows, initials))
-        sums, back_sums, first_sums = (self.new(count, self.width) for count in (rows, rows, initials))
+        backs, dinitial = self.new_states(rows), self.new_states(initials)
+        sums, first_sums = self.new(rows, self.width), self.new(initials, self.width)
         if rows or initials:
             programs = self.programs(triton.cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
             for n0 in self.state_blocks:
                 self.launch(
-                    scan_back_ends_kernel, programs, self.u, self.delta, self.A, self.B, self.C, self.z, self.bias, dy,
-                    self.cu_seqlens, ends, sums, backs, back_sums, dinitial, first_sums, *self.sizes, n0,
-                    self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0),
-                    dy.stride(0), self.has_z, self.has_bias, self.softplus, self.has_initial, **tile,
-                    **self.tiles.states,
+                    scan_back_ends_kernel, programs, self.delta, self.A, self.C, self.z, self.bias, dy,
+                    self.cu_seqlens, backs, sums, dinitial, first_sums, *self.sizes, n0, self.delta.stride(0),
+                    *self.C_strides, self.z.stride(0), dy.stride(0), self.has_z, self.has_bias, self.softplus,
+                    self.has_initial, **tile, **self.tiles.states,
                 )  # fmt: skip
-            self.carry(ends, sums, self.A, 0, tile["SIZE"])
             self.launch(
                 scan_back_carry_kernel, self.S * triton.cdiv(self.N * self.width, self.tiles.elements), self.A, final,
-                self.cu_seqlens, backs, back_sums, dinitial, first_sums, self.T, self.S, self.N, self.width, has_final,
+                self.cu_seqlens, backs, sums, dinitial, first_sums, self.T, self.S, self.N, self.width, has_final,
                 self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
             )  # fmt: skip
-        return ends, backs, dinitial
+        return backs, dinitial
 
     def group_gradients(self, parts: Tensor) -> tuple[Tensor, Tensor]:
         size, dtype = self.T * self.G * self.N, torch.float32 if self.mixed else self.u.dtype
@@ -275,10 +274,9 @@ class Problem:
 def variants() -> list[Variant]:
     """Every compiled form of the kernels. Rows of B and C are always aligned: the dtype of the tokens decides."""
     found = []
-    tiles, states = _tiles(), _tiles().states
+    tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["SIZE"]}
     of_states: list[tuple[str, Any, dict[str, int]]] = [
         ("carry", scan_carry_kernel, {"SIZE": tiles.ends["SIZE"], "BLOCK": tiles.elements} | states),
-        ("carry", scan_carry_kernel, {"SIZE": tiles.back["SIZE"], "BLOCK": tiles.elements} | states),
         ("back_carry", scan_back_carry_kernel, {"SIZE": tiles.back["SIZE"], "BLOCK": tiles.elements} | states),
     ]
     of_tokens: list[tuple[str, Any, dict[str, int]]] = [
@@ -288,7 +286,7 @@ def variants() -> list[Variant]:
     ]
     for split in (False, True):
         of_tokens += [
-            ("scan", scan_kernel, (tiles.scan_split if split else tiles.scan) | states | {"SPLIT": split}),
+            ("scan", scan_kernel, (tiles.scan_split if split else tiles.scan) | keep | states | {"SPLIT": split}),
             ("back", scan_back_kernel, tiles.back | states | {"SPLIT": split}),
         ]
     for kind, forms in (("*fp32", of_states), *((POINTERS[dtype], of_tokens) for dtype in DTYPES)):

@@ -59,6 +59,8 @@ def matches_the_reference_with_any_options() -> None:
         left_out = {name for bit, name in enumerate(OPTIONAL) if not chosen >> bit & 1}
         inputs = {name: value for name, value in sample(lengths).items() if name not in left_out}
         options = {"delta_softplus": chosen % 3 == 0, "return_final_states": chosen % 2 == 0}
+        if "delta_bias" in inputs and not options["delta_softplus"]:
+            inputs["delta_bias"] = inputs["delta_bias"].abs()  # a step below zero grows without bound, errors too
         matches(lengths, inputs, f"without {left_out}, {options}", **options)
 
 
@@ -143,13 +145,13 @@ def forgets_without_a_drift() -> None:
 
 @case
 def passes_opcheck() -> None:
-    lengths = [3, 0, 2]
+    lengths = [1, 0, 2]  # too few tokens to keep states for backward: rows that no boundary owns hold anything
     inputs = {name: value.requires_grad_() for name, value in sample(lengths, groups=(2, 0)).items()}
     names = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
     for left_out in ((), OPTIONAL):
         given = [None if name in left_out else inputs[name] for name in names]
         states = None if left_out else inputs["initial_states"]
-        arguments = (*given, offsets(lengths), states, True, not left_out)
+        arguments = (*given, offsets(lengths), states, True, not left_out, True)
         torch.library.opcheck(torch.ops.packproof.selective_scan.default, arguments)
 
 
