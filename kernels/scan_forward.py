@@ -213,29 +213,35 @@ def scan_kernel(
         start, end = bounds(cu_seqlens, S, T, sequence)
         last = tl.maximum(tl.minimum(t + SIZE, end), t)
         h = entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_initial, SIZE)
+        here = t.to(tl.int64)
+        u_at, delta_at, z_at = u + here * u_stride + d, delta + here * delta_stride + d, z + here * z_stride + d
+        y_at, partial_at = y + here * y_stride + d, partial + here * y_stride + d
+        B_at, C_at = B + here * B_stride, C + here * C_stride
         known = channels & (last > t)
-        u_row, delta_row = row_of(u, u_stride, t, d, known), row_of(delta, delta_stride, t, d, known)
-        z_row = row_of(z, z_stride, t, d, known & gated)
+        u_row, delta_row = tl.load(u_at, mask=known, other=0.0), tl.load(delta_at, mask=known, other=0.0)
+        z_row = tl.load(z_at, mask=known & gated, other=0.0)
         for first_kept in range(t, last, KEEP):
             front = kept + (first_kept // KEEP - 1) * size + at
             tl.store(front, h, mask=mask & (keep_states != 0) & (first_kept > start))
             for i in range(first_kept, tl.minimum(first_kept + KEEP, last)):
-                B_row, C_row = states_of(B, B_stride, i, n), states_of(C, C_stride, i, n)
-                ahead = tl.minimum(i + 1, last - 1)
-                next_u, next_delta = (
-                    row_of(u, u_stride, ahead, d, channels),
-                    row_of(delta, delta_stride, ahead, d, channels),
-                )
-                next_z = row_of(z, z_stride, ahead, d, channels & gated)
+                B_row, C_row = tl.load(B_at + n)[:, None], tl.load(C_at + n)[:, None]
+                u_at, delta_at, z_at = u_at + u_stride, delta_at + delta_stride, z_at + z_stride
+                B_at, C_at = B_at + B_stride, C_at + C_stride
+                more = channels & (i + 1 < last)
+                next_u = tl.load(u_at, mask=more, other=0.0)
+                next_delta = tl.load(delta_at, mask=more, other=0.0)
+                next_z = tl.load(z_at, mask=more & gated, other=0.0)
                 step, u_here = time_step(delta_row, offset, use_softplus), u_row.to(tl.float32)
                 h = power(decay * step[None, :]) * h + B_row * (step * u_here)[None, :]
                 value = tl.sum(h * C_row, 0)
                 if SPLIT:
-                    value += row_of(partial, y_stride, i, d, channels & (n0 > 0))
-                    tl.store(partial + i * y_stride + d, value, mask=channels & (n0 + BLOCK_N < N))
+                    value += tl.load(partial_at, mask=channels & (n0 > 0), other=0.0)
+                    tl.store(partial_at, value, mask=channels & (n0 + BLOCK_N < N))
+                    partial_at += y_stride
                 value += direct * u_here
                 value = tl.where(has_z != 0, value * silu(z_row.to(tl.float32)), value)
-                tl.store(y + i * y_stride + d, value.to(y.dtype.element_ty), mask=channels & (n0 + BLOCK_N >= N))
+                tl.store(y_at, value.to(y.dtype.element_ty), mask=channels & (n0 + BLOCK_N >= N))
+                y_at += y_stride
                 u_row, delta_row, z_row = next_u, next_delta, next_z
         # a sequence of whole pieces has its final state from the carry
         ends = (last == end) & ((end - start) % SIZE != 0) & (last > t) & (keep_final != 0)
