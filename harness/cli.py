@@ -1,5 +1,6 @@
-"""The command line: `packproof check`, `replay` and `list`."""
+"""The command line: `packproof check`, `replay`, `bench` and `list`."""
 
+import shlex
 import sys
 import time
 import traceback
@@ -94,10 +95,87 @@ def replay(file: Annotated[str, typer.Argument(help="a replay file that `packpro
     return {"fixed": HELD, "failing": FAILED, "not applicable": WRONG_CALL}[outcome.status]
 
 
+@app.command()
+def bench(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TARGET]...",
+            help="package.module:function or path/file.py:function; without it, packproof's own kernels",
+        ),
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="the op that the targets compute, or the only one to time")] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="rivals, several with commas: reference, or a name of packproof.harness.peers  "
+            "[default: on cuda every peer, on cpu the reference]"
+        ),
+    ] = None,
+    layout: Annotated[list[str] | None, typer.Option(help="L1, L2, L3, L4; several with commas")] = None,
+    lengths: Annotated[str | None, typer.Option(help="lengths of the sequences, such as 5,0,7")] = None,
+    lengths_file: Annotated[str | None, typer.Option(help="a file of lengths, one a line or a JSON list")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="tokens of a layout or sweep  [default: cuda 65536, cpu 2048]", min=1)
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="sizes of axes, such as d=4096,n=16")] = None,
+    inputs: Annotated[list[str] | None, typer.Option(help="optional inputs to give, such as D,z")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp64, fp32, bf16 or fp16  [default: cuda bf16, cpu fp32]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    compare: Annotated[str | None, typer.Option(help="a file of --json: exit 1 if something is slower now")] = None,
+    sweep: Annotated[str | None, typer.Option(help="series of layouts: tokens, sequences or longest")] = None,
+    plot: Annotated[str | None, typer.Option(help="draw the sweep to this .png or .svg file")] = None,
+    seed: Annotated[int, typer.Option(help="another seed draws other tensors")] = 0,
+) -> int:
+    """Time kernels beside their rivals. One that fails a quick proof at the timed sizes gets a verdict and no time.
+
+    On a CPU the references are timed and the proofs themselves: kernels are interpreted there, which says nothing of
+    their speed.
+
+    \b
+    packproof bench
+    packproof bench --op ssd --against mamba_ssd --layout L2,L4 --json ssd.json
+    packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
+    packproof bench --op rope --sweep sequences --plot rope.svg
+    packproof bench --compare before.json
+
+    Exit codes: 1 also if --compare finds a row slower than the noise of both runs allows, or a target is wrong.
+    """
+    import torch  # noqa: PLC0415
+
+    from packproof.harness.bench.bench import BenchRequest  # noqa: PLC0415
+    from packproof.harness.bench.command import Outputs, choose_layouts, run_command  # noqa: PLC0415
+    from packproof.harness.bench.settings import sizes_from_text  # noqa: PLC0415
+
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    names = None if layout is None else _listed(layout)
+    chosen = {"names": names, "lengths": lengths, "file": lengths_file, "sweep": sweep}
+    request = BenchRequest(
+        layouts=choose_layouts(where, **chosen, tokens=tokens, seed=seed),  # type: ignore[arg-type]
+        targets=tuple(targets or ()),
+        op=op,
+        against=None if against is None else tuple(_listed(against)),
+        sizes=sizes_from_text(sizes) if sizes else {},
+        inputs=None if inputs is None else tuple(_listed(inputs)),
+        dtype=dtype_name(dtype or ("bf16" if where == "cuda" else "fp32")),
+        device=where,
+        seed=seed,
+    )
+    outcome = run_command(
+        request, Outputs(json, compare, plot, sweep, shlex.join(["packproof", *sys.argv[1:]])), typer.echo
+    )
+    if outcome.wrong or (outcome.comparison and outcome.comparison.slower):
+        return FAILED
+    return HELD if outcome.timed else WRONG_CALL
+
+
 @app.command(name="list")
 def list_everything() -> int:
     """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
     from packproof.harness.own import OWN  # noqa: PLC0415
+    from packproof.harness.peers import PEERS  # noqa: PLC0415
     from packproof.harness.plan import PROFILES  # noqa: PLC0415
     from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
     from packproof.properties.ops import OPS  # noqa: PLC0415
@@ -113,6 +191,7 @@ def list_everything() -> int:
 
     section("ops", {name: f"{tensors(op.inputs)} -> {tensors(op.outputs)}" for name, op in OPS.items()})
     section("kernels", {own.op: own.target for own in OWN.values()})
+    section("peers", {peer.name: f"{peer.op}, needs {peer.needs}" for peer in PEERS.values()})
     section("properties", {name: (law.__doc__ or "").partition("\n")[0] for name, law in PROPERTIES.items()})
     section("profiles", dict.fromkeys(PROFILES, ""))
     section("dtypes", {short: name for name, short in SHORT.items()})

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
 
 
@@ -32,6 +33,8 @@ class Op:
     causal: option that makes the op causal, or True or False.
     matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises
         not to.
+    saved: inputs that the backward pass has to read; None: all. flops: counts the operations of both passes. A bench
+        derives from them what a call costs at least.
     """
 
     name: str
@@ -50,3 +53,5 @@ class Op:
     window: str | None = None
     causal: bool | str = True
     matmul: bool = False
+    saved: frozenset[str] | None = None
+    flops: CountFlops | None = None

@@ -1,7 +1,7 @@
 """The five ops of packproof, declared."""
 
 from packproof import refs
-from packproof.properties import absolute
+from packproof.properties import absolute, flops
 from packproof.properties.op import Op
 from packproof.refs.errors import UsageError
 
@@ -16,6 +16,7 @@ CAUSAL_CONV1D = Op(
     model_sizes=({"d": 768, "w": 4}, {"d": 1027, "w": 3}),
     carry=("initial_states", "final_states", "return_final_states"),
     window="w",
+    flops=flops.causal_conv1d,
 )
 
 SELECTIVE_SCAN = Op(
@@ -41,6 +42,7 @@ SELECTIVE_SCAN = Op(
     draws={"delta": "step|delta_softplus", "A": "decay", "delta_bias": "step"},
     fixed=frozenset({"A", "D", "delta_bias", "initial_states", "final_states"}),
     carry=("initial_states", "final_states", "return_final_states"),
+    flops=flops.selective_scan,
 )
 
 SSD = Op(
@@ -73,6 +75,7 @@ SSD = Op(
     fixed=frozenset({"A", "D", "dt_bias", "initial_states", "final_states"}),
     carry=("initial_states", "final_states", "return_final_states"),
     matmul=True,
+    flops=flops.ssd,
 )
 
 ROPE = Op(
@@ -91,6 +94,8 @@ ROPE = Op(
     model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 16, "k": 200, "r": 80, "m": "longest"}),
     draws={"cos": "unit", "sin": "unit"},
     constants=frozenset({"cos", "sin"}),
+    saved=frozenset({"cos", "sin"}),
+    flops=flops.rope,
 )
 
 ATTENTION = Op(
@@ -112,6 +117,7 @@ ATTENTION = Op(
     ),
     causal="causal",
     matmul=True,
+    flops=flops.attention,
 )
 
 OPS: dict[str, Op] = {op.name: op for op in (CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ATTENTION)}

@@ -1,0 +1,91 @@
+"""How work is timed: wall-clock time on a CPU, and on a GPU CUDA events behind a cold cache and a head start."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+
+from packproof.harness.bench.results import Ceilings
+
+T = TypeVar("T")
+
+_MOST_LEAD = 20.0
+_CYCLES_PER_MS = 2_000_000  # no GPU's clock is faster, so that a spin of so many cycles is no shorter
+_LEAST_FLUSH = 256 << 20
+
+
+class Elapsed(NamedTuple):
+    """Milliseconds of some work on the device, and of the host until it could go on."""
+
+    device: float
+    host: float
+
+
+class Clock(Protocol):
+    """Whatever can time work: a real clock, or a test's."""
+
+    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
+        """What the work returns, and how long it took."""
+
+
+class HostClock:
+    """Times work on the CPU."""
+
+    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
+        start = time.perf_counter_ns()
+        value = work()
+        elapsed = (time.perf_counter_ns() - start) / 1e6
+        return value, Elapsed(elapsed, elapsed)
+
+
+class DeviceClock:
+    """Times work on the GPU with events.
+
+    Before each run the L2 cache is overwritten, and the GPU then spins for as long as the host was seen to need: the
+    events enclose the kernels, not the gaps in which the GPU waits for Python.
+
+    Host time is what it takes to enqueue the work; of work that waits for the GPU it holds the wait too.
+    """
+
+    def __init__(self) -> None:
+        cache = torch.cuda.get_device_properties().L2_cache_size
+        self._flush = torch.empty(max(4 * cache, _LEAST_FLUSH), dtype=torch.uint8, device="cuda")
+        self._lead = 1.0
+
+    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        self._flush.zero_()
+        torch.cuda._sleep(int(self._lead * _CYCLES_PER_MS))  # type: ignore[no-untyped-call]
+        begin.record()
+        start = time.perf_counter_ns()
+        value = work()
+        host = (time.perf_counter_ns() - start) / 1e6
+        end.record()
+        end.synchronize()
+        self._lead = min(max(self._lead, 1.5 * host), _MOST_LEAD)
+        return value, Elapsed(begin.elapsed_time(end), host)
+
+
+def clock_for(device: str) -> Clock:
+    return DeviceClock() if device == "cuda" else HostClock()
+
+
+def measure_ceilings(device: str, clock: Clock) -> Ceilings:
+    """The machine's copy bandwidth in bytes a second, read and write counted, and a GPU's rate of bf16 products."""
+    size = 1 << 30 if device == "cuda" else 64 << 20
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy = 2 * size / _best(clock, lambda: target.copy_(source))
+    if device != "cuda":
+        return Ceilings(copy)
+    n = 4096
+    a, b = (torch.randn(n, n, dtype=torch.bfloat16, device=device) for _ in range(2))
+    return Ceilings(copy, 2 * n**3 / _best(clock, lambda: a @ b))
+
+
+def _best(clock: Clock, work: Callable[[], object]) -> float:
+    """Seconds of the fastest of some runs: a ceiling is what the machine can do, not what it does on average."""
+    work()  # libraries are loaded and started
+    return min(clock.time(work)[1].device for _ in range(10)) / 1e3

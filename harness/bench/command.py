@@ -1,0 +1,104 @@
+"""The command: from the words of a command line to a bench, its reports and the exit code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from packproof.harness.bench.bench import BenchRequest, run_bench
+from packproof.harness.bench.compare import Comparison, compare
+from packproof.harness.bench.contenders import is_rival
+from packproof.harness.bench.file import BenchFile, read, record
+from packproof.harness.bench.growth import Growth
+from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, Layout, from_file, from_text, named
+from packproof.harness.bench.plot import Plot
+from packproof.harness.bench.report import BenchReport
+from packproof.harness.bench.results import Event, LayoutFinished, Proof
+from packproof.harness.names import known
+from packproof.refs.errors import UsageError
+
+_CPU_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the results go. json, plot: files to write; compare: the file of an earlier bench; sweep: what is swept."""
+
+    json: str | None = None
+    compare: str | None = None
+    plot: str | None = None
+    sweep: str | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a bench. timed: rows. wrong: verdicts on implementations under test; rivals may be wrong."""
+
+    timed: int
+    wrong: int
+    comparison: Comparison | None
+
+
+def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], None]) -> Outcome:
+    """Run the bench and write its reports. What cannot be read or written is refused before the first timing."""
+    if outputs.plot and not outputs.sweep:
+        raise UsageError("--plot: draws a sweep; add --sweep tokens, sequences or longest")
+    old = read(outputs.compare) if outputs.compare else None
+    plot = Plot(outputs.plot) if outputs.plot else None
+    growth = Growth(outputs.sweep) if outputs.sweep else None
+    file = BenchFile(outputs.json, outputs.command)
+    tally = _Tally()
+    reports: list[Callable[[Event], None]] = [BenchReport(), file, tally, *([growth] if growth else [])]
+    for event in run_bench(request):
+        for report in reports:
+            report(event)
+    if growth:
+        say(growth.text)
+    if plot and growth:
+        plot.draw(growth)
+    comparison = None
+    if old and outputs.compare:
+        comparison = compare(old, record(file.document, "this run"), outputs.compare)
+        say(f"\n{outputs.compare}: {comparison.text}")
+    return Outcome(tally.timed, tally.wrong, comparison)
+
+
+class _Tally:
+    """Counts what decides the exit code."""
+
+    def __init__(self) -> None:
+        self.timed = self.wrong = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Proof):
+            self.timed += event.status == "interpreted"  # its proof was
+            self.wrong += event.status == "failed" and not is_rival(event.implementation)
+        if isinstance(event, LayoutFinished):
+            self.timed += sum(bool(result.passes) for result in event.results)
+            self.wrong += sum(bool(r.verdict) and not is_rival(r.implementation) for r in event.results)
+
+
+def choose_layouts(
+    device: str,
+    *,
+    names: Sequence[str] | None = None,
+    lengths: str | None = None,
+    file: str | None = None,
+    sweep: str | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
+) -> tuple[Layout, ...]:
+    """The layouts that the options ask for: named ones, unless lengths, a file or a sweep is given instead."""
+    given = {"--layout": names, "--lengths": lengths, "--lengths-file": file, "--sweep": sweep}
+    used = [name for name, value in given.items() if value is not None]
+    if len(used) > 1:
+        raise UsageError(f"{used[1]}: cannot be given together with {used[0]}; choose one of {', '.join(given)}")
+    if tokens is not None and (lengths is not None or file is not None):
+        raise UsageError(f"--tokens: the lengths of {used[0]} say how many tokens there are; leave one of the two out")
+    total = tokens or (TOKENS if device == "cuda" else _CPU_TOKENS)
+    if lengths is not None:
+        return (from_text(lengths),)
+    if file is not None:
+        return (from_file(file),)
+    if sweep is not None:
+        return tuple(SWEEPS[known("sweep", sweep, SWEEPS)](total, seed))
+    return tuple(named(names or list(NAMED), total))

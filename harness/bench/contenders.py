@@ -1,0 +1,98 @@
+"""Who takes part in a bench: kernels under test, packproof's own or a user's, and the rivals beside them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packproof.harness.bench.settings import Setting
+from packproof.harness.check import Job, open_job
+from packproof.harness.names import known, short
+from packproof.harness.own import OWN
+from packproof.harness.peers import PEERS, Peer
+from packproof.harness.plan import CheckRequest
+from packproof.properties.op import Op
+from packproof.properties.ops import OPS
+from packproof.refs.errors import UsageError
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An implementation of an op. peer: where it is a peer's; then `absent` says whether it can be imported here."""
+
+    name: str
+    job: Job
+    peer: Peer | None = None
+
+    @property
+    def absent(self) -> bool:
+        return self.peer is not None and not self.peer.installed
+
+    @property
+    def packed(self) -> bool:
+        """Whether it keeps sequences apart; one that does not is an upper bound and cannot be proven."""
+        return self.peer is None or self.peer.packed
+
+    def unfit(self, setting: Setting, dtype: str) -> str:
+        """Why it cannot run this setting, or ""."""
+        said = self.job.declared
+        if dtype not in said.dtypes:
+            return f"takes {', '.join(map(short, said.dtypes))} only"
+        missing = [n for n in setting.arguments if said.parameters is not None and n not in said.parameters]
+        return f"does not take {', '.join(missing)}" if missing else ""
+
+
+def contenders(
+    targets: Sequence[str], op: str | None, against: Sequence[str] | None, device: str
+) -> Iterator[tuple[Op, list[Contender]]]:
+    """Op by op, those under test, then their rivals. UsageError for a target, op or rival that makes no sense."""
+    for name in against or ():
+        known("rival", name, [REFERENCE, *PEERS])
+    tested = list(_users(targets, op, device)) or list(_own(op, device))
+    ops = {c.job.op.name: c.job.op for c in tested}
+    if not ops:
+        assert op is not None
+        ops = {op: OPS[known("op", op, OPS)]}
+    for name, declared in ops.items():
+        mine = [c for c in tested if c.job.op.name == name]
+        group = [*mine, *_rivals(declared, against, device)]
+        if not group:
+            raise UsageError(f"nothing to time for {name}: packproof has no kernel for it; add --against {REFERENCE}")
+        yield declared, group
+
+
+def _users(targets: Sequence[str], op: str | None, device: str) -> Iterator[Contender]:
+    """Files are called by their last name, unless two have the same."""
+    last = {target: target.rpartition("/")[2] for target in targets}
+    for target, name in last.items():
+        alone = list(last.values()).count(name) == 1
+        yield Contender(name if alone else target, open_job(CheckRequest(target=target, op=op, device=device)))
+
+
+def _own(op: str | None, device: str) -> Iterator[Contender]:
+    if op is not None:
+        known("op", op, OPS)
+    for own in OWN.values():
+        if op in (None, own.op):
+            yield Contender("packproof", open_job(CheckRequest(device=device), own))
+
+
+def _rivals(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Contender]:
+    """Those that were asked for; otherwise the reference on a CPU, and on a GPU every peer: there the reference, which
+    goes token by token, would take minutes."""
+    wanted = against if against is not None else [REFERENCE] if device == "cpu" else list(PEERS)
+    for name in dict.fromkeys(wanted):
+        if name == REFERENCE:
+            yield Contender(name, _job(op.reference, op, device))
+        elif PEERS[name].op == op.name:
+            yield Contender(name, _job(PEERS[name].target, op, device), PEERS[name])
+
+
+def _job(target: Any, op: Op, device: str) -> Job:
+    return open_job(CheckRequest(target=target, op=op, device=device))
+
+
+def is_rival(name: str) -> bool:
+    """Whether that implementation is there to be compared with, and not under test."""
+    return name == REFERENCE or name in PEERS

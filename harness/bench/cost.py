@@ -1,0 +1,47 @@
+"""What a call costs at least: the bytes follow from the declaration of the op, the operations stand beside it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from packproof.properties.flops import Flops
+from packproof.properties.sample import Sample, dtype_of
+
+
+@dataclass(frozen=True)
+class Cost:
+    """bytes: that have to move at least. flops: operations, 0 where the op declares none."""
+
+    bytes: int
+    flops: int
+
+
+def costs(sample: Sample, *, gradients: bool) -> dict[str, Cost]:
+    """Forward reads each input and writes each output once; backward reads what it needs of the inputs and the
+    incoming gradients, and writes the gradients, once each. Both passes together cost their sum."""
+    op, inputs = sample.op, sample.inputs
+    flops = op.flops(sample.sizes, sample.lengths, sample.options) if op.flops else Flops(0, 0)
+    forward = Cost(_bytes(inputs.values()) + _output_bytes(sample), flops.forward)
+    if not gradients:
+        return {"forward": forward}
+    read = [x for name, x in inputs.items() if op.saved is None or name in op.saved]
+    written = [inputs[name] for name in sample.wrt]
+    backward = Cost(_bytes(read) + _bytes(sample.cotangents.values()) + _bytes(written), flops.backward)
+    both = Cost(forward.bytes + backward.bytes, forward.flops + backward.flops)
+    return {"forward": forward, "backward": backward, "both": both}
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)
+
+
+def _output_bytes(sample: Sample) -> int:
+    tokens = str(next(iter(sample.inputs.values())).dtype).removeprefix("torch.")
+    total = 0
+    for name in sample.outputs:
+        count = 1
+        for n in sample.shape(name):
+            count *= n
+        total += count * dtype_of(sample.op, name, tokens).itemsize
+    return total

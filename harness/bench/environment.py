@@ -1,0 +1,44 @@
+"""Where a bench runs, as far as it decides the times."""
+
+import platform
+import shutil
+import subprocess
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from packproof.harness.bench.results import Environment
+
+
+def environment(device: str) -> Environment:
+    """Where the bench runs."""
+    on_gpu = device == "cuda"
+    return Environment(
+        device=device,
+        name=torch.cuda.get_device_name() if on_gpu else _processor(),
+        torch=torch.__version__,
+        triton=version("triton") if find_spec("triton") else "",
+        python=platform.python_version(),
+        threads=torch.get_num_threads(),
+        driver=_driver() if on_gpu else "",
+    )
+
+
+def _processor() -> str:
+    """The processor as Linux names it, or the architecture where nobody says more."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]} x{len(names)}" if names else platform.machine()
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver, "" without its tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout.split()
+    return said[0] if said else ""

@@ -1,0 +1,144 @@
+"""A bench as a JSON file: written while it runs, read back as data that nobody has to trust."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import packproof
+from packproof.harness.bench.results import BenchFinished, BenchStarted, Event, LayoutFinished, Proof, Result, Spread
+from packproof.harness.files import replace_text, writable
+from packproof.refs.errors import UsageError
+
+VERSION = 1
+_MOST_BYTES = 64 << 20
+_KEY = ("op", "implementation", "setting", "dtype", "layout", "tokens", "sequences", "longest")
+
+
+class BenchFile:
+    """Collects the events of one bench into a document, and keeps it in a file if it is given one.
+
+    `rows` has a row for each implementation, layout and pass; `verdicts` one for each layout where an implementation is
+    wrong; `proofs` what was proven before. Raises UsageError at once if the file cannot be written.
+    """
+
+    def __init__(self, path: str | None, command: str) -> None:
+        self._file = writable(path, "--json") if path else None
+        self.document: dict[str, Any] = {
+            "version": VERSION,
+            "packproof": packproof.__version__,
+            "command": command,
+            "environment": {},
+            "ceilings": {},
+            "seed": 0,
+            "finished": False,
+            "proofs": [],
+            "rows": [],
+            "verdicts": [],
+        }
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case BenchStarted(environment, ceilings, seed):
+                self.document |= {"environment": asdict(environment), "ceilings": asdict(ceilings), "seed": seed}
+            case Proof():
+                self.document["proofs"].append(asdict(event))
+            case LayoutFinished(results):
+                self.document["rows"] += [row for result in results for row in _rows(result)]
+                self.document["verdicts"] += [_place(r) | {"verdict": r.verdict} for r in results if r.verdict]
+            case BenchFinished():
+                self.document["finished"] = True
+        if self._file:
+            replace_text(self._file, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
+
+
+def _place(result: Result) -> dict[str, Any]:
+    layout = result.layout
+    figures = (layout.name, layout.tokens, len(layout.lengths), layout.longest)
+    return dict(zip(_KEY, (result.op, result.implementation, result.setting, result.dtype, *figures), strict=True))
+
+
+def _rows(result: Result) -> list[dict[str, Any]]:
+    return [
+        _place(result)
+        | {
+            "pass": timed.name,
+            "ms": asdict(timed.device),
+            "host_ms": asdict(timed.host),
+            "bytes": timed.cost.bytes,
+            "flops": timed.cost.flops,
+            "peak_bytes": timed.peak,
+            "kept_bytes": result.kept,
+        }
+        for timed in result.passes
+    ]
+
+
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a comparison needs of a bench.
+
+    device: its name and kind. times: by place and pass. wrong: places where an implementation has a verdict.
+    """
+
+    device: str
+    times: dict[tuple[Place, str], Spread]
+    wrong: frozenset[Place]
+
+
+def read(path: str) -> Record:
+    """The record in a file. UsageError names the file and what is wrong with it."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"--compare: {path} has {file.stat().st_size} bytes, more than a bench ever writes")
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--compare: {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--compare: {path} is damaged, not JSON ({error})") from None
+    return record(data, path)
+
+
+def record(data: Any, path: str) -> Record:
+    """The record in a document; UsageError where it has another form than a bench writes."""
+    if not isinstance(data, dict) or data.get("version") != VERSION or "ceilings" not in data:
+        raise UsageError(f"--compare: {path} was not written by `packproof bench --json` in version {VERSION}")
+    where = data.get("environment")
+    if not isinstance(where, dict) or not all(isinstance(where.get(k), str) for k in ("device", "name")):
+        raise UsageError(f"--compare: {path} is damaged, environment does not name a device")
+    rows, verdicts = data.get("rows"), data.get("verdicts")
+    if not isinstance(rows, list) or not isinstance(verdicts, list):
+        raise UsageError(f"--compare: {path} is damaged, rows and verdicts are no lists")
+    times = {}
+    for j, row in enumerate(rows):
+        place = _read_place(row, f"{path} is damaged, row {j}")
+        if not isinstance(row.get("pass"), str):
+            raise UsageError(f"--compare: {path} is damaged, row {j} names no pass")
+        times[place, row["pass"]] = _read_spread(row.get("ms"), f"{path} is damaged, row {j}")
+    wrong = frozenset(_read_place(row, f"{path} is damaged, verdict {j}") for j, row in enumerate(verdicts))
+    threads = f", {where.get('threads')} threads" if where["device"] == "cpu" else ""
+    return Record(f"{where['name']} ({where['device']}{threads})", times, wrong)
+
+
+def _read_place(row: Any, damaged: str) -> Place:
+    for name in _KEY:
+        kind = int if name in ("tokens", "sequences", "longest") else str
+        value = row.get(name) if isinstance(row, dict) else None
+        if type(value) is not kind:
+            raise UsageError(f"--compare: {damaged}: {name} is {json.dumps(value)[:40]}, expected {kind.__name__}")
+    return tuple(row[name] for name in _KEY)
+
+
+def _read_spread(data: Any, damaged: str) -> Spread:
+    names = ("low", "median", "high", "rounds")
+    values: list[Any] = [data.get(name) if isinstance(data, dict) else None for name in names]
+    good = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values)
+    if not good or not values[0] <= values[1] <= values[2]:
+        raise UsageError(f"--compare: {damaged}: ms is {json.dumps(data)[:80]}, expected quartiles above 0 and rounds")
+    low, median, high, rounds = values
+    return Spread(low, median, high, int(rounds))

@@ -1,0 +1,174 @@
+"""Layouts to time at: four named ones, lengths from the command line or a file, and series of layouts for a sweep."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from packproof.harness.names import known
+from packproof.refs.errors import UsageError
+
+TOKENS = 65_536  # of the named layouts, which keep their kind at other numbers of tokens
+_MOST_BYTES = 64 << 20
+_DOCUMENTS = (57, 2048)  # shortest and longest sequence of L2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The lengths of the sequences of a pack, under a name."""
+
+    name: str
+    lengths: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths, default=0)
+
+
+def equal(n: int, tokens: int) -> tuple[int, ...]:
+    """n lengths that differ by 1 at most, the longer ones first."""
+    each, more = divmod(tokens, n)
+    return (each + 1,) * more + (each,) * (n - more)
+
+
+def rows(tokens: int = TOKENS) -> tuple[int, ...]:
+    """L1: sequences of 1024 tokens, and the rest."""
+    return tuple(min(1024, tokens - start) for start in range(0, tokens, 1024))
+
+
+def documents(tokens: int = TOKENS, seed: int = 0) -> tuple[int, ...]:
+    """L2: log-normal lengths as those of documents, 101 in 65,536 tokens."""
+    rng = np.random.default_rng(seed)
+    n = max(round(101 * tokens / TOKENS), 1)
+    shortest, longest = min(_DOCUMENTS[0], tokens // n), max(_DOCUMENTS[1], -(-tokens // n))
+    lengths: list[int] = []
+    while len(lengths) < n:
+        length = round(float(rng.lognormal(6.2, 0.75)))
+        if shortest <= length <= longest:
+            lengths.append(length)
+    missing = tokens - sum(lengths)
+    while missing:
+        j, step = int(rng.integers(n)), 1 if missing > 0 else -1
+        if shortest <= lengths[j] + step <= longest:
+            lengths[j] += step
+            missing -= step
+    return tuple(lengths)
+
+
+def skewed(tokens: int = TOKENS, n: int | None = None, seed: int = 0) -> tuple[int, ...]:
+    """L3: one sequence has half of the tokens, 2400 short ones in 65,536 tokens share the other half."""
+    rng = np.random.default_rng(seed)
+    longest = tokens - tokens // 2
+    others = max(round(2401 * tokens / TOKENS), 2) - 1 if n is None else n - 1
+    others = min(others, tokens - longest)
+    if not others:
+        return (longest,)
+    short = 1 + rng.multinomial(tokens - longest - others, np.full(others, 1 / others))
+    lengths = [int(length) for length in short]
+    lengths.insert(int(rng.integers(others + 1)), longest)
+    return tuple(lengths)
+
+
+def single(tokens: int = TOKENS) -> tuple[int, ...]:
+    """L4: one sequence."""
+    return (tokens,)
+
+
+NAMED: Mapping[str, Callable[[int], tuple[int, ...]]] = {"L1": rows, "L2": documents, "L3": skewed, "L4": single}
+
+
+def named(names: Sequence[str], tokens: int) -> list[Layout]:
+    """The layouts of those names with that many tokens."""
+    return [Layout(name, NAMED[known("layout", name, NAMED)](tokens)) for name in names]
+
+
+def from_text(text: str) -> Layout:
+    """The lengths of `--lengths 5,0,7`."""
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not word.isdecimal():
+            raise UsageError(f"--lengths: {word!r} in {text!r}; expected counts of tokens with commas, such as 5,0,7")
+    return Layout("lengths", tuple(map(int, words)))
+
+
+def from_file(path: str) -> Layout:
+    """The lengths in a file: one count of tokens a line, or a JSON list. UsageError names file and line."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"--lengths-file: {path} has {file.stat().st_size} bytes, more than lengths ever take")
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--lengths-file: {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--lengths-file: {path} is not text; expected one count of tokens a line") from None
+    lengths = _json_list(path, text) if text.lstrip().startswith("[") else _lines(path, text)
+    if not lengths:
+        raise UsageError(f"--lengths-file: {path} holds no lengths; expected one count of tokens a line")
+    return Layout(file.stem, lengths)
+
+
+def _lines(path: str, text: str) -> tuple[int, ...]:
+    lengths = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        if not line.strip().isdecimal():
+            raise UsageError(
+                f"--lengths-file: {path}, line {number}: {line.strip()[:40]!r}; expected a count of tokens"
+            )
+        lengths.append(int(line))
+    return tuple(lengths)
+
+
+def _json_list(path: str, text: str) -> tuple[int, ...]:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"--lengths-file: {path}, line {error.lineno}: not JSON ({error.msg})") from None
+    for j, length in enumerate(data):
+        if type(length) is not int or length < 0:
+            raise UsageError(f"--lengths-file: {path}, item {j}: {json.dumps(length)[:40]}; expected a count of tokens")
+    return tuple(data)
+
+
+def sweep_tokens(tokens: int, seed: int) -> list[Layout]:
+    """From a 16th of the tokens to 16 times as many, in sequences of 1024: cost should grow as they do."""
+    steps = [tokens // 16, tokens // 4, tokens, 4 * tokens, 16 * tokens]
+    return [Layout(f"{n} tokens", rows(n)) for n in steps if n]
+
+
+def sweep_sequences(tokens: int, seed: int) -> list[Layout]:
+    """Ever more sequences of equal length at the same number of tokens: cost should stay."""
+    counts = sorted({n for n in (1, 16, 128, 512, 2401, 16_384, tokens) if n <= tokens})
+    return [Layout(f"{n} sequence{'s' * (n > 1)}", equal(n, tokens)) for n in counts]
+
+
+def sweep_longest(tokens: int, seed: int) -> list[Layout]:
+    """Ever longer a longest one of 64 sequences, at the same number of tokens: cost should stay."""
+    n = min(64, tokens)
+    longest, layouts = -(-tokens // n), []
+    while longest < tokens - n + 1:
+        layouts.append(_one_long(n, longest, tokens, seed))
+        longest *= 4
+    return [*layouts, _one_long(n, tokens - n + 1, tokens, seed)]
+
+
+def _one_long(n: int, longest: int, tokens: int, seed: int) -> Layout:
+    others = list(equal(n - 1, tokens - longest)) if n > 1 else []
+    others.insert(random.Random(seed).randrange(n), longest)
+    return Layout(f"longest {longest}", tuple(others))
+
+
+SWEEPS: Mapping[str, Callable[[int, int], list[Layout]]] = {
+    "tokens": sweep_tokens,
+    "sequences": sweep_sequences,
+    "longest": sweep_longest,
+}

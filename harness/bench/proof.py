@@ -1,0 +1,127 @@
+"""The proof before the timing: who computes something else gets a verdict and no time."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.harness.bench.contenders import Contender
+from packproof.harness.bench.results import Proof
+from packproof.harness.bench.settings import Setting
+from packproof.harness.check import worker_for
+from packproof.harness.events import Tier
+from packproof.harness.execute import InProcess
+from packproof.harness.judge import broken
+from packproof.harness.plan import CheckRequest
+from packproof.properties.axes import role
+from packproof.properties.call import KernelFault, Refused
+from packproof.properties.case import Case
+from packproof.properties.oracle import expected
+from packproof.properties.sample import Sample
+from packproof.properties.subject import Subject
+from packproof.properties.violation import Violation, within
+
+LENGTHS = (2, 0, 130, 1)  # an empty sequence, short ones, and one that crosses the usual chunks of 64 and 128
+PROPERTIES = ("reference", "packing")
+_SPOT_TOKENS = 130
+
+
+def prove(contender: Contender, chosen: Setting, dtype: str, device: str, seed: int) -> Proof:
+    """The small proof: the timed sizes on a few short sequences, in a process of its own."""
+    job = contender.job
+    found = Proof(
+        job.op.name, contender.name, str(chosen), dtype, "passed", tier="gpu" if device == "cuda" else "eager"
+    )
+    if contender.absent:
+        return replace(found, status="not installed", text="not installed")
+    if unfit := contender.unfit(chosen, dtype):
+        return replace(found, status="declined", text=unfit)
+    if not contender.packed:
+        return replace(found, status="unpacked", text="not packed, hence not proven: an upper bound on speed")
+    case = chosen.case(LENGTHS, dtype, seed)
+    with worker_for(CheckRequest(device=device), job.target) as worker:
+        worker.open()
+        subject = Subject(job.op, worker, job.declared.promises, gradients=job.declared.gradients)
+        return _proven(found, subject, case)
+
+
+def _proven(found: Proof, subject: Subject, case: Case) -> Proof:
+    started = time.monotonic()
+    for done, name in enumerate(PROPERTIES, start=1):
+        try:
+            violation = broken(subject, name, case)
+        except Refused as refused:
+            return replace(found, status="declined", text=f"declines this call: {refused}")
+        tier: Tier = "interpret" if subject.interpreted else found.tier
+        found = replace(found, tier=tier, examples=done, seconds=time.monotonic() - started)
+        if violation is not None:
+            return replace(found, status="failed", text=_verdict(name, violation, f"lengths {list(case.lengths)}"))
+    if found.tier == "interpret":
+        return replace(found, status="interpreted", text="interpreted on a CPU: proven, not timed")
+    return found
+
+
+def spot_check(contender: Contender, function: Callable[..., Any], sample: Sample, device: str) -> str:
+    """The verdict on the timed layout itself, "" if it is right there.
+
+    Incoming gradients are given to the first tokens of two sequences only: what these tokens compute, and every
+    gradient, must then be what the reference computes of them alone. Of an op that is not causal the two shortest
+    sequences are taken whole.
+    """
+    job = contender.job
+    chosen, counts = _chosen(sample)
+    alone = sample.select(chosen).piece([(0, n) for n in counts])
+    subject = Subject(job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients)
+    try:
+        got = subject.run(_only_incoming(sample, chosen, counts))
+    except (KernelFault, Refused) as fault:
+        return f"on the timed layout: {fault}"
+    want = expected(alone, job.declared.promises, gradients=subject.gradients)
+    for name, value in want.values.items():
+        frame = subject.frame(name, alone)
+        rows = _rows(got[name], frame.axes, sample, chosen, counts)
+        for violation in within(name, rows, value, want.budgets[name], frame, other="alone"):
+            numbers = " and ".join(map(str, chosen))
+            return _verdict("spot check", violation, f"sequences {numbers} of the timed layout, from 0")
+    return ""
+
+
+def _chosen(sample: Sample) -> tuple[list[int], list[int]]:
+    """Two sequences, with neighbours before them if there are any, and how many of their tokens are looked at."""
+    filled = [j for j, n in enumerate(sample.lengths) if n]
+    causal = sample.op.causal
+    if sample.options.get(causal) if isinstance(causal, str) else causal:
+        chosen = sorted({filled[len(filled) // 2], filled[-1]})
+        return chosen, [min(sample.lengths[j], _SPOT_TOKENS) for j in chosen]
+    chosen = sorted(sorted(filled, key=lambda j: sample.lengths[j])[:2])
+    return chosen, [sample.lengths[j] for j in chosen]
+
+
+def _only_incoming(sample: Sample, chosen: list[int], counts: list[int]) -> Sample:
+    """The sample with no incoming gradient but at the first tokens of the chosen sequences."""
+    kept = torch.cat([torch.arange(n) + sample.offsets[j] for j, n in zip(chosen, counts, strict=True)])
+
+    def only(x: Tensor) -> Tensor:
+        zero = torch.zeros_like(x)
+        zero[kept] = x[kept]
+        return zero
+
+    token = {name: x for name, x in sample.cotangents.items() if role(sample.axes[name]) == "token"}
+    return replace(sample, cotangents={name: only(x) for name, x in token.items()})
+
+
+def _rows(x: Tensor, axes: tuple[str, ...], sample: Sample, chosen: list[int], counts: list[int]) -> Tensor:
+    """The rows of a result that belong to the tokens looked at or to the chosen sequences; all of a shared gradient."""
+    if role(axes) == "shared":
+        return x
+    if role(axes) == "sequence":
+        return x[chosen]
+    return torch.cat([x[sample.offsets[j] : sample.offsets[j] + n] for j, n in zip(chosen, counts, strict=True)])
+
+
+def _verdict(name: str, violation: Violation, where: str) -> str:
+    tensor = f" ({violation.tensor})" if violation.tensor else ""
+    return "\n".join([f"{name}{tensor}: {where}", *violation.lines()])

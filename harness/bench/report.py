@@ -1,0 +1,107 @@
+"""A bench on the terminal: the machine, what was proven, then a table for each op and layout; at 100 columns."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from packproof.harness.bench.results import (
+    BenchFinished,
+    BenchStarted,
+    Ceilings,
+    Event,
+    LayoutFinished,
+    Pass,
+    PassName,
+    Proof,
+    Result,
+)
+from packproof.harness.bench.wording import NAME_WIDTH, heading, mebibytes, milliseconds, rate
+from packproof.harness.names import short
+
+_STYLES = {"passed": "green", "failed": "bold red"}
+_COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6), ("host ms", 9), ("peak", 6), ("x", 7))
+
+
+class BenchReport:
+    """Reads the events of one bench and writes to a console."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._ceilings = Ceilings(0.0)
+        self._op = ""
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case BenchStarted():
+                self._start(event)
+            case Proof():
+                self._proof(event)
+            case LayoutFinished(results, matmul):
+                if results:
+                    self._table(results, matmul=matmul)
+            case BenchFinished(seconds):
+                self._console.print(f"\n{seconds:.1f} s")
+
+    def _start(self, event: BenchStarted) -> None:
+        where, self._ceilings = event.environment, event.ceilings
+        driver = f", driver {where.driver}" if where.driver else f", {where.threads} threads"
+        self._console.print(f"{where.name} · torch {where.torch}, triton {where.triton or 'none'}{driver}")
+        matmul = "" if event.ceilings.matmul is None else f", bf16 matmul {event.ceilings.matmul / 1e12:.0f} TFLOP/s"
+        self._console.print(f"ceilings: copy {event.ceilings.copy / 1e9:.3g} GB/s{matmul} · seed {event.seed}")
+
+    def _proof(self, proof: Proof) -> None:
+        if proof.op != self._op:
+            self._op = proof.op
+            self._console.print(f"\n{proof.op} · {short(proof.dtype)} · {proof.setting}")
+        first, *more = proof.text.splitlines() or [""]
+        line = Text(f"  {proof.implementation:<{NAME_WIDTH}} ")
+        if proof.examples:
+            speed = f"{proof.examples / proof.seconds:.3g} examples/s" if proof.seconds else ""
+            failed = proof.status == "failed"
+            line.append("FAILED " if failed else "proven ", style=_STYLES["failed" if failed else "passed"])
+            line.append(f"{proof.tier:<10}{speed:<18}{first}")
+        else:
+            line.append(first)
+        line.rstrip()
+        self._console.print(line)
+        for text in more:
+            self._console.print(f"    {text}")
+
+    def _table(self, results: Sequence[Result], *, matmul: bool) -> None:
+        """One line for each implementation and pass. x: its time over that of the first implementation."""
+        self._console.print(f"\n{heading(results[0])}")
+        head = "".join(_cell(name, width) for name, width in _COLUMNS)
+        self._console.print(f"  {'':<{NAME_WIDTH}} {head}".rstrip())
+        first = {timed.name: timed.device.median for timed in next((r.passes for r in results if r.passes), ())}
+        for result in results:
+            if result.verdict:
+                reason = result.verdict.partition("\n")[0]
+                line = Text(f"  {result.implementation:<{NAME_WIDTH}} ").append("FAILED ", style=_STYLES["failed"])
+                self._console.print(line.append(f"{reason}; no time"))
+            for timed in result.passes:
+                self._console.print(f"  {result.implementation:<{NAME_WIDTH}} {self._row(timed, first, matmul=matmul)}")
+        for result in results:
+            if result.kept is not None:
+                self._console.print(f"  {result.implementation}: {mebibytes(result.kept)} MiB kept for backward")
+
+    def _row(self, timed: Pass, first: Mapping[PassName, float], *, matmul: bool) -> str:
+        quartiles = f"{milliseconds(timed.device.low)}..{milliseconds(timed.device.high)}"
+        speed, share = rate(timed, self._ceilings, matmul=matmul)
+        ratio = f"{timed.device.median / first[timed.name]:.2f}" if timed.name in first else ""
+        cells = (
+            timed.name,
+            milliseconds(timed.device.median),
+            quartiles,
+            speed,
+            share,
+            milliseconds(timed.host.median),
+            mebibytes(timed.peak),
+            ratio,
+        )
+        return "".join(_cell(text, width) for text, (_, width) in zip(cells, _COLUMNS, strict=True))
+
+
+def _cell(text: str, width: int) -> str:
+    """Right-aligned, or left-aligned where the width is negative."""
+    return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"

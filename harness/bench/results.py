@@ -1,0 +1,124 @@
+"""What a bench says while it runs: frozen data, read by the table, the JSON file, the comparison and the plot."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from packproof.harness.bench.cost import Cost
+from packproof.harness.bench.layouts import Layout
+from packproof.harness.events import Tier
+
+# unpacked: it cannot be proven, and is timed as a bound; interpreted: right, but its time would say nothing
+ProofStatus = Literal["passed", "failed", "unpacked", "interpreted", "declined", "not installed"]
+PassName = Literal["forward", "backward", "both"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a bench ran. device: "cpu" or "cuda"; name: of the processor or GPU. threads: of torch."""
+
+    device: str
+    name: str
+    torch: str
+    triton: str
+    python: str
+    threads: int
+    driver: str = ""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the machine can do at best, measured in the same run. matmul is None where it was not measured."""
+
+    copy: float
+    matmul: float | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Quartiles of a time over the rounds, in milliseconds."""
+
+    low: float
+    median: float
+    high: float
+    rounds: int
+
+    @property
+    def relative(self) -> float:
+        """The distance of the quartiles as a part of the median."""
+        return (self.high - self.low) / self.median
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of one implementation. peak: bytes that it allocated at most, None where that cannot be seen."""
+
+    name: PassName
+    device: Spread
+    host: Spread
+    cost: Cost
+    peak: int | None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came of the small proof of one implementation, before anything is timed.
+
+    setting: sizes, optional inputs and options in one line. text: the verdict, or why nothing was proven or will be
+    timed. examples, seconds: what it took, in that tier.
+    """
+
+    op: str
+    implementation: str
+    setting: str
+    dtype: str
+    status: ProofStatus
+    text: str = ""
+    tier: Tier = "eager"
+    examples: int = 0
+    seconds: float = 0.0
+
+    @property
+    def may_be_timed(self) -> bool:
+        return self.status in ("passed", "unpacked")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time.
+
+    kept: bytes that wait for the backward pass, inputs and outputs aside; None where that cannot be seen.
+    """
+
+    op: str
+    implementation: str
+    setting: str
+    dtype: str
+    layout: Layout
+    passes: tuple[Pass, ...] = ()
+    kept: int | None = None
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class BenchStarted:
+    """Machine and ceilings are known; the results follow."""
+
+    environment: Environment
+    ceilings: Ceilings
+    seed: int
+
+
+@dataclass(frozen=True)
+class LayoutFinished:
+    """The results of one op at one layout, the implementation under test first. matmul: counted in operations."""
+
+    results: tuple[Result, ...]
+    matmul: bool = False
+
+
+@dataclass(frozen=True)
+class BenchFinished:
+    seconds: float
+
+
+Event = BenchStarted | Proof | LayoutFinished | BenchFinished

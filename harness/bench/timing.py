@@ -1,0 +1,141 @@
+"""Rounds of timed runs: every implementation once a round, each round in another order, then quartiles."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.harness.bench.clocks import Clock, Elapsed
+from packproof.harness.bench.results import PassName, Spread
+from packproof.properties.sample import Sample
+
+Outputs = tuple[Tensor, ...]
+
+_FEWEST_ROUNDS, _MOST_ROUNDS = 5, 60
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What a call is made with, on the device: once for all implementations. cotangents: in order of the outputs."""
+
+    inputs: Mapping[str, Tensor]
+    wrt: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    cotangents: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, sample: Sample, device: str) -> "Tensors":
+        inputs = {name: x.to(device) for name, x in sample.inputs.items()}
+        cotangents = tuple(sample.cotangents[name].to(device) for name in sample.outputs)
+        return cls(inputs, sample.wrt, {"cu_seqlens": sample.cu_seqlens.to(device), **sample.options}, cotangents)
+
+
+class Run:
+    """An implementation with its tensors in place, ready to be called again and again.
+
+    The forward pass is that of training: it records what the backward pass needs.
+    """
+
+    def __init__(self, function: Callable[..., Any], tensors: Tensors, *, gradients: bool) -> None:
+        self.gradients = gradients
+        self._function = function
+        inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # the same memory
+        self._wrt = [inputs[name].requires_grad_() for name in tensors.wrt] if gradients else []
+        self._arguments = {**inputs, **tensors.metadata}
+        self._cotangents = tensors.cotangents
+
+    def forward(self) -> Outputs:
+        returned = self._function(**self._arguments)
+        return returned if isinstance(returned, tuple) else (returned,)
+
+    def backward(self, outputs: Outputs) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(outputs, self._wrt, self._cotangents, allow_unused=True)
+
+    def passes(self, clock: Clock) -> Iterator[tuple[PassName, Elapsed]]:
+        """Time each pass once. Forward and backward together are run again, not added up."""
+        outputs, elapsed = clock.time(self.forward)
+        yield "forward", elapsed
+        if self.gradients:
+            yield "backward", clock.time(lambda: self.backward(outputs))[1]
+            del outputs
+            yield "both", clock.time(lambda: self.backward(self.forward()))[1]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on a GPU beyond the inputs. peak: by pass. kept: from the forward for the backward pass, outputs aside."""
+
+    peak: Mapping[PassName, int]
+    kept: int | None
+
+
+def footprint(run: Run, device: str) -> Footprint:
+    """Run once and see what is allocated; on a CPU nothing can be seen. Warms up, too."""
+    if device != "cuda":
+        for _ in run.passes(_Untimed()):
+            pass
+        return Footprint({}, None)
+    base = _settled()
+    outputs = run.forward()
+    forward = torch.cuda.max_memory_allocated() - base
+    held = _settled() - base
+    kept = held - sum(y.numel() * y.element_size() for y in outputs)
+    if not run.gradients:
+        return Footprint({"forward": forward}, None)
+    gradients = run.backward(outputs)
+    backward = torch.cuda.max_memory_allocated() - base - held
+    del outputs, gradients
+    return Footprint({"forward": forward, "backward": backward, "both": max(forward, held + backward)}, kept)
+
+
+def _settled() -> int:
+    """Bytes that are allocated now; the peak is counted from here on."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+class _Untimed:
+    def time(self, work: Callable[[], Any]) -> tuple[Any, Elapsed]:
+        return work(), Elapsed(0.0, 0.0)
+
+
+Spreads = Mapping[PassName, tuple[Spread, Spread]]
+
+
+def measure(runs: Mapping[str, Run], clock: Clock, seconds: float) -> dict[str, Spreads]:
+    """Device and host time of every pass of every run, in as many rounds as fit into the seconds, and not too few."""
+    names, taken, done = list(runs), {name: _Taken() for name in runs}, 0
+    end = time.monotonic() + seconds
+    while done < _FEWEST_ROUNDS or (done < _MOST_ROUNDS and time.monotonic() < end):
+        first = done % len(names)
+        for name in (*names[first:], *names[:first]):
+            taken[name].add(runs[name].passes(clock))
+        done += 1
+    return {name: of_run.spreads() for name, of_run in taken.items()}
+
+
+class _Taken:
+    """The times of one run so far, by pass."""
+
+    def __init__(self) -> None:
+        self._times: dict[PassName, list[Elapsed]] = {}
+
+    def add(self, passes: Iterator[tuple[PassName, Elapsed]]) -> None:
+        for name, elapsed in passes:
+            self._times.setdefault(name, []).append(elapsed)
+
+    def spreads(self) -> Spreads:
+        return {
+            n: (spread([e.device for e in times]), spread([e.host for e in times])) for n, times in self._times.items()
+        }
+
+
+def spread(times: list[float]) -> Spread:
+    """Quartiles of at least two times."""
+    low, median, high = quantiles(times, n=4, method="inclusive")
+    return Spread(low, median, high, len(times))

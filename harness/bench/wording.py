@@ -1,0 +1,34 @@
+"""What a bench says of its figures: one wording for the table, the comparison and the plot."""
+
+from packproof.harness.bench.results import Ceilings, Pass, Result
+from packproof.harness.names import short
+
+NAME_WIDTH = 22
+
+
+def heading(result: Result) -> str:
+    """Op, layout and setting of a group of results."""
+    layout = result.layout
+    count = f"{len(layout.lengths)} sequence{'s' if len(layout.lengths) != 1 else ''}"
+    figures = f"{count}, {layout.tokens} tokens, longest {layout.longest}"
+    name = "" if layout.name in figures else f"{layout.name}: "
+    return f"{result.op} · {name}{figures} · {short(result.dtype)}"
+
+
+def milliseconds(value: float) -> str:
+    """Four figures, or all before the point."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def rate(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> tuple[str, str]:
+    """What the pass achieves, and its part of the ceiling: operations where products of matrices decide, else bytes."""
+    seconds = timed.device.median / 1e3
+    if matmul and ceilings.matmul is not None:
+        per_second = timed.cost.flops / seconds
+        return f"{per_second / 1e12:.3g} TFLOP/s", f"{per_second / ceilings.matmul:.0%}"
+    per_second = timed.cost.bytes / seconds
+    return f"{per_second / 1e9:.3g} GB/s", f"{per_second / ceilings.copy:.0%}"
+
+
+def mebibytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.0f}"

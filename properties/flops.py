@@ -1,0 +1,66 @@
+"""Floating-point operations that an op's mathematics asks for, forward and backward, from sizes and lengths.
+
+A multiplication, an addition and an exponential count one each; a product of matrices counts two per multiply-add, and
+under a causal mask only the pairs that it lets through. What the backward pass has to compute again counts. Gates,
+skips, biases and softplus are left out: they are of the order of the tokens.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+SSD_CHUNK = 256  # Mamba-2's usual one: the count needs some chunk, and must not depend on the kernel that is measured
+
+
+class Flops(NamedTuple):
+    """Operations of the forward and of the backward pass."""
+
+    forward: int
+    backward: int
+
+
+CountFlops = Callable[[Mapping[str, int], Sequence[int], Mapping[str, Any]], Flops]
+
+
+def causal_conv1d(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
+    """A multiply-add per token, channel and tap; backward the same for the gradient of x and for that of the weight."""
+    forward = 2 * sum(lengths) * sizes["d"] * sizes["w"]
+    return Flops(forward, 2 * forward)
+
+
+def selective_scan(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
+    """Per token, channel and state: Δ A, exp, · h, Δu · B, +, · C, Σ. Backward: the states again (5), the gradient of
+    the state (3), and a multiply-add for that of u, Δ, the decay, A, B and C (12)."""
+    states = sum(lengths) * sizes["d"] * sizes["n"]
+    return Flops(7 * states, 20 * states)
+
+
+def ssd(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
+    """The chunked form (Dao & Gu 2024, section 6). Backward: two products for each one, C B and the states again."""
+    h, p, n, g = (sizes[axis] for axis in ("h", "p", "n", "g"))
+    pairs = sum(_causal_pairs(chunk) for length in lengths for chunk in _chunks(length))
+    scores, within = 2 * pairs * g * n, 2 * pairs * h * p
+    states = read = 2 * sum(lengths) * h * p * n
+    forward = scores + within + states + read
+    return Flops(forward, 2 * forward + scores + states)
+
+
+def rope(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
+    """Four multiplications and two additions per rotated pair, both ways."""
+    rotation = 6 * sum(lengths) * sizes["h"] * sizes["r"]
+    return Flops(rotation, rotation)
+
+
+def attention(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
+    """Two products of matrices forward; backward the scores again, and two for each one. Windows count in full."""
+    pairs = sum(_causal_pairs(n) if options.get("causal") else n * n for n in lengths)
+    scores, values = 2 * pairs * sizes["hq"] * sizes["k"], 2 * pairs * sizes["hq"] * sizes["v"]
+    return Flops(scores + values, 3 * scores + 2 * values)
+
+
+def _causal_pairs(n: int) -> int:
+    return n * (n + 1) // 2
+
+
+def _chunks(length: int) -> list[int]:
+    whole, rest = divmod(length, SSD_CHUNK)
+    return [SSD_CHUNK] * whole + [rest]

@@ -1,0 +1,30 @@
+"""Convolutions for the bench: a right one, and some that are wrong in ways that only a proof before the timing sees."""
+
+from torch.nn import functional
+
+from packproof import refs
+
+
+def right(x, weight, bias=None, *, cu_seqlens, activation=None):
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+
+
+def leaky(x, weight, bias=None, *, cu_seqlens, activation=None):
+    """The last inputs of one sequence reach the next one."""
+    d, w = weight.shape
+    y = functional.conv1d(functional.pad(x.T[None], (w - 1, 0)), weight[:, None], bias, groups=d)[0].T
+    return functional.silu(y) if activation == "silu" else y
+
+
+def wrong_on_many_tokens(x, weight, bias=None, *, cu_seqlens, activation=None):
+    y = right(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+    return y * 1.01 if len(x) > 200 else y
+
+
+def wrong_gradient_on_many_tokens(x, weight, bias=None, *, cu_seqlens, activation=None):
+    y = right(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+    return y + 0.01 * (y - y.detach()) if len(x) > 200 else y
+
+
+def takes_no_bias(x, weight, *, cu_seqlens, activation=None):
+    return right(x, weight, cu_seqlens=cu_seqlens, activation=activation)

@@ -1,0 +1,108 @@
+"""What a bench prints, at 100 columns, and how its rounds are arranged, at times made by hand."""
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from rich.console import Console
+
+from packproof.harness.bench.clocks import Elapsed
+from packproof.harness.bench.growth import Growth
+from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.plot import Plot
+from packproof.harness.bench.report import BenchReport
+from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, Proof
+from packproof.harness.bench.timing import measure, spread
+from packproof.refs.errors import UsageError
+from tests.harness.bench_results import CEILINGS, HERE, result
+
+T = TypeVar("T")
+
+TABLE = """\
+Some GPU · torch 2.11.0, triton 3.6.0, driver 580.1
+ceilings: copy 4e+03 GB/s, bf16 matmul 700 TFLOP/s · seed 0
+
+rope · bf16 · h=32 k=128 r=64
+  packproof              proven gpu       4 examples/s
+  fla_rope               not installed
+
+rope · L2: 3 sequences, 64 tokens, longest 34 · bf16
+                         pass           ms       quartiles          rate    of  host ms  peak      x
+  packproof              forward      0.25  0.2487..0.2512    4e+03 GB/s  100%     0.03     1   1.00
+  flash_attn_rope        forward       0.5  0.4975..0.5025    2e+03 GB/s   50%     0.03     1   2.00
+  leaky                  FAILED packing (y): lengths [1, 1]; no time
+  packproof: 2 MiB kept for backward
+  flash_attn_rope: 2 MiB kept for backward
+"""
+
+
+def printed(*events: object) -> str:
+    text = io.StringIO()
+    report = BenchReport(Console(file=text, width=100, highlight=False, markup=False, emoji=False))
+    for event in events:
+        report(event)  # type: ignore[arg-type]
+    return text.getvalue()
+
+
+def test_the_table_says_time_rate_share_and_ratio() -> None:
+    mine = result()
+    leaky = replace(result("leaky"), passes=(), kept=None, verdict="packing (y): lengths [1, 1]\nsequence 1")
+    proof = Proof("rope", "packproof", mine.setting, mine.dtype, "passed", "", "gpu", 2, 0.5)
+    absent = replace(proof, implementation="fla_rope", status="not installed", text="not installed", examples=0)
+    table = LayoutFinished((mine, result("flash_attn_rope", 0.5), leaky))
+    assert printed(BenchStarted(HERE, CEILINGS, 0), proof, absent, table) == TABLE
+
+
+def test_products_of_matrices_are_rated_in_operations() -> None:
+    text = printed(BenchStarted(HERE, CEILINGS, 0), LayoutFinished((result(ms=1e-1),), matmul=True))
+    assert "100 TFLOP/s   14%" in text
+
+
+def test_growth_is_told_against_the_first_layout() -> None:
+    growth = Growth("sequences")
+    for n, ms in ((16, 0.25), (2401, 0.5)):
+        growth(LayoutFinished((result(ms=ms, layout=Layout(f"{n} sequences", (1,) * n)),)))
+    head, row = growth.text.splitlines()[-2:]
+    assert head.split() == ["pass", "16", "2401"]
+    assert row.split() == ["packproof", "forward", "1.00", "2.00"]
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packproof.harness.bench.plot.find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"pip install packproof\[bench\]"):
+        Plot("sweep.png")
+    with pytest.raises(UsageError, match=r"ends in neither of \.png, \.svg"):
+        Plot("sweep.jpg")
+
+
+class Script:
+    """A run that notes when its turn is, and takes 1, 2, 3 ... milliseconds."""
+
+    def __init__(self, name: str, turns: list[str]) -> None:
+        self.name, self.turns, self.count = name, turns, 0
+
+    def passes(self, _clock: object) -> Iterator[tuple[PassName, Elapsed]]:
+        self.turns.append(self.name)
+        self.count += 1
+        yield "forward", Elapsed(float(self.count), 0.5)
+
+
+def test_every_round_has_another_order() -> None:
+    turns: list[str] = []
+    runs = {name: Script(name, turns) for name in "abc"}
+    found = measure(runs, Untimed(), seconds=0.0)  # type: ignore[arg-type]
+    assert "".join(turns) == "abcbcacababcbca"
+    device, host = found["b"]["forward"]
+    assert (device.low, device.median, device.high, device.rounds) == (2.0, 3.0, 4.0, 5)
+    assert host.median == 0.5
+
+
+class Untimed:
+    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
+        return work(), Elapsed(0.0, 0.0)
+
+
+def test_the_spread_is_that_of_the_quartiles() -> None:
+    assert spread([1.0, 2.0, 3.0, 4.0, 100.0]).relative == pytest.approx(2 / 3)
