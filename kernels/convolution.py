@@ -23,6 +23,7 @@ from torch import Tensor
 from packproof.kernels.launch import (
     POINTERS,
     alignments,
+    differentiable_once,
     on_host,
     require_device,
     rows,
@@ -32,7 +33,6 @@ from packproof.kernels.launch import (
 from packproof.kernels.sequences import bounds, locate, offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_option
-from packproof.refs.errors import ArgumentError
 
 Activation = Literal["silu"] | None
 
@@ -361,15 +361,8 @@ def _backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]
     )
 
 
-def _refuse(ctx: Any, *gradients: Tensor) -> None:
-    raise ArgumentError(
-        f"{_OP}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
-        f"    packproof.refs.{_OP} is differentiable twice."
-    )
-
-
 _causal_conv1d.register_autograd(_backward, setup_context=_save)
-_causal_conv1d_backward.register_autograd(_refuse)
+_causal_conv1d_backward.register_autograd(differentiable_once(_OP))
 
 
 def variants() -> list[Variant]:

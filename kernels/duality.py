@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.launch import differentiable_once, on_host, require_device
 from packproof.kernels.ssd_forward import outputs_kernel
 from packproof.kernels.ssd_launch import Incoming, Problem, aligned, ends_shape
 from packproof.kernels.ssd_tiles import (
@@ -201,12 +201,5 @@ def _backward(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor) -> tuple[Tensor |
     return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
 
 
-def _refuse(ctx: Any, *gradients: Tensor) -> None:
-    raise ArgumentError(
-        f"{_OP}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
-        f"    packproof.refs.{_OP} is differentiable twice."
-    )
-
-
 _ssd.register_autograd(_backward, setup_context=_save)
-_ssd_backward.register_autograd(_refuse)
+_ssd_backward.register_autograd(differentiable_once(_OP))

@@ -10,8 +10,8 @@ import triton.language as tl
 def softplus(x):
     """log(1 + exp(x)) = max(x, 0) + log(1 + e) with e = exp(-|x|) in [0, 1].
 
-    There e times a polynomial is log(1 + e) within 5e-9 of its value (minimax of the relative error), however small, and
-    half the instructions of a logarithm as good.
+    There e times a polynomial (minimax of the relative error) is log(1 + e) within 5e-9 of its value, however small,
+    for half the instructions of a logarithm.
     """
     e = tl.exp(-tl.abs(x))
     p = 0.01985139027 - 0.003244009102 * e

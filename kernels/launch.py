@@ -2,7 +2,7 @@
 
 # mypy: allow-untyped-defs, allow-untyped-decorators
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,17 @@ from packproof.kernels.variant import Variant
 from packproof.refs.errors import ArgumentError
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+
+
+# kinds of GPU that tiles and launch options are chosen for, with the targets of the compile tier that stand for them
+ARCHITECTURES = {"hopper": ("sm_90",), "nvidia": ("sm_80", "sm_100"), "amd": ("gfx942",)}
+
+
+def architecture(device: torch.device) -> str:
+    """Which of the ARCHITECTURES a device belongs to."""
+    if torch.version.hip:
+        return "amd"
+    return "hopper" if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9 else "nvidia"
 
 
 @triton.jit
@@ -51,6 +62,18 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
             "    Move the tensors to a GPU, or set TRITON_INTERPRET=1 before packproof is imported, to interpret it.\n"
             f"    packproof.refs.{op} computes the same on any device."
         )
+
+
+def differentiable_once(op: str) -> Callable[..., None]:
+    """What autograd calls for the gradient of a gradient: it raises ArgumentError."""
+
+    def refuse(ctx: Any, *gradients: Tensor) -> None:
+        raise ArgumentError(
+            f"{op}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
+            f"    packproof.refs.{op} is differentiable twice."
+        )
+
+    return refuse
 
 
 def alignments(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.launch import differentiable_once, on_host, require_device
 from packproof.kernels.scan_forward import scan_kernel
 from packproof.kernels.scan_launch import DTYPES, OP, Problem, kept_shape, variants
 from packproof.refs.arguments import bind, check_divides
@@ -158,12 +158,5 @@ def _backward(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor) -> tuple[Tensor |
     return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None, None
 
 
-def _refuse(ctx: Any, *gradients: Tensor) -> None:
-    raise ArgumentError(
-        f"{OP}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
-        f"    packproof.refs.{OP} is differentiable twice."
-    )
-
-
 _selective_scan.register_autograd(_backward, setup_context=_save)
-_selective_scan_backward.register_autograd(_refuse)
+_selective_scan_backward.register_autograd(differentiable_once(OP))

@@ -252,7 +252,7 @@ def scan_back_kernel(
     u_stride, delta_stride, z_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), z_stride.to(tl.int64)
     B_stride, C_stride, dy_stride = B_stride.to(tl.int64), C_stride.to(tl.int64), dy_stride.to(tl.int64)
     row_stride, part_stride = D.to(tl.int64), (G * N * 2).to(tl.int64)
-    for b in range(0, tl.minimum(tl.cdiv(end_of_group - first, BLOCK_D), BLOCKS)):
+    for b in tl.range(0, tl.minimum(tl.cdiv(end_of_group - first, BLOCK_D), BLOCKS), disable_licm=True):
         d = first + b * BLOCK_D + tl.arange(0, BLOCK_D)
         channels = d < end_of_group
         tile, columns = n0 * width + (column + b * BLOCK_D) * BLOCK_N, column + b * BLOCK_D + tl.arange(0, BLOCK_D)

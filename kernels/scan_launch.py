@@ -10,7 +10,8 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.kernels.launch import POINTERS, alignments, interpreted
+from packproof.kernels import slack
+from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, architecture, interpreted
 from packproof.kernels.scan_backward import (
     scan_back_carry_kernel,
     scan_back_ends_kernel,
@@ -29,15 +30,10 @@ _ALIGNED = 16
 
 
 class _Tiles(NamedTuple):
-    """Constants of the kernels: by pass, and of the passes along sequences and over parts.
-
-    scan_split: where registers do not hold all states at once. KEEP: tokens between the states that forward leaves for
-    backward, whose pieces they begin.
-    """
+    """Constants of the kernels: by pass, and of the passes along sequences and over parts."""
 
     ends: dict[str, int]
     scan: dict[str, int]
-    scan_split: dict[str, int]
     back_ends: dict[str, int]
     back: dict[str, int]
     BLOCK_N: int  # states that registers hold; more are taken in turns
@@ -54,11 +50,10 @@ class _Tiles(NamedTuple):
 
 
 _TILES = _Tiles(
-    ends={"SIZE": 1024, "BLOCK_D": 128, "num_warps": 4},
-    scan={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128, "num_warps": 4, "maxnreg": 96},
-    scan_split={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128, "num_warps": 4, "maxnreg": 128},
-    back_ends={"WINDOW": 64, "SIZE": 64, "BLOCK_D": 128, "num_warps": 4, "maxnreg": 128},
-    back={"WINDOW": 256, "SIZE": 64, "TOKENS": 2, "BLOCKS": 4, "BLOCK_D": 32, "num_warps": 1},
+    ends={"SIZE": 1024, "BLOCK_D": 128},
+    scan={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128},
+    back_ends={"WINDOW": 64, "SIZE": 64, "BLOCK_D": 128},
+    back={"WINDOW": 256, "SIZE": 64, "TOKENS": 2, "BLOCKS": 4, "BLOCK_D": 32},
     BLOCK_N=16,
     TILE=32,
     elements=256,
@@ -66,7 +61,6 @@ _TILES = _Tiles(
 _TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
     ends={"SIZE": 8, "BLOCK_D": 4},
     scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
-    scan_split={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
     back_ends={"WINDOW": 8, "SIZE": 4, "BLOCK_D": 4},
     back={"WINDOW": 16, "SIZE": 4, "TOKENS": 2, "BLOCKS": 2, "BLOCK_D": 4},
     BLOCK_N=8,
@@ -78,6 +72,20 @@ _STATES = (
     *("A", "B", "C", "skip", "bias", "initial", "kept", "boundaries", "final_states", "partial", "ends", "sums"),
     *("backs", "back_sums", "dinitial", "first_sums", "dfinal", "parts", "dA", "dD", "dbias"),
 )
+
+
+def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, int]:
+    """Warps, and registers: the fewer, the more programs hide each other's waits, down to where they would spill."""
+    options = {"num_warps": 1 if name.startswith("back-") else 4}
+    if architecture == "amd":  # Triton has maxnreg for NVIDIA alone
+        return options
+    if name == "scan-whole":
+        options["maxnreg"] = 112 if tokens == torch.float16 else 80 if architecture == "hopper" else 96
+    if name == "scan-split":
+        options["maxnreg"] = 128
+    if name == "back_ends":
+        options["maxnreg"] = 80
+    return options
 
 
 def _tiles() -> _Tiles:
@@ -122,7 +130,8 @@ class Problem:
         (self.T, self.D), self.n, self.S = u.shape, A.shape[1], len(cu_seqlens) - 1
         self.G, self.N, self.width = _padded(u, A, B, C)
         self.mixed = B.ndim != C.ndim
-        self.tiles = _tiles()
+        self.tiles, self.architecture = _tiles(), architecture(u.device)
+        self.form = "split" if self.N > self.tiles.BLOCK_N else "whole"
         self.u, self.delta, self.A = _rows(u), _rows(delta), self.tiled(A[None])
         self.B, self.C = (_groups(x, self.N) for x in (B, C))
         self.skip, self.has_skip = (self.A, 0) if D is None else (D.contiguous(), 1)
@@ -158,12 +167,11 @@ class Problem:
     def new_states(self, count: int) -> Tensor:
         return self.new(count, self.N * self.width)
 
-    def launch(self, kernel: Any, programs: int, *arguments: Any, **constants: int) -> None:
+    def launch(self, kernel: Any, name: str, programs: int, *arguments: Any, **constants: int) -> None:
         if programs:
-            if torch.version.hip or interpreted(kernel):
-                constants.pop("maxnreg", None)  # Triton has it for NVIDIA alone
+            options = launch_options(name, self.architecture, self.u.dtype)
             with torch.cuda.device_of(self.u):
-                kernel[(programs,)](*arguments, **constants)
+                kernel[(programs,)](*arguments, **constants, **options)
 
     def programs(self, rows: int, channels: int) -> int:
         """One for each of some rows and each block of so many channels."""
@@ -180,9 +188,10 @@ class Problem:
         )
         for n0 in self.state_blocks:
             self.launch(
-                scan_ends_kernel, self.programs(rows, tile["BLOCK_D"]), self.u, self.delta, self.A, self.B, self.bias,
-                self.cu_seqlens, ends, sums, *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides,
-                self.has_bias, self.softplus, keep_final, **tile, **self.tiles.states,
+                scan_ends_kernel, "ends", self.programs(rows, tile["BLOCK_D"]),
+                self.u, self.delta, self.A, self.B, self.bias, self.cu_seqlens, ends, sums, *self.sizes, n0,
+                self.u.stride(0), self.delta.stride(0), *self.B_strides, self.has_bias, self.softplus, keep_final,
+                **tile, **self.tiles.states,
             )  # fmt: skip
         if rows or keep_final:
             self.carry(ends, sums, final_states, keep_final, tile["SIZE"])
@@ -190,21 +199,22 @@ class Problem:
 
     def carry(self, ends: Tensor, sums: Tensor, final_states: Tensor, keep_final: int, size: int) -> None:
         self.launch(
-            scan_carry_kernel, self.S * triton.cdiv(self.N * self.width, self.tiles.elements), self.A, self.initial,
-            self.cu_seqlens, ends, sums, final_states, self.T, self.S, self.N, self.width, self.has_initial,
-            keep_final, SIZE=size, BLOCK=self.tiles.elements, **self.tiles.states,
+            scan_carry_kernel, "carry", self.S * triton.cdiv(self.N * self.width, self.tiles.elements),
+            self.A, self.initial, self.cu_seqlens, ends, sums, final_states, self.T, self.S, self.N, self.width,
+            self.has_initial, keep_final, SIZE=size, BLOCK=self.tiles.elements, **self.tiles.states,
         )  # fmt: skip
 
     def scan(self, keep_final: int, kept: Tensor) -> tuple[Tensor, Tensor]:
         """y, and the final states if kept; into `kept`, unless empty, the states in front of the pieces of backward."""
-        tile = self.tiles.scan_split if self.split else self.tiles.scan
+        tile = self.tiles.scan
         ends, final_states = self.states(keep_final)
         y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
         programs = self.programs(triton.cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
         for n0 in self.state_blocks:
             self.launch(
-                scan_kernel, programs, self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias,
-                self.initial, ends, self.cu_seqlens, y, partial, final_states, kept, *self.sizes, n0, self.u.stride(0),
+                scan_kernel, f"scan-{self.form}", programs,
+                self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias, self.initial, ends,
+                self.cu_seqlens, y, partial, final_states, kept, *self.sizes, n0, self.u.stride(0),
                 self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0), self.has_skip, self.has_z,
                 self.has_bias, self.has_initial, self.softplus, keep_final, int(len(kept) > 0), **tile,
                 **self.tiles.states, KEEP=self.tiles.back["SIZE"], SPLIT=self.split,
@@ -228,9 +238,10 @@ class Problem:
         dA, dD, dbias = self.new_states(windows), self.new(windows, self.D), self.new(windows, self.D)
         for n0 in self.state_blocks:
             self.launch(
-                scan_back_kernel, programs, self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias,
-                self.initial, dy, final, self.cu_seqlens, ends, backs, kept, parts, partial, du, ddelta, dz, dA, dD,
-                dbias, *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides,
+                scan_back_kernel, f"back-{self.form}", programs,
+                self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias, self.initial, dy,
+                final, self.cu_seqlens, ends, backs, kept, parts, partial, du, ddelta, dz, dA, dD, dbias,
+                *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides,
                 self.z.stride(0), dy.stride(0), self.has_skip, self.has_z, self.has_bias, self.has_initial, has_final,
                 self.softplus, **tile, **self.tiles.states, SPLIT=self.split,
             )  # fmt: skip
@@ -249,15 +260,15 @@ class Problem:
             programs = self.programs(triton.cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
             for n0 in self.state_blocks:
                 self.launch(
-                    scan_back_ends_kernel, programs, self.delta, self.A, self.C, self.z, self.bias, dy,
+                    scan_back_ends_kernel, "back_ends", programs, self.delta, self.A, self.C, self.z, self.bias, dy,
                     self.cu_seqlens, backs, sums, dinitial, first_sums, *self.sizes, n0, self.delta.stride(0),
                     *self.C_strides, self.z.stride(0), dy.stride(0), self.has_z, self.has_bias, self.softplus,
                     self.has_initial, **tile, **self.tiles.states,
                 )  # fmt: skip
             self.launch(
-                scan_back_carry_kernel, self.S * triton.cdiv(self.N * self.width, self.tiles.elements), self.A, final,
-                self.cu_seqlens, backs, sums, dinitial, first_sums, self.T, self.S, self.N, self.width, has_final,
-                self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
+                scan_back_carry_kernel, "back_carry", self.S * triton.cdiv(self.N * self.width, self.tiles.elements),
+                self.A, final, self.cu_seqlens, backs, sums, dinitial, first_sums, self.T, self.S, self.N, self.width,
+                has_final, self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
             )  # fmt: skip
         return backs, dinitial
 
@@ -265,15 +276,15 @@ class Problem:
         size, dtype = self.T * self.G * self.N, torch.float32 if self.mixed else self.u.dtype
         dB, dC = (self.new(self.T, self.G, self.N, dtype=dtype) for _ in range(2))
         self.launch(
-            scan_back_groups_kernel, triton.cdiv(size, self.tiles.elements), parts, dB, dC, self.cu_seqlens,
-            self.T, self.S, len(parts), self.G * self.N, BLOCK=self.tiles.elements,
+            scan_back_groups_kernel, "back_groups", triton.cdiv(size, self.tiles.elements),
+            parts, dB, dC, self.cu_seqlens, self.T, self.S, len(parts), self.G * self.N, BLOCK=self.tiles.elements,
         )  # fmt: skip
         return dB[..., : self.n], dC[..., : self.n]
 
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels. Rows of B and C are always aligned: the dtype of the tokens decides."""
-    found = []
+    found: list[Variant] = []
     tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["SIZE"]}
     of_states: list[tuple[str, Any, dict[str, int]]] = [
         ("carry", scan_carry_kernel, {"SIZE": tiles.ends["SIZE"], "BLOCK": tiles.elements} | states),
@@ -284,17 +295,19 @@ def variants() -> list[Variant]:
         ("back_ends", scan_back_ends_kernel, tiles.back_ends | states),
         ("back_groups", scan_back_groups_kernel, {"BLOCK": tiles.elements}),
     ]
-    for split in (False, True):
+    for form, split in (("whole", False), ("split", True)):
         of_tokens += [
-            ("scan", scan_kernel, (tiles.scan_split if split else tiles.scan) | keep | states | {"SPLIT": split}),
-            ("back", scan_back_kernel, tiles.back | states | {"SPLIT": split}),
+            (f"scan-{form}", scan_kernel, tiles.scan | keep | states | {"SPLIT": split}),
+            (f"back-{form}", scan_back_kernel, tiles.back | states | {"SPLIT": split}),
         ]
-    for kind, forms in (("*fp32", of_states), *((POINTERS[dtype], of_tokens) for dtype in DTYPES)):
+    for dtype, forms in ((torch.float32, of_states), *((dtype, of_tokens) for dtype in DTYPES)):
         for name, kernel, constants in forms:
-            pointers = dict.fromkeys(_TOKENS, kind) | dict.fromkeys(_STATES, "*fp32") | {"cu_seqlens": "*i32"}
-            label = "-".join([name, kind[1:], *(f"{k}:{constants[k]}" for k in ("SIZE", "SPLIT") if k in constants)])
-            given = constants.copy()
-            num_warps, options = given.pop("num_warps", 4), {"maxnreg": given.pop("maxnreg", None)}
-            form = alignments(label, kernel, pointers, given, num_warps)[0]
-            found.append(replace(form, options=options if options["maxnreg"] else {}))
-    return found
+            pointers = (
+                dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_STATES, "*fp32") | {"cu_seqlens": "*i32"}
+            )
+            for kind, targets in ARCHITECTURES.items():
+                options = launch_options(name, kind, dtype)
+                label = f"{kind}-{name}-{POINTERS[dtype][1:]}"
+                variant = alignments(label, kernel, pointers, constants, options.pop("num_warps"))[0]
+                found.append(replace(variant, options=options, targets=targets))
+    return found + slack.variants(DTYPES)

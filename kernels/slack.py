@@ -2,13 +2,18 @@
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK_T, BLOCK_D = 32, 128
-NUM_WARPS = 4
+from packproof.kernels.launch import POINTERS, alignments
+from packproof.kernels.variant import Variant
+
+_TILE = {"BLOCK_T": 16, "BLOCK_D": 128}
+_NUM_WARPS = 4
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "width"])
@@ -29,7 +34,22 @@ def zero_slack(tensor: Tensor, cu_seqlens: Tensor) -> Tensor:
     T, S = len(tensor), len(cu_seqlens) - 1
     if tensor.numel():
         with torch.cuda.device_of(tensor):
-            zero_slack_kernel[(triton.cdiv(T, BLOCK_T),)](
-                tensor, cu_seqlens, T, S, tensor[0].numel(), BLOCK_T, BLOCK_D, num_warps=NUM_WARPS
+            zero_slack_kernel[(triton.cdiv(T, _TILE["BLOCK_T"]),)](
+                tensor, cu_seqlens, T, S, tensor[0].numel(), **_TILE, num_warps=_NUM_WARPS
             )
     return tensor
+
+
+def variants(dtypes: Sequence[torch.dtype]) -> list[Variant]:
+    """Every compiled form of the kernel for outputs of these dtypes."""
+    return [
+        variant
+        for dtype in dtypes
+        for variant in alignments(
+            f"slack-{POINTERS[dtype][1:]}",
+            zero_slack_kernel,
+            {"tensor": POINTERS[dtype], "cu_seqlens": "*i32"},
+            _TILE,
+            _NUM_WARPS,
+        )
+    ]

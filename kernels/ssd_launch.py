@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
+from packproof.kernels.launch import architecture
 from packproof.kernels.sequences import offsets
 from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
@@ -19,7 +20,6 @@ from packproof.kernels.ssd_tiles import (
     GATE,
     MULTIPLE,
     Rows,
-    architecture,
     launch_options,
     row_classes,
     tiles,

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from packproof.kernels.launch import POINTERS, alignments, interpreted
+from packproof.kernels import slack, worklists
+from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel
 from packproof.kernels.variant import Variant
@@ -17,8 +18,6 @@ CHUNK, SEGMENT = 64, 2048
 CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
 BLOCK_H, BLOCK_STATE = 16, 1024
 GATE = {"BLOCK_T": 32, "BLOCK_P": 64}
-
-ARCHITECTURES = {"hopper": ("sm_90",), "nvidia": ("sm_80", "sm_100"), "amd": ("gfx942",)}
 
 # Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
 _HOPPER = {
@@ -38,13 +37,6 @@ _OTHERS = {
     name: {"num_warps": 2}
     for name in ("outputs_short", "values_short", "values_gated_short", "steps_back_short", "scores_short")
 }
-
-
-def architecture(device: torch.device) -> str:
-    """The kind of GPU that tiles and launch options are chosen for."""
-    if torch.version.hip:
-        return "amd"
-    return "hopper" if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9 else "nvidia"
 
 
 def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, Any]:
@@ -137,7 +129,7 @@ def variants() -> list[Variant]:
     for tokens in (torch.bfloat16, torch.float32):
         for kind, targets in ARCHITECTURES.items():
             found += [replace(v, targets=targets) for v in _variants_of(tokens, kind)]
-    return found
+    return [*found, *worklists.variants(), *slack.variants((torch.bfloat16, torch.float32))]
 
 
 def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:

@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import interpreted
+from packproof.kernels.launch import alignments, interpreted
 from packproof.kernels.sequences import bounds
+from packproof.kernels.variant import Variant
 
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
 _MAX_PROGRAMS_INTERPRETED = 3  # enough to take turns
@@ -111,3 +112,13 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
         if slots:
             _items_kernel[(triton.cdiv(slots, _BLOCK), _LISTS)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
     return Worklists(*lists)
+
+
+def variants() -> list[Variant]:
+    """Every compiled form of the kernels."""
+    pointers = {"cu_seqlens": "*i32", "offsets": "*i32", "lists": "*i32"}
+    return [
+        variant
+        for kernel in (_offsets_kernel, _items_kernel)
+        for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, {"BLOCK": _BLOCK}, _NUM_WARPS)
+    ]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.kernels import scan
+from packproof.kernels.elementwise import softplus
 from packproof.kernels.scan_forward import power
 from packproof.refs.errors import ArgumentError, LayoutError
 
@@ -141,6 +142,28 @@ def forgets_without_a_drift() -> None:
     assert near.abs().max() < 1.1
     assert near.mean().abs() < 0.1
     assert error.abs().max() < 2
+
+
+@triton.jit
+def _softplus_kernel(x, y, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(y + at, softplus(tl.load(x + at)))
+
+
+@case
+def softplus_is_right_to_its_last_digits() -> None:
+    x = torch.cat([torch.linspace(-104, 104, 4096), torch.logspace(-8, 1.3, 2048), -torch.logspace(-8, 1.3, 2048)])
+    x[:4] = torch.tensor([0.0, -0.0, float("inf"), float("-inf")])
+    y, wanted = torch.empty_like(x), torch.nn.functional.softplus(x.double(), threshold=1e9)
+    _softplus_kernel[(1,)](x, y, len(x))
+    wanted[:4] = torch.tensor([2.0, 2.0, float("inf"), 1.0]).log()
+    finite = wanted.isfinite() & (wanted > 2**-126)
+    error = (y.double() - wanted)[finite] / wanted[finite] * 2**24
+    assert error.abs().max() < 4
+    assert torch.equal(y[~finite & (wanted > 1)].double(), wanted[~finite & (wanted > 1)])
+    nothing = torch.full((16,), float("nan"))
+    _softplus_kernel[(1,)](nothing, nothing, 16)
+    assert nothing.isnan().all()
 
 
 @case
