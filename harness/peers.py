@@ -26,7 +26,7 @@ _prepared: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class Peer:
-    """An adapter in this module. needs: the package that it imports. packed: whether it keeps sequences apart; one that
+    """An adapter in this module. needs: the module that it imports. packed: whether it keeps sequences apart; one that
     does not is only timed, as an upper bound."""
 
     name: str
@@ -52,7 +52,7 @@ PEERS: Mapping[str, Peer] = {
         Peer("fla_rope", "rope", "fla"),
         Peer("mamba_selective_scan_unpacked", "selective_scan", "mamba_ssm", packed=False),
         Peer("mamba_ssd", "ssd", "mamba_ssm"),
-        Peer("torch_varlen_attn", "attention", "torch"),
+        Peer("torch_varlen_attn", "attention", "torch.nn.attention.varlen"),
     )
 }
 

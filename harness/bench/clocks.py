@@ -49,7 +49,7 @@ class DeviceClock:
     """
 
     def __init__(self) -> None:
-        cache = torch.cuda.get_device_properties().L2_cache_size
+        cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         self._flush = torch.empty(max(4 * cache, _LEAST_FLUSH), dtype=torch.uint8, device="cuda")
         self._lead = 1.0
 

@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
-from packproof.harness import cli
+from packproof.harness import cli, peers
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.clocks import Elapsed
+from packproof.harness.bench.contenders import Contender
 from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.proof import prove
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, Proof, Result
+from packproof.harness.bench.settings import setting
+from packproof.harness.check import CheckRequest, open_job
+from packproof.harness.peers import Peer
 from packproof.refs.errors import UsageError
 
 T = TypeVar("T")
@@ -87,6 +93,24 @@ def test_a_peer_that_is_not_installed_is_one_line() -> None:
     proofs, results = bench("right", against=("dao_causal_conv1d",))
     assert [(p.implementation, p.status) for p in proofs[1:]] == [("dao_causal_conv1d", "not installed")]
     assert len(results) == 1
+
+
+def test_what_does_not_pack_is_a_bound_and_not_judged() -> None:
+    target = f"{SAMPLES}:leaky"
+    job = open_job(CheckRequest(target=target, op="causal_conv1d"))
+    bound = Contender("bound", job, Peer("bound", "causal_conv1d", "torch", packed=False))
+    proof = prove(bound, setting(job.op, "cpu", SIZES, None), "float32", "cpu", 0)
+    assert (proof.status, proof.may_be_timed, proof.examples) == ("unpacked", True, 0)
+
+
+def test_metadata_of_peers_is_made_once_and_again_after_an_edit_in_place() -> None:
+    cu_seqlens, other = torch.tensor([0, 3, 5]), torch.tensor([0, 3, 5])
+    assert peers._longest(cu_seqlens) == 3
+    assert peers._seq_idx(cu_seqlens, 5) is peers._seq_idx(cu_seqlens, 5)
+    assert peers._seq_idx(cu_seqlens, 5) is not peers._seq_idx(other, 5)
+    cu_seqlens[1] = 1
+    assert peers._longest(cu_seqlens) == 4
+    assert peers._seq_idx(cu_seqlens, 5).tolist() == [[0, 1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize(
