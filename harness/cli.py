@@ -168,7 +168,9 @@ def bench(
     )
     if outcome.wrong or (outcome.comparison and outcome.comparison.slower):
         return FAILED
-    return HELD if outcome.timed else WRONG_CALL
+    if not outcome.timed:
+        return _say("nothing could be timed or proven: see the reasons above", WRONG_CALL)
+    return HELD
 
 
 @app.command(name="list")

@@ -1,4 +1,4 @@
-"""Convolutions for the bench: a right one, and some that are wrong in ways that only a proof before the timing sees."""
+"""Kernels for the bench: right ones, and some that are wrong in ways that only a proof before the timing sees."""
 
 from torch.nn import functional
 
@@ -28,3 +28,11 @@ def wrong_gradient_on_many_tokens(x, weight, bias=None, *, cu_seqlens, activatio
 
 def takes_no_bias(x, weight, *, cu_seqlens, activation=None):
     return right(x, weight, cu_seqlens=cu_seqlens, activation=activation)
+
+
+def whole_sequences(q, k, v, *, cu_seqlens):
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens)
+
+
+def whole_pack(q, k, v, *, cu_seqlens):
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens[[0, -1]])

@@ -13,12 +13,13 @@ from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.clocks import Elapsed
 from packproof.harness.bench.contenders import Contender
 from packproof.harness.bench.layouts import Layout
-from packproof.harness.bench.proof import prove
+from packproof.harness.bench.proof import prove, spot_check
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, Proof, Result
-from packproof.harness.bench.settings import setting
+from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.check import CheckRequest, open_job
 from packproof.harness.peers import Peer
 from packproof.refs.errors import UsageError
+from tests.harness import bench_samples
 
 T = TypeVar("T")
 SAMPLES = str(Path(__file__).with_name("bench_samples.py"))
@@ -152,6 +153,26 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     assert "forward · lengths, 56 tokens · float32 · d=3 w=2, bias, activation=silu: 2 ms, was 1.667: 1.20 x" in (
         capsys.readouterr().out
     )
+
+
+def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["bench", f"{SAMPLES}:takes_no_bias", "--op", "causal_conv1d", "--device", "cpu", "--against", ""]
+    assert cli.run(line) == cli.WRONG_CALL
+    said = capsys.readouterr()
+    assert "does not take bias" in said.out
+    assert said.err == "packproof: nothing could be timed or proven: see the reasons above\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("whole_sequences", ""), ("whole_pack", "spot check (y): sequences 2 and 4")]
+)
+def test_an_op_that_is_not_causal_is_checked_on_whole_sequences(name: str, verdict: str) -> None:
+    job = open_job(CheckRequest(target=f"{SAMPLES}:{name}", op="attention"))
+    sizes = {"hq": 1, "hk": 1, "k": 4, "v": 4}
+    sample = Setting(sizes).sample(job.op, Layout("mixed", (30, 0, 8, 40, 9)), "float32", 0)
+    found = spot_check(Contender(name, job), getattr(bench_samples, name), sample, "cpu")
+    assert found.startswith(verdict)
+    assert bool(found) == bool(verdict)
 
 
 def test_a_wrong_target_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,18 +3,20 @@
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
+import torch
 from rich.console import Console
 
-from packproof.harness.bench.clocks import Elapsed
+from packproof.harness.bench.clocks import DeviceClock, Elapsed
 from packproof.harness.bench.growth import Growth
 from packproof.harness.bench.layouts import Layout
 from packproof.harness.bench.plot import Plot
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, Proof
-from packproof.harness.bench.timing import measure, spread
+from packproof.harness.bench.timing import footprint, measure, spread
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import CEILINGS, HERE, result
 
@@ -106,3 +108,67 @@ class Untimed:
 
 def test_the_spread_is_that_of_the_quartiles() -> None:
     assert spread([1.0, 2.0, 3.0, 4.0, 100.0]).relative == pytest.approx(2 / 3)
+
+
+class Gpu:
+    """Stands for torch.cuda: notes what is done in which order, and answers with figures made by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> None:
+        self.did: list[str] = []
+        for name in ("synchronize", "reset_peak_memory_stats", "_sleep", *answers):
+            monkeypatch.setattr(torch.cuda, name, self._noting(name, answers.get(name)), raising=False)
+
+    def _noting(self, name: str, answers: list[int] | None) -> Callable[..., int | None]:
+        def call(*_arguments: object) -> int | None:
+            self.did.append(name)
+            return answers.pop(0) if answers else None
+
+        return call
+
+
+class Trained:
+    """A run whose forward pass returns one float32 of output, 4 bytes."""
+
+    gradients = True
+
+    def forward(self) -> tuple[torch.Tensor, ...]:
+        return (torch.zeros(1),)
+
+    def backward(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return outputs
+
+
+def test_memory_is_what_a_pass_allocates_beyond_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    Gpu(monkeypatch, memory_allocated=[100, 150], max_memory_allocated=[180, 400])
+    seen = footprint(Trained(), "cuda")  # type: ignore[arg-type]
+    assert seen.kept == 150 - 100 - 4
+    assert seen.peak == {"forward": 80, "backward": 250, "both": 300}
+
+
+def test_the_gpu_is_cold_and_busy_when_the_events_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            gpu.did.append("record")
+
+        def synchronize(self) -> None:
+            gpu.did.append("wait")
+
+        def elapsed_time(self, _end: "Event") -> float:
+            return 0.25
+
+    class Buffer:
+        def zero_(self) -> None:
+            gpu.did.append("flush")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(L2_cache_size=50 << 20))
+    monkeypatch.setattr(torch, "empty", lambda *_size, **_where: Buffer())
+    value, elapsed = DeviceClock().time(lambda: gpu.did.append("work"))
+    assert gpu.did == ["synchronize", "flush", "_sleep", "record", "work", "record", "wait"]
+    assert (value, elapsed.device) == (None, 0.25)
