@@ -1,11 +1,17 @@
-"""What the suite prints at its end: the kill matrix of the planted bugs, bug by property."""
+"""What the whole suite shares: one torch thread, and at its end the kill matrix of the planted bugs by property."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from packproof.properties.catalogue import PROPERTIES
+
+
+def pytest_configure() -> None:
+    """Tensors are small here and pytest-xdist has a worker for each core: more threads only wait for each other."""
+    torch.set_num_threads(1)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
