@@ -1,20 +1,21 @@
 """The bench: from a request to a stream of results. Nothing is timed that was not proven at the timed sizes first."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
 from packproof.harness.bench.contenders import Contender, contenders
-from packproof.harness.bench.cost import Cost, costs
+from packproof.harness.bench.cost import costs
 from packproof.harness.bench.environment import environment
 from packproof.harness.bench.layouts import Layout
 from packproof.harness.bench.proof import prove, spot_check
 from packproof.harness.bench.results import BenchFinished, BenchStarted, Event, LayoutFinished, Pass, Proof, Result
 from packproof.harness.bench.settings import Setting, setting
-from packproof.harness.bench.timing import Footprint, Run, Spreads, Tensors, footprint, measure
+from packproof.harness.bench.timing import Footprint, Run, Tensors, footprint, measure
 from packproof.harness.location import Location
 from packproof.harness.names import known
 from packproof.harness.plan import DEVICES
@@ -22,6 +23,8 @@ from packproof.properties.sample import Sample
 from packproof.refs.errors import UsageError
 
 _SECONDS = {"cpu": 0.5, "cuda": 2.0}  # of rounds, for one op at one layout
+
+_MOST_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
     for layout in request.layouts:
         if not layout.tokens:
             raise UsageError(f"layout {layout.name}: it has no tokens, so there is nothing to time")
+        if layout.tokens > _MOST_TOKENS:
+            raise UsageError(f"layout {layout.name}: {layout.tokens} tokens; int32 cu_seqlens end at {_MOST_TOKENS}")
     plan = [
         (op, setting(op, request.device, request.sizes, request.inputs), group)
         for op, group in contenders(request.targets, request.op, request.against, request.device)
@@ -74,49 +79,53 @@ def _at_layout(
 ) -> Iterator[Result]:
     """The results at one layout: those that may be timed, once they are right there too, and the verdicts."""
     racers = [contender for contender, proof in group if proof.may_be_timed]
-    ready: dict[str, _Ready] = {}
-    verdicts = {c.name: proof.text for c, proof in group if proof.status == "failed"}
+    race = _Race({}, {})
     if racers:
         sample = chosen.sample(racers[0].job.op, layout, request.dtype, request.seed)
-        tensors = Tensors.of(sample, request.device)
-    for contender in racers:
-        found = _prepare(contender, sample, tensors, request.device)
-        if isinstance(found, str):
-            verdicts[contender.name] = found
-        else:
-            ready[contender.name] = found
-    times = measure({name: r.run for name, r in ready.items()}, clock, _SECONDS[request.device]) if ready else {}
+        race = _race(racers, sample, request.device, clock)
     for contender, proof in group:
-        name = contender.name
-        result = Result(proof.op, name, proof.setting, proof.dtype, layout)
-        if name in verdicts:
-            yield replace(result, verdict=verdicts[name])
-        elif name in ready:
-            passes = _passes(times[name], costs(sample, gradients=ready[name].run.gradients), ready[name].seen)
-            yield replace(result, passes=passes, kept=ready[name].seen.kept)
+        result = Result(proof.op, contender.name, proof.setting, proof.dtype, layout)
+        verdict = proof.text if proof.status == "failed" else race.verdicts.get(contender.name, "")
+        if verdict:
+            yield replace(result, verdict=verdict)
+        elif contender.name in race.times:
+            passes, kept = race.times[contender.name]
+            yield replace(result, passes=passes, kept=kept)
 
 
 @dataclass(frozen=True)
-class _Ready:
-    """An implementation that is right at a layout, warm, and was seen to take so much memory."""
+class _Race:
+    """times: the passes of those that are right, and what they keep for backward. verdicts: on the others."""
 
-    run: Run
-    seen: Footprint
+    times: Mapping[str, tuple[tuple[Pass, ...], int | None]]
+    verdicts: Mapping[str, str]
 
 
-def _prepare(contender: Contender, sample: Sample, tensors: Tensors, device: str) -> _Ready | str:
-    """Ready to be timed, or the verdict."""
+def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock) -> _Race:
+    """Check every racer at the very layout, then time those that are right, turn by turn."""
+    functions = {c.name: _function(c) for c in racers}
+    verdicts = {c.name: spot_check(c, functions[c.name], sample, device) for c in racers if c.packed}
+    runs: dict[str, Run] = {}
+    seen: dict[str, Footprint] = {}
+    tensors = Tensors.of(sample, device)  # not before: the checks need the memory
+    for racer in racers:
+        if verdicts.get(racer.name):
+            continue
+        run = Run(functions[racer.name], tensors, gradients=racer.job.declared.gradients)
+        try:
+            seen[racer.name] = footprint(run, device)
+            runs[racer.name] = run
+        except torch.OutOfMemoryError as error:
+            verdicts[racer.name] = str(error).partition("\n")[0]
+    times = {}
+    for name, spreads in measure(runs, clock, _SECONDS[device]).items():
+        cost, peak = costs(sample, gradients=runs[name].gradients), seen[name].peak
+        passes = tuple(Pass(p, on_device, on_host, cost[p], peak.get(p)) for p, (on_device, on_host) in spreads.items())
+        times[name] = passes, seen[name].kept
+    return _Race(times, verdicts)
+
+
+def _function(contender: Contender) -> Callable[..., Any]:
+    """The implementation in this process, where it is timed."""
     target = contender.job.target
-    function = Location.parse(target).load() if isinstance(target, str) else target
-    wrong = spot_check(contender, function, sample, device) if contender.packed else ""
-    if wrong:
-        return wrong
-    run = Run(function, tensors, gradients=contender.job.declared.gradients)
-    try:
-        return _Ready(run, footprint(run, device))
-    except torch.OutOfMemoryError as error:
-        return str(error).partition("\n")[0]
-
-
-def _passes(spreads: Spreads, cost: Mapping[str, Cost], seen: Footprint) -> tuple[Pass, ...]:
-    return tuple(Pass(name, device, host, cost[name], seen.peak.get(name)) for name, (device, host) in spreads.items())
+    return Location.parse(target).load() if isinstance(target, str) else target

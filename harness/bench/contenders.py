@@ -54,6 +54,9 @@ def contenders(
     if not ops:
         assert op is not None
         ops = {op: OPS[known("op", op, OPS)]}
+    for name in against or ():
+        if name in PEERS and PEERS[name].op not in ops:
+            raise UsageError(f"--against: {name} computes {PEERS[name].op}, but this bench times {', '.join(ops)}")
     for name, declared in ops.items():
         mine = [c for c in tested if c.job.op.name == name]
         group = [*mine, *_rivals(declared, against, device)]

@@ -109,6 +109,8 @@ Spreads = Mapping[PassName, tuple[Spread, Spread]]
 
 def measure(runs: Mapping[str, Run], clock: Clock, seconds: float) -> dict[str, Spreads]:
     """Device and host time of every pass of every run, in as many rounds as fit into the seconds, and not too few."""
+    if not runs:
+        return {}
     names, taken, done = list(runs), {name: _Taken() for name in runs}, 0
     end = time.monotonic() + seconds
     while done < _FEWEST_ROUNDS or (done < _MOST_ROUNDS and time.monotonic() < end):

@@ -120,6 +120,8 @@ def test_metadata_of_peers_is_made_once_and_again_after_an_edit_in_place() -> No
         ({"sizes": {"n": 3}}, "--sizes: causal_conv1d has no axis 'n'; it has d, w"),
         ({"inputs": ("z",)}, "--inputs: causal_conv1d has no optional input 'z'; it has bias, initial_states"),
         ({"against": ("ference",)}, "no rival is called 'ference'; did you mean reference?"),
+        ({"against": ("mamba_ssd",)}, "--against: mamba_ssd computes ssd, but this bench times causal_conv1d"),
+        ({"layout": Layout("lengths", (2**31,))}, "layout lengths: 2147483648 tokens; int32 cu_seqlens end at"),
         ({"layout": Layout("lengths", (0, 0))}, "layout lengths: it has no tokens"),
         ({"device": "cdua"}, "no device is called 'cdua'; did you mean cuda?"),
     ],
