@@ -13,11 +13,12 @@ from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.clocks import Elapsed
 from packproof.harness.bench.contenders import Contender
 from packproof.harness.bench.layouts import Layout
-from packproof.harness.bench.proof import prove, spot_check
+from packproof.harness.bench.proof import _chosen, prove, spot_check
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, Proof, Result
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.check import CheckRequest, open_job
 from packproof.harness.peers import Peer
+from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 from tests.harness import bench_samples
 
@@ -175,6 +176,12 @@ def test_an_op_that_is_not_causal_is_checked_on_whole_sequences(name: str, verdi
     found = spot_check(Contender(name, job), getattr(bench_samples, name), sample, "cpu")
     assert found.startswith(verdict)
     assert bool(found) == bool(verdict)
+
+
+def test_the_spot_check_looks_behind_neighbours_unless_the_budget_depends_on_them() -> None:
+    sample = setting(OPS["causal_conv1d"], "cpu", SIZES, None).sample(OPS["causal_conv1d"], LAYOUT, "float32", 0)
+    assert _chosen(sample, first=False) == ([3, 4], [1, 60])
+    assert _chosen(sample, first=True) == ([0], [40])
 
 
 def test_a_wrong_target_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
