@@ -27,7 +27,7 @@ _prepared: dict[str, Any] = {}
 @dataclass(frozen=True)
 class Peer:
     """An adapter in this module. needs: the module that it imports. packed: whether it keeps sequences apart; one that
-    does not is only timed, as an upper bound."""
+    does not is only timed."""
 
     name: str
     op: str
@@ -149,7 +149,7 @@ def mamba_selective_scan_unpacked(
     cu_seqlens: Tensor,
     delta_softplus: bool = False,
 ) -> Tensor:
-    """mamba-ssm's CUDA scan over the whole pack as one sequence: not packed, and hence only a bound on its time.
+    """mamba-ssm's CUDA scan over the whole pack as one sequence: not packed, and hence only timed.
 
     It is channel-major; its time holds the transposes to and from.
     """

@@ -31,7 +31,7 @@ class Contender:
 
     @property
     def packed(self) -> bool:
-        """Whether it keeps sequences apart; one that does not is an upper bound and cannot be proven."""
+        """Whether it keeps sequences apart; one that does not cannot be proven and is only timed."""
         return self.peer is None or self.peer.packed
 
     def unfit(self, setting: Setting, dtype: str) -> str:

@@ -40,7 +40,7 @@ def prove(contender: Contender, chosen: Setting, dtype: str, device: str, seed: 
     if unfit := contender.unfit(chosen, dtype):
         return replace(found, status="declined", text=unfit)
     if not contender.packed:
-        return replace(found, status="unpacked", text="not packed, hence not proven: an upper bound on speed")
+        return replace(found, status="unpacked", text="not packed, hence not proven: only timed")
     case = chosen.case(LENGTHS, dtype, seed)
     with worker_for(CheckRequest(device=device), job.target) as worker:
         worker.open()
