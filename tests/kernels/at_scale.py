@@ -1,0 +1,98 @@
+"""What the state-space kernels must do at sizes that only a GPU reaches, as functions of the device and the size."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.harness.execute import InProcess
+from packproof.harness.own import OWN
+from packproof.properties.axes import parse, role
+from packproof.properties.case import Case
+from packproof.properties.op import Op
+from packproof.properties.oracle import Expected, expected, gradient, vjp
+from packproof.properties.sample import Sample, draw
+from packproof.properties.violation import Frame, within
+
+Kernel = Callable[..., Any]
+Sizes = Mapping[str, int]
+
+BLOCK = 509  # rows that are drawn, then repeated
+
+
+def sample_of(op: Op, lengths: tuple[int, ...], sizes: Sizes, dtype: str) -> Sample:
+    """All optional inputs, every option that can be True."""
+    options = tuple((name, True) for name, values in op.options.items() if True in values)
+    optional = tuple(name for name, spec in op.inputs.items() if parse(spec).optional)
+    return draw(op, Case(lengths, dtype, tuple(sizes.items()), present=optional, options=options))
+
+
+def relative_errors(op: Op, kernel: Kernel, sample: Sample, device: str) -> tuple[float, float]:
+    """The largest relative L2 error of an output, and of a gradient, against float64."""
+    result = InProcess(kernel, device).run(sample.call())
+    got = {**result.outputs, **{gradient(name): g for name, g in result.gradients.items()}}
+    want = vjp(op.reference, sample, gradients=True)
+    assert got.keys() == want.keys()
+    errors = {name: float((got[name].double() - x).norm() / x.norm()) for name, x in want.items()}
+    outputs = [error for name, error in errors.items() if name in sample.outputs]
+    return max(outputs), max(error for name, error in errors.items() if name not in sample.outputs)
+
+
+def outside_the_budget(
+    op: Op, kernel: Kernel, sample: Sample, device: str, chosen: list[int] | None = None
+) -> list[str]:
+    """What lies outside the budget of the reference: of the chosen sequences, or of all and the shared gradients."""
+    alone = sample if chosen is None else sample.select(chosen)
+    result = InProcess(kernel, device).run(sample.call())
+    got = {**result.outputs, **{gradient(name): g for name, g in result.gradients.items()}}
+    wanted = expected(alone, OWN[op.name].declaration(device).promises, gradients=True)
+    if chosen is None:
+        return violations(alone, got, wanted)
+    rows = {name: torch.cat([x[sample.rows(j, _axes(sample, name))] for j in chosen]) for name, x in got.items()}
+    return violations(alone, {n: x for n, x in rows.items() if role(_axes(sample, n)) != "shared"}, wanted)
+
+
+def tail_outside_the_budget(op: Op, kernel: Kernel, tokens: int, tail: int, sizes: Sizes, device: str) -> list[str]:
+    """As above, of the last `tail` tokens, a sequence behind one of all the others; in bf16, made on the device."""
+    block = sample_of(op, (BLOCK,), sizes, "bfloat16")
+    picked = torch.arange(tokens) % BLOCK
+    counts = {"token": picked, "sequence": torch.zeros(2, dtype=torch.long)}
+
+    def stretched(x: Tensor, name: str, rows: slice = slice(None)) -> Tensor:
+        kind = role(block.axes[name])
+        return x if kind == "shared" else x[counts[kind][rows]]
+
+    inputs = {n: stretched(x.to(device), n).requires_grad_(n not in op.constants) for n, x in block.inputs.items()}
+    cotangents = [stretched(block.cotangents[n].to(device), n) for n in block.outputs]
+    offsets = torch.tensor([0, tokens - tail, tokens], dtype=torch.int32, device=device)
+    outputs = kernel(**inputs, cu_seqlens=offsets, **block.options)
+    gradients = torch.autograd.grad(outputs, [inputs[n] for n in block.wrt], cotangents)
+
+    ends = {"token": slice(-tail, None), "sequence": slice(-1, None)}
+    alone = replace(
+        block,
+        lengths=(tail,),
+        inputs={n: stretched(x, n, ends.get(role(block.axes[n]), slice(None))) for n, x in block.inputs.items()},
+        cotangents={n: stretched(x, n, ends[role(block.axes[n])]) for n, x in block.cotangents.items()},
+    )
+    found = dict(zip([*block.outputs, *map(gradient, block.wrt)], [*outputs, *gradients], strict=True))
+    got = {n: x.detach()[ends[role(_axes(block, n))]].cpu() for n, x in found.items() if role(_axes(block, n)) in ends}
+    return violations(alone, got, expected(alone, OWN[op.name].declaration(device).promises, gradients=True))
+
+
+def violations(sample: Sample, got: Mapping[str, Tensor], wanted: Expected) -> list[str]:
+    """What lies outside the budget, in lines."""
+    return [
+        line
+        for name, x in got.items()
+        for violation in within(
+            name, x, wanted.values[name], wanted.budgets[name], Frame(_axes(sample, name), sample.offsets)
+        )
+        for line in violation.lines()
+    ]
+
+
+def _axes(sample: Sample, name: str) -> tuple[str, ...]:
+    return sample.axes[name.removeprefix("gradient of ")]

@@ -1,0 +1,65 @@
+"""The state-space kernels at sizes that only a GPU reaches: accuracy, and packs of extreme shape."""
+
+import random
+from importlib import import_module
+
+import pytest
+import torch
+
+from packproof.harness.own import OWN
+from packproof.properties.ops import OPS
+from tests.kernels.at_scale import Kernel, outside_the_budget, relative_errors, sample_of, tail_outside_the_budget
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+NAMES = ("selective_scan", "ssd")
+LENGTHS = (0, 1, 5, 64, 0, 100, 1, 257, 3, 130, 256, 2, 0)
+MODELS = {"selective_scan": {"d": 256, "n": 16, "g": 1}, "ssd": {"h": 8, "p": 64, "n": 128, "g": 1}}
+NARROW = {"selective_scan": {"d": 8, "n": 16, "g": 1}, "ssd": {"h": 1, "p": 16, "n": 16, "g": 1}}
+WIDE = {"selective_scan": {"d": 4096, "n": 16, "g": 1}, "ssd": {"h": 64, "p": 64, "n": 128, "g": 1}}
+# relative L2 errors of outputs and gradients; rounding to bf16 once is 1.7e-3
+ALLOWED = {
+    ("selective_scan", "float32"): (3e-7, 2e-6),
+    ("ssd", "float32"): (1e-6, 2e-6),
+    ("selective_scan", "bfloat16"): (1.8e-3, 2.6e-3),
+    ("ssd", "bfloat16"): (1.8e-3, 2.6e-3),
+}
+BYTES_FOR_2_31_ELEMENTS = 70e9
+
+
+def kernel(name: str) -> Kernel:
+    found: Kernel = getattr(import_module(OWN[name].module), name)
+    return found
+
+
+@pytest.mark.parametrize(("name", "dtype"), ALLOWED)
+def test_accuracy_of_outputs_and_gradients(name: str, dtype: str) -> None:
+    outputs, gradients = relative_errors(
+        OPS[name], kernel(name), sample_of(OPS[name], LENGTHS, MODELS[name], dtype), "cuda"
+    )
+    assert outputs <= ALLOWED[name, dtype][0]
+    assert gradients <= ALLOWED[name, dtype][1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hundred_thousand_sequences_of_a_token_or_two(name: str) -> None:
+    rng = random.Random(0)
+    lengths = tuple(rng.choice((1, 2)) for _ in range(100_000))
+    sample = sample_of(OPS[name], lengths, NARROW[name], "float32")
+    chosen = [0, *sorted(rng.sample(range(1, 99_999), 30)), 99_999]
+    assert outside_the_budget(OPS[name], kernel(name), sample, "cuda", chosen) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_sequence_of_65536_tokens(name: str) -> None:
+    sample = sample_of(OPS[name], (65_536,), NARROW[name], "float32")
+    assert outside_the_budget(OPS[name], kernel(name), sample, "cuda") == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_behind_more_than_2_31_elements(name: str) -> None:
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    if free < BYTES_FOR_2_31_ELEMENTS:
+        pytest.skip(f"needs {BYTES_FOR_2_31_ELEMENTS / 1e9:.0f} GB of free GPU memory, there are {free / 1e9:.0f}")
+    assert tail_outside_the_budget(OPS[name], kernel(name), 2**31 // 4096 + 257, 100, WIDE[name], "cuda") == []
