@@ -1,12 +1,15 @@
 """The state-space kernels at sizes that only a GPU reaches: accuracy, and packs of extreme shape."""
 
 import random
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
 import torch
+import triton
 
 from packproof.harness.own import OWN
+from packproof.kernels import ssd_launch, ssd_tiles
 from packproof.properties.ops import OPS
 from tests.kernels.at_scale import Kernel, outside_the_budget, relative_errors, sample_of, tail_outside_the_budget
 
@@ -63,3 +66,18 @@ def test_behind_more_than_2_31_elements(name: str) -> None:
     if free < BYTES_FOR_2_31_ELEMENTS:
         pytest.skip(f"needs {BYTES_FOR_2_31_ELEMENTS / 1e9:.0f} GB of free GPU memory, there are {free / 1e9:.0f}")
     assert tail_outside_the_budget(OPS[name], kernel(name), 2**31 // 4096 + 257, 100, WIDE[name], "cuda") == []
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
+)
+@pytest.mark.xfail(triton.__version__.startswith("3.6."), reason="Triton 3.6 builds wrong code for it", strict=True)
+def test_tiles_of_32_channels_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def narrow(tokens: torch.dtype, architecture: str) -> ssd_tiles.Tiles:
+        usual = ssd_tiles.tiles(tokens, architecture)
+        return replace(usual, value_p=32, step_p=32, score_p=32, group_p=32)
+
+    monkeypatch.setattr(ssd_launch, "tiles", narrow)
+    sample = sample_of(OPS["ssd"], LENGTHS, MODELS["ssd"], "bfloat16")
+    _, gradients = relative_errors(OPS["ssd"], kernel("ssd"), sample, "cuda")
+    assert gradients <= ALLOWED["ssd", "bfloat16"][1]
