@@ -230,9 +230,10 @@ def test_thousands_of_calls_leak_nothing(make_call: Make, rogue: Rogue) -> None:
 
 
 _PARENT = """
-import sys, torch
+import signal, sys, torch
 from packproof.harness.worker import Worker
 from packproof.properties.call import Call
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 call = Call({"x": torch.ones(1, 4), "weight": torch.ones(4)}, torch.tensor([0, 1]), {}, ("y",))
 with Worker(sys.argv[1], time_limit=100) as worker:
     worker.run(call)
