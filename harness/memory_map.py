@@ -54,7 +54,7 @@ class Segment:
     """Regions that share addresses, as one row of cells with the shadow state of each cell.
 
     writer, reader: program index, NOBODY, or for readers MANY. written_at, read_at: that program's clock at the time.
-    atomic: the last write was an atomic one. written: whether there was any write.
+    atomic: the last write was an atomic one. written: whether there was any write. dense: there are no gaps.
     """
 
     start: int
@@ -70,6 +70,7 @@ class Segment:
         self.read_at = np.zeros(cells, dtype=np.int32)
         self.atomic = np.zeros(cells, dtype=bool)
         self.written = False
+        self.dense = len(self.regions) == 1 and self.regions[0].dense
 
     def cells(self, addresses: Indices, itemsize: int) -> Indices:
         """The cells of elements of `itemsize` bytes: (lanes, cells per element)."""
@@ -77,9 +78,7 @@ class Segment:
         return first if itemsize <= self.cell else first + np.arange(itemsize // self.cell)
 
     def owned(self, addresses: Indices) -> Lanes:
-        """Which of the addresses between start and end belong to an element."""
-        if len(self.regions) == 1 and self.regions[0].dense:
-            return np.ones(addresses.shape, dtype=bool)
+        """Which of the addresses belong to an element."""
         owned = np.zeros(addresses.shape, dtype=bool)
         for region in self.regions:
             owned |= region.positions(addresses) >= 0
@@ -109,10 +108,13 @@ class MemoryMap:
                 self.segments.append(Segment(region.start, region.end, [region]))
         self._starts = [segment.start for segment in self.segments]
 
-    def split(self, addresses: Indices) -> Iterator[tuple[Segment | None, Lanes]]:
+    def split(self, addresses: Indices) -> Iterator[tuple[Segment | None, Lanes | slice]]:
         """Each segment that is touched, with the lanes that touch it; None with the lanes that touch no element."""
         around = self._around(int(addresses.min()), int(addresses.max()))
-        if around is not None:  # nearly always: one access, one tensor
+        if around is not None and around.dense:  # nearly always: one access, one tensor
+            yield around, slice(None)
+            return
+        if around is not None:
             lanes = around.owned(addresses)
             if lanes.any():
                 yield around, lanes

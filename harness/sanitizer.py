@@ -203,9 +203,7 @@ class _Launch:
             touched = addresses[lanes]
             self._check_read_only(touched)
             cells = segment.cells(touched, itemsize)
-            changes = lanes.copy()
-            changes[lanes] = _memory(touched, itemsize) != _bits(values[lanes], itemsize)
-            changing = changes[lanes]
+            changing = _memory(touched, itemsize) != _bits(values[lanes], itemsize)
             self._check_writers(segment, cells[changing], touched[changing], "overwrites", atomics_too=True)
             self._check_readers(segment, cells[changing], touched[changing])
             self._mark_written(segment, cells, atomic=False)
@@ -227,13 +225,14 @@ class _Launch:
             address = int(addresses[np.asarray(poisoned)][0])
             self._fail(f"reads {self._element(address)}, which nobody has written")
 
-    def _split(self, addresses: Indices, verb: str) -> Iterable[tuple[Segment, Lanes]]:
+    def _split(self, addresses: Indices, verb: str) -> Iterable[tuple[Segment, Lanes | slice]]:
         if not addresses.size:
             return
         for segment, lanes in self.memory.split(addresses):
             if segment is None:
-                where = self.memory.describe_outside(int(addresses[lanes][0]))
-                self._fail(f"{verb} {where} ({int(lanes.sum())} of {addresses.size} active lanes are out of bounds)")
+                outside = addresses[lanes]
+                where = self.memory.describe_outside(int(outside[0]))
+                self._fail(f"{verb} {where} ({outside.size} of {addresses.size} active lanes are out of bounds)")
             else:
                 yield segment, lanes
 
@@ -347,7 +346,8 @@ def _addresses(ptrs: Any, mask: Any) -> tuple[Indices, Lanes]:
     shape = ptrs.data.shape
     lanes = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask.data, shape).astype(bool)
     flat = lanes.reshape(-1)
-    return ptrs.data.reshape(-1)[flat].astype(np.int64), flat
+    addresses = ptrs.data.reshape(-1).view(np.int64)
+    return addresses if mask is None else addresses[flat], flat
 
 
 def _itemsize(kind: Any) -> int:
