@@ -32,7 +32,7 @@ class Profile:
 
 PROFILES: Mapping[str, Profile] = {
     "quick": Profile({"interpret": 0, "eager": 0, "gpu": 0}, Allowance(150, 10)),
-    "standard": Profile({"interpret": 4, "eager": 50, "gpu": 100}, Allowance(400, 30)),
+    "standard": Profile({"interpret": 2, "eager": 50, "gpu": 100}, Allowance(400, 30)),
     "thorough": Profile({"interpret": 100, "eager": 1000, "gpu": 2000}, Allowance(2000, 120)),
 }
 
