@@ -29,7 +29,7 @@ from packproof.refs.errors import CheckFailed, UsageError
 __all__ = ["PROFILES", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
 
 _TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}
-_SIDE_BY_SIDE = min((os.cpu_count() or 1) + 1, 4)  # one more than cores: a unit waits for its process half of the time
+_SIDE_BY_SIDE = min(os.cpu_count() or 1, 4)
 
 
 @dataclass(frozen=True)
