@@ -114,13 +114,6 @@ class MemoryMap:
         if around is not None and around.dense:  # nearly always: one access, one tensor
             yield around, slice(None)
             return
-        if around is not None:
-            lanes = around.owned(addresses)
-            if lanes.any():
-                yield around, lanes
-            if not lanes.all():
-                yield None, ~lanes
-            return
         outside = np.zeros(addresses.shape, dtype=bool)
         slots = self._slots(addresses)
         for slot in np.unique(slots):
