@@ -4,6 +4,7 @@ import dataclasses
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -35,7 +36,7 @@ class Sample:
     sizes: Mapping[str, int]
     index_dtype: torch.dtype = torch.int32
 
-    @property
+    @cached_property
     def offsets(self) -> list[int]:
         return [0, *accumulate(self.lengths)]
 

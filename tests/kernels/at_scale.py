@@ -1,4 +1,8 @@
-"""What the state-space kernels must do at sizes that only a GPU reaches, as functions of the device and the size."""
+"""What the state-space kernels must do at sizes that only a GPU reaches, as functions of the device and the size.
+
+The float64 reference and its absolute twin run on the device too: autograd keeps a state for each token, and a CPU
+spends most of the time on fresh pages for them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -33,7 +37,7 @@ def relative_errors(op: Op, kernel: Kernel, sample: Sample, device: str) -> tupl
     """The largest relative L2 error of an output, and of a gradient, against float64."""
     result = InProcess(kernel, device).run(sample.call())
     got = {**result.outputs, **{gradient(name): g for name, g in result.gradients.items()}}
-    want = vjp(op.reference, sample, gradients=True)
+    want = vjp(_computed_on(device, op.reference), sample, gradients=True)
     assert got.keys() == want.keys()
     errors = {name: float((got[name].double() - x).norm() / x.norm()) for name, x in want.items()}
     outputs = [error for name, error in errors.items() if name in sample.outputs]
@@ -47,7 +51,7 @@ def outside_the_budget(
     alone = sample if chosen is None else sample.select(chosen)
     result = InProcess(kernel, device).run(sample.call())
     got = {**result.outputs, **{gradient(name): g for name, g in result.gradients.items()}}
-    wanted = expected(alone, OWN[op.name].declaration(device).promises, gradients=True)
+    wanted = _expected(alone, device)
     if chosen is None:
         return violations(alone, got, wanted)
     rows = {name: torch.cat([x[sample.rows(j, _axes(sample, name))] for j in chosen]) for name, x in got.items()}
@@ -79,7 +83,7 @@ def tail_outside_the_budget(op: Op, kernel: Kernel, tokens: int, tail: int, size
     )
     found = dict(zip([*block.outputs, *map(gradient, block.wrt)], [*outputs, *gradients], strict=True))
     got = {n: x.detach()[ends[role(_axes(block, n))]].cpu() for n, x in found.items() if role(_axes(block, n)) in ends}
-    return violations(alone, got, expected(alone, OWN[op.name].declaration(device).promises, gradients=True))
+    return violations(alone, got, _expected(alone, device))
 
 
 def violations(sample: Sample, got: Mapping[str, Tensor], wanted: Expected) -> list[str]:
@@ -92,6 +96,23 @@ def violations(sample: Sample, got: Mapping[str, Tensor], wanted: Expected) -> l
         )
         for line in violation.lines()
     ]
+
+
+def _expected(sample: Sample, device: str) -> Expected:
+    op = sample.op
+    assert op.absolute
+    moved = replace(op, reference=_computed_on(device, op.reference), absolute=_computed_on(device, op.absolute))
+    return expected(replace(sample, op=moved), OWN[op.name].declaration(device).promises, gradients=True)
+
+
+def _computed_on(device: str, f: Callable[..., Any]) -> Callable[..., Any]:
+    """A reference or twin that computes there what it is asked for on the CPU; autograd follows it."""
+
+    def there(**arguments: Any) -> Any:
+        results = f(**{name: x.to(device) if isinstance(x, Tensor) else x for name, x in arguments.items()})
+        return tuple(y.cpu() for y in results) if isinstance(results, tuple) else results.cpu()
+
+    return there
 
 
 def _axes(sample: Sample, name: str) -> tuple[str, ...]:
