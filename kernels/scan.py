@@ -19,7 +19,7 @@ from packproof.refs.errors import ArgumentError
 
 PROMISES = {
     "grid": "sequence",
-    "chunk": 64,
+    "chunk": 32,
     "segment": 1024,
     "compute": "fp32",
     "deterministic": True,

@@ -3,9 +3,9 @@
 With dh the gradient of a token's state and λ that of the state in front of it, g = dy silu(z), walking back:
     dh = λ(next) + g C,   λ = a dh,   a = 2^(Δ L),   w = λ h(before)
     dC = Σ_d g h,   dB = Σ_d Δ u dh,   dΔ = Σ_n (u B dh + A w),   du = Δ Σ_n B dh + D g,   dA = Σ_t Δ w
-Pieces are short here: forward has left the state in front of each. A first kernel finds what a piece adds to λ at its
-start, Σ_t (a_first ... a_t) g_t C_t, a second carries λ along the sequences, and then every piece stands alone. There
-the states are computed once more, a few of them kept in scratch, and the last few tokens' in registers.
+A first kernel finds what a piece adds to λ at its start, Σ_t (a_first ... a_t) g_t C_t, a second carries λ along the
+sequences, and then every piece stands alone. It is walked back in stretches: forward has left the state in front of
+each. There the states are computed once more, a few of them kept in scratch, and the last few tokens' in registers.
 The sums over channels leave as one part per block of channels, those over tokens as one part per window.
 """
 
@@ -22,6 +22,7 @@ from packproof.kernels.scan_forward import (
     first_piece,
     power,
     row_of,
+    sequence_at,
     state_elements,
     states_of,
     tile_offsets,
@@ -41,85 +42,74 @@ def _through_gate(dy, z, has_z):
 
 @triton.jit(
     do_not_specialize=[
-        "delta", "A", "z", "bias", "dy", "cu_seqlens", "backs", "back_sums", "dinitial", "first_sums", "T", "S", "D",
-        "G", "N", "width", "delta_stride", "z_stride", "dy_stride", "has_z", "has_bias", "use_softplus", "has_initial",
+        "delta", "A", "z", "bias", "dy", "cu_seqlens", "backs", "sums", "T", "S", "D", "G", "N", "width",
+        "delta_stride", "z_stride", "dy_stride", "has_z", "has_bias", "use_softplus",
     ]
 )  # fmt: skip
 def scan_back_ends_kernel(
-    delta, A, C, z, bias, dy, cu_seqlens, backs, back_sums, dinitial, first_sums, T, S, D, G, N, width, n0,
-    delta_stride, C_stride, C_group, z_stride, dy_stride, has_z, has_bias, use_softplus, has_initial,
-    WINDOW: tl.constexpr, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+    delta, A, C, z, bias, dy, cu_seqlens, backs, sums, T, S, D, G, N, width, n0, delta_stride, C_stride, C_group,
+    z_stride, dy_stride, has_z, has_bias, use_softplus,
+    SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """λ in front of each piece, from zero behind it, and the piece's sum of Δ; where a piece or a state is in front."""
+    """λ in front of each piece that another one precedes, from zero behind it, and the piece's sum of Δ."""
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
-    at, size, tile = tile_offsets(BLOCK_N, BLOCK_D, TILE), (N * width).to(tl.int64), n0 * width + column * BLOCK_N
-    columns = column + tl.arange(0, BLOCK_D)
-    padded = columns < (group + 1) * (width // G)
-    mask = padded[None, :]
-    decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
-    offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
-    gated = channels & (has_z != 0)
+    row = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
+    # the boundary of a row, if there is one, lies in the sequence of the token in front of the row's window
+    start, end = bounds(cu_seqlens, S, T, sequence_at(cu_seqlens, S, row * SIZE + SIZE - 1))
+    t = start + tl.cdiv(row * SIZE + SIZE - start, SIZE) * SIZE
     C += group * C_group + n0
     delta_stride, z_stride = delta_stride.to(tl.int64), z_stride.to(tl.int64)
     C_stride, dy_stride = C_stride.to(tl.int64), dy_stride.to(tl.int64)
-    begin = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D)) * WINDOW
-    sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
-    while (t - begin < WINDOW) & (sequence < S):
-        start, end = bounds(cu_seqlens, S, T, sequence)
-        last = tl.maximum(tl.minimum(t + SIZE, end), t)
-        before, initial = t > start, (t == start) & (has_initial != 0)
-        stop = tl.where(before | initial, last, t)
+    if t < end:
+        at, columns = tile_offsets(BLOCK_N, BLOCK_D, TILE), column + tl.arange(0, BLOCK_D)
+        tile, padded = n0 * width + column * BLOCK_N, columns < (group + 1) * (width // G)
+        mask, gated = padded[None, :], channels & (has_z != 0)
+        decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+        offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
         back, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
-        delta_row = row_of(delta, delta_stride, t, d, channels & (stop > t))
-        z_row = row_of(z, z_stride, t, d, gated & (stop > t))
-        dy_row = row_of(dy, dy_stride, t, d, channels & (stop > t))
-        for i in range(t, stop):
-            C_row, ahead = states_of(C, C_stride, i, n), tl.minimum(i + 1, stop - 1)
+        last = tl.minimum(t + SIZE, end)
+        delta_row, z_row = row_of(delta, delta_stride, t, d, channels), row_of(z, z_stride, t, d, gated)
+        dy_row = row_of(dy, dy_stride, t, d, channels)
+        for i in range(t, last):
+            C_row, ahead = states_of(C, C_stride, i, n), tl.minimum(i + 1, last - 1)
             next_delta = row_of(delta, delta_stride, ahead, d, channels)
             next_z, next_dy = row_of(z, z_stride, ahead, d, gated), row_of(dy, dy_stride, ahead, d, channels)
             total += time_step(delta_row, offset, use_softplus)
             g = _through_gate(dy_row, z_row, has_z)
             back += tl.exp2(decay * total[None, :]) * (C_row * g[None, :])
             delta_row, z_row, dy_row = next_delta, next_z, next_dy
-        front = (t // SIZE - 1).to(tl.int64)
-        tl.store(backs + (front * size + tile) + at, back, mask=mask & before)
-        tl.store(back_sums + front * width + columns, total, mask=padded & before)
-        tl.store(dinitial + (sequence * size + tile) + at, back, mask=mask & initial)
-        tl.store(first_sums + sequence.to(tl.int64) * width + columns, total, mask=padded & initial)
-        t = last
-        sequence += (end <= last).to(tl.int32)
+        tl.store(backs + (row.to(tl.int64) * N * width + tile) + at, back, mask=mask)
+        tl.store(sums + row.to(tl.int64) * width + columns, total, mask=padded)
 
 
 @triton.jit(
     do_not_specialize=[
-        "A", "dfinal", "cu_seqlens", "backs", "back_sums", "dinitial", "first_sums", "T", "S", "N", "width",
-        "has_final", "has_initial",
+        "A", "dfinal", "cu_seqlens", "backs", "sums", "dinitial", "T", "S", "N", "width", "has_final", "has_initial",
     ]
 )  # fmt: skip
 def scan_back_carry_kernel(
-    A, dfinal, cu_seqlens, backs, back_sums, dinitial, first_sums, T, S, N, width, has_final, has_initial,
+    A, dfinal, cu_seqlens, backs, sums, dinitial, T, S, N, width, has_final, has_initial,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """λ of each piece alone becomes the gradient of the state in front of it, from the last piece to the first."""
+    """λ of each piece alone becomes the gradient of the state in front of it, from the last piece to the first.
+
+    An empty sequence has no piece: the gradient of its state goes through.
+    """
     sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
     start, end = bounds(cu_seqlens, S, T, sequence)
     boundaries = tl.maximum(end - start - 1, 0) // SIZE
-    if (boundaries > 0) | (has_initial != 0):
+    empty = (start == end) & (has_initial != 0)
+    if (boundaries > 0) | empty:
         decay = tl.load(A + element, mask=mask, other=0.0) * LOG2E
         h = tl.load(dfinal + sequence * size + element, mask=mask & (has_final != 0), other=0.0)
         for i in range(0, boundaries):
             row = (start // SIZE + boundaries - 1 - i).to(tl.int64)
-            total = tl.load(back_sums + row * width + column, mask=mask, other=0.0)
+            total = tl.load(sums + row * width + column, mask=mask, other=0.0)
             h = power(decay * total) * h + tl.load(backs + row * size + element, mask=mask, other=0.0)
             tl.store(backs + row * size + element, h, mask=mask)
-        mask = mask & (has_initial != 0)
-        here = dinitial + sequence * size + element
-        if end > start:
-            total = tl.load(first_sums + sequence.to(tl.int64) * width + column, mask=mask, other=0.0)
-            h = power(decay * total) * h + tl.load(here, mask=mask, other=0.0)
-        tl.store(here, h, mask=mask)
+        tl.store(dinitial + sequence * size + element, h, mask=mask & empty)
 
 
 @triton.jit
@@ -142,10 +132,9 @@ def _group_rows(x, stride, t, last, d, mask, TOKENS: tl.constexpr):
 
 
 @triton.jit
-def _leaving_gradient(boundaries, dfinal, sequence, t, last, end, size, at, mask, has_final, SIZE: tl.constexpr):
-    """The gradient of the state behind the piece from t to last: [BLOCK_N, BLOCK_D]. See entering_state."""
-    final = mask & (has_final != 0) & (last == end) & (last > t)
-    back = tl.load(dfinal + sequence * size + at, mask=final, other=0.0)
+def _leaving_gradient(boundaries, dfinal, sequence, last, end, size, at, mask, has_final, SIZE: tl.constexpr):
+    """The gradient of the state behind the piece that ends at last: [BLOCK_N, BLOCK_D]. See entering_state."""
+    back = tl.load(dfinal + sequence * size + at, mask=mask & (has_final != 0) & (last == end), other=0.0)
     return tl.load(boundaries + (last // SIZE - 1) * size + at, mask=mask & (last < end), other=back)
 
 
@@ -228,24 +217,27 @@ def _back_group(
 @triton.jit(
     do_not_specialize=[
         "u", "delta", "A", "skip", "z", "bias", "initial", "dy", "dfinal", "cu_seqlens", "ends", "backs", "kept",
-        "parts", "partial", "du", "ddelta", "dz", "dA", "dD", "dbias", "T", "S", "D", "G", "N", "width", "u_stride",
-        "delta_stride", "z_stride", "dy_stride", "has_skip", "has_z", "has_bias", "has_initial", "has_final",
-        "use_softplus",
+        "parts", "partial", "du", "ddelta", "dz", "dA", "dD", "dbias", "dinitial", "T", "S", "D", "G", "N", "width",
+        "u_stride", "delta_stride", "z_stride", "dy_stride", "has_skip", "has_z", "has_bias", "has_initial",
+        "has_final", "use_softplus",
     ]
 )  # fmt: skip
 def scan_back_kernel(
     u, delta, A, B, C, skip, z, bias, initial, dy, dfinal, cu_seqlens, ends, backs, kept, parts, partial, du, ddelta,
-    dz, dA, dD, dbias, T, S, D, G, N, width, n0, u_stride, delta_stride, B_stride, B_group, C_stride, C_group, z_stride,
-    dy_stride, has_skip, has_z, has_bias, has_initial, has_final, use_softplus, WINDOW: tl.constexpr,
-    SIZE: tl.constexpr, TOKENS: tl.constexpr, BLOCKS: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+    dz, dA, dD, dbias, dinitial, T, S, D, G, N, width, n0, u_stride, delta_stride, B_stride, B_group, C_stride,
+    C_group, z_stride, dy_stride, has_skip, has_z, has_bias, has_initial, has_final, use_softplus,
+    WINDOW: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr, TOKENS: tl.constexpr, BLOCKS: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of the tokens in BLOCKS blocks of channels, one after the other."""
+    """All gradients of the tokens in BLOCKS blocks of channels, one after the other.
+
+    A piece is walked back in stretches of KEEP tokens, in front of which `ends` holds the states that forward kept.
+    """
     block, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCKS * BLOCK_D)
     window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCKS * BLOCK_D))
     begin, size = window * WINDOW, (N * width).to(tl.int64)
     n, at = tl.arange(0, BLOCK_N), tile_offsets(BLOCK_N, BLOCK_D, TILE)
-    kept += tl.program_id(0).to(tl.int64) * (SIZE // TOKENS * BLOCK_N * BLOCK_D)
+    kept += tl.program_id(0).to(tl.int64) * (KEEP // TOKENS * BLOCK_N * BLOCK_D)
     parts += ((block * T.to(tl.int64) * G + group) * N + n0) * 2
     B += group * B_group + n0
     C += group * C_group + n0
@@ -255,6 +247,7 @@ def scan_back_kernel(
     for b in tl.range(0, tl.minimum(tl.cdiv(end_of_group - first, BLOCK_D), BLOCKS), disable_licm=True):
         d = first + b * BLOCK_D + tl.arange(0, BLOCK_D)
         channels = d < end_of_group
+        gated = channels & (has_z != 0)
         tile, columns = n0 * width + (column + b * BLOCK_D) * BLOCK_N, column + b * BLOCK_D + tl.arange(0, BLOCK_D)
         mask = (columns < (group + 1) * (width // G))[None, :]
         decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
@@ -266,35 +259,40 @@ def scan_back_kernel(
         while (t - begin < WINDOW) & (sequence < S):
             start, end = bounds(cu_seqlens, S, T, sequence)
             last = tl.maximum(tl.minimum(t + SIZE, end), t)
-            groups = tl.cdiv(last - t, TOKENS)
-            known, gated = channels & (last > t), channels & (last > t) & (has_z != 0)
-            h = entering_state(ends + tile, initial + tile, sequence, start, t, size, at, mask, has_initial, SIZE)
-            tl.debug_barrier()
-            _keep_states(
-                h, kept, u, delta, B, t, last, groups, u_stride, delta_stride, B_stride, d, channels, n, at, decay,
-                offset, use_softplus, TOKENS, BLOCK_N, BLOCK_D,
-            )  # fmt: skip
-            tl.debug_barrier()
-            back = _leaving_gradient(
-                backs + tile, dfinal + tile, sequence, t, last, end, size, at, mask, has_final, SIZE
-            )
-            i = t + (groups - 1) * TOKENS
-            zs = _group_rows(z, z_stride, i, last, d, gated, TOKENS)
-            dys = _group_rows(dy, dy_stride, i, last, d, known, TOKENS)
-            for j in range(0, groups):
-                i = t + (groups - 1 - j) * TOKENS
-                ahead = tl.maximum(i - TOKENS, t)
-                h = tl.load(kept + (groups - 1 - j) * (BLOCK_N * BLOCK_D) + at)
-                us = _group_rows(u, u_stride, i, last, d, channels, TOKENS)  # a cache has them from the way forward
-                deltas = _group_rows(delta, delta_stride, i, last, d, channels, TOKENS)
-                next_zs = _group_rows(z, z_stride, ahead, last, d, gated, TOKENS)
-                next_dys = _group_rows(dy, dy_stride, ahead, last, d, channels, TOKENS)
-                back, sum_A, sum_D, sum_bias = _back_group(
-                    back, sum_A, sum_D, sum_bias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, i, last,
-                    row_stride, part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, direct, offset,
-                    has_z, use_softplus, b > 0, TOKENS, SPLIT, BLOCK_N, BLOCK_D,
+            back = _leaving_gradient(backs + tile, dfinal + tile, sequence, last, end, size, at, mask, has_final, SIZE)
+            stretches = tl.cdiv(last - t, KEEP)
+            for stretch in range(0, stretches):
+                front = t + (stretches - 1 - stretch) * KEEP
+                stop = tl.minimum(front + KEEP, last)
+                groups = tl.cdiv(stop - front, TOKENS)
+                h = entering_state(
+                    ends + tile, initial + tile, sequence, start, front, size, at, mask, has_initial, KEEP
+                )
+                tl.debug_barrier()
+                _keep_states(
+                    h, kept, u, delta, B, front, stop, groups, u_stride, delta_stride, B_stride, d, channels, n, at,
+                    decay, offset, use_softplus, TOKENS, BLOCK_N, BLOCK_D,
                 )  # fmt: skip
-                zs, dys = next_zs, next_dys
+                tl.debug_barrier()
+                i = front + (groups - 1) * TOKENS
+                zs = _group_rows(z, z_stride, i, stop, d, gated, TOKENS)
+                dys = _group_rows(dy, dy_stride, i, stop, d, channels, TOKENS)
+                for j in range(0, groups):
+                    i = front + (groups - 1 - j) * TOKENS
+                    ahead = tl.maximum(i - TOKENS, front)
+                    h = tl.load(kept + (groups - 1 - j) * (BLOCK_N * BLOCK_D) + at)
+                    us = _group_rows(u, u_stride, i, stop, d, channels, TOKENS)  # cached on the way forward
+                    deltas = _group_rows(delta, delta_stride, i, stop, d, channels, TOKENS)
+                    next_zs = _group_rows(z, z_stride, ahead, stop, d, gated, TOKENS)
+                    next_dys = _group_rows(dy, dy_stride, ahead, stop, d, channels, TOKENS)
+                    back, sum_A, sum_D, sum_bias = _back_group(
+                        back, sum_A, sum_D, sum_bias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, i,
+                        stop, row_stride, part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, direct, offset,
+                        has_z, use_softplus, b > 0, TOKENS, SPLIT, BLOCK_N, BLOCK_D,
+                    )  # fmt: skip
+                    zs, dys = next_zs, next_dys
+            begins = mask & (t == start) & (last > t) & (has_initial != 0)
+            tl.store(dinitial + (sequence * size + tile) + at, back, mask=begins)
             t = last
             sequence += (end <= last).to(tl.int32)
         row = window.to(tl.int64)

@@ -34,7 +34,6 @@ class _Tiles(NamedTuple):
 
     ends: dict[str, int]
     scan: dict[str, int]
-    back_ends: dict[str, int]
     back: dict[str, int]
     BLOCK_N: int  # states that registers hold; more are taken in turns
     TILE: int
@@ -52,8 +51,7 @@ class _Tiles(NamedTuple):
 _TILES = _Tiles(
     ends={"SIZE": 1024, "BLOCK_D": 128},
     scan={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128},
-    back_ends={"WINDOW": 64, "SIZE": 64, "BLOCK_D": 128},
-    back={"WINDOW": 256, "SIZE": 64, "TOKENS": 2, "BLOCKS": 4, "BLOCK_D": 32},
+    back={"WINDOW": 256, "SIZE": 1024, "KEEP": 32, "TOKENS": 2, "BLOCKS": 4, "BLOCK_D": 32},
     BLOCK_N=16,
     TILE=32,
     elements=256,
@@ -61,8 +59,7 @@ _TILES = _Tiles(
 _TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
     ends={"SIZE": 8, "BLOCK_D": 4},
     scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
-    back_ends={"WINDOW": 8, "SIZE": 4, "BLOCK_D": 4},
-    back={"WINDOW": 16, "SIZE": 4, "TOKENS": 2, "BLOCKS": 2, "BLOCK_D": 4},
+    back={"WINDOW": 8, "SIZE": 8, "KEEP": 4, "TOKENS": 2, "BLOCKS": 2, "BLOCK_D": 4},
     BLOCK_N=8,
     TILE=4,
     elements=32,
@@ -70,7 +67,7 @@ _TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
 _TOKENS = ("u", "delta", "z", "dy", "y", "du", "ddelta", "dz", "dB", "dC")
 _STATES = (
     *("A", "B", "C", "skip", "bias", "initial", "kept", "boundaries", "final_states", "partial", "ends", "sums"),
-    *("backs", "back_sums", "dinitial", "first_sums", "dfinal", "parts", "dA", "dD", "dbias"),
+    *("backs", "dinitial", "dfinal", "parts", "dA", "dD", "dbias"),
 )
 
 
@@ -117,7 +114,7 @@ def _padded(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
 def kept_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor, keep_states: bool) -> tuple[int, int]:
     """The shape of the states that forward leaves for backward."""
     _, n_states, width = _padded(u, A, B, C)
-    return len(u) // _tiles().back["SIZE"] if keep_states else 0, n_states * width
+    return len(u) // _tiles().back["KEEP"] if keep_states else 0, n_states * width
 
 
 class Problem:
@@ -205,7 +202,7 @@ class Problem:
         )  # fmt: skip
 
     def scan(self, keep_final: int, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """y, and the final states if kept; into `kept`, unless empty, the states in front of the pieces of backward."""
+        """y, and the final states if kept; into `kept`, unless empty, the states from which backward starts."""
         tile = self.tiles.scan
         ends, final_states = self.states(keep_final)
         y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
@@ -217,12 +214,12 @@ class Problem:
                 self.cu_seqlens, y, partial, final_states, kept, *self.sizes, n0, self.u.stride(0),
                 self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0), self.has_skip, self.has_z,
                 self.has_bias, self.has_initial, self.softplus, keep_final, int(len(kept) > 0), **tile,
-                **self.tiles.states, KEEP=self.tiles.back["SIZE"], SPLIT=self.split,
+                **self.tiles.states, KEEP=self.tiles.back["KEEP"], SPLIT=self.split,
             )  # fmt: skip
         return zero_slack(y, self.cu_seqlens), final_states
 
     def gradients(self, dy: Tensor, dfinal: Tensor | None, ends: Tensor) -> dict[str, Tensor]:
-        """The gradients by argument, given the states in front of the pieces.
+        """The gradients by argument, given the states that forward kept.
 
         dB and dC in fp32 (t, g, n) where one of them has yet to be summed over groups.
         """
@@ -231,7 +228,7 @@ class Problem:
         backs, dinitial = self.gradients_of_states(dy, final, has_final)
         channels, windows = tile["BLOCKS"] * tile["BLOCK_D"], triton.cdiv(self.T, tile["WINDOW"]) if self.S else 0
         programs = self.programs(windows, channels)
-        kept = self.new(programs, tile["SIZE"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"])
+        kept = self.new(programs, tile["KEEP"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"])
         parts = self.new(triton.cdiv(self.D // self.G, channels), self.T, self.G, self.N, 2)
         partial = self.new(self.n_partial, 3, self.D)
         du, ddelta, dz = (self.new(t, self.D, dtype=self.u.dtype) for t in (self.T, self.T, self.T * self.has_z))
@@ -240,7 +237,7 @@ class Problem:
             self.launch(
                 scan_back_kernel, f"back-{self.form}", programs,
                 self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias, self.initial, dy,
-                final, self.cu_seqlens, ends, backs, kept, parts, partial, du, ddelta, dz, dA, dD, dbias,
+                final, self.cu_seqlens, ends, backs, kept, parts, partial, du, ddelta, dz, dA, dD, dbias, dinitial,
                 *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides,
                 self.z.stride(0), dy.stride(0), self.has_skip, self.has_z, self.has_bias, self.has_initial, has_final,
                 self.softplus, **tile, **self.tiles.states, SPLIT=self.split,
@@ -251,24 +248,24 @@ class Problem:
         return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
 
     def gradients_of_states(self, dy: Tensor, final: Tensor, has_final: int) -> tuple[Tensor, Tensor]:
-        """The gradients of the states in front of pieces, and of the initial states."""
-        tile, initials = self.tiles.back_ends, self.S * self.has_initial
+        """The gradients of the states at boundaries, and of initial states, so far those of empty sequences only."""
+        tile = self.tiles.ends
         rows = self.T // tile["SIZE"]
-        backs, dinitial = self.new_states(rows), self.new_states(initials)
-        sums, first_sums = self.new(rows, self.width), self.new(initials, self.width)
-        if rows or initials:
-            programs = self.programs(triton.cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
+        backs, sums = self.new_states(rows), self.new(rows, self.width)
+        dinitial = self.new_states(self.S * self.has_initial)
+        if rows or self.has_initial:
+            programs = self.programs(rows, tile["BLOCK_D"])
             for n0 in self.state_blocks:
                 self.launch(
                     scan_back_ends_kernel, "back_ends", programs, self.delta, self.A, self.C, self.z, self.bias, dy,
-                    self.cu_seqlens, backs, sums, dinitial, first_sums, *self.sizes, n0, self.delta.stride(0),
-                    *self.C_strides, self.z.stride(0), dy.stride(0), self.has_z, self.has_bias, self.softplus,
-                    self.has_initial, **tile, **self.tiles.states,
+                    self.cu_seqlens, backs, sums, *self.sizes, n0, self.delta.stride(0), *self.C_strides,
+                    self.z.stride(0), dy.stride(0), self.has_z, self.has_bias, self.softplus, **tile,
+                    **self.tiles.states,
                 )  # fmt: skip
             self.launch(
                 scan_back_carry_kernel, "back_carry", self.S * triton.cdiv(self.N * self.width, self.tiles.elements),
-                self.A, final, self.cu_seqlens, backs, sums, dinitial, first_sums, self.T, self.S, self.N, self.width,
-                has_final, self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
+                self.A, final, self.cu_seqlens, backs, sums, dinitial, self.T, self.S, self.N, self.width, has_final,
+                self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
             )  # fmt: skip
         return backs, dinitial
 
@@ -285,14 +282,14 @@ class Problem:
 def variants() -> list[Variant]:
     """Every compiled form of the kernels. Rows of B and C are always aligned: the dtype of the tokens decides."""
     found: list[Variant] = []
-    tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["SIZE"]}
+    tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["KEEP"]}
     of_states: list[tuple[str, Any, dict[str, int]]] = [
         ("carry", scan_carry_kernel, {"SIZE": tiles.ends["SIZE"], "BLOCK": tiles.elements} | states),
         ("back_carry", scan_back_carry_kernel, {"SIZE": tiles.back["SIZE"], "BLOCK": tiles.elements} | states),
     ]
     of_tokens: list[tuple[str, Any, dict[str, int]]] = [
         ("ends", scan_ends_kernel, tiles.ends | states),
-        ("back_ends", scan_back_ends_kernel, tiles.back_ends | states),
+        ("back_ends", scan_back_ends_kernel, tiles.ends | states),
         ("back_groups", scan_back_groups_kernel, {"BLOCK": tiles.elements}),
     ]
     for form, split in (("whole", False), ("split", True)):
