@@ -120,9 +120,11 @@ def _ssd(
     problem = Problem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=return_final_states)
     steps = problem.steps()
     carried = problem.carry(
-        problem.x, problem.B, steps, problem.initial, keep_final=return_final_states, keep_low=True, reverse=False
-    )
-    y = problem.outputs(steps, carried, None if z is None else aligned(z.to(problem.dtype)), problem.dtype)
+        problem.x, problem.B, steps, problem.initial,
+        keep_final=return_final_states, store=not problem.fused, keep_low=True, reverse=False,
+    )  # fmt: skip
+    gate = None if z is None else aligned(z.to(problem.dtype))
+    y = problem.outputs(steps, carried, gate, problem.dtype, fused=problem.fused)
     final_states = problem.trimmed(carried.finals) if return_final_states else A.new_empty(0)
     return y[..., : problem.p].to(x.dtype).contiguous(), final_states, carried.ends
 
@@ -140,19 +142,18 @@ def _ssd_backward(
     steps = problem.steps()
     carried = problem.carry(
         problem.x, problem.B, steps, problem.initial,
-        ends=ends, keep_final=False, keep_low=z is not None, reverse=False,
+        ends=ends, keep_final=False, store=True, keep_low=z is not None, reverse=False,
     )  # fmt: skip
     states = carried.states
     dy, dz = aligned(dy.to(problem.dtype)), x.new_empty(0)
     incoming = Incoming(dy, dy, dy, False)
     if z is not None:
-        dz, incoming = problem.ungate(
-            problem.outputs(steps, carried, None, torch.float32), aligned(z.to(problem.dtype)), dy
-        )
+        y = problem.outputs(steps, carried, None, torch.float32, fused=False)
+        dz, incoming = problem.ungate(y, aligned(z.to(problem.dtype)), dy)
     dfinal = problem.states_of(dfinal)
     _, dinitial, dstates, _ = problem.carry(
         incoming.whole, problem.C, steps, dfinal,
-        keep_final=initial_states is not None, keep_low=False, reverse=True,
+        keep_final=initial_states is not None, store=True, keep_low=False, reverse=True,
     )  # fmt: skip
     dx, dD, edges = problem.value_gradients(incoming, steps, states, dfinal, dstates)
     ddt, dA, dbias = problem.step_gradients(incoming, steps, edges)

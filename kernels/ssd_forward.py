@@ -7,6 +7,9 @@ segment to segment the state passes through memory:
     entering[k + 1] = exp(Σ Δ A) entering[k] + local[k]
 where local[k] is what segment k makes of a state of zero. Only sequences of several segments pay for that.
 
+Where registers hold a block of a state next to the outputs of a chunk (`walk_kernel`), no other state reaches memory;
+elsewhere a walk stores the states between chunks and `outputs_kernel` reads them back, chunk by chunk.
+
 Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, taken in fp64 and kept in two fp32 parts,
 so that their differences have the precision of fp32.
 """
@@ -47,6 +50,13 @@ def store_state(pointer, value, p, P, n, N):
 def state_at(sequence_or_boundary, head, H, size):
     """Where the state of a sequence, or at a boundary between chunks or segments, begins."""
     return (sequence_or_boundary.to(tl.int64) * H + head) * size
+
+
+@triton.jit
+def state_entering(entering, ends, sequence, start, first, head, H, size, SEGMENT: tl.constexpr):
+    """Where the state that enters a segment lies: given where the sequence starts, else what the pass left."""
+    inside = ends + state_at(first // SEGMENT, head, H, size)
+    return tl.where(first > start, inside, entering + state_at(sequence, head, H, size))
 
 
 @triton.jit
@@ -221,15 +231,75 @@ def scores_of(similarities, exponent, exponent_low, delta, earlier, EXACT: tl.co
 
 
 @triton.jit(do_not_specialize=["D", "T", "H", "G", "has_entering", "has_D", "has_z"])
-def outputs_kernel(
-    x, B, C, D, z, step, high, low, entering, states, states_low, chunks, y, T, H, G, P, N,
+def walk_kernel(
+    x, B, C, D, z, step, high, entering, ends, segments, y, T, H, G, P, N,
     x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
-    EXACT: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """y of segments of bf16 tokens, chunk after chunk, with a block of the state in registers: all N of it.
+
+    Outputs and scores are transposed, [p, i] and [j, i], so that the state multiplies C from the registers it lies in.
+    """
+    SEGMENT: tl.constexpr = CHUNK * CHUNKS
+    blocks = tl.cdiv(P, BLOCK_P)
+    size = (P * N).to(tl.int64)
+    row = tl.arange(0, CHUNK)
+    whole = row < CHUNK
+    n = tl.arange(0, BLOCK_N)
+    for index in tl.range(tl.program_id(0), tl.load(segments) * H * blocks, tl.num_programs(0), disable_licm=True):
+        sequence, start, _, first, last = item(segments, index // (H * blocks), SEGMENT)
+        head = index // blocks % H
+        p = index % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+        given = tl.where((first > start) | (has_entering != 0), p, P)
+        state = state_entering(entering, ends, sequence, start, first, head, H, size, SEGMENT)
+        state = state_tile(state, given, P, n, N)
+        x_0 = x + head * x_head
+        B_0 = B + head // (H // G) * B_group
+        C_0 = C + head // (H // G) * C_group
+        for k in tl.range(tl.cdiv(last - first, CHUNK), disable_licm=True):
+            chunk = first + k * CHUNK
+            alive = chunk + row < last
+            near = tl.minimum(row, last - 1 - chunk)  # rows behind the last repeat it: masks would take registers
+            chunk_row = chunk.to(tl.int64)
+            at = T.to(tl.int64) * head + chunk
+            queries = tl.trans(tile(C_0 + chunk_row * C_stride, near, whole, C_stride, n, N))
+            keys = tile(B_0 + chunk_row * B_stride, near, whole, B_stride, n, N)
+            result = product(state, queries, tl.zeros((BLOCK_P, CHUNK), tl.float32), False)
+            scores = product(keys, queries, tl.zeros((CHUNK, CHUNK), tl.float32), False)
+            values = tile(x_0 + chunk_row * x_stride, near, whole, x_stride, p, P)
+            exponent = tl.load(high + at + near)
+            delta = tl.load(step + at + near)
+            result *= tl.exp2(exponent)[None, :]
+            later = (row[:, None] <= row[None, :]) & alive[None, :]
+            scores *= decays(-exponent, -exponent, later, False) * delta[:, None]
+            scores = tl.where(later, scores, 0.0)
+            result = tl.trans(product(tl.trans(values), scores, result, False))
+            if has_D != 0:
+                result += values.to(tl.float32) * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
+            if has_z != 0:
+                gate = tile(z + chunk_row * z_stride + head * z_head, near, whole, z_stride, p, P)
+                result *= silu(gate.to(tl.float32))
+            out = y + (chunk_row * H + head) * P
+            mask = alive[:, None] & (p < P)[None, :]
+            tl.store(out + row[:, None] * H * P + p[None, :], result.to(y.dtype.element_ty), mask=mask)
+            total = tl.load(high + at + tl.minimum(CHUNK, last - chunk) - 1)
+            weight = tl.exp2(tl.where(alive, total - exponent, float("-inf"))) * delta
+            state = product(tl.trans(values.to(tl.float32) * weight[:, None]), keys, state * tl.exp2(total), False)
+
+
+@triton.jit(do_not_specialize=["D", "T", "H", "G", "has_entering", "has_D", "has_z"])
+def outputs_kernel(
+    x, B, C, D, z, step, high, low, entering, ends, states, states_low, chunks, y, T, H, G, P, N,
+    x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
+    EXACT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """y of chunks of up to ROWS tokens: what the tokens make of each other and of the state that enters the chunk.
 
-    That state is `entering` (s, h, p, n) where the sequence begins; next to bf16 tokens the others come in two parts.
+    That state is `entering` (s, h, p, n) where the sequence begins and in `ends` where another segment does; next to
+    bf16 tokens the others come in two parts.
     """
+    SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(P, BLOCK_P)
     size = (P * N).to(tl.int64)
     row = tl.arange(0, ROWS)
@@ -246,7 +316,7 @@ def outputs_kernel(
         exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
         delta = tl.load(step + at, mask=alive, other=0.0)
         result = tl.zeros((ROWS, BLOCK_P), tl.float32)
-        if chunk > start:
+        if (chunk - start) % SEGMENT != 0:
             at_state = state_at(chunk // CHUNK, head, H, size)
             for k in range(0, N, BLOCK_K):
                 n = k + tl.arange(0, BLOCK_K)
@@ -255,8 +325,8 @@ def outputs_kernel(
                     rest = tl.trans(state_tile(states_low + at_state, p, P, n, N))
                     result = product(queries, rest, result, EXACT)
                 result = product(queries, tl.trans(state_tile(states + at_state, p, P, n, N)), result, EXACT)
-        elif has_entering != 0:
-            given = entering + state_at(sequence, head, H, size)
+        elif (chunk > start) | (has_entering != 0):
+            given = state_entering(entering, ends, sequence, start, chunk, head, H, size, SEGMENT)
             for k in range(0, N, BLOCK_K):
                 n = k + tl.arange(0, BLOCK_K)
                 queries = tile(C_here, row, alive, C_stride, n, N)

@@ -13,7 +13,7 @@ from packproof.kernels.launch import architecture
 from packproof.kernels.sequences import offsets
 from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
-from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel
+from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.ssd_tiles import (
     BLOCK_H,
     BLOCK_STATE,
@@ -105,6 +105,7 @@ class Problem:
         self.softplus = int(softplus)
         self.architecture = architecture(x.device)
         self.tiles = tiles(self.dtype, self.architecture)
+        self.fused = any(self.N <= held for held in self.tiles.walk_n)
         self.constants = {"EXACT": exact, "CHUNK": self.tiles.chunk}
         self.work = worklists(
             self.cu_seqlens, self.T, chunk=self.tiles.chunk, short=self.tiles.short, segment=self.tiles.segment,
@@ -170,15 +171,15 @@ class Problem:
 
     def carry(
         self, values: Tensor, keys: Tensor, steps: Steps, entering: Tensor | None,
-        *, keep_final: bool, keep_low: bool, reverse: bool, ends: Tensor | None = None,
+        *, keep_final: bool, store: bool, keep_low: bool, reverse: bool, ends: Tensor | None = None,
     ) -> Carried:  # fmt: skip
-        """The states, or their gradients: where segments end, at the ends of sequences if kept, and between chunks.
+        """The states, or their gradients: where segments end, and if asked for, where sequences do and between chunks.
 
         ends: those where segments end, if they are known.
         """
         t, state = self.tiles, (self.H, self.P, self.N)
         several = self.T > t.segment and ends is None
-        between = (self.T // t.chunk + 1 if self.T > t.chunk else 0, *state)
+        between = (self.T // t.chunk + 1 if store and self.T > t.chunk else 0, *state)
         states = self.new(*between, dtype=self.dtype)
         carried = Carried(
             self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32) if ends is None else ends,
@@ -197,22 +198,32 @@ class Problem:
                 self.S, self.H, size, int(entering is not None), int(keep_final), REVERSE=reverse, CHUNK=t.chunk,
                 CHUNKS=t.segment // t.chunk, BLOCK=BLOCK_STATE,
             )  # fmt: skip
-        if self.T > t.chunk:
+        if store and self.T > t.chunk:
             self._walk(*arguments, keep_final=False, store_all=True, reverse=reverse)
         return carried
 
-    def outputs(self, steps: Steps, carried: Carried, z: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """y in `dtype`, behind the gate z if there is one."""
+    def outputs(self, steps: Steps, carried: Carried, z: Tensor | None, dtype: torch.dtype, *, fused: bool) -> Tensor:
+        """y in `dtype`, behind the gate z if there is one; from states between segments alone if fused."""
         t, gate = self.tiles, self.x if z is None else z
         y = self.new(self.T, self.H, self.P, dtype=dtype)
-        for rows in row_classes(t):
+        blocks, entering = triton.cdiv(self.P, t.output_p), steps.high if self.initial is None else self.initial
+        sizes = (
+            self.T, self.H, self.G, self.P, self.N, self.x.stride(0), self.x.stride(1), self.B.stride(0),
+            self.B.stride(1), self.C.stride(0), self.C.stride(1), gate.stride(0), gate.stride(1),
+            int(self.initial is not None), self.has_D, int(z is not None),
+        )  # fmt: skip
+        if fused:
             self.launch(
-                outputs_kernel, "outputs" + rows.label, self.items(self.H * triton.cdiv(self.P, t.output_p)), self.x,
-                self.B, self.C, self.D, gate, *steps, steps.high if self.initial is None else self.initial,
-                carried.states, carried.states_low, self.chunks(rows), y, self.T, self.H, self.G, self.P, self.N,
-                self.x.stride(0), self.x.stride(1), self.B.stride(0), self.B.stride(1), self.C.stride(0),
-                self.C.stride(1), gate.stride(0), gate.stride(1), int(self.initial is not None), self.has_D,
-                int(z is not None), **self.constants, ROWS=rows.rows, BLOCK_P=t.output_p, BLOCK_K=t.block_k,
+                walk_kernel, "walk", self.items(self.H * blocks), self.x, self.B, self.C, self.D, gate, steps.step,
+                steps.high, entering, carried.ends, self.work.long_segments, y, *sizes, CHUNK=t.chunk,
+                CHUNKS=t.segment // t.chunk, BLOCK_P=t.output_p, BLOCK_N=min(n for n in t.walk_n if self.N <= n),
+            )  # fmt: skip
+        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where a walk takes the long ones
+            self.launch(
+                outputs_kernel, "outputs" + rows.label, self.items(self.H * blocks), self.x, self.B, self.C, self.D,
+                gate, *steps, entering, carried.ends, carried.states, carried.states_low,
+                self.work.short_segments if fused else self.chunks(rows), y, *sizes, **self.constants,
+                CHUNKS=t.segment // t.chunk, ROWS=rows.rows, BLOCK_P=t.output_p, BLOCK_K=t.block_k,
             )  # fmt: skip
         return zero_slack(y, self.cu_seqlens)
 

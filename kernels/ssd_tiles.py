@@ -9,7 +9,7 @@ import torch
 from packproof.kernels import slack, worklists
 from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
-from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel
+from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.variant import Variant
 
 MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so that a kernel has one compiled form
@@ -58,7 +58,8 @@ class Tiles:
     """chunk, segment: tokens. short: chunks of up to so many tokens have tiles of their own; 0 if none have.
 
     block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; split_n: of a
-    walk that stores them in two parts. heads: heads of a group that one program takes in turn.
+    walk that stores them in two parts; walk_n: of one that holds all in registers and makes outputs, its forms, none
+    where it would spill. heads: heads of a group that one program takes in turn.
     """
 
     chunk: int
@@ -68,6 +69,7 @@ class Tiles:
     states_p: int
     states_n: int
     split_n: int
+    walk_n: tuple[int, ...]
     output_p: int
     value_p: int
     step_p: int
@@ -97,16 +99,18 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     if interpreted(outputs_kernel):
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=16, states_p=16, states_n=16,
-            split_n=16, output_p=16, value_p=16, step_p=16, score_p=16, group_p=16, columns=16, heads=2,
+            split_n=16, walk_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, value_p=16, step_p=16,
+            score_p=16, group_p=16, columns=16, heads=2,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
-            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, split_n=64, output_p=32,
-            value_p=16, step_p=16, score_p=32, group_p=32, columns=64, heads=8,
+            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, split_n=64, walk_n=(),
+            output_p=32, value_p=16, step_p=16, score_p=32, group_p=32, columns=64, heads=8,
         )  # fmt: skip
     return Tiles(
         chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
-        states_p=64, states_n=128 if architecture == "hopper" else 64, split_n=64, output_p=64, value_p=64, step_p=64,
+        states_p=64, states_n=128 if architecture == "hopper" else 64, split_n=64,
+        walk_n=(64, 128) if architecture == "hopper" else (), output_p=64, value_p=64, step_p=64,
         score_p=64, group_p=64, columns=128, heads=8,
     )  # fmt: skip
 
@@ -147,6 +151,9 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
 
     add("steps", steps_kernel, {"CHUNK": t.chunk, "BLOCK_H": BLOCK_H})
     add("gate", gate_kernel, GATE, y="*fp32")
+    for block_n in t.walk_n:
+        held = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK_P": t.output_p, "BLOCK_N": block_n}
+        add("walk", walk_kernel, held, f"n{block_n}")
     walk = base | {"CHUNKS": t.segment // t.chunk, "BLOCK_P": t.states_p}
     for reverse in (False, True):
         way = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK": BLOCK_STATE, "REVERSE": reverse}
@@ -165,7 +172,7 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
     for rows in row_classes(t):
         shape = base | {"ROWS": rows.rows}
         for y in both:
-            blocks = {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
+            blocks = {"CHUNKS": t.segment // t.chunk, "BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
             add("outputs" + rows.label, outputs_kernel, shape | blocks, y=y)
         for gated in (False,) if exact else (False, True):
             form, label = shape | {"GATED": gated}, "gated" * gated

@@ -20,7 +20,7 @@ from packproof.kernels.variant import Variant
 
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
 _MAX_PROGRAMS_INTERPRETED = 3  # enough to take turns
-_LISTS = 3
+_LISTS = 5
 _BLOCK = 1024
 _NUM_WARPS = 4
 
@@ -31,10 +31,14 @@ def n_programs(n_items: int) -> int:
 
 
 class Worklists(NamedTuple):
-    """Long and short chunks of all sequences, and the segments of those of several chunks, or of all sequences."""
+    """Long and short chunks of all sequences, their long and short segments, and all segments of those of several
+    chunks, or of all sequences.
+    """
 
     long: Tensor
     short: Tensor
+    long_segments: Tensor
+    short_segments: Tensor
     segments: Tensor
 
 
@@ -49,12 +53,14 @@ def item(worklist, index, SIZE: tl.constexpr):
 @triton.jit
 def _pieces(length, which, chunk, short, segment, every):
     """How many pieces of a sequence belong in a list, and the number of the first of them."""
-    full, rest = length // chunk, length % chunk
+    size = tl.where(which < 2, chunk, segment)
+    full, rest = length // size, length % size
     of_long = full + (rest > short).to(tl.int32)
     of_short = ((rest > 0) & (rest <= short)).to(tl.int32)
-    of_segments = tl.where((every != 0) | (length > chunk), tl.maximum((length + segment - 1) // segment, every), 0)
-    count = tl.where(which == 0, of_long, tl.where(which == 1, of_short, of_segments))
-    return count, tl.where(which == 1, full, 0)
+    of_all = tl.where((every != 0) | (length > chunk), tl.maximum(full + (rest > 0).to(tl.int32), every), 0)
+    is_short = which % 2 == 1
+    count = tl.where(which == 4, of_all, tl.where(is_short, of_short, of_long))
+    return count, tl.where(is_short, full, 0)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
@@ -94,11 +100,11 @@ def _items_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment
     tl.store(row, sequence, mask=taken)
     tl.store(row + 1, start, mask=taken)
     tl.store(row + 2, end, mask=taken)
-    tl.store(row + 3, start + number * tl.where(which == 2, segment, chunk), mask=taken)
+    tl.store(row + 3, start + number * tl.where(which < 2, chunk, segment), mask=taken)
 
 
 def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segment: int, every: bool) -> Worklists:
-    """The lists for chunks of up to `chunk` tokens, up to `short` being short ones, and segments of `segment` tokens.
+    """The lists for chunks of up to `chunk` tokens, and segments of `segment` tokens, up to `short` being short.
 
     every: list a segment of each sequence, also of one that has a single chunk, or no token.
     """

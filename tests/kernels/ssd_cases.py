@@ -102,18 +102,20 @@ def has_the_bits_of_each_sequence_alone() -> None:
 @case
 def continues_from_its_final_states() -> None:
     lengths = [2 * SEGMENT + 1]
-    inputs = sample(lengths)
-    dy = cotangents(inputs, lengths)
-    whole = vjp(ssd, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
-    for cut in (0, SEGMENT, 2 * SEGMENT):
-        head = {name: value[:cut] if name in TOKENS else value for name, value in inputs.items()}
-        tail = {name: value[cut:] if name in TOKENS else value for name, value in inputs.items()}
-        y, tail["initial_states"] = ssd(**head, cu_seqlens=offsets([cut]), **STATES)
-        rest = vjp(ssd, tail, [dy[0][cut:], dy[1]], cu_seqlens=offsets([lengths[0] - cut]), **STATES)
-        same_bits(torch.cat([y, rest["0"]]), whole["0"], f"cut at {cut}")
-        same_bits(rest["1"], whole["1"], f"final states, cut at {cut}")
-        front = vjp(ssd, head, [dy[0][:cut], rest["initial_states"]], cu_seqlens=offsets([cut]), **STATES)
-        same_bits(front["initial_states"], whole["initial_states"], f"gradient of the initial states, cut at {cut}")
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = sample(lengths, dtype=dtype)
+        dy = cotangents(inputs, lengths)
+        whole = vjp(ssd, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+        for cut in (0, SEGMENT, 2 * SEGMENT):
+            where = f"cut at {cut}, {dtype}"
+            head = {name: value[:cut] if name in TOKENS else value for name, value in inputs.items()}
+            tail = {name: value[cut:] if name in TOKENS else value for name, value in inputs.items()}
+            y, tail["initial_states"] = ssd(**head, cu_seqlens=offsets([cut]), **STATES)
+            rest = vjp(ssd, tail, [dy[0][cut:], dy[1]], cu_seqlens=offsets([lengths[0] - cut]), **STATES)
+            same_bits(torch.cat([y, rest["0"]]), whole["0"], where)
+            same_bits(rest["1"], whole["1"], f"final states, {where}")
+            front = vjp(ssd, head, [dy[0][:cut], rest["initial_states"]], cu_seqlens=offsets([cut]), **STATES)
+            same_bits(front["initial_states"], whole["initial_states"], f"gradient of the initial states, {where}")
 
 
 @case
