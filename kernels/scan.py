@@ -1,7 +1,8 @@
-"""Selective scan over a pack, forward and backward, in Triton.
+"""Selective scan over a pack, forward and backward: in Triton, and for NVIDIA GPUs in CUDA C++ too.
 
 Pieces start where sequences start and what a piece computes follows from its own sequence, so that no bit of a sequence
-depends on the others. scan_forward and scan_backward have the mathematics, scan_launch the order of the kernels.
+depends on the others. scan_forward and scan_backward have the mathematics, as has scan.cu; scan_launch has the order of
+the kernels.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from packproof.kernels.launch import differentiable_once, on_host, require_device
 from packproof.kernels.scan_forward import scan_kernel
-from packproof.kernels.scan_launch import DTYPES, OP, Problem, kept_shape, variants
+from packproof.kernels.scan_launch import DTYPES, OP, Problem, kept_shape, refusal, variants
 from packproof.refs.arguments import bind, check_divides
 from packproof.refs.errors import ArgumentError
 
@@ -26,6 +27,7 @@ PROMISES = {
     "isolated": True,
     "state_entry": "carry",
 }
+IMPLEMENTATIONS = ("auto", "triton", "cuda")
 INTERPRETED = {"chunk": 4, "segment": 8}
 
 __all__ = ["INTERPRETED", "PROMISES", "selective_scan", "variants"]
@@ -45,6 +47,7 @@ def selective_scan(
     cu_seqlens: Tensor,
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
+    impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Selective scan of packed sequences (Mamba, Gu & Dao 2023): h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
 
@@ -56,16 +59,29 @@ def selective_scan(
     Returns y (t, d) in u's dtype, zero in slack, and with return_final_states the states (s, d, n) in fp32; an empty
     sequence returns its initial state. Differentiable once. The bits of a sequence's values and gradients do not depend
     on the others, and a sequence continued from its state at a multiple of 1024 tokens has the bits of one run.
-    Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
+    impl: "triton", or "cuda": faster, for NVIDIA GPUs and n up to 16, with packproof[cuda]; "auto" takes that where it
+    can run. Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
     LayoutError.
     """
     if not torch.compiler.is_compiling():
         _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
         require_device(OP, u, scan_kernel)
+        _native(impl, u, A)
     tensors = (u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    y, final_states, _ = _selective_scan(*tensors, bool(delta_softplus), bool(return_final_states), keep)
+    y, final_states, _ = _selective_scan(*tensors, bool(delta_softplus), bool(return_final_states), keep, impl)
     return (y, final_states) if return_final_states else y
+
+
+def _native(impl: str, u: Tensor, A: Tensor) -> bool:
+    """Whether to run the kernels in CUDA C++."""
+    if impl not in IMPLEMENTATIONS:
+        expected = ", ".join(map(repr, IMPLEMENTATIONS))
+        raise ArgumentError(f"{OP}: impl is {impl!r} but one of {expected} was expected")
+    reason = refusal(u.device, A.shape[1])
+    if impl == "cuda" and reason:
+        raise ArgumentError(f"{OP}: impl is 'cuda' but {reason}\n    impl='triton' computes the same.")
+    return impl != "triton" and not reason
 
 
 def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
@@ -96,10 +112,10 @@ def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, va
 def _selective_scan(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
-    return_final_states: bool, keep_states: bool,
+    return_final_states: bool, keep_states: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y; the final states; the states from which backward starts. The last two are empty unless asked for."""
-    problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus)
+    problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A))
     kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
     y, final_states = problem.scan(int(return_final_states), kept)
     return y, problem.untiled(final_states) if return_final_states else A.new_empty(0), kept
@@ -109,10 +125,10 @@ def _selective_scan(
 def _selective_scan_backward(
     dy: Tensor, dfinal: Tensor | None, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
-    softplus: bool,
+    softplus: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order; that of an absent input is empty."""
-    problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus)
+    problem = Problem(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A))
     found = problem.gradients(dy, dfinal, kept)
     groups = (found[name].sum(1) if problem.mixed and x.ndim == 2 else found[name] for name, x in (("B", B), ("C", C)))
     dB, dC = (value.to(x.dtype).reshape(x.shape).contiguous() for value, x in zip(groups, (B, C), strict=True))
@@ -130,7 +146,9 @@ def _selective_scan_backward(
 
 
 @_selective_scan.register_fake
-def _(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states, keep_states):
+def _(
+    u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states, keep_states, impl
+):
     sizes = _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=False)
     states = (sizes["s"], sizes["d"], sizes["n"])
     kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
@@ -138,7 +156,7 @@ def _(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus,
 
 
 @_selective_scan_backward.register_fake
-def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus):
+def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus, impl):
     tokens, states = (
         ((u, u), (delta, u), (A, A), (B, u), (C, u)),
         ((D, A), (z, u), (delta_bias, A), (initial_states, A)),
@@ -147,15 +165,16 @@ def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_state
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.softplus, ctx.has_final_states, _ = inputs
+    *tensors, ctx.softplus, ctx.has_final_states, _, ctx.impl = inputs
     ctx.save_for_backward(*tensors, output[2])
 
 
 def _backward(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     dfinal_states = dfinal if ctx.has_final_states else None
-    found = list[Tensor | None](_selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus))
+    found = list[Tensor | None](_selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus, ctx.impl))
     found.insert(8, None)  # cu_seqlens
-    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None, None
+    gradients = (g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False))
+    return *gradients, *[None] * 4
 
 
 _selective_scan.register_autograd(_backward, setup_context=_save)

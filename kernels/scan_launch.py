@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.kernels import slack
+from packproof.kernels import cuda, slack
 from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, architecture, interpreted
 from packproof.kernels.scan_backward import (
     scan_back_carry_kernel,
@@ -27,6 +27,9 @@ OP = "selective_scan"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _ALIGNED = 16
+_SOURCE = "scan.cu"
+_TOKEN = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}
+_THREADS = 128  # of a program in CUDA C++
 
 
 class _Tiles(NamedTuple):
@@ -85,6 +88,31 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
     return options
 
 
+def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
+    """What the source in CUDA C++ is compiled with."""
+    values = {
+        **{"TOKEN": _TOKEN[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
+        **{"WINDOW": _TILES.scan["WINDOW"], "SIZE": _TILES.scan["SIZE"], "KEEP": _TILES.back["KEEP"]},
+        **{"FORWARD_BLOCKS": 5, "BACK_BLOCKS": 3},
+    }
+    return tuple((name, str(value)) for name, value in values.items())
+
+
+def shared_bytes(kernel: str) -> int:
+    """Dynamic shared memory of a kernel in CUDA C++: rows of B and C, and states in front of each pair of tokens."""
+    if kernel != "scan_back_kernel":
+        return 0
+    n = _TILES.BLOCK_N
+    return 4 * (_TILES.back["KEEP"] * 2 * n + 8 * _THREADS * n)
+
+
+def refusal(device: torch.device, n: int) -> str:
+    """Why the kernels in CUDA C++ cannot run, "" if they can."""
+    if n > _TILES.BLOCK_N:
+        return f"A has {n} states and it holds {_TILES.BLOCK_N}"
+    return cuda.missing(device)
+
+
 def _tiles() -> _Tiles:
     return _TILES_INTERPRETED if interpreted(scan_kernel) else _TILES
 
@@ -122,7 +150,7 @@ class Problem:
 
     def __init__(
         self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
-        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
+        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, native: bool,
     ) -> None:  # fmt: skip
         (self.T, self.D), self.n, self.S = u.shape, A.shape[1], len(cu_seqlens) - 1
         self.G, self.N, self.width = _padded(u, A, B, C)
@@ -137,6 +165,7 @@ class Problem:
         self.initial, self.has_initial = (self.A, 0) if initial_states is None else (self.tiled(initial_states), 1)
         self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
         self.softplus = int(softplus)
+        self.native = cuda.kernels(_SOURCE, u.device, macros(u.dtype, z is not None, softplus)) if native else None
         self.state_blocks = range(0, self.N, self.tiles.BLOCK_N)
         self.split = len(self.state_blocks) > 1
         self.n_partial = self.T * self.split
@@ -165,10 +194,17 @@ class Problem:
         return self.new(count, self.N * self.width)
 
     def launch(self, kernel: Any, name: str, programs: int, *arguments: Any, **constants: int) -> None:
-        if programs:
-            options = launch_options(name, self.architecture, self.u.dtype)
-            with torch.cuda.device_of(self.u):
-                kernel[(programs,)](*arguments, **constants, **options)
+        """In CUDA C++ if it is chosen and has the kernel, otherwise in Triton."""
+        if not programs:
+            return
+        if self.native is not None and kernel.__name__ in self.native:
+            shared = shared_bytes(kernel.__name__)
+            named = dict(zip(kernel.arg_names, arguments, strict=False))
+            self.native.launch(kernel.__name__, programs, _THREADS, shared, named)
+            return
+        options = launch_options(name, self.architecture, self.u.dtype)
+        with torch.cuda.device_of(self.u):
+            kernel[(programs,)](*arguments, **constants, **options)
 
     def programs(self, rows: int, channels: int) -> int:
         """One for each of some rows and each block of so many channels."""
@@ -228,7 +264,9 @@ class Problem:
         backs, dinitial = self.gradients_of_states(dy, final, has_final)
         channels, windows = tile["BLOCKS"] * tile["BLOCK_D"], triton.cdiv(self.T, tile["WINDOW"]) if self.S else 0
         programs = self.programs(windows, channels)
-        kept = self.new(programs, tile["KEEP"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"])
+        kept = self.new(
+            programs * (self.native is None), tile["KEEP"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"]
+        )
         parts = self.new(triton.cdiv(self.D // self.G, channels), self.T, self.G, self.N, 2)
         partial = self.new(self.n_partial, 3, self.D)
         du, ddelta, dz = (self.new(t, self.D, dtype=self.u.dtype) for t in (self.T, self.T, self.T * self.has_z))

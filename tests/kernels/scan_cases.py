@@ -174,7 +174,7 @@ def passes_opcheck() -> None:
     for left_out in ((), OPTIONAL):
         given = [None if name in left_out else inputs[name] for name in names]
         states = None if left_out else inputs["initial_states"]
-        arguments = (*given, offsets(lengths), states, True, not left_out, True)
+        arguments = (*given, offsets(lengths), states, True, not left_out, True, "auto")
         torch.library.opcheck(torch.ops.packproof.selective_scan.default, arguments)
 
 

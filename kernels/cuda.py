@@ -1,0 +1,106 @@
+"""CUDA C++ kernels: compiled at run time by NVRTC, through NVIDIA's cuda.core, and launched on PyTorch's stream."""
+
+# mypy: allow-untyped-calls
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FOLDER = Path(__file__).parent
+_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
+_STATIC_SHARED = 48 * 1024  # bytes that a kernel may use unasked
+
+Macros = tuple[tuple[str, str], ...]
+
+
+@cache
+def missing(device: torch.device) -> str:
+    """Why kernels cannot be compiled for a device; "" if they can."""
+    if device.type != "cuda" or torch.version.hip:
+        return f"it needs an NVIDIA GPU and the tensors are on {device}"
+    if find_spec("cuda") is None or find_spec("cuda.core") is None:
+        return 'it needs NVIDIA\'s cuda.core: pip install "packproof[cuda]"'
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "it needs compute capability 8.0"
+    return ""
+
+
+@cache
+def source(name: str) -> str:
+    return (_FOLDER / name).read_text()
+
+
+@cache
+def parameters(name: str) -> Mapping[str, tuple[str, ...]]:
+    """The names of the parameters of each kernel in a source."""
+    return {
+        kernel: tuple(parameter.split()[-1].lstrip("*") for parameter in found.split(","))
+        for kernel, found in _KERNEL.findall(source(name))
+    }
+
+
+def compiled(name: str, target: str, macros: Macros) -> Any:
+    """The cuda.core ObjectCode of a source for a target such as "sm_90"; compiled once, then taken from the disk."""
+    from cuda.core import Program, ProgramOptions  # noqa: PLC0415
+    from cuda.core.utils import FileStreamProgramCache  # noqa: PLC0415
+
+    text = source(name).replace('#include "hardware.cuh"', source("hardware.cuh"))
+    options = ProgramOptions(arch=target, define_macro=list(macros), name=name)
+    with FileStreamProgramCache() as kept:
+        return Program(text, "c++", options).compile("cubin", cache=kept)
+
+
+class Kernels:
+    """The kernels of a source for one GPU, with some macros."""
+
+    def __init__(self, name: str, device: torch.device, macros: Macros) -> None:
+        major, minor = torch.cuda.get_device_capability(device)
+        self._code = compiled(name, f"sm_{major}{minor}", macros)
+        self._parameters = parameters(name)
+        self._device = device
+        self._ready: dict[str, Any] = {}
+
+    def __contains__(self, kernel: str) -> bool:
+        return kernel in self._parameters
+
+    def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
+        """Run so many programs of so many threads. shared: bytes. arguments: tensors and integers, by name."""
+        from cuda.core import LaunchConfig, Stream, launch  # noqa: PLC0415
+
+        values = (arguments[name] for name in self._parameters[kernel])
+        with torch.cuda.device(self._device):
+            stream = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+            launch(
+                stream,
+                LaunchConfig(grid=programs, block=threads, shmem_size=shared),
+                self._kernel(kernel, shared),
+                *(value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values),
+            )
+
+    def _kernel(self, name: str, shared: int) -> Any:
+        if name not in self._ready:
+            found = self._code.get_kernel(name)
+            if shared > _STATIC_SHARED:
+                _allow(found, shared, torch.cuda.current_device())
+            self._ready[name] = found
+        return self._ready[name]
+
+
+def _allow(kernel: Any, shared: int, device: int) -> None:
+    from cuda.bindings import driver  # noqa: PLC0415
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (error,) = driver.cuKernelSetAttribute(attribute, shared, kernel.handle, driver.CUdevice(device))
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"{shared} bytes of shared memory: {error}")
+
+
+@cache
+def kernels(name: str, device: torch.device, macros: Macros) -> Kernels:
+    return Kernels(name, device, macros)

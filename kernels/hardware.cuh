@@ -1,0 +1,45 @@
+// Instructions of the hardware that CUDA C++ has no portable name for, and the dtype of the tokens.
+
+#define FP32 0
+#define FP16 1
+#define BF16 2
+
+// 2^x within 2 ULP; results below 2^-126 are zero
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1 / x within 1 ULP
+__device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#if TOKEN == FP32
+typedef float token;
+__device__ __forceinline__ float widen(token x) { return x; }
+__device__ __forceinline__ token narrow(float x) { return x; }
+#elif TOKEN == FP16
+typedef unsigned short token;
+__device__ __forceinline__ float widen(token x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+__device__ __forceinline__ token narrow(float x) {
+    token y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+#else
+typedef unsigned short token;
+__device__ __forceinline__ float widen(token x) { return __uint_as_float((unsigned)x << 16); }
+__device__ __forceinline__ token narrow(float x) {
+    token y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+#endif
