@@ -1,0 +1,66 @@
+"""CUDA C++ kernels on a CPU: compiled with g++, their threads run as fibers. For tests of their logic without a GPU."""
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from packproof.kernels import cuda
+
+_HERE = Path(__file__).parent
+_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
+_FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing")
+
+
+@cache
+def library(name: str, macros: cuda.Macros, folder: Path) -> ctypes.CDLL:
+    """A source of packproof's kernels for this CPU."""
+    text = cuda.source(name).replace('#include "hardware.cuh"', '#include "gpu.h"\n#include "hardware.h"')
+    text = re.sub(r"extern __shared__ float4 (\w+)\[\];", r"float4* \1 = dynamic_shared;", text)
+    text += "\nstatic const long long* values;\n" + "".join(map(_entry, _KERNEL.findall(text)))
+    stem = folder / "-".join([Path(name).stem, *(f"{key}{value}" for key, value in macros)])
+    stem.with_suffix(".cpp").write_text(text)
+    defines = [f"-D{key}={value}" for key, value in macros]
+    command = [
+        "g++",
+        *_FLAGS,
+        *defines,
+        f"-I{_HERE}",
+        "-o",
+        str(stem.with_suffix(".so")),
+        str(stem.with_suffix(".cpp")),
+    ]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return ctypes.CDLL(str(stem.with_suffix(".so")))
+
+
+def _entry(kernel: tuple[str, str]) -> str:
+    name, parameters = kernel
+    types = (re.sub(r"\w+$", "", parameter.strip()) for parameter in parameters.split(","))
+    arguments = ", ".join(f"({kind})values[{i}]" for i, kind in enumerate(types))
+    return (
+        f"static void body_{name}() {{ {name}({arguments}); }}\n"
+        f'extern "C" void run_{name}(int programs, int threads, const long long* given) '
+        f"{{ values = given; run(body_{name}, programs, threads); }}\n"
+    )
+
+
+class Emulated:
+    """What cuda.Kernels is on a GPU."""
+
+    def __init__(self, name: str, macros: cuda.Macros, folder: Path) -> None:
+        self._library = library(name, macros, folder)
+        self._parameters = cuda.parameters(name)
+
+    def __contains__(self, kernel: str) -> bool:
+        return kernel in self._parameters
+
+    def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
+        values = [arguments[name] for name in self._parameters[kernel]]
+        words = [value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values]
+        getattr(self._library, f"run_{kernel}")(programs, threads, (ctypes.c_longlong * len(words))(*words))
