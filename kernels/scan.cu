@@ -136,13 +136,14 @@ __device__ __forceinline__ void store_states(float* to, const float (&h)[STATES]
         if (some) to[n * TILE] = h[n];
 }
 
-// rows of B or C, fp32, 16-byte aligned
+// Four columns of B or C, fp32, 16-byte aligned
 struct Keys {
-    const float* rows;
+    const float* column;
     i64 stride;
 
-    __device__ __forceinline__ float4 four(int t, int quarter) const {
-        return *(const float4*)(rows + t * stride + 4 * quarter);
+    // zero where there is no such token: what lies in memory might be NaN, which no factor of zero takes away
+    __device__ __forceinline__ float4 at(int t, bool some) const {
+        return some ? *(const float4*)(column + t * stride) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 };
 
@@ -194,22 +195,22 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_ends
     int t = full_piece({cu_seqlens, (int)S, (int)T}, c.window, start, end);
     bool wanted = t + SIZE < end || (t + SIZE == end && keep_final);
     if (t < c.window * SIZE || !wanted) return;
-    Keys keys{B + c.group * B_group, B_stride};
+    int token_of_thread = threadIdx.x / 4, quarter = threadIdx.x % 4;
+    bool fetches = token_of_thread < BATCH;
+    Keys keys{B + c.group * B_group + 4 * quarter, B_stride};
     float decay[STATES], h[STATES], total = 0.0f;
     load_states(decay, A + c.states, c.padded);
 #pragma unroll
     for (int n = 0; n < STATES; n++) decay[n] *= LOG2E, h[n] = 0.0f;
     float offset = c.real && has_bias ? bias[c.index] : 0.0f;
     Stream us(u, u_stride, t, c.index, SIZE, c.real), deltas(delta, delta_stride, t, c.index, SIZE, c.real);
-    int token_of_thread = threadIdx.x / 4, quarter = threadIdx.x % 4;
-    bool fetches = token_of_thread < BATCH;
-    float4 fetched = keys.four(t + (fetches ? token_of_thread : 0), quarter);
+    float4 fetched = keys.at(t + token_of_thread, fetches);
 #pragma unroll 1
     for (int i = 0; i < SIZE; i += BATCH) {
         float4(&now)[BATCH][STATES / 4] = rows[i / BATCH % 2];
         if (fetches) now[token_of_thread][quarter] = fetched;
         __syncthreads();
-        if (fetches && i + BATCH < SIZE) fetched = keys.four(t + i + BATCH + token_of_thread, quarter);
+        fetched = keys.at(t + i + BATCH + token_of_thread, fetches && i + BATCH < SIZE);
 #pragma unroll 1
         for (int k0 = 0; k0 < BATCH; k0 += ROUND) {
             float step[ROUND], from_u[ROUND];
@@ -245,7 +246,8 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_kern
     for (int n = 0; n < STATES; n++) decay[n] *= LOG2E;
     float offset = c.real && has_bias ? bias[c.index] : 0.0f, direct = c.real && has_skip ? skip[c.index] : 0.0f;
     int token_of_thread = threadIdx.x / 8, quarter = threadIdx.x % 4;
-    Keys keys = threadIdx.x % 8 < 4 ? Keys{B + c.group * B_group, B_stride} : Keys{C + c.group * C_group, C_stride};
+    Keys keys = threadIdx.x % 8 < 4 ? Keys{B + c.group * B_group + 4 * quarter, B_stride}
+                                    : Keys{C + c.group * C_group + 4 * quarter, C_stride};
     int buffer = 0;
     for (Pieces p({cu_seqlens, (int)S, (int)T}, c.window); p.some(); p.next()) {
         int t = p.t, count = p.last - t;
@@ -256,14 +258,14 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_kern
         Stream us(u, u_stride, t, c.index, count, c.real), deltas(delta, delta_stride, t, c.index, count, c.real);
         Stream zs(z, z_stride, t, c.index, count, c.real && GATED);
         token* out = y + t * D + c.index;
-        float4 fetched;
-        if (token_of_thread < count) fetched = keys.four(t + token_of_thread, quarter);
+        float4 fetched = keys.at(t + token_of_thread, token_of_thread < count);
 #pragma unroll 1
         for (int i = 0; i < count; i += BATCH, buffer ^= 1) {
             float4(&now)[BATCH][STATES / 2] = rows[buffer];
             now[token_of_thread][threadIdx.x % 8] = fetched;
             __syncthreads();
-            if (i + BATCH + token_of_thread < count) fetched = keys.four(t + i + BATCH + token_of_thread, quarter);
+            int ahead = i + BATCH + token_of_thread;
+            fetched = keys.at(t + ahead, ahead < count);
             if (keep_states && i % KEEP == 0 && t + i > p.start)
                 store_states(kept + (i64)((t + i) / KEEP - 1) * size + c.states, h, c.padded);
 #pragma unroll 1
@@ -315,7 +317,9 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_back
     int t = start + (c.window * SIZE + SIZE - start + SIZE - 1) / SIZE * SIZE;
     if (t >= end) return;
     int count = least(SIZE, end - t);
-    Keys keys{C + c.group * C_group, C_stride};
+    int token_of_thread = threadIdx.x / 4, quarter = threadIdx.x % 4;
+    bool fetches = token_of_thread < BATCH;
+    Keys keys{C + c.group * C_group + 4 * quarter, C_stride};
     float decay[STATES], back[STATES], total = 0.0f;
     load_states(decay, A + c.states, c.padded);
 #pragma unroll
@@ -323,17 +327,14 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_back
     float offset = c.real && has_bias ? bias[c.index] : 0.0f;
     Stream deltas(delta, delta_stride, t, c.index, count, c.real), dys(dy, dy_stride, t, c.index, count, c.real);
     Stream zs(z, z_stride, t, c.index, count, c.real && GATED);
-    int token_of_thread = threadIdx.x / 4, quarter = threadIdx.x % 4;
-    bool fetches = token_of_thread < BATCH;
-    float4 fetched;
-    if (fetches && token_of_thread < count) fetched = keys.four(t + token_of_thread, quarter);
+    float4 fetched = keys.at(t + token_of_thread, fetches && token_of_thread < count);
 #pragma unroll 1
     for (int i = 0; i < count; i += BATCH) {
         float4(&now)[BATCH][STATES / 4] = rows[i / BATCH % 2];
         if (fetches) now[token_of_thread][quarter] = fetched;
         __syncthreads();
         int ahead = i + BATCH + token_of_thread;
-        if (fetches && ahead < count) fetched = keys.four(t + ahead, quarter);
+        fetched = keys.at(t + ahead, fetches && ahead < count);
 #pragma unroll 1
         for (int k0 = 0; k0 < least(BATCH, count - i); k0 += ROUND) {
             float step[ROUND], g[ROUND], gate[ROUND];
@@ -455,8 +456,8 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, BACK_BLOCKS) scan_back_ke
         for (int front = p.t + (p.last - p.t - 1 + KEEP) / KEEP * KEEP - KEEP; front >= p.t; front -= KEEP) {
             int stop = least(front + KEEP, p.last);
             __syncthreads();
-            for (int row = token_of_thread; row < stop - front; row += CHANNELS / (2 * QUADS))
-                rows[row][quad] = keys.four(front + row, 0);
+            for (int row = token_of_thread; row < KEEP; row += CHANNELS / (2 * QUADS))
+                rows[row][quad] = keys.at(front + row, row < stop - front);
             __syncthreads();
 #pragma unroll 1
             for (int first = front + (stop - front - 1) / BATCH * BATCH; first >= front; first -= BATCH) {

@@ -166,10 +166,12 @@ def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_state
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.softplus, ctx.has_final_states, _, ctx.impl = inputs
+    ctx.set_materialize_grads(False)  # the gradient of the kept states would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
 
-def _backward(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
     dfinal_states = dfinal if ctx.has_final_states else None
     found = list[Tensor | None](_selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus, ctx.impl))
     found.insert(8, None)  # cu_seqlens

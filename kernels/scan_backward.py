@@ -163,7 +163,7 @@ def _keep_states(
 @triton.jit
 def _back_group(
     back, dA, dD, dbias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, t, last, row_stride,
-    part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, skip, bias, has_z, use_softplus, adds,
+    part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, skip, bias, has_z, use_softplus,
     TOKENS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Walk back over TOKENS tokens in front of which the state is h."""
@@ -179,7 +179,6 @@ def _back_group(
     for k in tl.static_range(TOKENS - 1, -1, -1):
         inside, row = t + k < last, tl.minimum(t + k, last - 1)
         part = parts + row * part_stride + tl.arange(0, 2 * BLOCK_N)
-        before = tl.load(part, mask=inside & adds, other=0.0)
         B_row, C_row = states_of(B, B_stride, row, n), states_of(C, C_stride, row, n)
         step, u_here, z_here = steps[k], us[k].to(tl.float32), zs[k].to(tl.float32)
         g = tl.where(inside, _through_gate(dys[k], z_here, has_z), 0.0)
@@ -191,7 +190,7 @@ def _back_group(
         from_A = tl.sum(w * decay, 0) * LN2
         pair = tl.join(dh * (step * u_here)[None, :], states[k + 1] * g[None, :])
         pair = _sum_channels(tl.reshape(tl.permute(pair, (0, 2, 1)), (2 * BLOCK_N, BLOCK_D)))
-        tl.store(part, before + pair, mask=inside)
+        tl.store(part, pair, mask=inside)
 
         here, stored = row * row_stride + d, channels & inside
         earlier, passed, final = stored & (n0 > 0), stored & (n0 + BLOCK_N < N), stored & (n0 + BLOCK_N >= N)
@@ -226,15 +225,15 @@ def scan_back_kernel(
     u, delta, A, B, C, skip, z, bias, initial, dy, dfinal, cu_seqlens, ends, backs, kept, parts, partial, du, ddelta,
     dz, dA, dD, dbias, dinitial, T, S, D, G, N, width, n0, u_stride, delta_stride, B_stride, B_group, C_stride,
     C_group, z_stride, dy_stride, has_skip, has_z, has_bias, has_initial, has_final, use_softplus,
-    WINDOW: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr, TOKENS: tl.constexpr, BLOCKS: tl.constexpr,
+    WINDOW: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr, TOKENS: tl.constexpr,
     SPLIT: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of the tokens in BLOCKS blocks of channels, one after the other.
+    """All gradients of the tokens in a block of channels.
 
     A piece is walked back in stretches of KEEP tokens, in front of which `ends` holds the states that forward kept.
     """
-    block, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCKS * BLOCK_D)
-    window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCKS * BLOCK_D))
+    block, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
     begin, size = window * WINDOW, (N * width).to(tl.int64)
     n, at = tl.arange(0, BLOCK_N), tile_offsets(BLOCK_N, BLOCK_D, TILE)
     kept += tl.program_id(0).to(tl.int64) * (KEEP // TOKENS * BLOCK_N * BLOCK_D)
@@ -244,61 +243,58 @@ def scan_back_kernel(
     u_stride, delta_stride, z_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), z_stride.to(tl.int64)
     B_stride, C_stride, dy_stride = B_stride.to(tl.int64), C_stride.to(tl.int64), dy_stride.to(tl.int64)
     row_stride, part_stride = D.to(tl.int64), (G * N * 2).to(tl.int64)
-    for b in tl.range(0, tl.minimum(tl.cdiv(end_of_group - first, BLOCK_D), BLOCKS), disable_licm=True):
-        d = first + b * BLOCK_D + tl.arange(0, BLOCK_D)
-        channels = d < end_of_group
-        gated = channels & (has_z != 0)
-        tile, columns = n0 * width + (column + b * BLOCK_D) * BLOCK_N, column + b * BLOCK_D + tl.arange(0, BLOCK_D)
-        mask = (columns < (group + 1) * (width // G))[None, :]
-        decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
-        direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
-        offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
-        sum_D, sum_bias = tl.zeros((BLOCK_D,), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
-        sum_A = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
-        sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
-        while (t - begin < WINDOW) & (sequence < S):
-            start, end = bounds(cu_seqlens, S, T, sequence)
-            last = tl.maximum(tl.minimum(t + SIZE, end), t)
-            back = _leaving_gradient(backs + tile, dfinal + tile, sequence, last, end, size, at, mask, has_final, SIZE)
-            stretches = tl.cdiv(last - t, KEEP)
-            for stretch in range(0, stretches):
-                front = t + (stretches - 1 - stretch) * KEEP
-                stop = tl.minimum(front + KEEP, last)
-                groups = tl.cdiv(stop - front, TOKENS)
-                h = entering_state(
-                    ends + tile, initial + tile, sequence, start, front, size, at, mask, has_initial, KEEP
-                )
-                tl.debug_barrier()
-                _keep_states(
-                    h, kept, u, delta, B, front, stop, groups, u_stride, delta_stride, B_stride, d, channels, n, at,
-                    decay, offset, use_softplus, TOKENS, BLOCK_N, BLOCK_D,
+    d = first + tl.arange(0, BLOCK_D)
+    channels = d < end_of_group
+    gated = channels & (has_z != 0)
+    tile, columns = n0 * width + column * BLOCK_N, column + tl.arange(0, BLOCK_D)
+    mask = (columns < (group + 1) * (width // G))[None, :]
+    decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+    direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
+    offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
+    sum_D, sum_bias = tl.zeros((BLOCK_D,), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
+    sum_A = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
+    while (t - begin < WINDOW) & (sequence < S):
+        start, end = bounds(cu_seqlens, S, T, sequence)
+        last = tl.maximum(tl.minimum(t + SIZE, end), t)
+        back = _leaving_gradient(backs + tile, dfinal + tile, sequence, last, end, size, at, mask, has_final, SIZE)
+        stretches = tl.cdiv(last - t, KEEP)
+        for stretch in tl.range(0, stretches, disable_licm=True):
+            front = t + (stretches - 1 - stretch) * KEEP
+            stop = tl.minimum(front + KEEP, last)
+            groups = tl.cdiv(stop - front, TOKENS)
+            h = entering_state(ends + tile, initial + tile, sequence, start, front, size, at, mask, has_initial, KEEP)
+            tl.debug_barrier()
+            _keep_states(
+                h, kept, u, delta, B, front, stop, groups, u_stride, delta_stride, B_stride, d, channels, n, at,
+                decay, offset, use_softplus, TOKENS, BLOCK_N, BLOCK_D,
+            )  # fmt: skip
+            tl.debug_barrier()
+            i = front + (groups - 1) * TOKENS
+            zs = _group_rows(z, z_stride, i, stop, d, gated, TOKENS)
+            dys = _group_rows(dy, dy_stride, i, stop, d, channels, TOKENS)
+            for j in range(0, groups):
+                i = front + (groups - 1 - j) * TOKENS
+                ahead = tl.maximum(i - TOKENS, front)
+                h = tl.load(kept + (groups - 1 - j) * (BLOCK_N * BLOCK_D) + at)
+                us = _group_rows(u, u_stride, i, stop, d, channels, TOKENS)  # cached on the way forward
+                deltas = _group_rows(delta, delta_stride, i, stop, d, channels, TOKENS)
+                next_zs = _group_rows(z, z_stride, ahead, stop, d, gated, TOKENS)
+                next_dys = _group_rows(dy, dy_stride, ahead, stop, d, channels, TOKENS)
+                back, sum_A, sum_D, sum_bias = _back_group(
+                    back, sum_A, sum_D, sum_bias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, i,
+                    stop, row_stride, part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, direct, offset,
+                    has_z, use_softplus, TOKENS, SPLIT, BLOCK_N, BLOCK_D,
                 )  # fmt: skip
-                tl.debug_barrier()
-                i = front + (groups - 1) * TOKENS
-                zs = _group_rows(z, z_stride, i, stop, d, gated, TOKENS)
-                dys = _group_rows(dy, dy_stride, i, stop, d, channels, TOKENS)
-                for j in range(0, groups):
-                    i = front + (groups - 1 - j) * TOKENS
-                    ahead = tl.maximum(i - TOKENS, front)
-                    h = tl.load(kept + (groups - 1 - j) * (BLOCK_N * BLOCK_D) + at)
-                    us = _group_rows(u, u_stride, i, stop, d, channels, TOKENS)  # cached on the way forward
-                    deltas = _group_rows(delta, delta_stride, i, stop, d, channels, TOKENS)
-                    next_zs = _group_rows(z, z_stride, ahead, stop, d, gated, TOKENS)
-                    next_dys = _group_rows(dy, dy_stride, ahead, stop, d, channels, TOKENS)
-                    back, sum_A, sum_D, sum_bias = _back_group(
-                        back, sum_A, sum_D, sum_bias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, i,
-                        stop, row_stride, part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, direct, offset,
-                        has_z, use_softplus, b > 0, TOKENS, SPLIT, BLOCK_N, BLOCK_D,
-                    )  # fmt: skip
-                    zs, dys = next_zs, next_dys
-            begins = mask & (t == start) & (last > t) & (has_initial != 0)
-            tl.store(dinitial + (sequence * size + tile) + at, back, mask=begins)
-            t = last
-            sequence += (end <= last).to(tl.int32)
-        row = window.to(tl.int64)
-        tl.store(dA + (row * size + tile) + at, sum_A, mask=mask)
-        tl.store(dD + row * D + d, sum_D, mask=channels & (n0 == 0))
-        tl.store(dbias + row * D + d, sum_bias, mask=channels & (n0 + BLOCK_N >= N))
+                zs, dys = next_zs, next_dys
+        begins = mask & (t == start) & (last > t) & (has_initial != 0)
+        tl.store(dinitial + (sequence * size + tile) + at, back, mask=begins)
+        t = last
+        sequence += (end <= last).to(tl.int32)
+    row = window.to(tl.int64)
+    tl.store(dA + (row * size + tile) + at, sum_A, mask=mask)
+    tl.store(dD + row * D + d, sum_D, mask=channels & (n0 == 0))
+    tl.store(dbias + row * D + d, sum_bias, mask=channels & (n0 + BLOCK_N >= N))
 
 
 @triton.jit(do_not_specialize=["parts", "dB", "dC", "cu_seqlens", "T", "S", "n_parts", "width"])

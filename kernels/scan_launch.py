@@ -29,7 +29,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _ALIGNED = 16
 _SOURCE = "scan.cu"
 _TOKEN = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}
-_THREADS = 128  # of a program in CUDA C++
 
 
 class _Tiles(NamedTuple):
@@ -54,15 +53,16 @@ class _Tiles(NamedTuple):
 _TILES = _Tiles(
     ends={"SIZE": 1024, "BLOCK_D": 128},
     scan={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128},
-    back={"WINDOW": 256, "SIZE": 1024, "KEEP": 32, "TOKENS": 2, "BLOCKS": 4, "BLOCK_D": 32},
+    back={"WINDOW": 1024, "SIZE": 1024, "KEEP": 32, "TOKENS": 2, "BLOCK_D": 32},
     BLOCK_N=16,
     TILE=32,
     elements=256,
 )
+_TILES_NATIVE = _TILES._replace(back=_TILES.back | {"WINDOW": 256, "BLOCK_D": 128})  # of scan.cu
 _TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
     ends={"SIZE": 8, "BLOCK_D": 4},
     scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
-    back={"WINDOW": 8, "SIZE": 8, "KEEP": 4, "TOKENS": 2, "BLOCKS": 2, "BLOCK_D": 4},
+    back={"WINDOW": 8, "SIZE": 8, "KEEP": 4, "TOKENS": 2, "BLOCK_D": 4},
     BLOCK_N=8,
     TILE=4,
     elements=32,
@@ -76,7 +76,7 @@ _STATES = (
 
 def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, int]:
     """Warps, and registers: the fewer, the more programs hide each other's waits, down to where they would spill."""
-    options = {"num_warps": 1 if name.startswith("back-") else 4}
+    options = {"num_warps": {"back-whole": 1, "back-split": 2}.get(name, 4)}
     if architecture == "amd":  # Triton has maxnreg for NVIDIA alone
         return options
     if name == "scan-whole":
@@ -92,7 +92,7 @@ def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
     """What the source in CUDA C++ is compiled with."""
     values = {
         **{"TOKEN": _TOKEN[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
-        **{"WINDOW": _TILES.scan["WINDOW"], "SIZE": _TILES.scan["SIZE"], "KEEP": _TILES.back["KEEP"]},
+        **{name: _TILES_NATIVE.back[name] for name in ("WINDOW", "SIZE", "KEEP")},
         **{"FORWARD_BLOCKS": 5, "BACK_BLOCKS": 3},
     }
     return tuple((name, str(value)) for name, value in values.items())
@@ -102,14 +102,14 @@ def shared_bytes(kernel: str) -> int:
     """Dynamic shared memory of a kernel in CUDA C++: rows of B and C, and states in front of each pair of tokens."""
     if kernel != "scan_back_kernel":
         return 0
-    n = _TILES.BLOCK_N
-    return 4 * (_TILES.back["KEEP"] * 2 * n + 8 * _THREADS * n)
+    n, back = _TILES_NATIVE.BLOCK_N, _TILES_NATIVE.back
+    return 4 * (back["KEEP"] * 2 * n + 8 * back["BLOCK_D"] * n)
 
 
 def refusal(device: torch.device, n: int) -> str:
     """Why the kernels in CUDA C++ cannot run, "" if they can."""
-    if n > _TILES.BLOCK_N:
-        return f"A has {n} states and it holds {_TILES.BLOCK_N}"
+    if n > _TILES_NATIVE.BLOCK_N:
+        return f"A has {n} states and it holds {_TILES_NATIVE.BLOCK_N}"
     return cuda.missing(device)
 
 
@@ -155,7 +155,7 @@ class Problem:
         (self.T, self.D), self.n, self.S = u.shape, A.shape[1], len(cu_seqlens) - 1
         self.G, self.N, self.width = _padded(u, A, B, C)
         self.mixed = B.ndim != C.ndim
-        self.tiles, self.architecture = _tiles(), architecture(u.device)
+        self.tiles, self.architecture = _TILES_NATIVE if native else _tiles(), architecture(u.device)
         self.form = "split" if self.N > self.tiles.BLOCK_N else "whole"
         self.u, self.delta, self.A = _rows(u), _rows(delta), self.tiled(A[None])
         self.B, self.C = (_groups(x, self.N) for x in (B, C))
@@ -200,7 +200,7 @@ class Problem:
         if self.native is not None and kernel.__name__ in self.native:
             shared = shared_bytes(kernel.__name__)
             named = dict(zip(kernel.arg_names, arguments, strict=False))
-            self.native.launch(kernel.__name__, programs, _THREADS, shared, named)
+            self.native.launch(kernel.__name__, programs, self.tiles.back["BLOCK_D"], shared, named)
             return
         options = launch_options(name, self.architecture, self.u.dtype)
         with torch.cuda.device_of(self.u):
@@ -262,7 +262,7 @@ class Problem:
         tile, dy = self.tiles.back, _rows(dy)
         final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
         backs, dinitial = self.gradients_of_states(dy, final, has_final)
-        channels, windows = tile["BLOCKS"] * tile["BLOCK_D"], triton.cdiv(self.T, tile["WINDOW"]) if self.S else 0
+        channels, windows = tile["BLOCK_D"], triton.cdiv(self.T, tile["WINDOW"]) if self.S else 0
         programs = self.programs(windows, channels)
         kept = self.new(
             programs * (self.native is None), tile["KEEP"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"]
