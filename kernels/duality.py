@@ -193,10 +193,12 @@ def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, end
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, ctx.softplus, ctx.has_final_states = inputs
+    ctx.set_materialize_grads(False)  # the gradient of the states between segments would be as large as they are
     ctx.save_for_backward(*tensors, output[2])
 
 
-def _backward(ctx: Any, dy: Tensor, dfinal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
     found = list(_ssd_backward(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.softplus))
     found.insert(8, None)  # cu_seqlens
     return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None

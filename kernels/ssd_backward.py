@@ -17,7 +17,7 @@ import triton.language as tl
 
 from packproof.kernels.elementwise import sigmoid, silu, silu_slope
 from packproof.kernels.products import product
-from packproof.kernels.ssd_forward import decay_to_end, decays, scores_of, state_at, state_tile, tile
+from packproof.kernels.ssd_forward import decay_to_end, decays, heads_of, scores_of, state_at, state_tile, tile
 from packproof.kernels.worklists import item
 
 
@@ -26,16 +26,6 @@ def _state_or(given, stored, sequence, token, at_edge, head, H, size, CHUNK: tl.
     """Where the state at `token` lies: at the edge of its sequence it was given, between chunks it was stored."""
     at_boundary = state_at(token // CHUNK, head, H, size)
     return tl.where(at_edge, given + state_at(sequence, head, H, size), stored + at_boundary)
-
-
-@triton.jit
-def heads_of(block, H, G, HEADS: tl.constexpr):
-    """A block of up to HEADS heads: its group, its first head and the one behind its last."""
-    per_group = H // G
-    blocks_in_group = tl.cdiv(per_group, HEADS)
-    group = block // blocks_in_group
-    first = group * per_group + block % blocks_in_group * HEADS
-    return group, first, tl.minimum(first + HEADS, (group + 1) * per_group)
 
 
 @triton.jit

@@ -60,6 +60,16 @@ def state_entering(entering, ends, sequence, start, first, head, H, size, SEGMEN
 
 
 @triton.jit
+def heads_of(block, H, G, HEADS: tl.constexpr):
+    """A block of up to HEADS heads: its group, its first head and the one behind its last."""
+    per_group = H // G
+    blocks_in_group = tl.cdiv(per_group, HEADS)
+    group = block // blocks_in_group
+    first = group * per_group + block % blocks_in_group * HEADS
+    return group, first, tl.minimum(first + HEADS, (group + 1) * per_group)
+
+
+@triton.jit
 def decays(high, low, earlier, EXACT: tl.constexpr):
     """L[i, j], what is left at token i of what token j added; 0 unless `earlier`. Masked before the exponential."""
     gap = high[:, None] - high[None, :]
@@ -89,13 +99,13 @@ def segment_decay(high, first, last, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
 @triton.jit(do_not_specialize=["dt", "A", "bias", "T", "H", "dt_stride", "has_bias", "is_softplus"])
 def steps_kernel(
     dt, A, bias, chunks, step, high, low, T, H, dt_stride, has_bias, is_softplus,
-    CHUNK: tl.constexpr, BLOCK_H: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """The time steps Δ and the log-decays since the start of the chunk, head by head: (h, t)."""
+    """The time steps Δ and the log-decays since the start of the chunk, of up to ROWS tokens, head by head: (h, t)."""
     blocks = tl.cdiv(H, BLOCK_H)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * blocks, tl.num_programs(0), disable_licm=True):
-        _, _, _, first, last = item(chunks, index // blocks, CHUNK)
-        t = first.to(tl.int64) + tl.arange(0, CHUNK)
+        _, _, _, first, last = item(chunks, index // blocks, ROWS)
+        t = first.to(tl.int64) + tl.arange(0, ROWS)
         h = index % blocks * BLOCK_H + tl.arange(0, BLOCK_H)
         mask = (t < last)[:, None] & (h < H)[None, :]
         value = tl.load(dt + t[:, None] * dt_stride + h[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -287,65 +297,100 @@ def walk_kernel(
             state = product(tl.trans(values.to(tl.float32) * weight[:, None]), keys, state * tl.exp2(total), False)
 
 
-@triton.jit(do_not_specialize=["D", "T", "H", "G", "has_entering", "has_D", "has_z"])
-def outputs_kernel(
-    x, B, C, D, z, step, high, low, entering, ends, states, states_low, chunks, y, T, H, G, P, N,
-    x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
-    EXACT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+@triton.jit
+def similarities(
+    C, B, C_stride, B_stride, row, alive, N, EXACT: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    """C Bᵀ inside a chunk."""
+    found = tl.zeros((ROWS, ROWS), tl.float32)
+    for k in range(0, N, BLOCK_K):
+        n = k + tl.arange(0, BLOCK_K)
+        keys = tile(B, row, alive, B_stride, n, N)
+        found = product(tile(C, row, alive, C_stride, n, N), tl.trans(keys), found, EXACT)
+    return found
+
+
+@triton.jit
+def head_outputs(
+    shared, x, B, C, D, z, step, high, low, entering, ends, states, states_low, y, sequence, start, chunk, head, row,
+    alive, p, T, H, P, N, x_stride, x_head, B_stride, C_stride, z_stride, z_head, has_entering, has_D, has_z,
+    EXACT: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """y of chunks of up to ROWS tokens: what the tokens make of each other and of the state that enters the chunk.
+    """y of one head in a chunk, where B and C point to its rows. shared: C Bᵀ, if there is one for several heads."""
+    size = (P * N).to(tl.int64)
+    chunk_row = chunk.to(tl.int64)
+    at = T.to(tl.int64) * head + chunk + row
+    exponent = tl.load(high + at, mask=alive, other=0.0)
+    exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
+    delta = tl.load(step + at, mask=alive, other=0.0)
+    result = tl.zeros((ROWS, BLOCK_P), tl.float32)
+    if (chunk - start) % SEGMENT != 0:
+        at_state = state_at(chunk // CHUNK, head, H, size)
+        for k in range(0, N, BLOCK_K):
+            n = k + tl.arange(0, BLOCK_K)
+            queries = tile(C, row, alive, C_stride, n, N)
+            if not EXACT:  # the small part first, as a product takes the parts of the state that is given
+                rest = tl.trans(state_tile(states_low + at_state, p, P, n, N))
+                result = product(queries, rest, result, EXACT)
+            result = product(queries, tl.trans(state_tile(states + at_state, p, P, n, N)), result, EXACT)
+    elif (chunk > start) | (has_entering != 0):
+        given = state_entering(entering, ends, sequence, start, chunk, head, H, size, SEGMENT)
+        for k in range(0, N, BLOCK_K):
+            n = k + tl.arange(0, BLOCK_K)
+            queries = tile(C, row, alive, C_stride, n, N)
+            result = product(queries, tl.trans(state_tile(given, p, P, n, N)), result, EXACT)
+    result *= tl.exp2(tl.where(alive, exponent, float("-inf")))[:, None]
+    if not SHARED:  # not before registers are free of the state
+        shared = similarities(C, B, C_stride, B_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
+    earlier = (row[:, None] >= row[None, :]) & alive[:, None]
+    scores = scores_of(shared, exponent, exponent_low, delta, earlier, EXACT)
+    values = tile(x + chunk_row * x_stride + head * x_head, row, alive, x_stride, p, P)
+    result = product(scores, values, result, EXACT)
+    if has_D != 0:
+        result += values.to(tl.float32) * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
+    if has_z != 0:
+        gate = tile(z + chunk_row * z_stride + head * z_head, row, alive, z_stride, p, P)
+        result *= silu(gate.to(tl.float32))
+    out = y + (chunk_row * H + head) * P
+    mask = alive[:, None] & (p < P)[None, :]
+    tl.store(out + row[:, None] * H * P + p[None, :], result.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["D", "T", "H", "G", "n_blocks", "has_entering", "has_D", "has_z"])
+def outputs_kernel(
+    x, B, C, D, z, step, high, low, entering, ends, states, states_low, chunks, y, T, H, G, P, N, n_blocks,
+    x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
+    EXACT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """y of chunks of up to ROWS tokens, HEADS heads of a group at a time: what the tokens make of each other and of the
+    state that enters the chunk.
 
     That state is `entering` (s, h, p, n) where the sequence begins and in `ends` where another segment does; next to
     bf16 tokens the others come in two parts.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(P, BLOCK_P)
-    size = (P * N).to(tl.int64)
     row = tl.arange(0, ROWS)
-    for index in tl.range(tl.program_id(0), tl.load(chunks) * H * blocks, tl.num_programs(0), disable_licm=True):
-        sequence, start, _, chunk, stop = item(chunks, index // (H * blocks), CHUNK)
-        head = index // blocks % H
+    for index in tl.range(tl.program_id(0), tl.load(chunks) * n_blocks * blocks, tl.num_programs(0), disable_licm=True):
+        sequence, start, _, chunk, stop = item(chunks, index // (n_blocks * blocks), CHUNK)
+        group, first_head, last_head = heads_of(index // blocks % n_blocks, H, G, HEADS)
         p = index % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
         alive = chunk + row < stop
         chunk_row = chunk.to(tl.int64)
-        at = T.to(tl.int64) * head + chunk + row
-        B_here = B + chunk_row * B_stride + head // (H // G) * B_group
-        C_here = C + chunk_row * C_stride + head // (H // G) * C_group
-        exponent = tl.load(high + at, mask=alive, other=0.0)
-        exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
-        delta = tl.load(step + at, mask=alive, other=0.0)
-        result = tl.zeros((ROWS, BLOCK_P), tl.float32)
-        if (chunk - start) % SEGMENT != 0:
-            at_state = state_at(chunk // CHUNK, head, H, size)
-            for k in range(0, N, BLOCK_K):
-                n = k + tl.arange(0, BLOCK_K)
-                queries = tile(C_here, row, alive, C_stride, n, N)
-                if not EXACT:  # the small part first, as a product takes the parts of the state that is given
-                    rest = tl.trans(state_tile(states_low + at_state, p, P, n, N))
-                    result = product(queries, rest, result, EXACT)
-                result = product(queries, tl.trans(state_tile(states + at_state, p, P, n, N)), result, EXACT)
-        elif (chunk > start) | (has_entering != 0):
-            given = state_entering(entering, ends, sequence, start, chunk, head, H, size, SEGMENT)
-            for k in range(0, N, BLOCK_K):
-                n = k + tl.arange(0, BLOCK_K)
-                queries = tile(C_here, row, alive, C_stride, n, N)
-                result = product(queries, tl.trans(state_tile(given, p, P, n, N)), result, EXACT)
-        result *= tl.exp2(tl.where(alive, exponent, float("-inf")))[:, None]
-        scores = tl.zeros((ROWS, ROWS), tl.float32)
-        for k in range(0, N, BLOCK_K):
-            n = k + tl.arange(0, BLOCK_K)
-            queries, keys = tile(C_here, row, alive, C_stride, n, N), tile(B_here, row, alive, B_stride, n, N)
-            scores = product(queries, tl.trans(keys), scores, EXACT)
-        earlier = (row[:, None] >= row[None, :]) & alive[:, None]
-        scores = scores_of(scores, exponent, exponent_low, delta, earlier, EXACT)
-        values = tile(x + chunk_row * x_stride + head * x_head, row, alive, x_stride, p, P)
-        result = product(scores, values, result, EXACT)
-        if has_D != 0:
-            result += values.to(tl.float32) * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
-        if has_z != 0:
-            gate = tile(z + chunk_row * z_stride + head * z_head, row, alive, z_stride, p, P)
-            result *= silu(gate.to(tl.float32))
-        out = y + (chunk_row * H + head) * P
-        mask = alive[:, None] & (p < P)[None, :]
-        tl.store(out + row[:, None] * H * P + p[None, :], result.to(y.dtype.element_ty), mask=mask)
+        B_here, C_here = B + chunk_row * B_stride + group * B_group, C + chunk_row * C_stride + group * C_group
+        if HEADS == 1:
+            head_outputs(
+                0, x, B_here, C_here, D, z, step, high, low, entering, ends, states, states_low, y, sequence, start,
+                chunk, first_head, row, alive, p, T, H, P, N, x_stride, x_head, B_stride, C_stride, z_stride, z_head,
+                has_entering, has_D, has_z, EXACT, CHUNK, SEGMENT, ROWS, False, BLOCK_P, BLOCK_K,
+            )  # fmt: skip
+        else:
+            shared = similarities(C_here, B_here, C_stride, B_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
+            for head in tl.range(first_head, last_head, disable_licm=True):
+                head_outputs(
+                    shared, x, B_here, C_here, D, z, step, high, low, entering, ends, states, states_low, y, sequence,
+                    start, chunk, head, row, alive, p, T, H, P, N, x_stride, x_head, B_stride, C_stride, z_stride,
+                    z_head, has_entering, has_D, has_z, EXACT, CHUNK, SEGMENT, ROWS, True, BLOCK_P, BLOCK_K,
+                )  # fmt: skip

@@ -21,6 +21,7 @@ from packproof.kernels.ssd_tiles import (
     MULTIPLE,
     Rows,
     launch_options,
+    output_heads,
     row_classes,
     tiles,
 )
@@ -149,7 +150,7 @@ class Problem:
             self.launch(
                 steps_kernel, "steps", self.items(triton.cdiv(self.H, BLOCK_H)), self.dt, self.A, self.bias,
                 self.chunks(rows), *found, self.T, self.H, self.dt.stride(0), self.has_bias, self.softplus,
-                CHUNK=self.tiles.chunk, BLOCK_H=BLOCK_H,
+                ROWS=rows.rows, BLOCK_H=BLOCK_H,
             )  # fmt: skip
         return found
 
@@ -207,23 +208,26 @@ class Problem:
         t, gate = self.tiles, self.x if z is None else z
         y = self.new(self.T, self.H, self.P, dtype=dtype)
         blocks, entering = triton.cdiv(self.P, t.output_p), steps.high if self.initial is None else self.initial
-        sizes = (
-            self.T, self.H, self.G, self.P, self.N, self.x.stride(0), self.x.stride(1), self.B.stride(0),
-            self.B.stride(1), self.C.stride(0), self.C.stride(1), gate.stride(0), gate.stride(1),
-            int(self.initial is not None), self.has_D, int(z is not None),
+        sizes = self.T, self.H, self.G, self.P, self.N
+        strides = (
+            self.x.stride(0), self.x.stride(1), self.B.stride(0), self.B.stride(1), self.C.stride(0), self.C.stride(1),
+            gate.stride(0), gate.stride(1), int(self.initial is not None), self.has_D, int(z is not None),
         )  # fmt: skip
         if fused:
             self.launch(
                 walk_kernel, "walk", self.items(self.H * blocks), self.x, self.B, self.C, self.D, gate, steps.step,
-                steps.high, entering, carried.ends, self.work.long_segments, y, *sizes, CHUNK=t.chunk,
+                steps.high, entering, carried.ends, self.work.long_segments, y, *sizes, *strides, CHUNK=t.chunk,
                 CHUNKS=t.segment // t.chunk, BLOCK_P=t.output_p, BLOCK_N=min(n for n in t.walk_n if self.N <= n),
             )  # fmt: skip
         for rows in row_classes(t)[int(fused) :]:  # the short ones only, where a walk takes the long ones
+            heads = output_heads(t, rows)
+            in_turn = self.G * self._heads_in_group(heads)
             self.launch(
-                outputs_kernel, "outputs" + rows.label, self.items(self.H * blocks), self.x, self.B, self.C, self.D,
+                outputs_kernel, "outputs" + rows.label, self.items(in_turn * blocks), self.x, self.B, self.C, self.D,
                 gate, *steps, entering, carried.ends, carried.states, carried.states_low,
-                self.work.short_segments if fused else self.chunks(rows), y, *sizes, **self.constants,
-                CHUNKS=t.segment // t.chunk, ROWS=rows.rows, BLOCK_P=t.output_p, BLOCK_K=t.block_k,
+                self.work.short_segments if fused else self.chunks(rows), y, *sizes, in_turn, *strides,
+                **self.constants, CHUNKS=t.segment // t.chunk, ROWS=rows.rows, HEADS=heads, BLOCK_P=t.output_p,
+                BLOCK_K=t.block_k,
             )  # fmt: skip
         return zero_slack(y, self.cu_seqlens)
 
@@ -259,7 +263,7 @@ class Problem:
 
     def step_gradients(self, dy: Incoming, steps: Steps, edges: Edges) -> tuple[Tensor, Tensor, Tensor]:
         """ddt, and each token's part of dA and of the bias's gradient (h, t)."""
-        t, blocks = self.tiles, self.G * self._heads_in_group()
+        t, blocks = self.tiles, self.G * self._heads_in_group(self.tiles.heads)
         ddt = self.new(self.T, self.H, dtype=self.dtype)
         dA, dbias = (self.x.new_zeros(self.H, self.T, dtype=torch.float32) for _ in range(2))
         for kind, rows in enumerate(row_classes(t)):
@@ -275,7 +279,7 @@ class Problem:
 
     def score_gradients(self, dy: Incoming, steps: Steps) -> Tensor:
         """Parts of the gradient of C Bᵀ, from some heads each: (parts, t, g, chunk)."""
-        t, n_parts = self.tiles, self._heads_in_group()
+        t, n_parts = self.tiles, self._heads_in_group(self.tiles.heads)
         dscores = self.new(n_parts, self.T, self.G, t.chunk)
         for rows in row_classes(t):
             self.launch(
@@ -303,9 +307,9 @@ class Problem:
             )  # fmt: skip
         return zero_slack(gradient, self.cu_seqlens)
 
-    def _heads_in_group(self) -> int:
-        """Blocks of heads in a group."""
-        return -(-(self.H // self.G) // self.tiles.heads)
+    def _heads_in_group(self, heads: int) -> int:
+        """Blocks of so many heads in a group."""
+        return -(-(self.H // self.G) // heads)
 
 
 def _rounded(given: Tensor | None, stored: Tensor) -> Tensor:

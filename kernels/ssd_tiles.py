@@ -115,6 +115,11 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     )  # fmt: skip
 
 
+def output_heads(t: Tiles, rows: Rows) -> int:
+    """Heads that share C Bᵀ of a chunk: next to so few rows of values it is most of the work."""
+    return t.heads if rows.short else 1
+
+
 def row_classes(t: Tiles) -> list[Rows]:
     """The kinds of chunks, which share them between them."""
     return [Rows(t.chunk, False), Rows(t.short, True)] if t.short else [Rows(t.chunk, False)]
@@ -149,7 +154,6 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
         aligned, *_ = alignments(label, kernel, pointers | types, constants, options.pop("num_warps"))
         found.append(replace(aligned, num_stages=options.pop("num_stages"), options=options))
 
-    add("steps", steps_kernel, {"CHUNK": t.chunk, "BLOCK_H": BLOCK_H})
     add("gate", gate_kernel, GATE, y="*fp32")
     for block_n in t.walk_n:
         held = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK_P": t.output_p, "BLOCK_N": block_n}
@@ -170,9 +174,11 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
                 name = "states_back" if reverse else "states_low" if low else "states"
                 add(name, states_kernel, walk | form, "all" if every else "ends", x=x)
     for rows in row_classes(t):
+        add("steps", steps_kernel, {"ROWS": rows.rows, "BLOCK_H": BLOCK_H}, f"r{rows.rows}")
         shape = base | {"ROWS": rows.rows}
         for y in both:
-            blocks = {"CHUNKS": t.segment // t.chunk, "BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
+            blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": output_heads(t, rows)}
+            blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
             add("outputs" + rows.label, outputs_kernel, shape | blocks, y=y)
         for gated in (False,) if exact else (False, True):
             form, label = shape | {"GATED": gated}, "gated" * gated
