@@ -1,6 +1,7 @@
 """Rotary position embedding over a pack, in Triton: forward turns by the position in a sequence, backward back."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: disable-error-code="assignment"
 
 from typing import Any
 
@@ -19,10 +20,11 @@ PROMISES: dict[str, Any] = {"grid": "token", "chunk": 16, "compute": "fp32", "de
 INTERPRETED: dict[str, Any] = {}
 
 _OP = "rope"
-_TILE = {"HEADS": 8, "BLOCK_T": 16, "BLOCK_R": 64}
-_TILE_FP64 = {"HEADS": 8, "BLOCK_T": 8, "BLOCK_R": 64}  # what registers hold
+_HEADS = 16  # of a program, which reads cos and sin once for all of them
+_STEP = 2  # of them that it reads at once, and twice as many where pairs are interleaved
+_BLOCK_R = 64
 _NUM_WARPS = 4
-_TILE_INTERPRETED = {"HEADS": 2, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small, and want more than one block
+_TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small, and want more than one
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
@@ -44,64 +46,91 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     return result
 
 
-@triton.jit(do_not_specialize=["cos", "sin", "cu_seqlens", "T", "S", "H", "R", "M", "sign"])
+@triton.jit
+def _read(token, channel, R, mask, INTERLEAVED: tl.constexpr):
+    """Both members of pairs of channels: [BLOCK_T, BLOCK_R] each."""
+    first = tl.load(token + channel, mask=mask, other=0.0, eviction_policy="evict_first")
+    if INTERLEAVED:
+        first, second = tl.split(tl.reshape(first, (first.shape[0], first.shape[1] // 2, 2)))
+    else:
+        second = tl.load(token + (channel + R), mask=mask, other=0.0, eviction_policy="evict_first")
+    return first, second
+
+
+@triton.jit
+def _write(token, channel, R, mask, first, second, INTERLEAVED: tl.constexpr):
+    """Where `_read` would find them."""
+    if INTERLEAVED:
+        pairs = tl.join(first, second)
+        tl.store(token + channel, tl.reshape(pairs, (pairs.shape[0], pairs.shape[1] * 2)), mask=mask)
+    else:
+        tl.store(token + channel, first, mask=mask)
+        tl.store(token + (channel + R), second, mask=mask)
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "M", "sign"])
 def _rope_kernel(
-    x, cos, sin, cu_seqlens, y, T, S, H, K, R, M, x_stride, head_stride, sign,
-    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
+    x, cos, sin, cu_seqlens, y, T, S, H, K, R, M, x_stride, head_stride, sign, INTERLEAVED: tl.constexpr,
+    HEADS: tl.constexpr, STEP: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Turn the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels behind them."""
+    """Turn the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels behind them.
+
+    STEP heads are read before the first of them is written, so that a thread waits for all of them at once. A token has
+    a 64-bit address, and its channels have offsets of 32 bits, which leaves registers for more threads.
+    """
     groups = tl.cdiv(H, HEADS)
     t = (tl.program_id(0) // groups).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     first = tl.program_id(0) % groups * HEADS
-    last = tl.minimum(first + HEADS, H)
+    heads = tl.minimum(H - first, HEADS)
     sequence, start, _ = locate(cu_seqlens, S, T, t)
-    alive = (sequence < S)[:, None]
-    stored = (t < T)[:, None]
-    position = t - start
-    source = x + t[:, None] * x_stride + first.to(tl.int64) * head_stride
-    target = y + (t[:, None] * H + first) * K
+    position = tl.where(sequence < S, t - start, -1)[:, None]
+    source = x + first.to(tl.int64) * head_stride + (t * x_stride)[:, None]
+    target = y + first.to(tl.int64) * K + (t * H * K)[:, None]
+    EACH: tl.constexpr = 2 if INTERLEAVED else 1  # channels of a pair that lie side by side
+    lane = tl.arange(0, EACH * BLOCK_R)[None, :]
+    alive = tl.broadcast_to(position >= 0, (BLOCK_T, EACH * BLOCK_R))
+    stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, EACH * BLOCK_R))
     for block in range(0, R, BLOCK_R):
-        pair = block + tl.arange(0, BLOCK_R)
-        known = alive & (position < M)[:, None] & (pair < R)[None, :]
-        entry = position[:, None] * R + pair[None, :]
-        # a position past the tables is NaN, never a neighbour's row
-        c = widen(tl.load(cos + entry, mask=known, other=float("nan")))
-        s = widen(tl.load(sin + entry, mask=known, other=float("nan"))) * sign
-        half = pair[None, :]
-        both = (2 * block + tl.arange(0, 2 * BLOCK_R))[None, :]
-        head, turned = source, target
-        for _h in range(first, last):
-            if INTERLEAVED:
-                value = widen(tl.load(head + both, mask=alive & (both < 2 * R), other=0.0))
-                x1, x2 = tl.split(tl.reshape(value, (BLOCK_T, BLOCK_R, 2)))
-            else:
-                x1 = widen(tl.load(head + half, mask=alive & (half < R), other=0.0))
-                x2 = widen(tl.load(head + R + half, mask=alive & (half < R), other=0.0))
-            y1 = tl.where(alive, x1 * c - x2 * s, 0.0).to(y.dtype.element_ty)
-            y2 = tl.where(alive, x1 * s + x2 * c, 0.0).to(y.dtype.element_ty)
-            if INTERLEAVED:
-                tl.store(
-                    turned + both, tl.reshape(tl.join(y1, y2), (BLOCK_T, 2 * BLOCK_R)), mask=stored & (both < 2 * R)
-                )
-            else:
-                tl.store(turned + half, y1, mask=stored & (half < R))
-                tl.store(turned + R + half, y2, mask=stored & (half < R))
-            head += head_stride
-            turned += K
-    for block in range(2 * R, K, BLOCK_R):
-        column = (block + tl.arange(0, BLOCK_R))[None, :]
-        head, copied = source, target
-        for _h in range(first, last):
-            value = tl.load(head + column, mask=alive & (column < K), other=0.0)
-            tl.store(copied + column, value, mask=stored & (column < K))
-            head += head_stride
-            copied += K
+        pair = block + tl.arange(0, BLOCK_R)[None, :]
+        known = (position >= 0) & (position < M) & (pair < R)
+        # a position past the tables is NaN, never a neighbour's row; in slack, 0 times 0 is the zero that is promised
+        unknown = tl.where(position < 0, 0.0, float("nan"))
+        c = widen(tl.load(cos + position * R + pair, mask=known, other=unknown))
+        s = widen(tl.load(sin + position * R + pair, mask=known, other=unknown)) * sign
+        channel = block * EACH + lane
+        read, write = alive & (channel < R * EACH), stored & (channel < R * EACH)
+        for h in range(0, heads, STEP):
+            pairs = ()
+            for u in tl.static_range(STEP):
+                mask = read & (h + u < heads)
+                pairs += (_read(source, (h + u) * head_stride + channel, R, mask, INTERLEAVED),)
+            for u in tl.static_range(STEP):
+                mask = write & (h + u < heads)
+                x1, x2 = widen(pairs[u][0]), widen(pairs[u][1])
+                y1 = (x1 * c - x2 * s).to(y.dtype.element_ty)
+                y2 = (x1 * s + x2 * c).to(y.dtype.element_ty)
+                _write(target, (h + u) * K + channel, R, mask, y1, y2, INTERLEAVED)
+    for block in range(2 * R, K, EACH * BLOCK_R):
+        channel = block + lane
+        read, write = alive & (channel < K), stored & (channel < K)
+        for h in range(0, heads, STEP):
+            values = ()
+            for u in tl.static_range(STEP):
+                mask = read & (h + u < heads)
+                values += (tl.load(source + ((h + u) * head_stride + channel), mask=mask, other=0.0),)
+            for u in tl.static_range(STEP):
+                mask = write & (h + u < heads)
+                tl.store(target + ((h + u) * K + channel), values[u], mask=mask)
 
 
-def _tile(dtype: torch.dtype) -> dict[str, int]:
+def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
+    """Where each load of a thread has 16 bytes."""
     if interpreted(_rope_kernel):
         return _TILE_INTERPRETED
-    return _TILE_FP64 if dtype == torch.float64 else _TILE
+    tokens = _NUM_WARPS * 32 * 16 // dtype.itemsize // _BLOCK_R  # whose channels, or first halves, are one such load
+    if interleaved:
+        return {"HEADS": _HEADS, "STEP": 2 * _STEP, "BLOCK_T": tokens // 2, "BLOCK_R": _BLOCK_R}
+    return {"HEADS": _HEADS, "STEP": _STEP, "BLOCK_T": tokens, "BLOCK_R": _BLOCK_R}
 
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool) -> None:
@@ -122,7 +151,9 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: 
     table = torch.promote_types(cos.dtype, sin.dtype)
     x, cos, sin = rows(x), cos.to(table).contiguous(), sin.to(table).contiguous()
     y = x.new_empty(T, H, K)
-    tile = _tile(x.dtype)
+    tile = _tile(x.dtype, interleaved)
+    if x.stride(1) * tile["HEADS"] + K >= 2**31:  # too far for offsets of 32 bits
+        x = x.contiguous()
     programs = triton.cdiv(T, tile["BLOCK_T"]) * triton.cdiv(H, tile["HEADS"])
     if programs:
         with torch.cuda.device_of(x):
@@ -160,7 +191,7 @@ def variants() -> list[Variant]:
         for table in dict.fromkeys((kind, "*fp32")):
             for interleaved in (False, True):
                 label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}".replace("*", "")
-                pointers = {"x": kind, "y": kind, "cos": table, "sin": table, "cu_seqlens": "*i32"}
-                constants = {"INTERLEAVED": interleaved, **_tile(dtype)}
+                pointers = {"x": kind, "y": kind, "cos": table, "sin": table, "cu_seqlens": "*i32", "sign": "fp32"}
+                constants = {"INTERLEAVED": interleaved, **_tile(dtype, interleaved)}
                 found += alignments(label, _rope_kernel, pointers, constants, _NUM_WARPS)
     return found

@@ -12,7 +12,8 @@ from packproof import refs
 from packproof.kernels.rotary import rope
 from packproof.refs.errors import ArgumentError
 
-H, K, R = 3, 14, 5  # two groups of heads, two blocks of pairs and of the channels behind them, each with a ragged one
+# two groups of heads, steps of two, two blocks of pairs and of the channels behind them, each with a ragged one
+H, K, R = 7, 15, 5
 
 
 def tables(positions: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -43,6 +44,16 @@ def takes_any_strides_and_ignores_slack() -> None:
     for name, value in wanted.items():
         same_bits(got[name], value, name)
         assert not value[-slack:].any()
+
+
+@case
+def takes_heads_further_apart_than_32_bits_reach() -> None:
+    apart = 2**31 // 3 + 1
+    buffer = torch.empty(3 * apart + 4 * K, dtype=torch.float16)  # pages that nobody touches take no memory
+    x = buffer.as_strided((4, 4, K), (K, apart, 1))
+    x.copy_(normal(4, 4, K, dtype=torch.float16))
+    options = tables(4) | {"cu_seqlens": offsets([4])}
+    same_bits(rope(x, **options), rope(x.clone(memory_format=torch.contiguous_format), **options), "y")
 
 
 @case
