@@ -76,9 +76,9 @@ def _jobs(request: CheckRequest) -> Iterator[Job]:
     if request.target is not None:
         yield open_job(request)
         return
-    chosen = [k for k in OWN.values() if request.op in (None, k.op)]
+    chosen = [k for k in OWN.values() if request.op in (None, k.op) and k.runs_on(request.device)]
     if not chosen:
-        have = ", ".join(OWN)
+        have = ", ".join(dict.fromkeys(k.op for k in OWN.values()))
         raise UsageError(f"op: packproof has no kernel for {request.op!r}, only for {have}; name a target to check")
     for own in chosen:
         yield open_job(request, own)
@@ -130,7 +130,7 @@ class _Unit:
 
 
 def _units(request: CheckRequest, job: Job, stack: ExitStack) -> Iterator[_Unit]:
-    cells = plan_cells(request, job.op, job.declared, job.name, compiled=job.own is not None)
+    cells = plan_cells(request, job.op, job.declared, job.name, compiled=job.own is not None and not job.own.function)
     for cell in cells:
         if cell.property == COMPILE:
             assert job.own is not None

@@ -192,7 +192,7 @@ def list_everything() -> int:
         return ", ".join(f"{name}[{spec}]" for name, spec in dict(specs).items())  # type: ignore[call-overload]
 
     section("ops", {name: f"{tensors(op.inputs)} -> {tensors(op.outputs)}" for name, op in OPS.items()})
-    section("kernels", {own.op: own.target for own in OWN.values()})
+    section("kernels", {name: own.target for name, own in OWN.items()})
     section("peers", {peer.name: f"{peer.op}, needs {peer.needs}" for peer in PEERS.values()})
     section("properties", {name: (law.__doc__ or "").partition("\n")[0] for name, law in PROPERTIES.items()})
     section("profiles", dict.fromkeys(PROFILES, ""))

@@ -13,14 +13,19 @@ class OwnKernel:
     """A kernel of packproof. Its module holds variants(), PROMISES, and INTERPRETED: what differs in the interpreter.
 
     Tiles are smaller there, so that tests of a size for the interpreter have several.
+    function: the op's own name, unless it is one of several implementations; those are for a GPU.
     """
 
     op: str
     module: str
+    function: str = ""
 
     @property
     def target(self) -> str:
-        return f"{self.module}:{self.op}"
+        return f"{self.module}:{self.function or self.op}"
+
+    def runs_on(self, device: str) -> bool:
+        return device == "cuda" or not self.function
 
     def declaration(self, device: str) -> Declaration:
         """What the kernel promises on "cuda", or on "cpu", where it is interpreted."""
@@ -33,6 +38,7 @@ class OwnKernel:
 OWN: Mapping[str, OwnKernel] = {
     "ssd": OwnKernel("ssd", "packproof.kernels.duality"),
     "selective_scan": OwnKernel("selective_scan", "packproof.kernels.scan"),
+    "selective_scan_triton": OwnKernel("selective_scan", "packproof.kernels.scan", "selective_scan_triton"),
     "causal_conv1d": OwnKernel("causal_conv1d", "packproof.kernels.convolution"),
     "rope": OwnKernel("rope", "packproof.kernels.rotary"),
 }

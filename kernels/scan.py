@@ -7,11 +7,13 @@ the kernels.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from packproof.kernels import cuda
 from packproof.kernels.launch import differentiable_once, on_host, require_device
 from packproof.kernels.scan_forward import scan_kernel
 from packproof.kernels.scan_launch import DTYPES, OP, Problem, kept_shape, refusal, variants
@@ -27,10 +29,9 @@ PROMISES = {
     "isolated": True,
     "state_entry": "carry",
 }
-IMPLEMENTATIONS = ("auto", "triton", "cuda")
 INTERPRETED = {"chunk": 4, "segment": 8}
 
-__all__ = ["INTERPRETED", "PROMISES", "selective_scan", "variants"]
+__all__ = ["INTERPRETED", "PROMISES", "selective_scan", "selective_scan_triton", "variants"]
 
 
 def selective_scan(
@@ -73,15 +74,12 @@ def selective_scan(
     return (y, final_states) if return_final_states else y
 
 
+selective_scan_triton = partial(selective_scan, impl="triton")
+
+
 def _native(impl: str, u: Tensor, A: Tensor) -> bool:
     """Whether to run the kernels in CUDA C++."""
-    if impl not in IMPLEMENTATIONS:
-        expected = ", ".join(map(repr, IMPLEMENTATIONS))
-        raise ArgumentError(f"{OP}: impl is {impl!r} but one of {expected} was expected")
-    reason = refusal(u.device, A.shape[1])
-    if impl == "cuda" and reason:
-        raise ArgumentError(f"{OP}: impl is 'cuda' but {reason}\n    impl='triton' computes the same.")
-    return impl != "triton" and not reason
+    return cuda.chosen(OP, impl, refusal(u.device, A.shape[1]))
 
 
 def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:

@@ -77,8 +77,8 @@ def _own(op: str | None, device: str) -> Iterator[Contender]:
     if op is not None:
         known("op", op, OPS)
     for own in OWN.values():
-        if op in (None, own.op):
-            yield Contender("packproof", open_job(CheckRequest(device=device), own))
+        if op in (None, own.op) and own.runs_on(device):
+            yield Contender(f"packproof {own.function}".strip(), open_job(CheckRequest(device=device), own))
 
 
 def _rivals(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Contender]:
