@@ -12,11 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.refs.errors import ArgumentError
+
 _FOLDER = Path(__file__).parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
 _STATIC_SHARED = 48 * 1024  # bytes that a kernel may use unasked
 
 Macros = tuple[tuple[str, str], ...]
+IMPLEMENTATIONS = ("auto", "triton", "cuda")
+
+
+def chosen(op: str, impl: str, refusal: str) -> bool:
+    """Whether an op runs its kernels in CUDA C++. refusal: why it cannot, "" if it can. Raises ArgumentError."""
+    if impl not in IMPLEMENTATIONS:
+        expected = ", ".join(map(repr, IMPLEMENTATIONS))
+        raise ArgumentError(f"{op}: impl is {impl!r} but one of {expected} was expected")
+    if impl == "cuda" and refusal:
+        raise ArgumentError(f"{op}: impl is 'cuda' but {refusal}\n    impl='triton' computes the same.")
+    return impl != "triton" and not refusal
 
 
 @cache
