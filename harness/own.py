@@ -40,5 +40,6 @@ OWN: Mapping[str, OwnKernel] = {
     "selective_scan": OwnKernel("selective_scan", "packproof.kernels.scan"),
     "selective_scan_triton": OwnKernel("selective_scan", "packproof.kernels.scan", "selective_scan_triton"),
     "causal_conv1d": OwnKernel("causal_conv1d", "packproof.kernels.convolution"),
+    "causal_conv1d_triton": OwnKernel("causal_conv1d", "packproof.kernels.convolution", "causal_conv1d_triton"),
     "rope": OwnKernel("rope", "packproof.kernels.rotary"),
 }

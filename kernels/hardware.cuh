@@ -43,3 +43,24 @@ __device__ __forceinline__ token narrow(float x) {
     return y;
 }
 #endif
+
+// A copy of 16, 8 or 4 bytes from global to shared memory that no register waits for; of 2 bytes, an ordinary one
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+    unsigned shared = (unsigned)__cvta_generic_to_shared(to);
+    if (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+    else if (BYTES >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(BYTES) : "memory");
+    else
+        *(unsigned short*)to = *(const unsigned short*)from;
+}
+
+// A thread's copies since the last call form a group
+__device__ __forceinline__ void group_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// All of the thread's groups but the youngest have arrived, for this thread to read
+template <int YOUNGEST>
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(YOUNGEST) : "memory");
+}

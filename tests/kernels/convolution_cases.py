@@ -114,7 +114,7 @@ def passes_opcheck() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample([3, 0, 2], 3, d=2).items()}
     optional = (inputs["bias"], offsets([3, 0, 2]), inputs["initial_states"])
     for bias, cu_seqlens, states in (optional, (None, optional[1], None)):
-        arguments = (inputs["x"], inputs["weight"], bias, cu_seqlens, states, True, True)
+        arguments = (inputs["x"], inputs["weight"], bias, cu_seqlens, states, True, True, "auto")
         torch.library.opcheck(torch.ops.packproof.causal_conv1d.default, arguments)
 
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #define __global__
@@ -37,15 +38,26 @@ static inline unsigned __float_as_uint(float x) {
     return y;
 }
 
+static inline int min(int x, int y) { return x < y ? x : y; }
+static inline int max(int x, int y) { return x > y ? x : y; }
+static inline unsigned min(unsigned x, unsigned y) { return x < y ? x : y; }
+static inline unsigned max(unsigned x, unsigned y) { return x > y ? x : y; }
+
 static Index threadIdx, blockIdx, gridDim;
 float4 dynamic_shared[1 << 14];
 extern char __start_shared_memory[] __attribute__((weak)), __stop_shared_memory[] __attribute__((weak));
 
+struct Copy {
+    void* to;  // null: the end of a group
+    const void* from;
+    int bytes;
+};
 struct Fiber {
     ucontext_t context;
     std::vector<char> stack;
     int barriers, exchanges;
     bool ended;
+    std::deque<Copy> copies;  // under way: they arrive no sooner than they are waited for
 };
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
@@ -76,6 +88,20 @@ static float __shfl_xor_sync(unsigned, float x, int lanes) {
     return slots[turn][current ^ lanes];
 }
 
+static std::deque<Copy>& copies() { return fibers[current].copies; }
+static void finish_copies(int youngest) {
+    int groups = -youngest;
+    for (const Copy& copy : copies()) groups += !copy.to;
+    while (groups > 0) {
+        Copy copy = copies().front();
+        copies().pop_front();
+        if (copy.to)
+            memcpy(copy.to, copy.from, copy.bytes);
+        else
+            groups--;
+    }
+}
+
 static void (*body)();
 static void fiber() {
     body();
@@ -99,6 +125,7 @@ static void run(void (*kernel)(), int programs, int threads) {
             makecontext(&f.context, fiber, 0);
             f.barriers = f.exchanges = 0;
             f.ended = false;
+            f.copies.clear();
         }
         for (bool some = true; some;) {
             some = false;

@@ -36,3 +36,16 @@ inline token narrow(float x) {
     return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 #endif
+
+template <int BYTES>
+inline void copy_async(void* to, const void* from) {
+    if (BYTES >= 4)
+        copies().push_back({to, from, BYTES});
+    else
+        memcpy(to, from, BYTES);
+}
+inline void group_copies() { copies().push_back({nullptr, nullptr, 0}); }
+template <int YOUNGEST>
+inline void wait_for_copies() {
+    finish_copies(YOUNGEST);
+}

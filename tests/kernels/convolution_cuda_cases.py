@@ -1,0 +1,141 @@
+"""What convolution.cu must do, by `python convolution_cuda_cases.py`: the cases of convolution_cases.py, and its own.
+
+Its threads run on the CPU; the smaller kernels are interpreted.
+"""
+
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from cases import LAYOUTS, case, close, offsets, run_cases, same_bits, scattered, vjp
+from convolution_cases import cotangents, sample
+from emulator.compile import Emulated
+from torch import Tensor
+
+from packproof import refs
+from packproof.kernels import convolution, convolution_launch, cuda
+
+WINDOW = 8
+STATES: dict[str, Any] = {"activation": "silu", "return_final_states": True}
+BUILT = tempfile.TemporaryDirectory()
+ASKED = []
+
+convolution_launch._WALK |= {"THREADS": 32, "WINDOW": WINDOW, "FORWARD_ROWS": 4, "BACKWARD_ROWS": 4}
+cuda.missing = lambda device: ""
+
+
+def emulated(name: str, device: torch.device, macros: cuda.Macros) -> Emulated:
+    ASKED.append(dict(macros))
+    return Emulated(name, macros, Path(BUILT.name))
+
+
+cuda.kernels = emulated
+
+
+def native(**arguments: Any) -> Any:
+    return convolution.causal_conv1d(**arguments, impl="cuda")
+
+
+def matches(lengths: list[int], inputs: dict[str, Tensor], tolerance: float = 2e-6, **options: Any) -> None:
+    dy = cotangents(inputs, lengths)
+    exact = {name: value.double() for name, value in inputs.items()}
+    wanted = vjp(refs.causal_conv1d, exact, [x.double() for x in dy], cu_seqlens=offsets(lengths), **options)
+    close(vjp(native, inputs, dy, cu_seqlens=offsets(lengths), **options), wanted, tolerance, str(lengths))
+
+
+def some_lengths(seed: int) -> list[int]:
+    drawn = random.Random(seed)
+    return drawn.choices(range(2 * WINDOW + 4), k=drawn.randrange(1, 9))
+
+
+@case
+def matches_the_reference_on_every_layout() -> None:
+    edges = ([WINDOW], [WINDOW, 0], [WINDOW - 1, 0, 2 * WINDOW, 1], [WINDOW + 1, WINDOW - 2, 0, 0], [5 * WINDOW + 3])
+    for lengths in (*LAYOUTS, *edges, *map(some_lengths, range(12))):
+        matches(lengths, sample(lengths, 4, d=8), **STATES)
+
+
+@case
+def matches_the_reference_with_any_options() -> None:
+    lengths = [WINDOW + 1, 0, 1, 2]
+    for chosen in range(16):
+        inputs = sample(lengths, 4, d=4)
+        for bit, name in enumerate(("bias", "initial_states")):
+            if not chosen >> bit & 1:
+                del inputs[name]
+        options = {"activation": "silu" if chosen & 4 else None, "return_final_states": bool(chosen & 8)}
+        matches(lengths, inputs, **options)
+
+
+@case
+def matches_the_reference_with_any_width_and_number_of_channels() -> None:
+    for w in (2, 3, 4):
+        for d in (1, 6, 33, 136):
+            lengths = some_lengths(100 * w + d)
+            matches(lengths, sample(lengths, w, d=d), **STATES)
+
+
+@case
+def matches_the_reference_in_every_dtype() -> None:
+    for dtype, tolerance in ((torch.bfloat16, 1e-2), (torch.float16, 2e-3)):
+        for d, widest in ((272, 8), (12, 4), (6, 2), (7, 1)):
+            lengths = some_lengths(d)
+            matches(lengths, sample(lengths, 4, d=d, dtype=dtype), tolerance, **STATES)
+            assert ASKED[-1]["FORWARD_CHANNELS"] == str(widest)
+
+
+@case
+def takes_any_strides_and_ignores_slack() -> None:
+    lengths, slack = [2 * WINDOW + 1, 2], WINDOW + 3
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = sample(lengths, 4, d=8, slack=slack, dtype=dtype)
+        dy = cotangents(inputs, lengths)
+        wanted = vjp(native, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+        inputs["x"][-slack:] = float("nan")
+        dy[0][-slack:] = float("inf")
+        loose = {name: scattered(value) for name, value in inputs.items()}
+        columns = {
+            name: torch.cat([value] * 2, -1)[..., 8:] if name == "x" else value for name, value in inputs.items()
+        }
+        shifted = columns | {"x": torch.cat([inputs["x"][:, :3], inputs["x"]], -1)[:, 3:]}
+        for given in (loose, columns, shifted):
+            got = vjp(native, given, [scattered(value) for value in dy], cu_seqlens=offsets(lengths), **STATES)
+            for name, value in wanted.items():
+                same_bits(got[name], value, name)
+        for name in ("0", "x"):
+            same_bits(wanted[name][-slack:], torch.zeros_like(wanted[name][-slack:]), name)
+
+
+@case
+def does_not_depend_on_the_pack() -> None:
+    for seed in range(4):
+        lengths = some_lengths(seed)
+        for dtype in (torch.float32, torch.bfloat16):
+            inputs = sample(lengths, 4, d=8, dtype=dtype)
+            dy = cotangents(inputs, lengths)
+            packed = vjp(native, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+            start = 0
+            for j, length in enumerate(lengths):
+                t, s = slice(start, start + length), slice(j, j + 1)
+                start += length
+                own = inputs | {"x": inputs["x"][t].clone(), "initial_states": inputs["initial_states"][s].clone()}
+                alone = vjp(native, own, [dy[0][t], dy[1][s]], cu_seqlens=offsets([length]), **STATES)
+                for name, rows in {"0": t, "1": s, "x": t, "initial_states": s}.items():
+                    same_bits(packed[name][rows], alone[name], f"{name} of sequence {j} of {lengths}, {dtype}")
+
+
+@case
+def computes_only_the_gradients_that_are_needed() -> None:
+    lengths = [WINDOW + 1, 3]
+    inputs = sample(lengths, 4, d=8)
+    weight = inputs["weight"].clone().requires_grad_()
+    y = native(**inputs | {"weight": weight}, cu_seqlens=offsets(lengths))
+    (found,) = torch.autograd.grad(y.sum(), weight)
+    wanted = vjp(native, inputs, [torch.ones_like(y)], cu_seqlens=offsets(lengths))
+    same_bits(found, wanted["weight"], "weight")
+
+
+if __name__ == "__main__":
+    run_cases()

@@ -1,0 +1,31 @@
+"""convolution.cu: its logic, on a CPU, and why it cannot run."""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from packproof.kernels import convolution_launch
+from tests.kernels.scripts import cases_of
+
+SCRIPT = "convolution_cuda_cases.py"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("case", [*cases_of("convolution_cases.py"), *cases_of(SCRIPT)])
+def test_on_the_cpu(case: str, interpreted: Callable[[str, str], str]) -> None:
+    assert interpreted(SCRIPT, case) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "reason"),
+    [
+        (torch.float64, 4, "x is float64 and it computes in float32"),
+        (torch.bfloat16, 5, "weight has 5 taps and it takes 2 to 4"),
+        (torch.bfloat16, 4, "it needs an NVIDIA GPU and the tensors are on cpu"),
+    ],
+)
+def test_why_it_cannot_run(dtype: torch.dtype, width: int, reason: str) -> None:
+    x, weight = torch.ones(3, 2, dtype=dtype), torch.ones(2, width, dtype=dtype)
+    assert convolution_launch.refusal(x, weight) == reason
