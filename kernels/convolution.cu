@@ -51,12 +51,6 @@ __device__ __forceinline__ void store(token* to, const float (&from)[N]) {
     *(Row<N>*)to = row;
 }
 
-template <int N>
-__device__ __forceinline__ void store_zeros(token* to, i64 stride, unsigned t, unsigned end) {
-    float zeros[N] = {};
-    for (; t < end; t++) store(to + t * stride, zeros);
-}
-
 template <int N, int COUNT>
 __device__ __forceinline__ void clear(float (&rows)[COUNT][N]) {
 #pragma unroll
@@ -65,21 +59,54 @@ __device__ __forceinline__ void clear(float (&rows)[COUNT][N]) {
         for (int i = 0; i < N; i++) rows[j][i] = 0.0f;
 }
 
-// Rows on their way from memory: each thread has a ring of its own in shared memory, and waits for itself alone
-template <int N, int ROWS>
+// A column of a matrix, N channels wide. Its rows are fewer than 2^32 bytes apart: one instruction finds them
+struct Column {
+    char* top;
+    unsigned stride;  // bytes
+
+    __device__ __forceinline__ Column(const token* matrix, i64 d, i64 row)
+        : top((char*)(matrix + d)), stride(row * sizeof(token)) {}
+    __device__ __forceinline__ token* at(unsigned t) const { return (token*)(top + (unsigned long long)t * stride); }
+};
+
+template <int N>
+__device__ __forceinline__ void store_zeros(const Column& to, unsigned t, unsigned end) {
+    float zeros[N] = {};
+    for (; t < end; t++) store(to.at(t), zeros);
+}
+
+// Rows on their way from COUNT matrices: each thread has a ring of its own in shared memory, and waits for itself alone
+template <int N, int ROWS, int COUNT>
 struct Ring {
-    Row<N>* slots;  // [ROWS, THREADS], this thread's first
-    const token* next;
-    i64 stride;
+    typedef Row<N> Slots[ROWS][COUNT][THREADS];
+    Row<N>*first, *free;  // free: what was taken last, and the next row may fill
+    const Column (&from)[COUNT];
+    unsigned end;
 
-    __device__ __forceinline__ Ring(Row<N> (*slots)[THREADS], const token* x, i64 stride, unsigned t)
-        : slots(slots[0] + threadIdx.x), next(x + t * stride), stride(stride) {}
-
-    __device__ __forceinline__ void fetch(unsigned t, unsigned end) {
-        if (t < end) copy_async<sizeof(Row<N>)>(slots + t % ROWS * THREADS, next);
-        next += stride;
+    __device__ __forceinline__ Ring(Slots& slots, const Column (&from)[COUNT], unsigned t, unsigned end)
+        : first(slots[0][0] + threadIdx.x), from(from), end(end) {
+#pragma unroll
+        for (int k = 0; k < ROWS - 1; k++) {
+            free = slot(t + k);
+            fetch(t + k);
+        }
+        free = slot(t + ROWS - 1);
     }
-    __device__ __forceinline__ void take(float (&x)[N], unsigned t) const { spread(x, slots[t % ROWS * THREADS]); }
+    __device__ __forceinline__ Row<N>* slot(unsigned t) const { return first + t % ROWS * (COUNT * THREADS); }
+    __device__ __forceinline__ void fetch(unsigned t) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (t < end) copy_async<sizeof(Row<N>)>(free + i * THREADS, from[i].at(t));
+        group_copies();
+    }
+    __device__ __forceinline__ void take(float (&rows)[COUNT][N], unsigned t) {
+        wait_for_copies<ROWS - 2>();
+        Row<N>* taken = slot(t);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) spread(rows[i], taken[i * THREADS]);
+        fetch(t + ROWS - 1);
+        free = taken;
+    }
 };
 
 // ------------------------------------------------------------------------------------------------- where a thread walks
@@ -122,13 +149,14 @@ struct Walk {
     bool has_initial;
     float past[PAST][N];   // the inputs in front of the next token, oldest first
 
-    __device__ __forceinline__ Walk(const int* cu_seqlens, const token* initial, bool has_initial, i64 T, i64 S, i64 D)
+    __device__ __forceinline__ Walk(
+        const int* cu_seqlens, const token* initial, bool has_initial, i64 T, i64 S, i64 D, i64 size)
         : D(D), sequence{cu_seqlens, (unsigned)S, (unsigned)T}, initial(initial), has_initial(has_initial) {
         unsigned blocks = (D + THREADS * N - 1) / (THREADS * N);
         window = blockIdx.x / blocks;
         d = (i64)(blockIdx.x % blocks * THREADS + threadIdx.x) * N;
-        begin = window * WINDOW;
-        limit = begin + WINDOW;
+        begin = window * (unsigned)size;
+        limit = begin + (unsigned)size;
         used = sequence.offset(S);
     }
     __device__ __forceinline__ i64 state(unsigned slot) const { return ((i64)sequence.index * PAST + slot) * D + d; }
@@ -141,7 +169,7 @@ struct Walk {
         for (int j = 0; j < PAST; j++) load(past[j], initial + state(j));
     }
     // at the window's first token
-    __device__ __forceinline__ void enter(const token* x, i64 x_stride) {
+    __device__ __forceinline__ void enter(const Column& x) {
         sequence.find(begin);
         clear(past);
         if (sequence.index >= sequence.count) return;
@@ -149,7 +177,7 @@ struct Walk {
 #pragma unroll
         for (int j = 0; j < PAST; j++) {
             if (since + j >= PAST)
-                load(past[j], x + (begin + j - PAST) * x_stride + d);
+                load(past[j], x.at(begin + j - PAST));
             else if (has_initial)
                 load(past[j], initial + state(since + j));
         }
@@ -195,37 +223,29 @@ __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp
 
 extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_conv1d_fwd_kernel(
     const token* x, const token* weight, const token* bias, const token* initial, const int* cu_seqlens, token* y,
-    i64 T, i64 S, i64 D, i64 x_stride, i64 has_bias, i64 has_initial) {
+    i64 T, i64 S, i64 D, i64 window, i64 x_stride, i64 has_bias, i64 has_initial) {
     constexpr int N = FORWARD_CHANNELS, ROWS = FORWARD_ROWS;
-    Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D);
+    Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D, window);
     if (walk.d >= D) return;
     unsigned t = walk.begin, stop = min(walk.limit, walk.used);
-    __shared__ Row<N> slots[ROWS][THREADS];
-    Ring<N, ROWS> xs(slots, x + walk.d, x_stride, t);
-    auto fetch = [&](unsigned row) {
-        xs.fetch(row, stop);
-        group_copies();
-    };
-    for (int k = 0; k < ROWS - 1; k++) fetch(t + k);
+    const Column from[1] = {{x, walk.d, x_stride}}, to(y, walk.d, D);
+    __shared__ typename Ring<N, ROWS, 1>::Slots slots;
+    Ring<N, ROWS, 1> ring(slots, from, t, stop);
     Filter<N> filter(weight, bias, has_bias, walk.d);
-    walk.enter(x, x_stride);
-    token* out = y + walk.begin * D + walk.d;
+    walk.enter(from[0]);
     auto walk_to = [&](unsigned last) {
         while (t < last) {
 #pragma unroll
             for (int k = 0; k < TURN; k++) {
                 if (t >= last) return;
-                float here[N], sum[N];
-                wait_for_copies<ROWS - 2>();
-                xs.take(here, t);
-                fetch(t + ROWS - 1);
-                filter.apply(sum, walk.past, here);
-                walk.slide(here);
+                float here[1][N], sum[N];
+                ring.take(here, t);
+                filter.apply(sum, walk.past, here[0]);
+                walk.slide(here[0]);
                 if (SILU)
 #pragma unroll
                     for (int i = 0; i < N; i++) sum[i] *= sigmoid(sum[i]);
-                store(out, sum);
-                out += D;
+                store(to.at(t), sum);
                 t++;
             }
         }
@@ -236,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_con
         walk.sequence.pass_to(t);
         walk.start();
     }
-    store_zeros<N>(y + walk.d, D, max(walk.begin, walk.used), min(walk.limit, (unsigned)T));
+    store_zeros<N>(to, max(walk.begin, walk.used), min(walk.limit, (unsigned)T));
 }
 
 // ------------------------------------------------------------------------------------------------------------ backward
@@ -244,8 +264,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_con
 // The gradients of inputs: of the w-1 in front of the next token, as far as the tokens so far make them up
 template <int N>
 struct Gradients {
+    const Column& dx;
     const token* dfinal;
-    token *dx, *dinitial;
+    token* dinitial;
     bool has_final, needs_dx;
     float open[PAST][N];
 
@@ -253,8 +274,9 @@ struct Gradients {
     __device__ __forceinline__ void emit(const Walk<N>& walk, unsigned t, const float (&value)[N]) const {
         unsigned since = t - walk.sequence.start;
         bool inside = since >= PAST;
-        bool wanted = inside ? needs_dx && t - walk.begin >= PAST : walk.has_initial && walk.sequence.start >= walk.begin;
-        token* to = inside ? dx + (i64)(t - PAST) * walk.D + walk.d : dinitial + walk.state(since);
+        bool wanted =
+            inside ? needs_dx && t - walk.begin >= PAST : walk.has_initial && walk.sequence.start >= walk.begin;
+        token* to = inside ? dx.at(t - PAST) : dinitial + walk.state(since);
         if (wanted) store(to, value);
     }
     // a token adds to the gradients of its own input and of the ones in front, and is the last for the first of them
@@ -319,38 +341,30 @@ struct Parts {
 // Walks w-1 tokens past the window, which reach its inputs, unless the window's last sequence ends before
 extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_conv1d_bwd_kernel(
     const token* x, const token* weight, const token* bias, const token* initial, const token* dy, const token* dfinal,
-    const int* cu_seqlens, token* dx, token* dinitial, float* partial, i64 T, i64 S, i64 D, i64 x_stride, i64 dy_stride,
-    i64 has_bias, i64 has_initial, i64 has_final, i64 needs_dx) {
+    const int* cu_seqlens, token* dx, token* dinitial, float* partial, i64 T, i64 S, i64 D, i64 window, i64 x_stride,
+    i64 dy_stride, i64 has_bias, i64 has_initial, i64 has_final, i64 needs_dx) {
     constexpr int N = BACKWARD_CHANNELS, ROWS = BACKWARD_ROWS;
-    Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D);
+    Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D, window);
     if (walk.d >= D) return;
     Sequence& sequence = walk.sequence;
     unsigned t = walk.begin, stop = min(walk.limit + PAST, walk.used);
-    __shared__ Row<N> x_slots[ROWS][THREADS], dy_slots[ROWS][THREADS];
-    Ring<N, ROWS> xs(x_slots, x + walk.d, x_stride, t), dys(dy_slots, dy + walk.d, dy_stride, t);
-    auto fetch = [&](unsigned row) {
-        xs.fetch(row, stop);
-        dys.fetch(row, stop);
-        group_copies();
-    };
-    for (int k = 0; k < ROWS - 1; k++) fetch(t + k);
+    const Column from[2] = {{x, walk.d, x_stride}, {dy, walk.d, dy_stride}}, to(dx, walk.d, D);
+    __shared__ typename Ring<N, ROWS, 2>::Slots slots;
+    Ring<N, ROWS, 2> ring(slots, from, t, stop);
     Filter<N> filter(weight, bias, has_bias, walk.d);
-    walk.enter(x, x_stride);
-    Gradients<N> gradients{dfinal, dx, dinitial, has_final != 0, needs_dx != 0};
+    walk.enter(from[0]);
+    Gradients<N> gradients{to, dfinal, dinitial, has_final != 0, needs_dx != 0};
     clear(gradients.open);
     Parts<N> parts;
     clear(parts.sums);
-    token* out = dx + ((i64)t - PAST) * D + walk.d;
     auto walk_to = [&](unsigned last, unsigned plain) {
         while (t < last) {
 #pragma unroll
             for (int k = 0; k < TURN; k++) {
                 if (t >= last) return;
-                float here[N], g[N], done[N];
-                wait_for_copies<ROWS - 2>();
-                xs.take(here, t);
-                dys.take(g, t);
-                fetch(t + ROWS - 1);
+                float rows[2][N], done[N];
+                ring.take(rows, t);
+                float(&here)[N] = rows[0], (&g)[N] = rows[1];
                 if (SILU) {
                     float sum[N];
                     filter.apply(sum, walk.past, here);
@@ -363,11 +377,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_co
                 if (t < walk.limit) parts.add(g, walk.past, here);
                 gradients.add(done, g, filter.taps);
                 if (t >= plain)
-                    store(out, done);
+                    store(to.at(t - PAST), done);
                 else
                     gradients.emit(walk, t, done);
                 walk.slide(here);
-                out += D;
                 t++;
             }
         }
@@ -381,5 +394,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_co
         walk.start();
     }
     parts.leave(partial + (i64)walk.window * (WIDTH + 1) * D + walk.d, D);
-    if (needs_dx) store_zeros<N>(dx + walk.d, D, max(walk.begin, walk.used), min(walk.limit, (unsigned)T));
+    if (needs_dx) store_zeros<N>(to, max(walk.begin, walk.used), min(walk.limit, (unsigned)T));
 }

@@ -2,8 +2,9 @@
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+from collections.abc import Sequence
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -29,10 +30,13 @@ _SOURCE = "convolution.cu"
 _TOKEN = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}
 _WIDTHS = range(2, 5)
 _LOAD = 16  # bytes of a thread's widest load
-# of a walk in CUDA C++: threads of a block, tokens of a window, rows under way, and the most channels of a thread
-_WALK = {"THREADS": 128, "WINDOW": 128, "FORWARD_ROWS": 8, "BACKWARD_ROWS": 8}
-_CHANNELS = {"FORWARD_CHANNELS": 8, "BACKWARD_CHANNELS": 4}
-_BLOCKS = {"FORWARD_BLOCKS": 4, "BACKWARD_BLOCKS": 4}  # on a multiprocessor, for which registers must suffice
+_ROW_BYTES = 2**32  # what rows are less apart than
+_WINDOWS = {"FORWARD": 128, "BACKWARD": 256}  # tokens; halved, though not below the shortest, where programs are few
+_SHORTEST, _FEW = 32, 1024
+_CHANNELS = {"FORWARD": 8, "BACKWARD": 4}  # of a thread, at most
+_THREADS = 128  # of a block
+# rows under way; blocks of a multiprocessor, for which registers must suffice
+_CONSTANTS = {"FORWARD_ROWS": 8, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 4, "BACKWARD_BLOCKS": 4}
 
 
 def refusal(x: Tensor, weight: Tensor) -> str:
@@ -41,7 +45,14 @@ def refusal(x: Tensor, weight: Tensor) -> str:
         return f"x is {str(x.dtype).removeprefix('torch.')} and it computes in float32"
     if weight.shape[1] not in _WIDTHS:
         return f"weight has {weight.shape[1]} taps and it takes {_WIDTHS[0]} to {_WIDTHS[-1]}"
+    if x.shape[1] * x.dtype.itemsize >= _ROW_BYTES:
+        return f"x has {x.shape[1]} channels"
     return cuda.missing(x.device)
+
+
+def _near(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last axis is dense and its rows are near each other, otherwise a contiguous copy."""
+    return rows(tensor) if tensor.stride(0) * tensor.dtype.itemsize < _ROW_BYTES else tensor.contiguous()
 
 
 def problem(native: bool, *arguments: Any) -> "Problem":
@@ -53,6 +64,14 @@ def _tiling(kernel: Any, dtype: torch.dtype) -> tuple[int, int]:
     if kernel in (causal_conv1d_fwd_states_kernel, causal_conv1d_bwd_states_kernel):
         return 32, 8
     return {torch.float64: (16, 4), torch.float32: (64, 8)}.get(dtype, (64, 4))
+
+
+class _Walks(NamedTuple):
+    """A program walks along a window of tokens, and each of its threads some adjacent channels."""
+
+    channels: int
+    window: int
+    programs: int
 
 
 class Problem:
@@ -133,28 +152,28 @@ class NativeProblem(Problem):
     """One call in CUDA C++. Its states are rows too: (s, w-1, d)."""
 
     def outputs(self) -> Tensor:
-        y, initial, has_initial = self.x.new_empty(self.T, self.D), *self.by_slot(self.states)
-        arguments = {
-            **{"x": self.x, "weight": self.weight, "bias": self.bias, "initial": initial},
-            **{"cu_seqlens": self.cu_seqlens, "y": y, "T": self.T, "S": self.S, "D": self.D},
-            **{"x_stride": self.x.stride(0), "has_bias": self.has_bias, "has_initial": has_initial},
-        }
-        self.walk("FORWARD_CHANNELS", "causal_conv1d_fwd_kernel", arguments)
+        x, y, (initial, has_initial) = _near(self.x), self.x.new_empty(self.T, self.D), self.by_slot(self.states)
+        self.walk(
+            "causal_conv1d_fwd_kernel", self.walks("FORWARD", [x], [initial]),
+            x=x, initial=initial, y=y, x_stride=x.stride(0), has_initial=has_initial,
+        )  # fmt: skip
         return y
 
     def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        dy, (initial, has_initial), (final, has_final) = rows(dy), self.by_slot(self.states), self.by_slot(dfinal)
+        x, dy, (initial, has_initial), (final, has_final) = (
+            *(_near(self.x), _near(dy)),
+            *(self.by_slot(self.states), self.by_slot(dfinal)),
+        )
         dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
-        partial = self.parts(triton.cdiv(self.T, _WALK["WINDOW"]))
         # an empty sequence passes its gradient through, and no walk sees it
-        dinitial = final.clone() if has_final else torch.zeros_like(initial)
-        arguments = {
-            **{"x": self.x, "weight": self.weight, "bias": self.bias, "initial": initial, "dy": dy, "dfinal": final},
-            **{"cu_seqlens": self.cu_seqlens, "dx": dx, "dinitial": dinitial, "partial": partial},
-            **{"T": self.T, "S": self.S, "D": self.D, "x_stride": self.x.stride(0), "dy_stride": dy.stride(0)},
-            **{"has_bias": self.has_bias, "has_initial": has_initial, "has_final": has_final, "needs_dx": needs_dx},
-        }
-        self.walk("BACKWARD_CHANNELS", "causal_conv1d_bwd_kernel", arguments)
+        dinitial = initial if not has_initial else final.clone() if has_final else torch.zeros_like(initial)
+        walks = self.walks("BACKWARD", [x, dy], [initial, final])
+        partial = self.parts(triton.cdiv(self.T, walks.window))
+        self.walk(
+            "causal_conv1d_bwd_kernel", walks, x=x, initial=initial, dy=dy, dfinal=final, dx=dx, dinitial=dinitial,
+            partial=partial, x_stride=x.stride(0), dy_stride=dy.stride(0), has_initial=has_initial,
+            has_final=has_final, needs_dx=needs_dx,
+        )  # fmt: skip
         dstates = dinitial.transpose(1, 2).contiguous() if has_initial else self.x.new_empty(0)
         return dx, *self.sums(partial), dstates
 
@@ -162,18 +181,26 @@ class NativeProblem(Problem):
         """States as the walks read them, and whether there are any."""
         return (self.weight, 0) if states is None else (states.transpose(1, 2).contiguous(), 1)
 
-    def walk(self, kind: str, kernel: str, arguments: dict[str, Any]) -> None:
-        """Run a kernel over all windows and blocks of channels, with loads as wide as every row is aligned."""
-        tensors = [x for x in arguments.values() if isinstance(x, Tensor) and x.dtype == self.x.dtype and x.numel()]
-        strides = [arguments[name] for name in ("x_stride", "dy_stride") if name in arguments]
-        size = self.x.dtype.itemsize
-        aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *(size * n for n in (self.D, *strides))) // size
-        channels = {name: min(aligned, most) for name, most in _CHANNELS.items()}
-        values = {"TOKEN": _TOKEN[self.x.dtype], "WIDTH": self.W, "SILU": self.silu, **_WALK, **_BLOCKS, **channels}
-        programs = triton.cdiv(self.T, _WALK["WINDOW"]) * triton.cdiv(self.D, _WALK["THREADS"] * channels[kind])
-        if programs:
-            kernels = cuda.kernels(_SOURCE, self.x.device, tuple((name, str(value)) for name, value in values.items()))
-            kernels.launch(kernel, programs, _WALK["THREADS"], 0, arguments)
+    def walks(self, direction: str, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> _Walks:
+        """As many channels of a thread as one load reads wherever a row begins; windows as long as walks stay many."""
+        size, tensors = self.x.dtype.itemsize, (self.weight, self.bias, *matrices, *states)
+        strides = (size * n for n in (self.D, *(x.stride(0) for x in matrices)))
+        aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
+        window, blocks = _WINDOWS[direction], triton.cdiv(self.D, _THREADS * min(aligned, _CHANNELS[direction]))
+        while window > _SHORTEST and triton.cdiv(self.T, window) * blocks < _FEW:
+            window //= 2
+        return _Walks(aligned, window, triton.cdiv(self.T, window) * blocks)
+
+    def walk(self, kernel: str, walks: _Walks, **arguments: Any) -> None:
+        if not walks.programs:
+            return
+        channels = {f"{direction}_CHANNELS": min(walks.channels, most) for direction, most in _CHANNELS.items()}
+        form = {"TOKEN": _TOKEN[self.x.dtype], "WIDTH": self.W, "SILU": self.silu, "THREADS": _THREADS}
+        macros = tuple((name, str(value)) for name, value in {**form, **_CONSTANTS, **channels}.items())
+        shared = {"weight": self.weight, "bias": self.bias, "has_bias": self.has_bias, "cu_seqlens": self.cu_seqlens}
+        sizes = {"T": self.T, "S": self.S, "D": self.D, "window": walks.window}
+        kernels = cuda.kernels(_SOURCE, self.x.device, macros)
+        kernels.launch(kernel, walks.programs, _THREADS, 0, {**arguments, **shared, **sizes})
 
 
 def variants() -> list[Variant]:

@@ -22,7 +22,9 @@ STATES: dict[str, Any] = {"activation": "silu", "return_final_states": True}
 BUILT = tempfile.TemporaryDirectory()
 ASKED = []
 
-convolution_launch._WALK |= {"THREADS": 32, "WINDOW": WINDOW, "FORWARD_ROWS": 4, "BACKWARD_ROWS": 4}
+convolution_launch._THREADS = 32
+convolution_launch._WINDOWS = {"FORWARD": WINDOW, "BACKWARD": WINDOW}
+convolution_launch._CONSTANTS |= {"FORWARD_ROWS": 4, "BACKWARD_ROWS": 4}
 cuda.missing = lambda device: ""
 
 
