@@ -156,8 +156,7 @@ def _ssd_backward(
         keep_final=initial_states is not None, store=True, keep_low=False, reverse=True,
     )  # fmt: skip
     dx, dD, edges = problem.value_gradients(incoming, steps, states, dfinal, dstates)
-    ddt, dA, dbias = problem.step_gradients(incoming, steps, edges)
-    dscores = problem.score_gradients(incoming, steps)
+    ddt, dA, dbias, dscores = problem.step_gradients(incoming, steps, edges)
     dB = problem.group_gradient(problem.x, problem.C, steps, dfinal, dstates, dscores, of_B=True)
     dC = problem.group_gradient(incoming.whole, problem.B, steps, problem.initial, states, dscores, of_B=False)
     dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D

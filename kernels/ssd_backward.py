@@ -17,7 +17,7 @@ import triton.language as tl
 
 from packproof.kernels.elementwise import sigmoid, silu, silu_slope
 from packproof.kernels.products import product
-from packproof.kernels.ssd_forward import decay_to_end, decays, heads_of, scores_of, state_at, state_tile, tile
+from packproof.kernels.ssd_forward import decay_to_end, decays, heads_of, state_at, state_tile, tile
 from packproof.kernels.worklists import item
 
 
@@ -121,14 +121,13 @@ def values_kernel(
 @triton.jit(do_not_specialize=["dt", "A", "bias", "T", "H", "G", "n_blocks", "dt_stride", "has_bias", "is_softplus"])
 def steps_back_kernel(
     x, dt, A, B, C, bias, dy, dy_low, step, high, low, entered, left, passed, chunks, ddt, dA, dbias,
-    T, H, G, P, N, n_blocks,
+    dscores, T, H, G, P, N, n_blocks,
     x_stride, x_head, dt_stride, B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_bias, is_softplus,
     GATED: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """ddt of chunks of up to ROWS tokens, HEADS heads of a group at a time, and the tokens' parts of dA, dbias (h, t).
-
-    Scores are [j, i] here.
+    """ddt of chunks of up to ROWS tokens, HEADS heads of a group at a time, the tokens' parts of dA, dbias (h, t), and
+    what these heads add to the gradient of C Bᵀ, Σ over them of dM ∘ L: (parts, t, g, chunk). Scores are [j, i] here.
     """
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * n_blocks, tl.num_programs(0), disable_licm=True):
@@ -145,6 +144,7 @@ def steps_back_kernel(
             keys, queries = tile(B_here, row, alive, B_stride, n, N), tile(C_here, row, alive, C_stride, n, N)
             similarities = product(keys, tl.trans(queries), similarities, EXACT)
         later = (row[:, None] <= row[None, :]) & alive[None, :]
+        total = tl.zeros((ROWS, ROWS), tl.float32)
         for head in tl.range(first_head, last_head, disable_licm=True):
             base = T.to(tl.int64) * head + chunk
             at = base + row
@@ -156,12 +156,17 @@ def steps_back_kernel(
                 p = first + tl.arange(0, BLOCK_P)
                 values = tile(x_here, row, alive, x_stride, p, P)
                 dM = product(values, tl.trans(tile(dy_here, row, alive, dy_stride, p, P)), dM, EXACT)
-                if GATED:
+            if GATED:
+                for first in tl.range(0, P, BLOCK_P, disable_licm=True):
+                    p = first + tl.arange(0, BLOCK_P)
+                    values = tile(x_here, row, alive, x_stride, p, P)
                     dM = product(values, tl.trans(tile(low_here, row, alive, H * P, p, P)), dM, EXACT)
             exponent = tl.load(high + at, mask=alive, other=0.0)
             exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
             delta = tl.load(step + at, mask=alive, other=0.0)
-            pairs = tl.where(later, dM * similarities * decays(-exponent, -exponent_low, later, EXACT), 0.0)
+            weighted = tl.where(later, dM * decays(-exponent, -exponent_low, later, EXACT), 0.0)
+            total += weighted * delta[:, None]
+            pairs = weighted * similarities
             went = tl.load(left + at, mask=alive, other=0.0)
             dstep = tl.sum(pairs, 1) + went
             came = tl.load(entered + at, mask=alive, other=0.0)
@@ -178,43 +183,9 @@ def steps_back_kernel(
             tl.store(ddt + (chunk_row + row) * H + head, dstep.to(ddt.dtype.element_ty), mask=alive)
             tl.store(dA + at, delta * ddecay, mask=alive)
             tl.store(dbias + at, dstep, mask=alive)
-
-
-@triton.jit(do_not_specialize=["T", "H", "G", "n_blocks"])
-def scores_kernel(
-    x, dy, dy_low, step, high, low, chunks, dscores, T, H, G, P, n_blocks, x_stride, x_head, dy_stride, dy_head,
-    GATED: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):  # fmt: skip
-    """The gradient of C Bᵀ in chunks of up to ROWS tokens from HEADS heads of a group: Σ over the heads of dM ∘ L."""
-    row = tl.arange(0, ROWS)
-    for index in tl.range(tl.program_id(0), tl.load(chunks) * n_blocks, tl.num_programs(0), disable_licm=True):
-        _, _, _, chunk, stop = item(chunks, index // n_blocks, CHUNK)
-        group, first_head, last_head = heads_of(index % n_blocks, H, G, HEADS)
-        alive = chunk + row < stop
-        chunk_row = chunk.to(tl.int64)
-        earlier = (row[:, None] >= row[None, :]) & alive[:, None]
-        total = tl.zeros((ROWS, ROWS), tl.float32)
-        for head in tl.range(first_head, last_head, disable_licm=True):
-            base = T.to(tl.int64) * head + chunk
-            at = base + row
-            x_here = x + chunk_row * x_stride + head * x_head
-            dy_here = dy + chunk_row * dy_stride + head * dy_head
-            dM = tl.zeros((ROWS, ROWS), tl.float32)
-            for first in tl.range(0, P, BLOCK_P, disable_licm=True):
-                p = first + tl.arange(0, BLOCK_P)
-                values = tile(x_here, row, alive, x_stride, p, P)
-                dM = product(tile(dy_here, row, alive, dy_stride, p, P), tl.trans(values), dM, EXACT)
-                if GATED:
-                    rest = tile(dy_low + (chunk_row * H + head) * P, row, alive, H * P, p, P)
-                    dM = product(rest, tl.trans(values), dM, EXACT)
-            exponent = tl.load(high + at, mask=alive, other=0.0)
-            exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
-            delta = tl.load(step + at, mask=alive, other=0.0)
-            total += scores_of(dM, exponent, exponent_low, delta, earlier, EXACT)
         part = index % n_blocks % tl.cdiv(H // G, HEADS)
         token = ((T.to(tl.int64) * part + chunk + row) * G + group)[:, None]
-        tl.store(dscores + token * CHUNK + row[None, :], total, mask=earlier)
+        tl.store(dscores + token * CHUNK + row[None, :], total, mask=later)
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "has_given", "n_parts"])
@@ -262,10 +233,10 @@ def groups_kernel(
             token = ((T.to(tl.int64) * part + chunk + row) * G + group) * CHUNK
             if OF_B:
                 mask = alive[None, :] & (row[:, None] <= row[None, :])
-                scores += tl.load(dscores + token[None, :] + row[:, None], mask=mask, other=0.0)
+                scores += tl.load(dscores + token[:, None] + row[None, :], mask=mask, other=0.0)
             else:
                 mask = alive[:, None] & (row[:, None] >= row[None, :])
-                scores += tl.load(dscores + token[:, None] + row[None, :], mask=mask, other=0.0)
+                scores += tl.load(dscores + token[None, :] + row[:, None], mask=mask, other=0.0)
         total = product(scores, mates, total, EXACT)
         out = ((chunk_row + row) * G + group)[:, None] * N + n[None, :]
         tl.store(gradient + out, total.to(gradient.dtype.element_ty), mask=alive[:, None] & (n < N)[None, :])

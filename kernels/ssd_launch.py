@@ -12,7 +12,7 @@ from torch.nn import functional
 from packproof.kernels.launch import architecture
 from packproof.kernels.sequences import offsets
 from packproof.kernels.slack import zero_slack
-from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
+from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.ssd_tiles import (
     BLOCK_H,
@@ -261,34 +261,23 @@ class Problem:
             )  # fmt: skip
         return zero_slack(dx, self.cu_seqlens), dD, edges
 
-    def step_gradients(self, dy: Incoming, steps: Steps, edges: Edges) -> tuple[Tensor, Tensor, Tensor]:
-        """ddt, and each token's part of dA and of the bias's gradient (h, t)."""
-        t, blocks = self.tiles, self.G * self._heads_in_group(self.tiles.heads)
+    def step_gradients(self, dy: Incoming, steps: Steps, edges: Edges) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """ddt, each token's part of dA and of the bias's gradient (h, t), and parts of the gradient of C Bᵀ, from some
+        heads each: (parts, t, g, chunk)."""
+        t, n_parts = self.tiles, self._heads_in_group(self.tiles.heads)
+        dscores = self.new(n_parts, self.T, self.G, t.chunk)
         ddt = self.new(self.T, self.H, dtype=self.dtype)
         dA, dbias = (self.x.new_zeros(self.H, self.T, dtype=torch.float32) for _ in range(2))
         for kind, rows in enumerate(row_classes(t)):
             self.launch(
-                steps_back_kernel, "steps_back" + rows.label, self.items(blocks), self.x, self.dt, self.A, self.B,
-                self.C, self.bias, dy.high, dy.low, *steps, edges.entered, edges.left, edges.passed[kind],
-                self.chunks(rows), ddt, dA, dbias, self.T, self.H, self.G, self.P, self.N, blocks,
+                steps_back_kernel, "steps_back" + rows.label, self.items(self.G * n_parts), self.x, self.dt, self.A,
+                self.B, self.C, self.bias, dy.high, dy.low, *steps, edges.entered, edges.left, edges.passed[kind],
+                self.chunks(rows), ddt, dA, dbias, dscores, self.T, self.H, self.G, self.P, self.N, self.G * n_parts,
                 self.x.stride(0), self.x.stride(1), self.dt.stride(0), self.B.stride(0), self.B.stride(1),
                 self.C.stride(0), self.C.stride(1), dy.high.stride(0), dy.high.stride(1), self.has_bias, self.softplus,
                 **self.constants, GATED=dy.gated, ROWS=rows.rows, HEADS=t.heads, BLOCK_P=t.step_p, BLOCK_K=t.block_k,
             )  # fmt: skip
-        return zero_slack(ddt, self.cu_seqlens), dA, dbias
-
-    def score_gradients(self, dy: Incoming, steps: Steps) -> Tensor:
-        """Parts of the gradient of C Bᵀ, from some heads each: (parts, t, g, chunk)."""
-        t, n_parts = self.tiles, self._heads_in_group(self.tiles.heads)
-        dscores = self.new(n_parts, self.T, self.G, t.chunk)
-        for rows in row_classes(t):
-            self.launch(
-                scores_kernel, "scores" + rows.label, self.items(self.G * n_parts), self.x, dy.high, dy.low, *steps,
-                self.chunks(rows), dscores, self.T, self.H, self.G, self.P, self.G * n_parts, self.x.stride(0),
-                self.x.stride(1), dy.high.stride(0), dy.high.stride(1), **self.constants, GATED=dy.gated,
-                ROWS=rows.rows, HEADS=t.heads, BLOCK_P=t.score_p,
-            )  # fmt: skip
-        return dscores
+        return zero_slack(ddt, self.cu_seqlens), dA, dbias, dscores
 
     def group_gradient(
         self, values: Tensor, other: Tensor, steps: Steps, given: Tensor | None, states: Tensor, dscores: Tensor,

@@ -8,7 +8,7 @@ import torch
 
 from packproof.kernels import slack, worklists
 from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
-from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, scores_kernel, steps_back_kernel, values_kernel
+from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.variant import Variant
 
@@ -26,16 +26,13 @@ _HOPPER = {
     "states_low": {"num_stages": 3, "maxnreg": 168},
     "outputs": {"maxnreg": 168},
     "values_gated": {"num_warps": 8},
-    "scores": {"maxnreg": 168},
     "outputs_short": {"num_warps": 2},
     "values_short": {"num_warps": 2},
     "values_gated_short": {"num_warps": 2},
     "steps_back_short": {"num_warps": 2},
-    "scores_short": {"num_warps": 1},
 }
 _OTHERS = {
-    name: {"num_warps": 2}
-    for name in ("outputs_short", "values_short", "values_gated_short", "steps_back_short", "scores_short")
+    name: {"num_warps": 2} for name in ("outputs_short", "values_short", "values_gated_short", "steps_back_short")
 }
 
 
@@ -48,7 +45,7 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
         return options
     options |= {"num_warps": 8} | _OTHERS.get(name, {})
     if architecture == "amd":
-        options |= {"num_stages": 1}
+        options |= {"num_stages": 1} | ({"num_warps": 4} if name == "steps_back" else {})
         del options["maxnreg"]
     return options
 
@@ -73,7 +70,6 @@ class Tiles:
     output_p: int
     value_p: int
     step_p: int
-    score_p: int
     group_p: int
     columns: int
     heads: int
@@ -100,18 +96,18 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=16, states_p=16, states_n=16,
             split_n=16, walk_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, value_p=16, step_p=16,
-            score_p=16, group_p=16, columns=16, heads=2,
+            group_p=16, columns=16, heads=2,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
             chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, split_n=64, walk_n=(),
-            output_p=32, value_p=16, step_p=16, score_p=32, group_p=32, columns=64, heads=8,
+            output_p=32, value_p=16, step_p=16, group_p=32, columns=64, heads=8,
         )  # fmt: skip
     return Tiles(
         chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
         states_p=64, states_n=128 if architecture == "hopper" else 64, split_n=64,
-        walk_n=(64, 128) if architecture == "hopper" else (), output_p=64, value_p=64, step_p=64,
-        score_p=64, group_p=64, columns=128, heads=8,
+        walk_n=(64, 128) if architecture == "hopper" else (), output_p=64, value_p=64, step_p=64, group_p=64,
+        columns=128, heads=8,
     )  # fmt: skip
 
 
@@ -186,7 +182,6 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
             add("values" + "_gated" * gated + rows.label, values_kernel, form | of_states, entering=kind)
             of_heads = {"HEADS": t.heads, "BLOCK_P": t.step_p, "BLOCK_K": t.block_k}
             add("steps_back" + rows.label, steps_back_kernel, form | of_heads, label)
-            add("scores" + rows.label, scores_kernel, form | {"HEADS": t.heads, "BLOCK_P": t.score_p}, label)
         for of_B in (False, True):
             for values in (kind,) if of_B else both:
                 blocks = {"OF_B": of_B, "BLOCK_P": t.group_p, "COLUMNS": t.columns}
