@@ -19,7 +19,7 @@ from packproof.refs.errors import ArgumentError
 PROMISES: dict[str, Any] = {"grid": "token", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True}
 INTERPRETED: dict[str, Any] = {}
 
-_OP = "rope"
+_OP, _OP_QK = "rope", "rope_qk"
 _HEADS = 16  # of a program, which reads cos and sin once for all of them
 _STEP = 2  # of them that it reads at once, and twice as many where pairs are interleaved
 _BLOCK_R = 64
@@ -40,9 +40,21 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     """
     check_option(_OP, "interleaved", interleaved, (False, True))
     if not torch.compiler.is_compiling():
-        _check(x, cos, sin, cu_seqlens, values=on_host(x))
+        _check(_OP, {"x": (x, "t h k")}, cos, sin, cu_seqlens, values=on_host(x))
         require_device(_OP, x, _rope_kernel)
     result: Tensor = _rope(x, cos, sin, cu_seqlens, bool(interleaved), False)
+    return result
+
+
+def rope_qk(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each."""
+    check_option(_OP_QK, "interleaved", interleaved, (False, True))
+    if not torch.compiler.is_compiling():
+        _check(_OP_QK, {"q": (q, "t hq k"), "k": (k, "t hk k")}, cos, sin, cu_seqlens, values=on_host(q))
+        require_device(_OP, q, _rope_kernel)
+    result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, bool(interleaved), False)
     return result
 
 
@@ -60,6 +72,7 @@ def _read(token, channel, R, mask, INTERLEAVED: tl.constexpr):
 @triton.jit
 def _write(token, channel, R, mask, first, second, INTERLEAVED: tl.constexpr):
     """Where `_read` would find them."""
+    first, second = first.to(token.dtype.element_ty), second.to(token.dtype.element_ty)
     if INTERLEAVED:
         pairs = tl.join(first, second)
         tl.store(token + channel, tl.reshape(pairs, (pairs.shape[0], pairs.shape[1] * 2)), mask=mask)
@@ -68,36 +81,45 @@ def _write(token, channel, R, mask, first, second, INTERLEAVED: tl.constexpr):
         tl.store(token + (channel + R), second, mask=mask)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "M", "sign"])
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "H2", "M", "sign"])
 def _rope_kernel(
-    x, cos, sin, cu_seqlens, y, T, S, H, K, R, M, x_stride, head_stride, sign, INTERLEAVED: tl.constexpr,
-    HEADS: tl.constexpr, STEP: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
+    x, x2, cos, sin, cu_seqlens, y, y2, T, S, H, H2, K, R, M, x_stride, x2_stride, head_stride, head2_stride, sign,
+    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, STEP: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Turn the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels behind them.
 
-    STEP heads are read before the first of them is written, so that a thread waits for all of them at once. A token has
-    a 64-bit address, and its channels have offsets of 32 bits, which leaves registers for more threads.
+    The heads of x2, none if H2 is 0, follow those of x. STEP heads are read before the first of them is written, so
+    that a thread waits for all of them at once. A token has a 64-bit address, and its channels have offsets of 32 bits,
+    which leaves registers for more threads.
     """
     groups = tl.cdiv(H, HEADS)
-    t = (tl.program_id(0) // groups).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
-    first = tl.program_id(0) % groups * HEADS
+    all_groups = groups + tl.cdiv(H2, HEADS)
+    t = (tl.program_id(0) // all_groups).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
+    group = tl.program_id(0) % all_groups
+    other = group >= groups
+    x, y = tl.where(other, x2, x), tl.where(other, y2, y)
+    x_stride, head_stride = tl.where(other, x2_stride, x_stride), tl.where(other, head2_stride, head_stride)
+    first = tl.where(other, group - groups, group) * HEADS
+    H = tl.where(other, H2, H)
     heads = tl.minimum(H - first, HEADS)
     sequence, start, _ = locate(cu_seqlens, S, T, t)
-    position = tl.where(sequence < S, t - start, -1)[:, None]
+    position = tl.where(sequence < S, t - start, -1).to(tl.int32)[:, None]
     source = x + first.to(tl.int64) * head_stride + (t * x_stride)[:, None]
     target = y + first.to(tl.int64) * K + (t * H * K)[:, None]
     EACH: tl.constexpr = 2 if INTERLEAVED else 1  # channels of a pair that lie side by side
-    lane = tl.arange(0, EACH * BLOCK_R)[None, :]
     alive = tl.broadcast_to(position >= 0, (BLOCK_T, EACH * BLOCK_R))
     stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, EACH * BLOCK_R))
-    for block in range(0, R, BLOCK_R):
+    # what one block of pairs needs is not hoisted: it would take registers from the heads
+    for block in tl.range(0, R, BLOCK_R, disable_licm=True):
         pair = block + tl.arange(0, BLOCK_R)[None, :]
         known = (position >= 0) & (position < M) & (pair < R)
         # a position past the tables is NaN, never a neighbour's row; in slack, 0 times 0 is the zero that is promised
         unknown = tl.where(position < 0, 0.0, float("nan"))
-        c = widen(tl.load(cos + position * R + pair, mask=known, other=unknown))
-        s = widen(tl.load(sin + position * R + pair, mask=known, other=unknown)) * sign
-        channel = block * EACH + lane
+        row = position.to(tl.int64) * R
+        row += pair
+        c = widen(tl.load(cos + row, mask=known, other=unknown))
+        s = widen(tl.load(sin + row, mask=known, other=unknown)) * sign
+        channel = block * EACH + tl.arange(0, EACH * BLOCK_R)[None, :]
         read, write = alive & (channel < R * EACH), stored & (channel < R * EACH)
         for h in range(0, heads, STEP):
             pairs = ()
@@ -106,12 +128,10 @@ def _rope_kernel(
                 pairs += (_read(source, (h + u) * head_stride + channel, R, mask, INTERLEAVED),)
             for u in tl.static_range(STEP):
                 mask = write & (h + u < heads)
-                x1, x2 = widen(pairs[u][0]), widen(pairs[u][1])
-                y1 = (x1 * c - x2 * s).to(y.dtype.element_ty)
-                y2 = (x1 * s + x2 * c).to(y.dtype.element_ty)
-                _write(target, (h + u) * K + channel, R, mask, y1, y2, INTERLEAVED)
+                a, b = widen(pairs[u][0]), widen(pairs[u][1])
+                _write(target, (h + u) * K + channel, R, mask, a * c - b * s, a * s + b * c, INTERLEAVED)
     for block in range(2 * R, K, EACH * BLOCK_R):
-        channel = block + lane
+        channel = block + tl.arange(0, EACH * BLOCK_R)[None, :]
         read, write = alive & (channel < K), stored & (channel < K)
         for h in range(0, heads, STEP):
             values = ()
@@ -133,46 +153,79 @@ def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
     return {"HEADS": _HEADS, "STEP": _STEP, "BLOCK_T": tokens, "BLOCK_R": _BLOCK_R}
 
 
-def _check(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool) -> None:
-    tensors = {"x": (x, "t h k"), "cos": (cos, "m r"), "sin": (sin, "m r")}
-    sizes = bind(_OP, tensors, cu_seqlens, values=values, tables=("cos", "sin"))
+def _check(
+    op: str, turned: dict[str, tuple[Tensor, str]], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool
+) -> None:
+    tensors = {**turned, "cos": (cos, "m r"), "sin": (sin, "m r")}
+    sizes = bind(op, tensors, cu_seqlens, values=values, tables=("cos", "sin"))
     if 2 * sizes["r"] > sizes["k"]:
-        raise ArgumentError(f"{_OP}: cos rotates 2 x {sizes['r']} channels (axis r) but x has {sizes['k']} (axis k)")
+        name = next(iter(turned))
+        raise ArgumentError(
+            f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {name} has {sizes['k']} (axis k)"
+        )
     if values and sizes["s"] and (longest := int(cu_seqlens.diff().max())) > sizes["m"]:
         raise ArgumentError(
-            f"{_OP}: cos has {sizes['m']} positions (axis m) but the longest sequence has {longest} tokens\n"
+            f"{op}: cos has {sizes['m']} positions (axis m) but the longest sequence has {longest} tokens\n"
             "    Make cos and sin one row per position of the longest sequence."
         )
 
 
-@torch.library.custom_op("packproof::rope", mutates_args=())
-def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool) -> Tensor:
-    (T, H, K), (M, R), S = x.shape, cos.shape, len(cu_seqlens) - 1
+def _within_reach(x: Tensor, heads: int) -> Tensor:
+    """The tensor itself if offsets of 32 bits reach over so many of its heads, otherwise a contiguous copy."""
+    x = rows(x)
+    return x if x.stride(1) * heads + x.shape[2] < 2**31 else x.contiguous()
+
+
+def _launch(
+    op: str, turned: list[Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool
+) -> list[Tensor]:
+    """Turn one tensor, or two."""
+    (T, _, K), (M, R), S = turned[0].shape, cos.shape, len(cu_seqlens) - 1
     table = torch.promote_types(cos.dtype, sin.dtype)
-    x, cos, sin = rows(x), cos.to(table).contiguous(), sin.to(table).contiguous()
-    y = x.new_empty(T, H, K)
-    tile = _tile(x.dtype, interleaved)
-    if x.stride(1) * tile["HEADS"] + K >= 2**31:  # too far for offsets of 32 bits
-        x = x.contiguous()
-    programs = triton.cdiv(T, tile["BLOCK_T"]) * triton.cdiv(H, tile["HEADS"])
+    cos, sin = cos.to(table).contiguous(), sin.to(table).contiguous()
+    tile = _tile(turned[0].dtype, interleaved)
+    xs = [_within_reach(x, tile["HEADS"]) for x in turned]
+    ys = [x.new_empty(x.shape) for x in xs]
+    H, H2 = xs[0].shape[1], sum(x.shape[1] for x in xs[1:])
+    programs = triton.cdiv(T, tile["BLOCK_T"]) * (triton.cdiv(H, tile["HEADS"]) + triton.cdiv(H2, tile["HEADS"]))
     if programs:
-        with torch.cuda.device_of(x):
+        with torch.cuda.device_of(xs[0]):
             _rope_kernel[(programs,)](
-                x, cos, sin, offsets(_OP, cu_seqlens, T), y, T, S, H, K, R, M, x.stride(0), x.stride(1),
+                xs[0], xs[-1], cos, sin, offsets(op, cu_seqlens, T), ys[0], ys[-1], T, S, H, H2, K, R, M,
+                xs[0].stride(0), xs[-1].stride(0), xs[0].stride(1), xs[-1].stride(1),
                 -1.0 if inverse else 1.0, interleaved, **tile, num_warps=_NUM_WARPS,
             )  # fmt: skip
-    return y
+    return ys
+
+
+@torch.library.custom_op("packproof::rope", mutates_args=())
+def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool) -> Tensor:
+    return _launch(_OP, [x], cos, sin, cu_seqlens, interleaved, inverse)[0]
+
+
+@torch.library.custom_op("packproof::rope_qk", mutates_args=())
+def _rope_qk(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool
+) -> tuple[Tensor, Tensor]:
+    turned_q, turned_k = _launch(_OP_QK, [q, k], cos, sin, cu_seqlens, interleaved, inverse)
+    return turned_q, turned_k
 
 
 @_rope.register_fake
 def _(x, cos, sin, cu_seqlens, interleaved, inverse):
-    _check(x, cos, sin, cu_seqlens, values=False)
+    _check(_OP, {"x": (x, "t h k")}, cos, sin, cu_seqlens, values=False)
     return x.new_empty(x.shape)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, cos, sin, cu_seqlens, ctx.interleaved, ctx.inverse = inputs
-    if any(ctx.needs_input_grad[1:3]):
+@_rope_qk.register_fake
+def _(q, k, cos, sin, cu_seqlens, interleaved, inverse):
+    _check(_OP_QK, {"q": (q, "t hq k"), "k": (k, "t hk k")}, cos, sin, cu_seqlens, values=False)
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    *turned, cos, sin, cu_seqlens, ctx.interleaved, ctx.inverse = inputs
+    if any(ctx.needs_input_grad[len(turned) : len(turned) + 2]):
         raise ArgumentError(f"{_OP}: cos or sin requires a gradient but the kernel has none for them\n    Detach them.")
     ctx.save_for_backward(cos, sin, cu_seqlens)
 
@@ -181,7 +234,13 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return _rope(dy, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse), None, None, None, None, None
 
 
+def _backward_qk(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
+    turned = _rope_qk(dq, dk, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse)
+    return *turned, None, None, None, None, None
+
+
 _rope.register_autograd(_backward, setup_context=_save)
+_rope_qk.register_autograd(_backward_qk, setup_context=_save)
 
 
 def variants() -> list[Variant]:
@@ -191,7 +250,8 @@ def variants() -> list[Variant]:
         for table in dict.fromkeys((kind, "*fp32")):
             for interleaved in (False, True):
                 label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}".replace("*", "")
-                pointers = {"x": kind, "y": kind, "cos": table, "sin": table, "cu_seqlens": "*i32", "sign": "fp32"}
+                pointers = dict.fromkeys(("x", "x2", "y", "y2"), kind) | dict.fromkeys(("cos", "sin"), table)
+                pointers |= {"cu_seqlens": "*i32", "sign": "fp32"}
                 constants = {"INTERLEAVED": interleaved, **_tile(dtype, interleaved)}
                 found += alignments(label, _rope_kernel, pointers, constants, _NUM_WARPS)
     return found

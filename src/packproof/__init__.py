@@ -57,6 +57,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _KERNELS = {
     "causal_conv1d": "packproof.kernels.convolution",
     "rope": "packproof.kernels.rotary",
+    "rope_qk": "packproof.kernels.rotary",
     "selective_scan": "packproof.kernels.scan",
     "ssd": "packproof.kernels.duality",
 }

@@ -9,7 +9,7 @@ from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, s
 from torch import Tensor
 
 from packproof import refs
-from packproof.kernels.rotary import rope
+from packproof.kernels.rotary import rope, rope_qk
 from packproof.refs.errors import ArgumentError
 
 # two groups of heads, steps of two, two blocks of pairs and of the channels behind them, each with a ragged one
@@ -69,6 +69,21 @@ def has_the_bits_of_each_sequence_alone() -> None:
 
 
 @case
+def turns_queries_and_keys_to_the_bits_of_two_calls() -> None:
+    lengths = [3, 0, 17, 1]
+    for queries, keys in ((H, 2), (1, H), (2, 0)):
+        inputs = {"q": normal(23, queries, K), "k": scattered(normal(23, keys, K))}
+        dy = [normal(23, queries, K), normal(23, keys, K)]
+        for interleaved in (False, True):
+            options = tables(17) | {"cu_seqlens": offsets(lengths), "interleaved": interleaved}
+            both = vjp(rope_qk, inputs, dy, **options)
+            for i, name in enumerate(inputs):
+                alone = vjp(rope, {"x": inputs[name]}, [dy[i]], **options)
+                same_bits(both[str(i)], alone["0"], f"{name} turned")
+                same_bits(both[name], alone["x"], f"gradient of {name}")
+
+
+@case
 def is_nan_past_the_tables_where_nothing_is_checked() -> None:
     x, options = normal(5, H, K), tables(2)
     y = torch.ops.packproof.rope(x, options["cos"], options["sin"], offsets([4]), False, False)
@@ -83,6 +98,7 @@ def passes_opcheck_and_compiles_in_one_graph() -> None:
     x, options = normal(5, H, K), tables(3)
     arguments = (x.clone().requires_grad_(), options["cos"], options["sin"], offsets([3, 2]), True, False)
     torch.library.opcheck(torch.ops.packproof.rope.default, arguments)
+    torch.library.opcheck(torch.ops.packproof.rope_qk.default, (normal(5, 1, K), *arguments))
     compiled = torch.compile(rope, backend="aot_eager", fullgraph=True)
     wanted = rope(x, **options, cu_seqlens=offsets([3, 2]))
     same_bits(compiled(x, **options, cu_seqlens=offsets([3, 2])), wanted, "compiled")
@@ -100,6 +116,8 @@ def refuses_wrong_arguments() -> None:
     refused("cos rotates 2 x 5 channels (axis r) but x has 9 (axis k)", x=normal(3, H, 9))
     refused("cos or sin requires a gradient", x=normal(3, H, K).requires_grad_(), cos=normal(3, R).requires_grad_())
     refused("interleaved is 'half'", interleaved="half")
+    with pytest.raises(ArgumentError, match=r"rope_qk: k has 4 tokens"):
+        rope_qk(normal(3, H, K), normal(4, 1, K), **tables(3), cu_seqlens=offsets([3]))
 
 
 if __name__ == "__main__":
