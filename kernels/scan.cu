@@ -141,9 +141,10 @@ struct Keys {
     const float* column;
     i64 stride;
 
-    // zero where there is no such token: what lies in memory might be NaN, which no factor of zero takes away
-    __device__ __forceinline__ float4 at(int t, bool some) const {
-        return some ? *(const float4*)(column + t * stride) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    // that of token t, if there is one; otherwise what there was. Nothing may begin as what lies in memory: that might be
+    // NaN, which no factor of zero takes away
+    __device__ __forceinline__ void load(float4& x, int t, bool some) const {
+        if (some) x = *(const float4*)(column + t * stride);
     }
 };
 
@@ -204,13 +205,14 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_ends
     for (int n = 0; n < STATES; n++) decay[n] *= LOG2E, h[n] = 0.0f;
     float offset = c.real && has_bias ? bias[c.index] : 0.0f;
     Stream us(u, u_stride, t, c.index, SIZE, c.real), deltas(delta, delta_stride, t, c.index, SIZE, c.real);
-    float4 fetched = keys.at(t + token_of_thread, fetches);
+    float4 fetched = {};
+    keys.load(fetched, t + token_of_thread, fetches);
 #pragma unroll 1
     for (int i = 0; i < SIZE; i += BATCH) {
         float4(&now)[BATCH][STATES / 4] = rows[i / BATCH % 2];
         if (fetches) now[token_of_thread][quarter] = fetched;
         __syncthreads();
-        fetched = keys.at(t + i + BATCH + token_of_thread, fetches && i + BATCH < SIZE);
+        keys.load(fetched, t + i + BATCH + token_of_thread, fetches && i + BATCH < SIZE);
 #pragma unroll 1
         for (int k0 = 0; k0 < BATCH; k0 += ROUND) {
             float step[ROUND], from_u[ROUND];
@@ -258,14 +260,15 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_kern
         Stream us(u, u_stride, t, c.index, count, c.real), deltas(delta, delta_stride, t, c.index, count, c.real);
         Stream zs(z, z_stride, t, c.index, count, c.real && GATED);
         token* out = y + t * D + c.index;
-        float4 fetched = keys.at(t + token_of_thread, token_of_thread < count);
+        float4 fetched = {};
+        keys.load(fetched, t + token_of_thread, token_of_thread < count);
 #pragma unroll 1
         for (int i = 0; i < count; i += BATCH, buffer ^= 1) {
             float4(&now)[BATCH][STATES / 2] = rows[buffer];
             now[token_of_thread][threadIdx.x % 8] = fetched;
             __syncthreads();
             int ahead = i + BATCH + token_of_thread;
-            fetched = keys.at(t + ahead, ahead < count);
+            keys.load(fetched, t + ahead, ahead < count);
             if (keep_states && i % KEEP == 0 && t + i > p.start)
                 store_states(kept + (i64)((t + i) / KEEP - 1) * size + c.states, h, c.padded);
 #pragma unroll 1
@@ -327,14 +330,15 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_back
     float offset = c.real && has_bias ? bias[c.index] : 0.0f;
     Stream deltas(delta, delta_stride, t, c.index, count, c.real), dys(dy, dy_stride, t, c.index, count, c.real);
     Stream zs(z, z_stride, t, c.index, count, c.real && GATED);
-    float4 fetched = keys.at(t + token_of_thread, fetches && token_of_thread < count);
+    float4 fetched = {};
+    keys.load(fetched, t + token_of_thread, fetches && token_of_thread < count);
 #pragma unroll 1
     for (int i = 0; i < count; i += BATCH) {
         float4(&now)[BATCH][STATES / 4] = rows[i / BATCH % 2];
         if (fetches) now[token_of_thread][quarter] = fetched;
         __syncthreads();
         int ahead = i + BATCH + token_of_thread;
-        fetched = keys.at(t + ahead, fetches && ahead < count);
+        keys.load(fetched, t + ahead, fetches && ahead < count);
 #pragma unroll 1
         for (int k0 = 0; k0 < least(BATCH, count - i); k0 += ROUND) {
             float step[ROUND], g[ROUND], gate[ROUND];
@@ -456,8 +460,11 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, BACK_BLOCKS) scan_back_ke
         for (int front = p.t + (p.last - p.t - 1 + KEEP) / KEEP * KEEP - KEEP; front >= p.t; front -= KEEP) {
             int stop = least(front + KEEP, p.last);
             __syncthreads();
-            for (int row = token_of_thread; row < KEEP; row += CHANNELS / (2 * QUADS))
-                rows[row][quad] = keys.at(front + row, row < stop - front);
+            for (int row = token_of_thread; row < KEEP; row += CHANNELS / (2 * QUADS)) {
+                float4 fetched = {};
+                keys.load(fetched, front + row, row < stop - front);
+                rows[row][quad] = fetched;
+            }
             __syncthreads();
 #pragma unroll 1
             for (int first = front + (stop - front - 1) / BATCH * BATCH; first >= front; first -= BATCH) {

@@ -1,8 +1,6 @@
 """The kernel of rope: its cases in the interpreter, and what it says without one."""
 
-import ast
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,13 +8,12 @@ import torch
 from packproof.kernels import rotary
 from packproof.properties.promises import Promises
 from packproof.refs.errors import ArgumentError
+from tests.kernels.scripts import cases_of
 
 SCRIPT = "rotary_cases.py"
-TREE = ast.parse((Path(__file__).parent / SCRIPT).read_text(encoding="utf-8"))
-CASES = [node.name for node in TREE.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", cases_of(SCRIPT))
 def test_in_the_interpreter(case: str, interpreted: Callable[[str, str], str]) -> None:
     assert interpreted(SCRIPT, case) == "ok"
 
