@@ -11,7 +11,7 @@ from packproof.refs.packing import (
     seq_idx_from_cu_seqlens,
     unpack,
 )
-from packproof.refs.rotary import rope
+from packproof.refs.rotary import rope, rope_qk
 from packproof.refs.scan import selective_scan, selective_scan_associative, selective_scan_step
 from packproof.refs.segsum import segsum, segsum_unstable
 from packproof.refs.ssd import ssd, ssd_chunked, ssd_quadratic, ssd_step
@@ -34,6 +34,7 @@ __all__ = [
     "padding_rate",
     "position_ids_from_cu_seqlens",
     "rope",
+    "rope_qk",
     "segsum",
     "segsum_unstable",
     "selective_scan",

@@ -48,3 +48,13 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
         return torch.cat([y, tokens[..., turned:]], dim=-1)
 
     return join_sequences(map(rotate, sequences), like=x)
+
+
+def rope_qk(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
+) -> tuple[Tensor, Tensor]:
+    """rope of queries (t, h, k) and of keys (t, g, k), with the same tables: two calls of rope."""
+    return (
+        rope(q, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),
+        rope(k, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),
+    )
