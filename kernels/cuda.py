@@ -84,10 +84,12 @@ class Kernels:
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
         """Run so many programs of so many threads. shared: bytes. arguments: tensors and integers, by name."""
-        from cuda.core import LaunchConfig, Stream, launch  # noqa: PLC0415
+        from cuda.core import Device, LaunchConfig, Stream, launch  # noqa: PLC0415
 
         values = (arguments[name] for name in self._parameters[kernel])
         with torch.cuda.device(self._device):
+            # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for
+            Device(torch.cuda.current_device()).set_current()
             stream = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
             launch(
                 stream,

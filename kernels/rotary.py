@@ -20,7 +20,7 @@ PROMISES: dict[str, Any] = {"grid": "token", "chunk": 16, "compute": "fp32", "de
 INTERPRETED: dict[str, Any] = {}
 
 _OP, _OP_QK = "rope", "rope_qk"
-_HEADS = 16  # of a program, which reads cos and sin once for all of them
+_HEADS = 8  # of a program, which reads cos and sin once for all of them
 _STEP = 2  # of them that it reads at once, and twice as many where pairs are interleaved
 _BLOCK_R = 64
 _NUM_WARPS = 4

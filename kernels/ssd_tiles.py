@@ -88,10 +88,7 @@ class Rows:
 
 
 def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
-    """The tiles for tokens of bf16 or fp32.
-
-    64 channels and not 32 in the backward kernels of bf16: with 32 Triton 3.6 builds wrong code for Hopper.
-    """
+    """The tiles for tokens of bf16 or fp32."""
     if interpreted(outputs_kernel):
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=16, states_p=16, states_n=16,

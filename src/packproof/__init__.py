@@ -93,7 +93,7 @@ def _export_kernels(module: ModuleType) -> None:
     """Give the folder of kernels, which has no __init__.py of its own, its public names."""
     module.__getattr__ = _kernel  # type: ignore[method-assign]
     module.__dir__ = lambda: sorted({*vars(module), *_KERNELS})  # type: ignore[method-assign]
-    module.__doc__ = "Fast packed Triton kernels, with the names and signatures of packproof.refs."
+    module.__doc__ = "Fast packed kernels, with the names and signatures of packproof.refs."
 
 
 _export_kernels(kernels)

@@ -64,7 +64,7 @@ class Run:
     budgets: list[float]
 
 
-def train(block: nn.Module, packs: Sequence[Task]) -> Run:
+def train(block: nn.Module, packs: Sequence[Task], rate: float) -> Run:
     """Gradient descent on the mean over the tokens of all packs, run one after the other."""
     parameters, tokens = list(block.parameters()), sum(len(p.tokens) for p in packs)
     count = sum(p.tokens.numel() for p in packs)
@@ -78,14 +78,14 @@ def train(block: nn.Module, packs: Sequence[Task]) -> Run:
             found = torch.autograd.grad(part, parameters, materialize_grads=True)  # an empty sequence reaches few
             gradient = [total + g for total, g in zip(gradient, found, strict=True)]
             loss, norms = loss + float(part.detach()), norms + norm(found)
-        drift = norm(gradient) * RATE * moved
+        drift = norm(gradient) * rate * moved
         cast = sum(float((g * p).detach().abs().sum()) for g, p in zip(gradient, parameters, strict=True)) if k else 0.0
         losses.append(loss)
         budgets.append(sums * (loss + drift) + stored * (drift + cast))
         moved += norms
         with torch.no_grad():
             for p, g in zip(parameters, gradient, strict=True):
-                p.sub_(RATE * g)
+                p.sub_(rate * g)
     return Run(losses, budgets)
 
 
@@ -93,13 +93,13 @@ def norm(tensors: Sequence[Tensor]) -> float:
     return float(torch.stack([x.double().square().sum() for x in tensors]).sum().sqrt())
 
 
-def excess(make: Callable[[], nn.Module], task: Task) -> float:
+def excess(make: Callable[[], nn.Module], task: Task, rate: float = RATE) -> float:
     """The largest difference between the losses of a step, as a multiple of the budget of both runs.
 
     make: builds the block, the same each time. The second run, one by one, knows the norms Bᵢ. Raises AssertionError if
     the block did not learn, since a loss that stands still shows little.
     """
-    packed, alone = train(make(), [task]), train(make(), task.alone())
+    packed, alone = train(make(), [task], rate), train(make(), task.alone(), rate)
     assert packed.losses[-1] < 0.95 * packed.losses[0], packed.losses
     steps = zip(packed.losses, alone.losses, alone.budgets, strict=True)
     ratios = [abs(a - b) / (2 * budget) for a, b, budget in steps]

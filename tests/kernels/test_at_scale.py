@@ -6,7 +6,6 @@ from importlib import import_module
 
 import pytest
 import torch
-import triton
 
 from packproof import refs
 from packproof.harness.own import OWN
@@ -74,12 +73,6 @@ def test_behind_more_than_2_31_elements(name: str) -> None:
 
 @pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
-)
-@pytest.mark.xfail(
-    triton.__version__.startswith("3.6."),
-    reason="Triton 3.6 builds wrong code for it",
-    strict=True,
-    raises=AssertionError,
 )
 def test_tiles_of_32_channels_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def narrow(tokens: torch.dtype, architecture: str) -> ssd_tiles.Tiles:
