@@ -1,0 +1,36 @@
+"""Which implementation runs, what is said where it cannot, and that sources in CUDA C++ name what the wrappers pass."""
+
+import pytest
+import torch
+
+from packproof.kernels import cuda, scan_backward, scan_forward
+from packproof.refs.errors import ArgumentError
+
+
+def test_auto_takes_cuda_where_it_can_run_and_an_explicit_choice_is_kept() -> None:
+    assert cuda.chosen("ssd", "auto", "")
+    assert not cuda.chosen("ssd", "auto", "it is raining")
+    assert cuda.chosen("ssd", "cuda", "")
+    assert not cuda.chosen("ssd", "triton", "")
+
+
+def test_cuda_where_it_cannot_run_is_refused_with_the_reason_and_the_way_out() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"ssd: impl is 'cuda' but it is raining\n +impl='triton' computes the same"
+    ):
+        cuda.chosen("ssd", "cuda", "it is raining")
+
+
+def test_another_implementation_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ArgumentError, match="ssd: impl is 'fast' but one of 'auto', 'triton', 'cuda' was expected"):
+        cuda.chosen("ssd", "fast", "")
+
+
+def test_tensors_on_a_cpu_are_a_reason() -> None:
+    assert cuda.missing(torch.device("cpu")) == "it needs an NVIDIA GPU and the tensors are on cpu"
+
+
+@pytest.mark.parametrize("kernel", cuda.parameters("scan.cu"))
+def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> None:
+    home = scan_backward if "back" in kernel else scan_forward
+    assert set(cuda.parameters("scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
