@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from packproof.kernels import cuda, scan_backward, scan_forward
+from packproof.kernels import cuda, scan_backward, scan_forward, scan_launch
 from packproof.refs.errors import ArgumentError
 
 
@@ -34,3 +34,12 @@ def test_tensors_on_a_cpu_are_a_reason() -> None:
 def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> None:
     home = scan_backward if "back" in kernel else scan_forward
     assert set(cuda.parameters("scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("tokens", scan_launch.DTYPES)
+def test_the_scan_compiles_without_a_gpu(tokens: torch.dtype, target: str) -> None:
+    pytest.importorskip("cuda.core")
+    for gated, softplus in ((True, True), (False, False)):
+        code = cuda.compiled("scan.cu", target, scan_launch.macros(tokens, gated, softplus))
+        assert code.code_type == "cubin"
