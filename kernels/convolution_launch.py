@@ -27,7 +27,6 @@ OP = "causal_conv1d"
 _BLOCK_T = 32  # tokens, rows of states, or parts of sums
 _TENSORS = ("x", "weight", "bias", "y", "final_states", "dy", "dfinal", "dx", "dstates", "dweight", "dbias")
 _SOURCE = "convolution.cu"
-_TOKEN = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}
 _WIDTHS = range(2, 5)
 _LOAD = 16  # bytes of a thread's widest load
 _ROW_BYTES = 2**32  # what rows are less apart than
@@ -41,7 +40,7 @@ _CONSTANTS = {"FORWARD_ROWS": 8, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 4, "BACKW
 
 def refusal(x: Tensor, weight: Tensor) -> str:
     """Why the kernels in CUDA C++ cannot run, "" if they can."""
-    if x.dtype not in _TOKEN:
+    if x.dtype not in cuda.TOKENS:
         return f"x is {str(x.dtype).removeprefix('torch.')} and it computes in float32"
     if weight.shape[1] not in _WIDTHS:
         return f"weight has {weight.shape[1]} taps and it takes {_WIDTHS[0]} to {_WIDTHS[-1]}"
@@ -195,7 +194,7 @@ class NativeProblem(Problem):
         if not walks.programs:
             return
         channels = {f"{direction}_CHANNELS": min(walks.channels, most) for direction, most in _CHANNELS.items()}
-        form = {"TOKEN": _TOKEN[self.x.dtype], "WIDTH": self.W, "SILU": self.silu, "THREADS": _THREADS}
+        form = {"TOKEN": cuda.TOKENS[self.x.dtype], "WIDTH": self.W, "SILU": self.silu, "THREADS": _THREADS}
         macros = tuple((name, str(value)) for name, value in {**form, **_CONSTANTS, **channels}.items())
         shared = {"weight": self.weight, "bias": self.bias, "has_bias": self.has_bias, "cu_seqlens": self.cu_seqlens}
         sizes = {"T": self.T, "S": self.S, "D": self.D, "window": walks.window}

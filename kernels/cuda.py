@@ -16,10 +16,12 @@ from packproof.refs.errors import ArgumentError
 
 _FOLDER = Path(__file__).parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
+_PARAMETER = re.compile(r"([^,]*?)(\w+)\s*(?:,|$)")
 _STATIC_SHARED = 48 * 1024  # bytes that a kernel may use unasked
 
 Macros = tuple[tuple[str, str], ...]
 IMPLEMENTATIONS = ("auto", "triton", "cuda")
+TOKENS = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}  # what hardware.cuh calls them
 
 
 def chosen(op: str, impl: str, refusal: str) -> bool:
@@ -50,10 +52,10 @@ def source(name: str) -> str:
 
 
 @cache
-def parameters(name: str) -> Mapping[str, tuple[str, ...]]:
-    """The names of the parameters of each kernel in a source."""
+def signatures(name: str) -> Mapping[str, Mapping[str, str]]:
+    """The parameters of each kernel in a source, in order: their C++ types by name."""
     return {
-        kernel: tuple(parameter.split()[-1].lstrip("*") for parameter in found.split(","))
+        kernel: {parameter: kind.strip() for kind, parameter in _PARAMETER.findall(found)}
         for kernel, found in _KERNEL.findall(source(name))
     }
 
@@ -75,18 +77,18 @@ class Kernels:
     def __init__(self, name: str, device: torch.device, macros: Macros) -> None:
         major, minor = torch.cuda.get_device_capability(device)
         self._code = compiled(name, f"sm_{major}{minor}", macros)
-        self._parameters = parameters(name)
+        self._signatures = signatures(name)
         self._device = device
         self._ready: dict[str, Any] = {}
 
     def __contains__(self, kernel: str) -> bool:
-        return kernel in self._parameters
+        return kernel in self._signatures
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
         """Run so many programs of so many threads. shared: bytes. arguments: tensors and integers, by name."""
         from cuda.core import Device, LaunchConfig, Stream, launch  # noqa: PLC0415
 
-        values = (arguments[name] for name in self._parameters[kernel])
+        values = (arguments[name] for name in self._signatures[kernel])
         with torch.cuda.device(self._device):
             # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for
             Device(torch.cuda.current_device()).set_current()

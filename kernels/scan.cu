@@ -306,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_kern
 
 // ------------------------------------------------------------------------------------------------------------ backward
 
-// λ in front of each full piece that has one in front, from zero behind it, and the piece's sum of Δ
+// λ in front of each piece that another one precedes, from zero behind it, and the piece's sum of Δ
 extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) scan_back_ends_kernel(
     const token* delta, const float* A, const float* C, const token* z, const float* bias, const token* dy,
     const int* cu_seqlens, float* backs, float* sums, i64 T, i64 S, i64 D, i64 G, i64 N, i64 width, i64 delta_stride,

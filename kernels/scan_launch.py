@@ -28,7 +28,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _ALIGNED = 16
 _SOURCE = "scan.cu"
-_TOKEN = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}
 
 
 class _Tiles(NamedTuple):
@@ -91,7 +90,7 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
 def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
     """What the source in CUDA C++ is compiled with."""
     values = {
-        **{"TOKEN": _TOKEN[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
+        **{"TOKEN": cuda.TOKENS[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
         **{name: _TILES_NATIVE.back[name] for name in ("WINDOW", "SIZE", "KEEP")},
         **{"FORWARD_BLOCKS": 5, "BACK_BLOCKS": 3},
     }

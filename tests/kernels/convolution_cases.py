@@ -63,22 +63,25 @@ def takes_any_strides_and_ignores_slack() -> None:
     assert not got["x"][-slack:].any()
 
 
+def has_the_bits_of_each_alone(lengths: list[int], inputs: dict[str, Tensor]) -> None:
+    dy = cotangents(inputs, lengths)
+    options: dict[str, Any] = {"activation": "silu", "return_final_states": True}
+    packed = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
+    start = 0
+    for j, length in enumerate(lengths):
+        t, s = slice(start, start + length), slice(j, j + 1)
+        start += length
+        own = inputs | {"x": inputs["x"][t].clone(), "initial_states": inputs["initial_states"][s].clone()}
+        alone = vjp(causal_conv1d, own, [dy[0][t], dy[1][s]], cu_seqlens=offsets([length]), **options)
+        for name, rows in {"0": t, "1": s, "x": t, "initial_states": s}.items():
+            same_bits(packed[name][rows], alone[name], f"{name} of sequence {j} of {lengths}, {inputs['x'].dtype}")
+
+
 @case
 def has_the_bits_of_each_sequence_alone() -> None:
     lengths = [3, 0, 31, 2]
     for dtype in (torch.float32, torch.bfloat16):
-        inputs = sample(lengths, 4, dtype=dtype)
-        dy = cotangents(inputs, lengths)
-        options: dict[str, Any] = {"activation": "silu", "return_final_states": True}
-        packed = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
-        start = 0
-        for j, length in enumerate(lengths):
-            t, s = slice(start, start + length), slice(j, j + 1)
-            start += length
-            own = inputs | {"x": inputs["x"][t].clone(), "initial_states": inputs["initial_states"][s].clone()}
-            alone = vjp(causal_conv1d, own, [dy[0][t], dy[1][s]], cu_seqlens=offsets([length]), **options)
-            for name, rows in {"0": t, "1": s, "x": t, "initial_states": s}.items():
-                same_bits(packed[name][rows], alone[name], f"{name} of sequence {j}, {dtype}")
+        has_the_bits_of_each_alone(lengths, sample(lengths, 4, dtype=dtype))
 
 
 @case

@@ -30,10 +30,10 @@ def test_tensors_on_a_cpu_are_a_reason() -> None:
     assert cuda.missing(torch.device("cpu")) == "it needs an NVIDIA GPU and the tensors are on cpu"
 
 
-@pytest.mark.parametrize("kernel", cuda.parameters("scan.cu"))
+@pytest.mark.parametrize("kernel", cuda.signatures("scan.cu"))
 def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> None:
     home = scan_backward if "back" in kernel else scan_forward
-    assert set(cuda.parameters("scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
+    assert set(cuda.signatures("scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])

@@ -13,7 +13,6 @@ from torch import Tensor
 from packproof.kernels import cuda
 
 _HERE = Path(__file__).parent
-_KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
 _FLAGS = ("-O1", "-w", "-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing")
 
 
@@ -22,7 +21,9 @@ def library(name: str, macros: cuda.Macros, folder: Path) -> ctypes.CDLL:
     """A source of packproof's kernels for this CPU."""
     text = cuda.source(name).replace('#include "hardware.cuh"', '#include "gpu.h"\n#include "hardware.h"')
     text = re.sub(r"extern __shared__ float4 (\w+)\[\];", r"float4* \1 = dynamic_shared;", text)
-    text += "\nstatic const long long* values;\n" + "".join(map(_entry, _KERNEL.findall(text)))
+    text += "\nstatic const long long* values;\n" + "".join(
+        map(_entry, *zip(*cuda.signatures(name).items(), strict=True))
+    )
     stem = folder / "-".join([Path(name).stem, *(f"{key}{value}" for key, value in macros)])
     stem.with_suffix(".cpp").write_text(text)
     defines = [f"-D{key}={value}" for key, value in macros]
@@ -39,10 +40,8 @@ def library(name: str, macros: cuda.Macros, folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(stem.with_suffix(".so")))
 
 
-def _entry(kernel: tuple[str, str]) -> str:
-    name, parameters = kernel
-    types = (re.sub(r"\w+$", "", parameter.strip()) for parameter in parameters.split(","))
-    arguments = ", ".join(f"({kind})values[{i}]" for i, kind in enumerate(types))
+def _entry(name: str, types: Mapping[str, str]) -> str:
+    arguments = ", ".join(f"({kind})values[{i}]" for i, kind in enumerate(types.values()))
     return (
         f"static void body_{name}() {{ {name}({arguments}); }}\n"
         f'extern "C" void run_{name}(int programs, int threads, const long long* given) '
@@ -55,12 +54,12 @@ class Emulated:
 
     def __init__(self, name: str, macros: cuda.Macros, folder: Path) -> None:
         self._library = library(name, macros, folder)
-        self._parameters = cuda.parameters(name)
+        self._signatures = cuda.signatures(name)
 
     def __contains__(self, kernel: str) -> bool:
-        return kernel in self._parameters
+        return kernel in self._signatures
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
-        values = [arguments[name] for name in self._parameters[kernel]]
+        values = [arguments[name] for name in self._signatures[kernel]]
         words = [value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values]
         getattr(self._library, f"run_{kernel}")(programs, threads, (ctypes.c_longlong * len(words))(*words))
