@@ -35,9 +35,9 @@ def _input_gradient(g, weight, dfinal, q, start, end, sequence, alive, d, D, W, 
     return dx
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "W", "has_states", "has_bias", "silu"])
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "W", "has_bias", "silu"])
 def causal_conv1d_bwd_pre_kernel(
-    x, weight, bias, states, cu_seqlens, dy, g, partial, T, S, D, W, x_stride, dy_stride, has_states, has_bias, silu,
+    x, weight, bias, states, cu_seqlens, dy, g, partial, T, S, D, W, x_stride, dy_stride, has_bias, silu,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """g = dy act'(pre), and this tile's part of dweight and dbias: partial (tiles, w+1, d), the bias last."""
@@ -47,16 +47,14 @@ def causal_conv1d_bwd_pre_kernel(
     mask = alive[:, None] & (d < D)[None, :]
     value = tl.load(dy + t[:, None] * dy_stride + d[None, :], mask=mask, other=0.0).to(partial.dtype.element_ty)
     if silu != 0:
-        pre = pre_activation(
-            x, weight, bias, states, t, start, sequence, alive, d, D, W, x_stride, has_states, has_bias
-        )
+        pre = pre_activation(x, weight, bias, states, t, start, sequence, alive, d, D, W, x_stride, has_bias)
         gate = tl.sigmoid(pre)
         value = tl.where(mask, value * (gate * (1.0 + pre * (1.0 - gate))), 0.0)
         tl.store(g + t[:, None] * D + d[None, :], value, mask=mask)
     here = partial + tile.to(tl.int64) * (W + 1) * D + d
     tl.store(here + W * D, tl.sum(value, 0), mask=d < D)
     for j in range(W):
-        tap = tap_at(x, states, t - (W - 1) + j, start, sequence, alive, d, D, W, x_stride, has_states)
+        tap = tap_at(x, states, t - (W - 1) + j, start, sequence, alive, d, D, W, x_stride)
         tl.store(here + j * D, tl.sum(value * tap, 0), mask=d < D)
 
 

@@ -25,7 +25,7 @@ from packproof.kernels.variant import Variant
 OP = "causal_conv1d"
 
 _BLOCK_T = 32  # tokens, rows of states, or parts of sums
-_TENSORS = ("x", "weight", "bias", "states", "y", "final_states", "dy", "dfinal", "dx", "dstates", "dweight", "dbias")
+_TENSORS = ("x", "weight", "bias", "y", "final_states", "dy", "dfinal", "dx", "dstates", "dweight", "dbias")
 _SOURCE = "convolution.cu"
 _WIDTHS = range(2, 5)
 _LOAD = 16  # bytes of a thread's widest load
@@ -74,7 +74,7 @@ class _Walks(NamedTuple):
 
 
 class Problem:
-    """One call in Triton: the tensors as the kernels read them. What is absent is any tensor of its dtype, unread."""
+    """One call in Triton: the tensors as the kernels read them. An absent bias is any tensor of its dtype, unread."""
 
     def __init__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
@@ -83,8 +83,7 @@ class Problem:
         (self.T, self.D), self.W, self.S = x.shape, weight.shape[1], len(cu_seqlens) - 1
         self.x, self.weight, self.has_bias, self.silu = rows(x), weight.contiguous(), int(bias is not None), int(silu)
         self.bias = self.weight if bias is None else bias.contiguous()
-        self.has_states = int(initial_states is not None)
-        self.states = self.weight if initial_states is None else initial_states.contiguous()
+        self.states = None if initial_states is None else initial_states.contiguous()
         self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
         self.sizes = (self.T, self.S, self.D, self.W)
 
@@ -100,7 +99,7 @@ class Problem:
         y = self.x.new_empty(self.T, self.D)
         self.launch(
             causal_conv1d_fwd_kernel, self.T, self.x, self.weight, self.bias, self.states, self.cu_seqlens, y,
-            *self.sizes, self.x.stride(0), self.has_states, self.has_bias, self.silu,
+            *self.sizes, self.x.stride(0), self.has_bias, self.silu,
         )  # fmt: skip
         return y
 
@@ -108,7 +107,7 @@ class Problem:
         final_states = self.x.new_empty(self.S, self.D, self.W - 1)
         self.launch(
             causal_conv1d_fwd_states_kernel, self.S * (self.W - 1), self.x, self.states, self.cu_seqlens, final_states,
-            *self.sizes, self.x.stride(0), self.has_states,
+            *self.sizes, self.x.stride(0),
         )  # fmt: skip
         return final_states
 
@@ -120,15 +119,15 @@ class Problem:
         partial = self.parts(triton.cdiv(self.T, _BLOCK_T))
         self.launch(
             causal_conv1d_bwd_pre_kernel, self.T, self.x, self.weight, self.bias, self.states, self.cu_seqlens, dy, g,
-            partial, *self.sizes, self.x.stride(0), dy.stride(0), self.has_states, self.has_bias, self.silu,
+            partial, *self.sizes, self.x.stride(0), dy.stride(0), self.has_bias, self.silu,
         )  # fmt: skip
         g = g if self.silu else dy
         sizes = (*self.sizes, g.stride(0), has_final)
         dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
         if needs_dx:
             self.launch(causal_conv1d_bwd_x_kernel, self.T, g, self.weight, dfinal, self.cu_seqlens, dx, *sizes)
-        dstates = self.x.new_empty(self.states.shape if self.has_states else 0)
-        if self.has_states:
+        dstates = self.x.new_empty(0 if self.states is None else self.states.shape)
+        if self.states is not None:
             self.launch(
                 causal_conv1d_bwd_states_kernel, self.S * (self.W - 1), g, self.weight, dfinal, self.cu_seqlens,
                 dstates, *sizes,
@@ -152,17 +151,18 @@ class NativeProblem(Problem):
     """One call in CUDA C++. Its states are rows too: (s, w-1, d)."""
 
     def outputs(self) -> Tensor:
-        x, y, initial = _near(self.x), self.x.new_empty(self.T, self.D), self.by_slot(self.states, self.has_states)
+        x, y, (initial, has_initial) = _near(self.x), self.x.new_empty(self.T, self.D), self.by_slot(self.states)
         self.walk(
             "causal_conv1d_fwd_kernel", self.walks("FORWARD", [x], [initial]),
-            x=x, initial=initial, y=y, x_stride=x.stride(0), has_initial=self.has_states,
+            x=x, initial=initial, y=y, x_stride=x.stride(0), has_initial=has_initial,
         )  # fmt: skip
         return y
 
     def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        has_initial, has_final = self.has_states, int(dfinal is not None)
-        x, dy, initial = _near(self.x), _near(dy), self.by_slot(self.states, has_initial)
-        final = self.weight if dfinal is None else self.by_slot(dfinal, has_final)
+        x, dy, (initial, has_initial), (final, has_final) = (
+            *(_near(self.x), _near(dy)),
+            *(self.by_slot(self.states), self.by_slot(dfinal)),
+        )
         dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
         # an empty sequence passes its gradient through, and no walk sees it
         dinitial = initial if not has_initial else final.clone() if has_final else torch.zeros_like(initial)
@@ -176,9 +176,9 @@ class NativeProblem(Problem):
         dstates = dinitial.transpose(1, 2).contiguous() if has_initial else self.x.new_empty(0)
         return dx, *self.sums(partial), dstates
 
-    def by_slot(self, states: Tensor, given: int) -> Tensor:
-        """States as the walks read them, if there are any."""
-        return states.transpose(1, 2).contiguous() if given else states
+    def by_slot(self, states: Tensor | None) -> tuple[Tensor, int]:
+        """States as the walks read them, and whether there are any."""
+        return (self.weight, 0) if states is None else (states.transpose(1, 2).contiguous(), 1)
 
     def walks(self, direction: str, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> _Walks:
         """As many channels of a thread as one load reads wherever a row begins; windows as long as walks stay many."""
@@ -203,16 +203,19 @@ class NativeProblem(Problem):
 
 
 def variants() -> list[Variant]:
-    """Every compiled form of the kernels: dtypes, operands aligned to 16 bytes or not."""
+    """Every compiled form of the kernels: dtypes, initial states or not, operands aligned to 16 bytes or not."""
     found = []
     for dtype, kind in POINTERS.items():
         wide = POINTERS[working(dtype)]
-        forms: list[tuple[str, Any, dict[str, str]]] = [
-            ("fwd", causal_conv1d_fwd_kernel, {}),
-            ("fwd_states", causal_conv1d_fwd_states_kernel, {}),
-            ("bwd_pre", causal_conv1d_bwd_pre_kernel, {"g": wide, "partial": wide}),
-            ("bwd_weight", causal_conv1d_bwd_weight_kernel, {"partial": wide}),
+        forms: list[tuple[str, Any, dict[str, str | None]]] = [
+            ("bwd_weight", causal_conv1d_bwd_weight_kernel, {"partial": wide})
         ]
+        for states in (kind, None):
+            forms += [
+                ("fwd", causal_conv1d_fwd_kernel, {"states": states}),
+                ("fwd_states", causal_conv1d_fwd_states_kernel, {"states": states}),
+                ("bwd_pre", causal_conv1d_bwd_pre_kernel, {"states": states, "g": wide, "partial": wide}),
+            ]
         for g in dict.fromkeys((kind, wide)):
             forms += [
                 ("bwd_x", causal_conv1d_bwd_x_kernel, {"g": g}),

@@ -77,17 +77,18 @@ def differentiable_once(op: str) -> Callable[..., None]:
 
 
 def alignments(
-    name: str, kernel: Any, pointers: Mapping[str, str], constexprs: Mapping[str, Any], num_warps: int
+    name: str, kernel: Any, pointers: Mapping[str, str | None], constexprs: Mapping[str, Any], num_warps: int
 ) -> list[Variant]:
     """The forms of a kernel that Triton chooses between: all that it specialises is a multiple of 16, or nothing is.
 
-    pointers: Triton type by argument (names that the kernel lacks are left out). Every other argument is an i32, or a
-    constexpr.
+    pointers: Triton type by argument, None for an absent tensor (names that the kernel lacks are left out). Every other
+    argument is an i32, or a constexpr.
     """
-    signature = {a: "constexpr" if a in constexprs else pointers.get(a, "i32") for a in kernel.arg_names}
-    special = tuple(p.name for p in kernel.params if p.name not in constexprs and not p.do_not_specialize)
+    constants = {a: None for a in kernel.arg_names if pointers.get(a, "") is None} | dict(constexprs)
+    signature = {a: "constexpr" if a in constants else pointers.get(a) or "i32" for a in kernel.arg_names}
+    special = tuple(p.name for p in kernel.params if p.name not in constants and not p.do_not_specialize)
     forms = {"aligned": special, "unaligned": ()} if special else {"any": ()}
     return [
-        Variant(f"{name}-{form}", kernel, signature, constexprs, divisible, num_warps)
+        Variant(f"{name}-{form}", kernel, signature, constants, divisible, num_warps)
         for form, divisible in forms.items()
     ]
