@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,14 @@ _COUNTED = {
 _SHOWN_OFFSETS = 8
 
 
+class _Axis(NamedTuple):
+    """An axis of a spec, such as w-1: its base w has a size, and its shift is -1."""
+
+    name: str
+    base: str
+    shift: int
+
+
 def bind(
     op: str,
     tensors: Mapping[str, tuple[Tensor | None, str]],
@@ -49,13 +58,15 @@ def bind(
 
     Raises ArgumentError naming the argument, what came and what was expected; LayoutError for the offsets.
     """
+    given, specs = {}, {}
     for name, (tensor, spec) in tensors.items():
-        if not (isinstance(tensor, Tensor) or (tensor is None and spec.endswith("?"))):
+        specs[name] = spec
+        if isinstance(tensor, Tensor):
+            given[name] = tensor
+        elif tensor is not None or not spec.endswith("?"):
             raise ArgumentError(
                 f"{op}: {name} is {_kind(tensor)} but a tensor of axes ({spec.rstrip('?')}) was expected"
             )
-    given = {name: tensor for name, (tensor, _) in tensors.items() if tensor is not None}
-    specs = {name: spec for name, (_, spec) in tensors.items()}
     leader = next(iter(given))
 
     check_offsets_form(op, cu_seqlens)
@@ -122,11 +133,12 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
 
 def _check_devices(op: str, given: Mapping[str, Tensor]) -> None:
     leader, first = next(iter(given.items()))
+    device = first.device
     for name, tensor in given.items():
-        if tensor.device != first.device:
+        if tensor.device != device:
             kind = LayoutError if name == "cu_seqlens" else ArgumentError
             raise kind(
-                f"{op}: {name} is on {tensor.device} but {leader} is on {first.device}\n"
+                f"{op}: {name} is on {tensor.device} but {leader} is on {device}\n"
                 f"    All tensors of a call lie on one device: {name}.to({leader}.device)"
             )
 
@@ -136,14 +148,11 @@ def _check_dtypes(op: str, given: Mapping[str, Tensor], fixed: Collection[str], 
     if first.dtype not in FLOATS:
         expected = " or ".join(map(_short, FLOATS))
         raise ArgumentError(f"{op}: {leader} is {_short(first.dtype)} but {expected} was expected")
-    wide = torch.float64 if first.dtype == torch.float64 else torch.float32
+    own = (first.dtype,)
+    wide = own if first.dtype == torch.float64 else (torch.float32,)
+    table = own if first.dtype == torch.float32 else (first.dtype, torch.float32)
     for name, tensor in given.items():
-        if name in fixed:
-            allowed: tuple[torch.dtype, ...] = (wide,)
-        elif name in tables:
-            allowed = tuple(dict.fromkeys((first.dtype, torch.float32)))
-        else:
-            allowed = (first.dtype,)
+        allowed = wide if name in fixed else table if name in tables else own
         if tensor.dtype not in allowed:
             expected = f"{' or '.join(map(_short, allowed))} was expected with {_short(first.dtype)} {leader}"
             listed = _listed(given).rstrip("\n")
@@ -158,35 +167,49 @@ def _bind_axes(op: str, given: Mapping[str, Tensor], specs: Mapping[str, str], c
         return ArgumentError(f"{op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
 
     for name, tensor in given.items():
-        alternatives = [spec.split() for spec in specs[name].rstrip("?").split("|")]
-        axes = next((axes for axes in alternatives if len(axes) == tensor.ndim), None)
+        alternatives = _alternatives(specs[name])
+        axes = alternatives.get(tensor.ndim)
         if axes is None:
-            expected = " or ".join(f"({' '.join(axes)})" for axes in alternatives)
+            expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in alternatives.values())
             raise complain(f"{name} has {tensor.ndim} axes but {expected} was expected")
         for axis, size in zip(axes, tensor.shape, strict=True):
-            base, shift = _parse(axis)
-            if base not in sizes:
-                sizes[base], holders[base] = size - shift, name
-            elif size != sizes[base] + shift:
-                raise complain(_mismatch(name, axis, size, sizes[base], holders[base]))
-    for axis in " ".join(specs.values()).replace("|", " ").replace("?", " ").split():
-        base, shift = _parse(axis)
-        if sizes.get(base, -shift) < -shift:
-            raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
+            wanted = sizes.get(axis.base)
+            if wanted is None:
+                sizes[axis.base], holders[axis.base] = size - axis.shift, name
+            elif size != wanted + axis.shift:
+                raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
+    for spec in specs.values():
+        for _, base, shift in _shifted(spec):
+            if sizes.get(base, -shift) < -shift:
+                raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
     return sizes
 
 
-def _mismatch(name: str, axis: str, size: int, wanted: int, holder: str) -> str:
-    base, shift = _parse(axis)
-    if shift:
-        return f"{name} has {size} along axis {axis} but {holder} has {base} = {wanted}; {wanted + shift} was expected"
-    return f"{name} has {_counted(size, base)} but {holder} has {wanted}"
+def _mismatch(name: str, axis: _Axis, size: int, wanted: int, holder: str) -> str:
+    if axis.shift:
+        return (
+            f"{name} has {size} along axis {axis.name} but {holder} has {axis.base} = {wanted}; "
+            f"{wanted + axis.shift} was expected"
+        )
+    return f"{name} has {_counted(size, axis.base)} but {holder} has {wanted}"
 
 
-def _parse(axis: str) -> tuple[str, int]:
+@cache
+def _alternatives(spec: str) -> Mapping[int, tuple[_Axis, ...]]:
+    """The axes that a spec allows, by their number."""
+    found = (tuple(map(_parse, form.split())) for form in spec.rstrip("?").split("|"))
+    return {len(axes): axes for axes in found}
+
+
+@cache
+def _shifted(spec: str) -> tuple[_Axis, ...]:
+    return tuple(axis for axes in _alternatives(spec).values() for axis in axes if axis.shift)
+
+
+def _parse(axis: str) -> _Axis:
     match = re.fullmatch(r"([A-Za-z]+)(-\d+)?", axis)
     assert match, f"axis {axis!r} is neither a name nor a name and a shift such as w-1"
-    return match[1], int(match[2] or 0)
+    return _Axis(axis, match[1], int(match[2] or 0))
 
 
 def _counted(size: int, axis: str) -> str:
