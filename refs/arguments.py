@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +36,16 @@ class _Axis(NamedTuple):
     name: str
     base: str
     shift: int
+
+
+class _Spec(NamedTuple):
+    """The axes that a tensor may have, by their number, and those of them that are shifted."""
+
+    alternatives: Mapping[int, tuple[_Axis, ...]]
+    shifted: tuple[_Axis, ...]
+
+
+_SPECS: dict[str, _Spec] = {}  # read so far; torch.compile warns of functools.cache
 
 
 def bind(
@@ -167,7 +176,7 @@ def _bind_axes(op: str, given: Mapping[str, Tensor], specs: Mapping[str, str], c
         return ArgumentError(f"{op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
 
     for name, tensor in given.items():
-        alternatives = _alternatives(specs[name])
+        alternatives = _read(specs[name]).alternatives
         axes = alternatives.get(tensor.ndim)
         if axes is None:
             expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in alternatives.values())
@@ -179,7 +188,7 @@ def _bind_axes(op: str, given: Mapping[str, Tensor], specs: Mapping[str, str], c
             elif size != wanted + axis.shift:
                 raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
     for spec in specs.values():
-        for _, base, shift in _shifted(spec):
+        for _, base, shift in _read(spec).shifted:
             if sizes.get(base, -shift) < -shift:
                 raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
     return sizes
@@ -194,16 +203,12 @@ def _mismatch(name: str, axis: _Axis, size: int, wanted: int, holder: str) -> st
     return f"{name} has {_counted(size, axis.base)} but {holder} has {wanted}"
 
 
-@cache
-def _alternatives(spec: str) -> Mapping[int, tuple[_Axis, ...]]:
-    """The axes that a spec allows, by their number."""
-    found = (tuple(map(_parse, form.split())) for form in spec.rstrip("?").split("|"))
-    return {len(axes): axes for axes in found}
-
-
-@cache
-def _shifted(spec: str) -> tuple[_Axis, ...]:
-    return tuple(axis for axes in _alternatives(spec).values() for axis in axes if axis.shift)
+def _read(spec: str) -> _Spec:
+    if spec not in _SPECS:
+        forms = [tuple(map(_parse, form.split())) for form in spec.rstrip("?").split("|")]
+        shifted = tuple(axis for axes in forms for axis in axes if axis.shift)
+        _SPECS[spec] = _Spec({len(axes): axes for axes in forms}, shifted)
+    return _SPECS[spec]
 
 
 def _parse(axis: str) -> _Axis:
