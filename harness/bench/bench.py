@@ -15,7 +15,7 @@ from packproof.harness.bench.layouts import Layout
 from packproof.harness.bench.proof import prove, spot_check
 from packproof.harness.bench.results import BenchFinished, BenchStarted, Event, LayoutFinished, Pass, Proof, Result
 from packproof.harness.bench.settings import Setting, setting
-from packproof.harness.bench.timing import Footprint, Run, Tensors, footprint, measure
+from packproof.harness.bench.timing import Footprint, Run, Tensors, footprint, host_times, measure
 from packproof.harness.location import Location
 from packproof.harness.names import known
 from packproof.harness.plan import DEVICES
@@ -79,12 +79,13 @@ def _at_layout(
 ) -> Iterator[Result]:
     """The results at one layout: those that may be timed, once they are right there too, and the verdicts."""
     racers = [contender for contender, proof in group if proof.may_be_timed]
-    race = _Race({}, {})
+    race, channels = _Race({}, {}), 1
     if racers:
         sample = chosen.sample(racers[0].job.op, layout, request.dtype, request.seed)
+        channels = next(iter(sample.inputs.values()))[0].numel()
         race = _race(racers, sample, request.device, clock)
     for contender, proof in group:
-        result = Result(proof.op, contender.name, proof.setting, proof.dtype, layout)
+        result = Result(proof.op, contender.name, proof.setting, proof.dtype, layout, channels=channels)
         verdict = proof.text if proof.status == "failed" else race.verdicts.get(contender.name, "")
         if verdict:
             yield replace(result, verdict=verdict)
@@ -120,7 +121,8 @@ def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock
     times = {}
     for name, spreads in measure(runs, clock, _SECONDS[device]).items():
         cost, peak = costs(sample, gradients=runs[name].gradients), seen[name].peak
-        passes = tuple(Pass(p, on_device, on_host, cost[p], peak.get(p)) for p, (on_device, on_host) in spreads.items())
+        host = host_times(runs[name], device)
+        passes = tuple(Pass(p, spread, host.get(p), cost[p], peak.get(p)) for p, spread in spreads.items())
         times[name] = passes, seen[name].kept
     return _Race(times, verdicts)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -15,37 +15,28 @@ _CYCLES_PER_MS = 2_000_000  # no GPU's clock is faster, so that a spin of so man
 _LEAST_FLUSH = 256 << 20
 
 
-class Elapsed(NamedTuple):
-    """Milliseconds of some work on the device, and of the host until it could go on."""
-
-    device: float
-    host: float
-
-
 class Clock(Protocol):
     """Whatever can time work: a real clock, or a test's."""
 
-    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
-        """What the work returns, and how long it took."""
+    def time(self, work: Callable[[], T]) -> tuple[T, float]:
+        """What the work returns, and the milliseconds that it took."""
 
 
 class HostClock:
     """Times work on the CPU."""
 
-    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
+    def time(self, work: Callable[[], T]) -> tuple[T, float]:
         start = time.perf_counter_ns()
         value = work()
-        elapsed = (time.perf_counter_ns() - start) / 1e6
-        return value, Elapsed(elapsed, elapsed)
+        return value, (time.perf_counter_ns() - start) / 1e6
 
 
 class DeviceClock:
     """Times work on the GPU with events.
 
     Before each run the L2 cache is overwritten, and the GPU then spins for as long as the host was seen to need: the
-    events enclose the kernels, not the gaps in which the GPU waits for Python.
-
-    Host time is what it takes to enqueue the work; of work that waits for the GPU it holds the wait too.
+    events enclose the kernels, not the gaps in which the GPU waits for Python. What the host itself takes is measured
+    elsewhere: behind a wait, and with cold caches, it would need several times as long as in training.
     """
 
     def __init__(self) -> None:
@@ -53,7 +44,7 @@ class DeviceClock:
         self._flush = torch.empty(max(4 * cache, _LEAST_FLUSH), dtype=torch.uint8, device="cuda")
         self._lead = 1.0
 
-    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
+    def time(self, work: Callable[[], T]) -> tuple[T, float]:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         self._flush.zero_()
@@ -65,7 +56,7 @@ class DeviceClock:
         end.record()
         end.synchronize()
         self._lead = min(max(self._lead, 1.5 * host), _MOST_LEAD)
-        return value, Elapsed(begin.elapsed_time(end), host)
+        return value, begin.elapsed_time(end)
 
 
 def clock_for(device: str) -> Clock:
@@ -88,4 +79,4 @@ def measure_ceilings(device: str, clock: Clock) -> Ceilings:
 def _best(clock: Clock, work: Callable[[], object]) -> float:
     """Seconds of the fastest of some runs: a ceiling is what the machine can do, not what it does on average."""
     work()  # libraries are loaded and started
-    return min(clock.time(work)[1].device for _ in range(10)) / 1e3
+    return min(clock.time(work)[1] for _ in range(10)) / 1e3

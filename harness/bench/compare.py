@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packproof.harness.bench.file import Place, Record
-from packproof.harness.bench.wording import milliseconds
+from packproof.harness.bench.wording import figures
 from packproof.refs.errors import UsageError
 
 FLOOR = 0.05  # clocks and temperature move medians of one machine by a few percent between runs
@@ -46,7 +46,7 @@ def _slower(old: Record, new: Record, keys: list[tuple[Place, str]]) -> Iterator
         allowed = 1 + max(FLOOR, math.hypot(before.relative, now.relative))
         ratio = now.median / before.median
         if ratio > allowed:
-            was, is_now = milliseconds(before.median), milliseconds(now.median)
+            was, is_now = figures(before.median), figures(now.median)
             yield f"{_name(*key)}: {is_now} ms, was {was}: {ratio:.2f} x, allowed {allowed:.2f} x"
 
 

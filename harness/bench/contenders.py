@@ -78,7 +78,8 @@ def _own(op: str | None, device: str) -> Iterator[Contender]:
         known("op", op, OPS)
     for own in OWN.values():
         if op in (None, own.op) and own.runs_on(device):
-            yield Contender(f"packproof {own.function}".strip(), open_job(CheckRequest(device=device), own))
+            name = f"packproof {own.function.removeprefix(own.op + '_')}".strip()
+            yield Contender(name, open_job(CheckRequest(device=device), own))
 
 
 def _rivals(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Contender]:

@@ -65,11 +65,12 @@ def _rows(result: Result) -> list[dict[str, Any]]:
         | {
             "pass": timed.name,
             "ms": asdict(timed.device),
-            "host_ms": asdict(timed.host),
+            "host_ms": timed.host and asdict(timed.host),
             "bytes": timed.cost.bytes,
             "flops": timed.cost.flops,
             "peak_bytes": timed.peak,
             "kept_bytes": result.kept,
+            "kept_bytes_per_channel": result.kept_per_channel,
         }
         for timed in result.passes
     ]

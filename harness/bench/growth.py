@@ -1,11 +1,13 @@
 """What a sweep shows: how the time of each implementation grows from layout to layout."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from packproof.harness.bench.layouts import Layout
 from packproof.harness.bench.results import Event, LayoutFinished
-from packproof.harness.bench.wording import NAME_WIDTH
+from packproof.harness.bench.wording import figures, name_width
+
+Line = Mapping[int, float]  # by what is swept
 
 AXES: Mapping[str, Callable[[Layout], int]] = {
     "tokens": lambda layout: layout.tokens,
@@ -32,14 +34,30 @@ class Growth:
 
     @property
     def text(self) -> str:
-        """A table for each op: time over that of the first layout at which the implementation has one."""
-        lines = []
-        for op, of_op in self.series.items():
-            swept = sorted({x for line in of_op.values() for x in line})
-            lines += ["", f"{op} · growth of the time with {self.sweep}"]
-            lines.append(f"  {'':<{NAME_WIDTH}} {'pass':<9}" + "".join(f"{x:>9}" for x in swept))
-            for (implementation, name), line in of_op.items():
-                first = line[min(line)]
-                cells = (f"{line[x] / first:.2f}" if x in line else "-" for x in swept)
-                lines.append(f"  {implementation:<{NAME_WIDTH}} {name:<9}" + "".join(f"{cell:>9}" for cell in cells))
+        """A table for each op: time over that of the first layout at which the implementation has one.
+
+        Where tokens are swept, a second one: what a token costs, which stays where cost grows as tokens do.
+        """
+        lines: list[str] = []
+        for op, series in self.series.items():
+            over_first = {key: _over_first(line) for key, line in series.items()}
+            lines += _table(f"{op} · growth of the time with {self.sweep}", over_first, "{:.2f}".format)
+            if self.sweep == "tokens":
+                each = {key: {x: 1e6 * ms / x for x, ms in line.items()} for key, line in series.items()}
+                lines += _table(f"{op} · nanoseconds a token", each, figures)
         return "\n".join(lines)
+
+
+def _over_first(line: Line) -> Line:
+    return {x: ms / line[min(line)] for x, ms in line.items()}
+
+
+def _table(title: str, series: Mapping[tuple[str, str], Line], write: Callable[[float], str]) -> Iterator[str]:
+    """A line for each implementation and pass, a column for each layout."""
+    swept = sorted({x for line in series.values() for x in line})
+    names = name_width(implementation for implementation, _ in series)
+    yield from ("", title)
+    yield f"  {'':<{names}} {'pass':<9}" + "".join(f"{x:>9}" for x in swept)
+    for (implementation, name), line in series.items():
+        cells = (write(line[x]) if x in line else "-" for x in swept)
+        yield f"  {implementation:<{names}} {name:<9}" + "".join(f"{cell:>9}" for cell in cells)

@@ -16,11 +16,11 @@ from packproof.harness.bench.results import (
     Proof,
     Result,
 )
-from packproof.harness.bench.wording import NAME_WIDTH, heading, mebibytes, milliseconds, rate
+from packproof.harness.bench.wording import NAME_WIDTH, figures, heading, mebibytes, microseconds, name_width, rate
 from packproof.harness.names import short
 
 _STYLES = {"passed": "green", "failed": "bold red"}
-_COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6), ("host ms", 9), ("peak", 6), ("x", 7))
+_COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6), ("host µs", 9), ("peak", 6), ("x", 7))
 
 
 class BenchReport:
@@ -72,30 +72,33 @@ class BenchReport:
         """One line for each implementation and pass. x: its time over that of the first implementation."""
         self._console.print(f"\n{heading(results[0])}")
         head = "".join(_cell(name, width) for name, width in _COLUMNS)
-        self._console.print(f"  {'':<{NAME_WIDTH}} {head}".rstrip())
+        names = name_width(result.implementation for result in results)
+        self._console.print(f"  {'':<{names}} {head}".rstrip())
         first = {timed.name: timed.device.median for timed in next((r.passes for r in results if r.passes), ())}
         for result in results:
             if result.verdict:
                 reason = result.verdict.partition("\n")[0]
-                line = Text(f"  {result.implementation:<{NAME_WIDTH}} ").append("FAILED ", style=_STYLES["failed"])
+                line = Text(f"  {result.implementation:<{names}} ").append("FAILED ", style=_STYLES["failed"])
                 self._console.print(line.append(f"{reason}; no time"))
             for timed in result.passes:
-                self._console.print(f"  {result.implementation:<{NAME_WIDTH}} {self._row(timed, first, matmul=matmul)}")
+                self._console.print(f"  {result.implementation:<{names}} {self._row(timed, first, matmul=matmul)}")
         for result in results:
             if result.kept is not None:
-                self._console.print(f"  {result.implementation}: {mebibytes(result.kept)} MiB kept for backward")
+                each = f"{result.kept_per_channel:.3g} bytes per token and channel"
+                kept = f"{mebibytes(result.kept)} MiB kept for backward, {each}"
+                self._console.print(f"  {result.implementation}: {kept}")
 
     def _row(self, timed: Pass, first: Mapping[PassName, float], *, matmul: bool) -> str:
-        quartiles = f"{milliseconds(timed.device.low)}..{milliseconds(timed.device.high)}"
+        quartiles = f"{figures(timed.device.low)}..{figures(timed.device.high)}"
         speed, share = rate(timed, self._ceilings, matmul=matmul)
         ratio = f"{timed.device.median / first[timed.name]:.2f}" if timed.name in first else ""
         cells = (
             timed.name,
-            milliseconds(timed.device.median),
+            figures(timed.device.median),
             quartiles,
             speed,
             share,
-            milliseconds(timed.host.median),
+            microseconds(timed.host),
             mebibytes(timed.peak),
             ratio,
         )

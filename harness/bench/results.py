@@ -50,11 +50,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass of one implementation. peak: bytes that it allocated at most, None where that cannot be seen."""
+    """One pass of one implementation.
+
+    host: what enqueueing it takes; None where the host does the work. peak: bytes that it allocated at most, None where
+    that cannot be seen.
+    """
 
     name: PassName
     device: Spread
-    host: Spread
+    host: Spread | None
     cost: Cost
     peak: int | None
 
@@ -86,7 +90,8 @@ class Proof:
 class Result:
     """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time.
 
-    kept: bytes that wait for the backward pass, inputs and outputs aside; None where that cannot be seen.
+    kept: bytes that wait for the backward pass, inputs and outputs aside; None where that cannot be seen. channels: of
+    a token of the first input.
     """
 
     op: str
@@ -96,7 +101,13 @@ class Result:
     layout: Layout
     passes: tuple[Pass, ...] = ()
     kept: int | None = None
+    channels: int = 1
     verdict: str = ""
+
+    @property
+    def kept_per_channel(self) -> float | None:
+        """Bytes kept for each token and channel."""
+        return None if self.kept is None else self.kept / (self.layout.tokens * self.channels)
 
 
 @dataclass(frozen=True)

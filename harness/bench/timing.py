@@ -1,7 +1,7 @@
 """Rounds of timed runs: every implementation once a round, each round in another order, then quartiles."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.bench.clocks import Clock, Elapsed
+from packproof.harness.bench.clocks import Clock
 from packproof.harness.bench.results import PassName, Spread
 from packproof.properties.sample import Sample
 
 Outputs = tuple[Tensor, ...]
 
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 60
+_HOST_CALLS = 20  # more could fill the queue of a GPU, and then a call waits for it
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Run:
     def backward(self, outputs: Outputs) -> tuple[Tensor | None, ...]:
         return torch.autograd.grad(outputs, self._wrt, self._cotangents, allow_unused=True)
 
-    def passes(self, clock: Clock) -> Iterator[tuple[PassName, Elapsed]]:
-        """Time each pass once. Forward and backward together are run again, not added up."""
+    def passes(self, clock: Clock) -> Iterator[tuple[PassName, float]]:
+        """Milliseconds of each pass, run once. Forward and backward together are run again, not added up."""
         outputs, elapsed = clock.time(self.forward)
         yield "forward", elapsed
         if self.gradients:
@@ -100,15 +101,15 @@ def _settled() -> int:
 
 
 class _Untimed:
-    def time(self, work: Callable[[], Any]) -> tuple[Any, Elapsed]:
-        return work(), Elapsed(0.0, 0.0)
+    def time(self, work: Callable[[], Any]) -> tuple[Any, float]:
+        return work(), 0.0
 
 
-Spreads = Mapping[PassName, tuple[Spread, Spread]]
+Spreads = Mapping[PassName, Spread]
 
 
 def measure(runs: Mapping[str, Run], clock: Clock, seconds: float) -> dict[str, Spreads]:
-    """Device and host time of every pass of every run, in as many rounds as fit into the seconds, and not too few."""
+    """The time of every pass of every run, in as many rounds as fit into the seconds, and not too few."""
     if not runs:
         return {}
     names, taken, done = list(runs), {name: _Taken() for name in runs}, 0
@@ -125,16 +126,40 @@ class _Taken:
     """The times of one run so far, by pass."""
 
     def __init__(self) -> None:
-        self._times: dict[PassName, list[Elapsed]] = {}
+        self._times: dict[PassName, list[float]] = {}
 
-    def add(self, passes: Iterator[tuple[PassName, Elapsed]]) -> None:
+    def add(self, passes: Iterable[tuple[PassName, float]]) -> None:
         for name, elapsed in passes:
             self._times.setdefault(name, []).append(elapsed)
 
     def spreads(self) -> Spreads:
-        return {
-            n: (spread([e.device for e in times]), spread([e.host for e in times])) for n, times in self._times.items()
-        }
+        return {name: spread(times) for name, times in self._times.items()}
+
+
+def host_times(run: Run, device: str) -> Spreads:
+    """What the host needs to enqueue each pass of a GPU, in calls that follow each other as in training: warm, and with
+    no wait in between. Of a kernel that waits for the GPU itself it holds the wait. On a CPU the host does the work."""
+    if device != "cuda":
+        return {}
+    taken = _Taken()
+    torch.cuda.synchronize()
+    for _ in range(_HOST_CALLS):
+        taken.add(_enqueued(run))
+    torch.cuda.synchronize()
+    return taken.spreads()
+
+
+def _enqueued(run: Run) -> Iterator[tuple[PassName, float]]:
+    start = time.perf_counter_ns()
+    outputs = run.forward()
+    middle = end = time.perf_counter_ns()
+    if run.gradients:
+        run.backward(outputs)
+        end = time.perf_counter_ns()
+    yield "forward", (middle - start) / 1e6
+    if run.gradients:
+        yield "backward", (end - middle) / 1e6
+        yield "both", (end - start) / 1e6
 
 
 def spread(times: list[float]) -> Spread:

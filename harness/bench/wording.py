@@ -1,21 +1,28 @@
 """What a bench says of its figures: one wording for the table, the comparison and the plot."""
 
-from packproof.harness.bench.results import Ceilings, Pass, Result
+from collections.abc import Iterable
+
+from packproof.harness.bench.results import Ceilings, Pass, Result, Spread
 from packproof.harness.names import short
 
 NAME_WIDTH = 22
+
+
+def name_width(names: Iterable[str]) -> int:
+    """Of the first column of a table: wider than usual where a name needs it."""
+    return max(NAME_WIDTH, *map(len, names))
 
 
 def heading(result: Result) -> str:
     """Op, layout and setting of a group of results."""
     layout = result.layout
     count = f"{len(layout.lengths)} sequence{'s' if len(layout.lengths) != 1 else ''}"
-    figures = f"{count}, {layout.tokens} tokens, longest {layout.longest}"
-    name = "" if layout.name in figures else f"{layout.name}: "
-    return f"{result.op} · {name}{figures} · {short(result.dtype)}"
+    said = f"{count}, {layout.tokens} tokens, longest {layout.longest}"
+    name = "" if layout.name in said else f"{layout.name}: "
+    return f"{result.op} · {name}{said} · {short(result.dtype)}"
 
 
-def milliseconds(value: float) -> str:
+def figures(value: float) -> str:
     """Four figures, or all before the point."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
@@ -28,6 +35,11 @@ def rate(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> tuple[str, str]:
         return f"{per_second / 1e12:.3g} TFLOP/s", f"{per_second / ceilings.matmul:.0%}"
     per_second = timed.cost.bytes / seconds
     return f"{per_second / 1e9:.3g} GB/s", f"{per_second / ceilings.copy:.0%}"
+
+
+def microseconds(spread: Spread | None) -> str:
+    """The median of a time of the host, which is small."""
+    return "-" if spread is None else f"{1e3 * spread.median:.0f}"
 
 
 def mebibytes(count: int | None) -> str:

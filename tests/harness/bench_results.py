@@ -28,7 +28,7 @@ def spread(median: float, noise: float = 0.01) -> Spread:
 def result(implementation: str = "packproof", ms: float = 0.25, noise: float = 0.01, layout: Layout = L2) -> Result:
     device, host = spread(ms, noise), spread(0.03, noise)
     passes = (Pass("forward", device, host, Cost(10**9, 10**10), 2**20),)
-    return Result("rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept=2**21)
+    return Result("rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept=2**21, channels=4096)
 
 
 def stream(*results: Result, environment: Environment = HERE, finished: bool = True) -> list[Event]:

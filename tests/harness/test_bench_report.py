@@ -10,13 +10,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from packproof.harness.bench.clocks import DeviceClock, Elapsed
+from packproof.harness.bench.clocks import DeviceClock
 from packproof.harness.bench.growth import Growth
 from packproof.harness.bench.layouts import Layout
 from packproof.harness.bench.plot import Plot
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, Proof
-from packproof.harness.bench.timing import footprint, measure, spread
+from packproof.harness.bench.timing import footprint, host_times, measure, spread
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import CEILINGS, HERE, result
 
@@ -31,12 +31,12 @@ rope · bf16 · h=32 k=128 r=64
   fla_rope               not installed
 
 rope · L2: 3 sequences, 64 tokens, longest 34 · bf16
-                         pass           ms       quartiles          rate    of  host ms  peak      x
-  packproof              forward      0.25  0.2487..0.2512    4e+03 GB/s  100%     0.03     1   1.00
-  flash_attn_rope        forward       0.5  0.4975..0.5025    2e+03 GB/s   50%     0.03     1   2.00
+                         pass           ms       quartiles          rate    of  host µs  peak      x
+  packproof              forward      0.25  0.2487..0.2512    4e+03 GB/s  100%       30     1   1.00
+  flash_attn_rope        forward       0.5  0.4975..0.5025    2e+03 GB/s   50%       30     1   2.00
   leaky                  FAILED packing (y): lengths [1, 1]; no time
-  packproof: 2 MiB kept for backward
-  flash_attn_rope: 2 MiB kept for backward
+  packproof: 2 MiB kept for backward, 8 bytes per token and channel
+  flash_attn_rope: 2 MiB kept for backward, 8 bytes per token and channel
 """
 
 
@@ -71,6 +71,15 @@ def test_growth_is_told_against_the_first_layout() -> None:
     assert row.split() == ["packproof", "forward", "1.00", "2.00"]
 
 
+def test_a_sweep_over_tokens_says_what_a_token_costs() -> None:
+    growth = Growth("tokens")
+    for n, ms in ((4096, 0.02), (65_536, 0.262144), (1_048_576, 4.194304)):
+        growth(LayoutFinished((result(ms=ms, layout=Layout(f"{n} tokens", (n,))),)))
+    title, _, row = growth.text.splitlines()[-3:]
+    assert title == "rope · nanoseconds a token"
+    assert row.split() == ["packproof", "forward", "4.883", "4", "4"]
+
+
 def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packproof.harness.bench.plot.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"pip install packproof\[bench\]"):
@@ -85,10 +94,10 @@ class Script:
     def __init__(self, name: str, turns: list[str]) -> None:
         self.name, self.turns, self.count = name, turns, 0
 
-    def passes(self, _clock: object) -> Iterator[tuple[PassName, Elapsed]]:
+    def passes(self, _clock: object) -> Iterator[tuple[PassName, float]]:
         self.turns.append(self.name)
         self.count += 1
-        yield "forward", Elapsed(float(self.count), 0.5)
+        yield "forward", float(self.count)
 
 
 def test_every_round_has_another_order() -> None:
@@ -96,14 +105,13 @@ def test_every_round_has_another_order() -> None:
     runs = {name: Script(name, turns) for name in "abc"}
     found = measure(runs, Untimed(), seconds=0.0)  # type: ignore[arg-type]
     assert "".join(turns) == "abcbcacababcbca"
-    device, host = found["b"]["forward"]
-    assert (device.low, device.median, device.high, device.rounds) == (2.0, 3.0, 4.0, 5)
-    assert host.median == 0.5
+    taken = found["b"]["forward"]
+    assert (taken.low, taken.median, taken.high, taken.rounds) == (2.0, 3.0, 4.0, 5)
 
 
 class Untimed:
-    def time(self, work: Callable[[], T]) -> tuple[T, Elapsed]:
-        return work(), Elapsed(0.0, 0.0)
+    def time(self, work: Callable[[], T]) -> tuple[T, float]:
+        return work(), 0.0
 
 
 def test_the_spread_is_that_of_the_quartiles() -> None:
@@ -145,6 +153,33 @@ def test_memory_is_what_a_pass_allocates_beyond_what_was_there(monkeypatch: pyte
     assert seen.peak == {"forward": 80, "backward": 250, "both": 300}
 
 
+class Called:
+    """A run that notes its calls and how long the host takes."""
+
+    def __init__(self, gpu: Gpu, clock: list[int], *, gradients: bool = True) -> None:
+        self._gpu, self._clock, self.gradients = gpu, clock, gradients
+
+    def forward(self) -> tuple[torch.Tensor, ...]:
+        self._gpu.did.append("forward")
+        self._clock[0] += 30_000
+        return ()
+
+    def backward(self, _outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        self._gpu.did.append("backward")
+        self._clock[0] += 50_000
+        return ()
+
+
+def test_host_time_is_that_of_calls_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, clock = Gpu(monkeypatch), [0]
+    monkeypatch.setattr("packproof.harness.bench.timing.time.perf_counter_ns", lambda: clock[0])
+    found = host_times(Called(gpu, clock), "cuda")  # type: ignore[arg-type]
+    assert gpu.did == ["synchronize", *["forward", "backward"] * 20, "synchronize"]
+    assert {name: taken.median for name, taken in found.items()} == {"forward": 0.03, "backward": 0.05, "both": 0.08}
+    assert list(host_times(Called(gpu, clock, gradients=False), "cuda")) == ["forward"]  # type: ignore[arg-type]
+    assert host_times(Called(gpu, clock), "cpu") == {}  # type: ignore[arg-type]
+
+
 def test_the_gpu_is_cold_and_busy_when_the_events_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(monkeypatch)
 
@@ -169,6 +204,6 @@ def test_the_gpu_is_cold_and_busy_when_the_events_begin(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(L2_cache_size=50 << 20))
     monkeypatch.setattr(torch, "empty", lambda *_size, **_where: Buffer())
-    value, elapsed = DeviceClock().time(lambda: gpu.did.append("work"))
+    value, milliseconds = DeviceClock().time(lambda: gpu.did.append("work"))
     assert gpu.did == ["synchronize", "flush", "_sleep", "record", "work", "record", "wait"]
-    assert (value, elapsed.device) == (None, 0.25)
+    assert (value, milliseconds) == (None, 0.25)
