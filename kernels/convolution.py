@@ -16,7 +16,8 @@ from torch import Tensor
 from packproof.kernels import cuda
 from packproof.kernels.convolution_forward import causal_conv1d_fwd_kernel
 from packproof.kernels.convolution_launch import OP, problem, refusal, variants
-from packproof.kernels.launch import differentiable_once, on_host, require_device
+from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.refs.arguments import bind, check_option
 
 Activation = Literal["silu"] | None
@@ -81,7 +82,7 @@ def _bind(
     return bind(OP, tensors, cu_seqlens, values=values)
 
 
-@torch.library.custom_op("packproof::causal_conv1d", mutates_args=())
+@operator
 def _causal_conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
     silu: bool, return_final_states: bool, impl: str,
@@ -91,7 +92,7 @@ def _causal_conv1d(
     return call.outputs(), call.final_states() if return_final_states else x.new_empty(0)
 
 
-@torch.library.custom_op("packproof::causal_conv1d_backward", mutates_args=())
+@operator
 def _causal_conv1d_backward(
     dy: Tensor, dfinal: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor,
     initial_states: Tensor | None, silu: bool, needs_dx: bool, impl: str,
@@ -101,14 +102,14 @@ def _causal_conv1d_backward(
     return call.gradients(dy, dfinal, needs_dx)
 
 
-@_causal_conv1d.register_fake
+@fake(_causal_conv1d)
 def _(x, weight, bias, cu_seqlens, initial_states, silu, return_final_states, impl):
     sizes = _bind(x, weight, bias, cu_seqlens, initial_states, values=False)
     states = (sizes["s"], sizes["d"], sizes["w"] - 1)
     return x.new_empty(x.shape), x.new_empty(states if return_final_states else 0)
 
 
-@_causal_conv1d_backward.register_fake
+@fake(_causal_conv1d_backward)
 def _(dy, dfinal, x, weight, bias, cu_seqlens, initial_states, silu, needs_dx, impl):
     dx, dstates = x.shape if needs_dx else 0, 0 if initial_states is None else initial_states.shape
     return x.new_empty(dx), x.new_empty(weight.shape), x.new_empty(x.shape[1]), x.new_empty(dstates)
@@ -138,5 +139,5 @@ def _backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]
     )
 
 
-_causal_conv1d.register_autograd(_backward, setup_context=_save)
-_causal_conv1d_backward.register_autograd(differentiable_once(OP))
+differentiable(_causal_conv1d, _backward, _save)
+differentiable_once(_causal_conv1d_backward, OP)

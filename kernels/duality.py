@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import differentiable_once, on_host, require_device
+from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd_forward import outputs_kernel
 from packproof.kernels.ssd_launch import Incoming, Problem, aligned, ends_shape
 from packproof.kernels.ssd_tiles import (
@@ -110,7 +111,7 @@ def _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, *, values: 
     return sizes
 
 
-@torch.library.custom_op("packproof::ssd", mutates_args=())
+@operator
 def _ssd(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
@@ -129,7 +130,7 @@ def _ssd(
     return y[..., : problem.p].to(x.dtype).contiguous(), final_states, carried.ends
 
 
-@torch.library.custom_op("packproof::ssd_backward", mutates_args=())
+@operator
 def _ssd_backward(
     dy: Tensor, dfinal: Tensor | None, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor,
@@ -173,14 +174,14 @@ def _ssd_backward(
     )
 
 
-@_ssd.register_fake
+@fake(_ssd)
 def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states):
     sizes = _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=False)
     states = tuple(sizes[axis] for axis in "shpn")
     return x.new_empty(x.shape), A.new_empty(states if return_final_states else 0), A.new_empty(ends_shape(x, B))
 
 
-@_ssd_backward.register_fake
+@fake(_ssd_backward)
 def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus):
     return tuple(
         given.new_empty(0 if tensor is None else tensor.shape)
@@ -203,5 +204,5 @@ def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tu
     return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
 
 
-_ssd.register_autograd(_backward, setup_context=_save)
-_ssd_backward.register_autograd(differentiable_once(_OP))
+differentiable(_ssd, _backward, _save)
+differentiable_once(_ssd_backward, _OP)

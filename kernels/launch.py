@@ -2,7 +2,7 @@
 
 # mypy: allow-untyped-defs, allow-untyped-decorators
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -62,18 +62,6 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
             "    Move the tensors to a GPU, or set TRITON_INTERPRET=1 before packproof is imported, to interpret it.\n"
             f"    packproof.refs.{op} computes the same on any device."
         )
-
-
-def differentiable_once(op: str) -> Callable[..., None]:
-    """What autograd calls for the gradient of a gradient: it raises ArgumentError."""
-
-    def refuse(ctx: Any, *gradients: Tensor) -> None:
-        raise ArgumentError(
-            f"{op}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
-            f"    packproof.refs.{op} is differentiable twice."
-        )
-
-    return refuse
 
 
 def alignments(

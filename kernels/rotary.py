@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof.kernels.launch import POINTERS, alignments, interpreted, on_host, require_device, rows, widen
+from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_option
@@ -198,12 +199,12 @@ def _launch(
     return ys
 
 
-@torch.library.custom_op("packproof::rope", mutates_args=())
+@operator
 def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool) -> Tensor:
     return _launch(_OP, [x], cos, sin, cu_seqlens, interleaved, inverse)[0]
 
 
-@torch.library.custom_op("packproof::rope_qk", mutates_args=())
+@operator
 def _rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool
 ) -> tuple[Tensor, Tensor]:
@@ -211,13 +212,13 @@ def _rope_qk(
     return turned_q, turned_k
 
 
-@_rope.register_fake
+@fake(_rope)
 def _(x, cos, sin, cu_seqlens, interleaved, inverse):
     _check(_OP, {"x": (x, "t h k")}, cos, sin, cu_seqlens, values=False)
     return x.new_empty(x.shape)
 
 
-@_rope_qk.register_fake
+@fake(_rope_qk)
 def _(q, k, cos, sin, cu_seqlens, interleaved, inverse):
     _check(_OP_QK, {"q": (q, "t hq k"), "k": (k, "t hk k")}, cos, sin, cu_seqlens, values=False)
     return q.new_empty(q.shape), k.new_empty(k.shape)
@@ -239,8 +240,8 @@ def _backward_qk(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
     return *turned, None, None, None, None, None
 
 
-_rope.register_autograd(_backward, setup_context=_save)
-_rope_qk.register_autograd(_backward_qk, setup_context=_save)
+differentiable(_rope, _backward, _save)
+differentiable(_rope_qk, _backward_qk, _save)
 
 
 def variants() -> list[Variant]:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from packproof.kernels import cuda
-from packproof.kernels.launch import differentiable_once, on_host, require_device
+from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.scan_forward import scan_kernel
 from packproof.kernels.scan_launch import DTYPES, OP, Problem, kept_shape, refusal, variants
 from packproof.refs.arguments import bind, check_divides
@@ -106,7 +107,7 @@ def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, va
     return sizes
 
 
-@torch.library.custom_op("packproof::selective_scan", mutates_args=())
+@operator
 def _selective_scan(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
@@ -119,7 +120,7 @@ def _selective_scan(
     return y, problem.untiled(final_states) if return_final_states else A.new_empty(0), kept
 
 
-@torch.library.custom_op("packproof::selective_scan_backward", mutates_args=())
+@operator
 def _selective_scan_backward(
     dy: Tensor, dfinal: Tensor | None, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
     z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
@@ -143,7 +144,7 @@ def _selective_scan_backward(
     )
 
 
-@_selective_scan.register_fake
+@fake(_selective_scan)
 def _(
     u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states, keep_states, impl
 ):
@@ -153,7 +154,7 @@ def _(
     return u.new_empty(u.shape), A.new_empty(states if return_final_states else 0), kept
 
 
-@_selective_scan_backward.register_fake
+@fake(_selective_scan_backward)
 def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus, impl):
     tokens, states = (
         ((u, u), (delta, u), (A, A), (B, u), (C, u)),
@@ -177,5 +178,5 @@ def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tu
     return *gradients, *[None] * 4
 
 
-_selective_scan.register_autograd(_backward, setup_context=_save)
-_selective_scan_backward.register_autograd(differentiable_once(OP))
+differentiable(_selective_scan, _backward, _save)
+differentiable_once(_selective_scan_backward, OP)

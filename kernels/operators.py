@@ -1,0 +1,63 @@
+"""Operators of torch that are cheap to call: a gradient registered by torch.library costs 45 us more in each call."""
+
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.refs.errors import ArgumentError
+
+_LIBRARY = torch.library.Library("packproof", "FRAGMENT")
+
+Function = Callable[..., Any]
+
+
+def operator(function: Function) -> Any:
+    """packproof::<name of the function>, computed by it on any device. It mutates no argument and returns none."""
+    name = function.__name__.strip("_")
+    schema = torch.library.infer_schema(function, mutates_args=())
+    _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    return getattr(torch.ops.packproof, name).default
+
+
+def fake(op: Any) -> Any:
+    """A decorator: the function gives torch.compile the shapes of what an operator returns."""
+    return torch.library.register_fake(op.name(), lib=_LIBRARY)
+
+
+def differentiable(op: Any, backward: Function, save: Callable[[Any, tuple[Any, ...], Any], None]) -> None:
+    """Register the gradient of an operator. save: keeps in a context what backward needs of inputs and output."""
+
+    def below(*inputs: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*inputs)
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = below(*inputs)
+        save(ctx, inputs, output)
+        return output
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    gradient: Any = type(op._opname, (torch.autograd.Function,), members)
+
+    def autograd(*inputs: Any) -> Any:
+        wanted = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+        return gradient.apply(*inputs) if wanted else below(*inputs)
+
+    _LIBRARY.impl(op._opname, autograd, "Autograd")
+
+
+def differentiable_once(op: Any, name: str) -> None:
+    """Register that the gradient of an operator, which is one itself, has none: autograd raises ArgumentError."""
+
+    def refuse(ctx: Any, *gradients: Tensor) -> None:
+        raise ArgumentError(
+            f"{name}: a gradient of its gradient was asked for but the kernel is differentiable once\n"
+            f"    packproof.refs.{name} is differentiable twice."
+        )
+
+    differentiable(op, refuse, lambda *_: None)
