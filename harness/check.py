@@ -59,7 +59,7 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
         jobs = list(_jobs(request))
-        units = [unit for job in jobs for unit in _units(request, job, stack)]
+        units = [unit for job, compiled in _compiled_once(jobs) for unit in _units(request, job, stack, compiled)]
         cells = tuple(c for unit in units for c in unit.cells)
         yield RunStarted(cells, request.profile, request.seed, tuple(n for job in jobs for n in _notes(request, job)))
         try:
@@ -129,8 +129,16 @@ class _Unit:
     run: Callable[[], Iterator[Event]]
 
 
-def _units(request: CheckRequest, job: Job, stack: ExitStack) -> Iterator[_Unit]:
-    cells = plan_cells(request, job.op, job.declared, job.name, compiled=job.own is not None and not job.own.function)
+def _compiled_once(jobs: Sequence[Job]) -> Iterator[tuple[Job, bool]]:
+    """Each job, and whether the compile tier is its own: the variants of a module go with the first of its kernels."""
+    modules: set[str] = set()
+    for job in jobs:
+        yield job, job.own is not None and job.own.module not in modules
+        modules |= {job.own.module} if job.own else set()
+
+
+def _units(request: CheckRequest, job: Job, stack: ExitStack, compiled: bool) -> Iterator[_Unit]:
+    cells = plan_cells(request, job.op, job.declared, job.name, compiled=compiled)
     for cell in cells:
         if cell.property == COMPILE:
             assert job.own is not None

@@ -42,4 +42,5 @@ OWN: Mapping[str, OwnKernel] = {
     "causal_conv1d": OwnKernel("causal_conv1d", "packproof.kernels.convolution"),
     "causal_conv1d_triton": OwnKernel("causal_conv1d", "packproof.kernels.convolution", "causal_conv1d_triton"),
     "rope": OwnKernel("rope", "packproof.kernels.rotary"),
+    "rope_qk": OwnKernel("rope_qk", "packproof.kernels.rotary"),
 }

@@ -72,6 +72,14 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     return torch.where(first, rotate(x, cos, -sin), rotate(x, cos, sin))
 
 
+def rope_qk(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Twin of `refs.rope_qk`."""
+    turn = partial(rope, cos=cos, sin=sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+    return turn(q), turn(k)
+
+
 def selective_scan(
     u: Tensor,
     delta: Tensor,

@@ -50,6 +50,11 @@ def rope(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str
     return Flops(rotation, rotation)
 
 
+def rope_qk(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
+    """Those of rope for the heads of queries and keys."""
+    return rope({**sizes, "h": sizes["hq"] + sizes["hk"]}, lengths, options)
+
+
 def attention(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
     """Two products of matrices forward; backward the scores again, and two for each one. Windows count in full."""
     pairs = sum(_causal_pairs(n) if options.get("causal") else n * n for n in lengths)

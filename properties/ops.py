@@ -1,4 +1,4 @@
-"""The five ops of packproof, declared."""
+"""The ops of packproof, declared."""
 
 from packproof import refs
 from packproof.properties import absolute, flops
@@ -98,6 +98,28 @@ ROPE = Op(
     flops=flops.rope,
 )
 
+ROPE_QK = Op(
+    name="rope_qk",
+    reference=refs.rope_qk,
+    absolute=absolute.rope_qk,
+    inputs={"q": "t hq k", "k": "t hk k", "cos": "m r", "sin": "m r"},
+    outputs={"y_q": "t hq k", "y_k": "t hk k"},
+    options={"interleaved": (False, True)},
+    sizes=(
+        {"hq": 2, "hk": 1, "k": 8, "r": 4, "m": "longest"},
+        {"hq": 5, "hk": 3, "k": 11, "r": 5, "m": "longest"},
+        {"hq": 1, "hk": 6, "k": 2, "r": 1, "m": "longest"},
+    ),
+    model_sizes=(
+        {"hq": 16, "hk": 2, "k": 128, "r": 64, "m": "longest"},
+        {"hq": 9, "hk": 9, "k": 200, "r": 80, "m": "longest"},
+    ),
+    draws={"cos": "unit", "sin": "unit"},
+    constants=frozenset({"cos", "sin"}),
+    saved=frozenset({"cos", "sin"}),
+    flops=flops.rope_qk,
+)
+
 ATTENTION = Op(
     name="attention",
     reference=refs.attention,
@@ -120,7 +142,7 @@ ATTENTION = Op(
     flops=flops.attention,
 )
 
-OPS: dict[str, Op] = {op.name: op for op in (CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ATTENTION)}
+OPS: dict[str, Op] = {op.name: op for op in (CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION)}
 
 
 def find_op(name: str) -> Op:

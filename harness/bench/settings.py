@@ -62,6 +62,7 @@ class Setting:
 _MODELS: Mapping[str, Setting] = {
     "causal_conv1d": Setting({"d": 4096, "w": 4}, ("bias",), {"activation": "silu"}),
     "rope": Setting({"h": 32, "k": 128, "r": 64, "m": "longest"}),
+    "rope_qk": Setting({"hq": 32, "hk": 8, "k": 128, "r": 64, "m": "longest"}),
     "selective_scan": Setting({"d": 4096, "n": 16, "g": 1}, ("D", "z", "delta_bias"), {"delta_softplus": True}),
     "ssd": Setting({"h": 64, "p": 64, "n": 128, "g": 1}, ("D",), {"dt_softplus": True}),
     "attention": Setting({"hq": 16, "hk": 16, "k": 128, "v": 128}, (), {"causal": True}),
@@ -69,6 +70,7 @@ _MODELS: Mapping[str, Setting] = {
 _SMALL: Mapping[str, Sizes] = {
     "causal_conv1d": {"d": 64, "w": 4},
     "rope": {"h": 4, "k": 64, "r": 32, "m": "longest"},
+    "rope_qk": {"hq": 4, "hk": 2, "k": 64, "r": 32, "m": "longest"},
     "selective_scan": {"d": 16, "n": 16, "g": 1},
     "ssd": {"h": 4, "p": 16, "n": 16, "g": 1},
     "attention": {"hq": 4, "hk": 4, "k": 32, "v": 32},

@@ -31,6 +31,14 @@ CASES = [
         6 * T * 2 * 3,
     ),
     (
+        "rope_qk",
+        Setting({"hq": 2, "hk": 1, "k": 8, "r": 3, "m": "longest"}),
+        2 * (2 * T * 24 + 2 * 300 * 3),  # as rope's, of three heads
+        2 * (2 * T * 24 + 2 * 300 * 3),
+        6 * T * 3 * 3,
+        6 * T * 3 * 3,
+    ),
+    (
         "selective_scan",
         Setting({"d": 4, "n": 3, "g": 1}, ("D", "z", "delta_bias"), {"delta_softplus": True}),
         2 * (4 * T * 4 + 2 * T * 3) + 4 * (4 * 3 + 4 + 4),  # u, delta, z, y; B and C; A, D and bias in fp32

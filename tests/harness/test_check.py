@@ -32,6 +32,15 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+def test_variants_of_a_module_are_compiled_once() -> None:
+    started = next(run_check(CheckRequest(properties=("compile",))))
+    assert isinstance(started, RunStarted)
+    assert [cell.op for cell in started.cells] == ["ssd", "selective_scan", "causal_conv1d", "rope"]
+    alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
+    assert isinstance(alone, RunStarted)
+    assert [cell.target for cell in alone.cells] == ["packproof.kernels.rotary:rope_qk"]
+
+
 def check(name: str, *properties: str) -> list[Verdict]:
     request = CheckRequest(
         target=f"{HERE / 'rogues.py'}:{name}",
