@@ -1,4 +1,4 @@
-"""The command line: `packproof check`, `replay`, `bench` and `list`."""
+"""The command line: `packproof check`, `replay`, `bench`, `museum` and `list`."""
 
 import shlex
 import sys
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.harness import events
+from packproof.harness import cli_museum, events
 from packproof.harness.names import SHORT
 from packproof.harness.names import dtype as dtype_name
 from packproof.refs.errors import PackproofError
@@ -21,6 +21,7 @@ Report = Callable[[events.Event], None]
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer takes from one place or another
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(cli_museum.app, name="museum")
 
 
 @app.callback()

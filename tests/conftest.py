@@ -1,12 +1,11 @@
-"""What the whole suite shares: one torch thread, and at its end the kill matrix of the planted bugs by property."""
+"""What the whole suite shares: one torch thread, and at its end what convicted each bug of the museum."""
 
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-
-from packproof.properties.catalogue import PROPERTIES
 
 
 def pytest_configure() -> None:
@@ -15,20 +14,16 @@ def pytest_configure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The rows that tests/quality/test_kill_matrix.py recorded; they cross from xdist's workers as user properties."""
-    rows = dict(_recorded(terminalreporter, "kills"))
+    """The rows that tests/quality/test_museum.py recorded; they cross from xdist's workers as user properties."""
+    rows = dict(_recorded(terminalreporter, "conviction"))
     if not rows:
         return
-    terminalreporter.section("kill matrix")
-    terminalreporter.line(
-        "after how many golden cases each property convicts a planted bug; - it passes, . not applicable"
-    )
-    terminalreporter.line("      " + " ".join(f"{name[:11]:>11}" for name in PROPERTIES) + "   convicted after")
+    terminalreporter.section("museum")
     for bug, row in rows.items():
-        cells = " ".join(f"{row['after'].get(name, '.'):>11}" for name in PROPERTIES)
-        terminalreporter.line(f"{bug:<6}{cells}   {row['seconds']:.1f} s")
-    slowest = max(rows, key=lambda bug: rows[bug]["seconds"])
-    terminalreporter.line(f"longest time to conviction: {rows[slowest]['seconds']:.1f} s ({slowest})")
+        by = row["by"] or "NOT CONVICTED"
+        terminalreporter.line(f"{bug:<6}{by:<14}{row['examples']:>4} examples{row['seconds']:>7.1f} s")
+    seconds = [row["seconds"] for row in rows.values()]
+    terminalreporter.line(f"median {statistics.median(seconds):.1f} s, worst {max(seconds):.1f} s")
 
 
 def _recorded(terminalreporter: Any, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:

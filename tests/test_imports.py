@@ -1,4 +1,4 @@
-"""Imports point only downwards: refs, then kernels, then properties, then harness; read from the syntax trees."""
+"""Imports point only downwards: refs, kernels, museum, properties, harness; read from the syntax trees."""
 
 import ast
 import subprocess
@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ORDER = ("refs", "kernels", "properties", "harness")
+ORDER = ("refs", "kernels", "museum", "properties", "harness")
 LAYOUT_AND_ERRORS = {"packproof.refs.errors", "packproof.refs.packing", "packproof.refs.arguments"}
 OUTSIDE = {
     "refs": {"torch", "einops"},
     "kernels": {"torch", "triton", "cuda"},  # cuda.core compiles CUDA C++, where it is installed
+    "museum": {"torch", "triton"},
     "properties": {"torch", "einops", "hypothesis"},
 }
 MODULES = [path for folder in ORDER for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -42,7 +43,7 @@ def wrong_imports(folder: str, source: str) -> list[str]:
         top, *rest = name.split(".")
         if top == "packproof":
             below = rest[0] in allowed if rest and rest[0] != "__version__" else folder == "harness"
-            if folder in {"kernels", "properties"} and below and rest[0] != folder:
+            if folder in {"kernels", "museum", "properties"} and below and rest[0] != folder:
                 below = rest[0] == "refs" and (folder != "kernels" or name in LAYOUT_AND_ERRORS)
             if not below:
                 wrong.append(name)
@@ -70,6 +71,9 @@ def test_imports_point_downwards(path: Path) -> None:
         ("properties", "from packproof.kernels.rotary import rope"),
         ("properties", "from packproof import harness"),
         ("properties", "import packproof"),
+        ("museum", "from packproof.kernels.rotary import rope"),
+        ("museum", "import packproof"),
+        ("properties", "from packproof import museum"),
         ("harness", "from packproof import tests"),
     ],
 )

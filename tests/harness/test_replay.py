@@ -12,7 +12,7 @@ from packproof.harness.plan import CheckRequest
 from packproof.harness.replay import replay
 from packproof.refs.errors import UsageError
 
-PLANTED = Path(__file__).parents[1] / "planted" / "convolution.py"
+MUSEUM = "packproof.museum.convolution"
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The replay file of a planted leak."""
     monkeypatch.chdir(tmp_path)
     request = CheckRequest(
-        target=f"{PLANTED}:C1", op="causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick"
+        target=f"{MUSEUM}:C1", op="causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick"
     )
     (verdict,) = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
     assert verdict.failure is not None
@@ -35,11 +35,11 @@ def test_still_failing(file: Path) -> None:
 
 
 def test_fixed(file: Path) -> None:
-    assert replay(file, target=f"{PLANTED}:correct").status == "fixed"
+    assert replay(file, target=f"{MUSEUM}:correct").status == "fixed"
 
 
 def test_not_applicable_where_the_kernel_is_missing(file: Path) -> None:
-    outcome = replay(file, target=f"{PLANTED}:gone")
+    outcome = replay(file, target=f"{MUSEUM}:gone")
     assert outcome.status == "not applicable"
     assert "has no gone" in outcome.text
 

@@ -3,13 +3,9 @@
 `test_correct_orders_of_summation_stay_within_the_budget` is the calibration of K_acc; `-s` prints its table.
 """
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +13,8 @@ import torch
 from einops import repeat
 from torch import Tensor
 
-from packproof import refs
+from packproof import museum, refs
+from packproof.museum import ssd
 from packproof.properties import absolute
 from packproof.properties.axes import parse
 from packproof.properties.budget import K_ACC, K_ACC_WITH_CUMSUM, score
@@ -34,24 +31,6 @@ WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x",
 LENGTHS = (5, 0, 18, 1)
 MARGIN = 0.6  # what a GPU's exponentials and other orders of summation may still need
 
-
-def planted(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "planted" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"planted_for_absolute_{name}", path)
-    assert spec
-    assert spec.loader
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PLANTED = {
-    "causal_conv1d": planted("convolution"),
-    "selective_scan": planted("scan"),
-    "ssd": planted("ssd"),
-    "rope": planted("rotary"),
-    "attention": planted("attention"),
-}
 FORMS = {
     "causal_conv1d": [refs.causal_conv1d],
     "selective_scan": [refs.selective_scan, refs.selective_scan_associative],
@@ -63,18 +42,14 @@ FORMS = {
 
 
 def correct_kernels(op: Op, dtype: str) -> dict[str, tuple[Callable[..., Any], Promises]]:
-    """The planted correct kernels; in 16 bits, where nothing but the storage differs, and of an op without planted
-    kernels, the forms of the references."""
-    if dtype in ("bfloat16", "float16") or op.name not in PLANTED:
+    """The controls of the museum; in 16 bits, where nothing but the storage differs, and where there are none, the
+    forms of the references."""
+    found = {c.load(): Promises(**c.promises) for c in museum.controls().values() if c.op == op.name}
+    if dtype in ("bfloat16", "float16") or not found:
         return {str(form): (form, Promises(compute="fp32")) for form in FORMS[op.name]}
-    module = PLANTED[op.name]
-    promises = {name: Promises(**promised) for name, promised in module.PROMISES.items()}
     return {
-        name: (
-            getattr(module, name),
-            Promises(p.grid, p.chunk, "fp32", cumsum=True) if p.cumsum else Promises(compute="fp32"),
-        )
-        for name, p in promises.items()
+        str(form): (form, Promises(p.grid, p.chunk, "fp32", cumsum=True) if p.cumsum else Promises(compute="fp32"))
+        for form, p in found.items()
     }
 
 
@@ -205,8 +180,8 @@ def cumsum_scan(*args: Any, **options: Any) -> Any:
     ("op", "kernel", "promises"),
     [
         ("selective_scan", cumsum_scan, Promises("sequence", 16, "fp32", cumsum=True)),
-        ("ssd", PLANTED["ssd"].correct, Promises("pack", 16, "fp32", cumsum=True)),
-        ("ssd", PLANTED["ssd"].own_grid, Promises("sequence", 16, "fp32", cumsum=True)),
+        ("ssd", ssd.correct, Promises("pack", 16, "fp32", cumsum=True)),
+        ("ssd", ssd.own_grid, Promises("sequence", 16, "fp32", cumsum=True)),
     ],
     ids=["scan", "ssd, pack grid", "ssd, sequence grid"],
 )

@@ -8,34 +8,10 @@ import torch
 from torch import Tensor, einsum
 from torch.nn.functional import pad
 
-import packproof
+from packproof.museum.forms import named, numbered
 
 BLOCK = 16
 
-BUGS = {
-    "A1": "key block skipped by the sequence of its first token",
-    "A2": "block called full, and not masked, when the first tokens share a sequence",
-    "A3": "softmax without subtracting the maximum",
-    "A4": "causal mask off by one: sees the next token",
-    "A5": "running maximum does not rescale the accumulator",
-}
-
-PROMISES: dict[str, dict[str, Any]] = {
-    "correct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True},
-    "block8": {"grid": "pack", "chunk": 8, "compute": "fp32", "deterministic": True},
-    "block32": {"grid": "pack", "chunk": 32, "compute": "fp32", "deterministic": True},
-    "own_grid": {"grid": "sequence", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True},
-    "two_pass": {"compute": "fp32", "deterministic": True},
-}
-
-# The smallest layout without slack (A3 needs large scores).
-SHOWS_AT: dict[str, tuple[int, ...]] = {
-    "A1": (1, 16),
-    "A2": (17, 1),
-    "A3": (1,),
-    "A4": (2,),
-    "A5": (32,),
-}
 
 Visible = Callable[[Tensor, Tensor], Tensor]
 
@@ -152,11 +128,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "two_pass": {"attend": whole},
 }
 
-
-def __getattr__(name: str) -> Callable[..., Any]:
-    """One of the correct forms, or the kernel with one bug: attention.block8, attention.A1."""
-    if name not in FORMS and name not in BUGS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
-    form = partial(attention, **FORMS.get(name, {"bug": name}))
-    return packproof.kernel(op="attention", promises=promises)(form)
+__getattr__ = named(attention, FORMS, numbered("A", 5))

@@ -1,26 +1,17 @@
-"""The planted kernels: the correct ones agree with the references and keep their promises, and every bug shows."""
+"""The controls of the museum agree with the references and keep their promises."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from packproof import refs
+from packproof import museum, refs
+from packproof.museum import Control
+from packproof.properties.ops import OPS
 
-from . import attention, convolution, rotary, scan, ssd
-
-REFERENCES: dict[ModuleType, Callable[..., Any]] = {
-    convolution: refs.causal_conv1d,
-    scan: refs.selective_scan,
-    ssd: refs.ssd,
-    rotary: refs.rope,
-    attention: refs.attention,
-}
-VERSIONS = [(module, name) for module in REFERENCES for name in module.PROMISES]
-PLANTED = [(module, bug) for module in REFERENCES for bug in module.BUGS]
+CONTROLS = museum.controls()
 LAYOUTS = [
     (),
     (0, 0),
@@ -41,11 +32,7 @@ Named = dict[str, Tensor]
 Spoil = Callable[[str, Tensor], Tensor]
 
 
-def title(value: Any) -> str | None:
-    return value.__name__.rpartition(".")[2] if isinstance(value, ModuleType) else None
-
-
-def draw(module: ModuleType, lengths: tuple[int, ...], regime: str, full: bool) -> tuple[Named, dict[str, Any]]:
+def draw(op: str, lengths: tuple[int, ...], regime: str, full: bool) -> tuple[Named, dict[str, Any]]:
     """Inputs and options of a call in fp64; `full` takes every option and optional tensor, and three rows of slack.
 
     "hard" has exponents that overflow: decays of up to 60 a step between steps of almost none, or large scores.
@@ -65,11 +52,11 @@ def draw(module: ModuleType, lengths: tuple[int, ...], regime: str, full: bool) 
     def steps(*shape: int) -> Tensor:
         return 0.05 + rand(*shape) if regime == "normal" else torch.where(rand(*shape) < 0.3, 60 * rand(*shape), 1e-3)
 
-    match title(module):
-        case "convolution":
+    match op:
+        case "causal_conv1d":
             inputs, more = {"x": randn(t, 2), "weight": randn(2, 4)}, {"bias": randn(2)}
             states, options = {"initial_states": randn(s, 2, 3)}, {"activation": "silu"}
-        case "scan":
+        case "selective_scan":
             groups = (2, 3) if full else (3,)
             inputs = {"u": randn(t, 2), "delta": steps(t, 2), "A": -0.5 - rand(2, 3)}
             inputs |= {"B": randn(t, *groups), "C": randn(t, *groups)}
@@ -80,7 +67,7 @@ def draw(module: ModuleType, lengths: tuple[int, ...], regime: str, full: bool) 
             inputs |= {"B": randn(t, 2, 3), "C": randn(t, 2, 3)}
             more = {"D": randn(4, 2), "z": randn(t, 4, 2), "dt_bias": randn(4)}
             states, options = {"initial_states": randn(s, 4, 2, 3)}, {"dt_softplus": True}
-        case "rotary":
+        case "rope":
             angle = torch.arange(max(lengths, default=0))[:, None] * torch.tensor([1.0, 0.1], dtype=torch.float64)
             inputs, options = {"x": randn(t, 2, 5), "cos": angle.cos(), "sin": angle.sin()}, {"interleaved": True}
         case "attention":
@@ -120,14 +107,14 @@ def vjp(
     return {n: x.detach() for n, x in [*outputs.items(), *named]}
 
 
-def wrong(module: ModuleType, kernel: Callable[..., Any], lengths: tuple[int, ...]) -> set[str]:
+def wrong(control: Control, lengths: tuple[int, ...]) -> set[str]:
     """The tensors that miss the fp64 reference by more than fp32 sums do; gradients in the normal regime only."""
     found = set()
     for regime in REGIMES:
         for full in (False, True):
-            call = draw(module, lengths, regime, full)
-            want = vjp(REFERENCES[module], call, lengths, dtype=torch.float64)
-            for name, got in vjp(kernel, call, lengths).items():
+            call = draw(control.op, lengths, regime, full)
+            want = vjp(OPS[control.op].reference, call, lengths, dtype=torch.float64)
+            for name, got in vjp(control.load(), call, lengths).items():
                 if regime == "normal" or not name.startswith("gradient"):
                     near = (got - want[name]).abs() <= 1e-4 * (1 + want[name].abs().amax() if got.numel() else 0)
                     found |= set() if near.all() else {name}
@@ -148,9 +135,9 @@ def differing(j: int, lengths: tuple[int, ...], pack: Named, other: Named, *, wh
     return {n for n, rows in places.items() if not torch.equal(pack[n][rows], other[n][rows] if whole else other[n])}
 
 
-def leaks(module: ModuleType, kernel: Callable[..., Any], lengths: tuple[int, ...]) -> set[str]:
+def leaks(control: Control, lengths: tuple[int, ...]) -> set[str]:
     """The tensors in which a sequence changes when all others, and the slack, are NaN."""
-    found = set()
+    found, kernel = set(), control.load()
     for j in range(len(lengths)):
 
         def alone(name: str, x: Tensor, j: int = j) -> Tensor:
@@ -161,39 +148,32 @@ def leaks(module: ModuleType, kernel: Callable[..., Any], lengths: tuple[int, ..
             spoiled[place] = x[place]
             return spoiled
 
-        call = draw(module, lengths, "normal", full=True)
+        call = draw(control.op, lengths, "normal", full=True)
         before, after = vjp(kernel, call, lengths), vjp(kernel, call, lengths, spoil=alone)
         found |= differing(j, lengths, before, after, whole=True)
     return found
 
 
-@pytest.mark.parametrize(("module", "name"), VERSIONS, ids=title)
-def test_a_correct_version_agrees_with_the_reference(module: ModuleType, name: str) -> None:
-    assert {lengths: found for lengths in LAYOUTS if (found := wrong(module, getattr(module, name), lengths))} == {}
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_control_agrees_with_the_reference(name: str) -> None:
+    assert {lengths: found for lengths in LAYOUTS if (found := wrong(CONTROLS[name], lengths))} == {}
 
 
-@pytest.mark.parametrize(("module", "bug"), PLANTED, ids=title)
-def test_a_bug_shows_at_its_layout(module: ModuleType, bug: str) -> None:
-    lengths, planted = module.SHOWS_AT[bug], getattr(module, bug)
-    assert wrong(module, planted, lengths) or (
-        module.PROMISES["correct"].get("isolated") and leaks(module, planted, lengths)
-    )
-
-
-@pytest.mark.parametrize(("module", "name"), [v for v in VERSIONS if v[0].PROMISES[v[1]].get("isolated")], ids=title)
-def test_nan_stays_in_its_sequence(module: ModuleType, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, control in CONTROLS.items() if control.promises.get("isolated")])
+def test_nan_stays_in_its_sequence(name: str) -> None:
     for lengths in LAYOUTS:
-        assert not leaks(module, getattr(module, name), lengths), lengths
+        assert not leaks(CONTROLS[name], lengths), lengths
 
 
-INDEPENDENT = [v for v in VERSIONS if v[0].PROMISES[v[1]].get("grid") in ("sequence", "token")]
+INDEPENDENT = [name for name, control in CONTROLS.items() if control.promises.get("grid") in ("sequence", "token")]
 
 
-@pytest.mark.parametrize(("module", "name"), INDEPENDENT, ids=title)
-def test_a_sequence_has_the_same_bits_alone(module: ModuleType, name: str) -> None:
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_a_sequence_has_the_same_bits_alone(name: str) -> None:
+    control = CONTROLS[name]
     for lengths in LAYOUTS:
-        inputs, options = draw(module, lengths, "normal", full=True)
-        pack = vjp(getattr(module, name), (inputs, options), lengths)
+        inputs, options = draw(control.op, lengths, "normal", full=True)
+        pack = vjp(control.load(), (inputs, options), lengths)
         for j, length in enumerate(lengths):
 
             def own(tensors: Named, j: int = j, lengths: tuple[int, ...] = lengths) -> Named:
@@ -201,17 +181,17 @@ def test_a_sequence_has_the_same_bits_alone(module: ModuleType, name: str) -> No
                 return {n: x[place] if (place := places[n]) else x for n, x in tensors.items()}
 
             cotangents = own(cotangents_of(pack))
-            alone = vjp(getattr(module, name), (own(inputs), options), (length,), cotangents=cotangents)
+            alone = vjp(control.load(), (own(inputs), options), (length,), cotangents=cotangents)
             assert not differing(j, lengths, pack, alone, whole=False), (lengths, j)
 
 
-CARRYING = [v for v in VERSIONS if v[0].PROMISES[v[1]].get("state_entry") == "carry"]
+CARRYING = [name for name, control in CONTROLS.items() if control.promises.get("state_entry") == "carry"]
 
 
-@pytest.mark.parametrize(("module", "name"), CARRYING, ids=title)
-def test_a_run_cut_at_a_chunk_has_the_same_bits(module: ModuleType, name: str) -> None:
-    kernel, cut, length = getattr(module, name), module.PROMISES[name]["chunk"], 41
-    inputs, options = draw(module, (length,), "normal", full=False)
+@pytest.mark.parametrize("name", CARRYING)
+def test_a_run_cut_at_a_chunk_has_the_same_bits(name: str) -> None:
+    kernel, cut, length = CONTROLS[name].load(), CONTROLS[name].promises["chunk"], 41
+    inputs, options = draw(CONTROLS[name].op, (length,), "normal", full=False)
     one = vjp(kernel, (inputs, options), (length,))
     c = cotangents_of(one)
 

@@ -1,65 +1,16 @@
 """Packed causal_conv1d in plain torch, written as kernels are (taps, masks): right in four orders, wrong in 17 ways."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import packproof
+from packproof.museum.forms import named, numbered
 
 CHUNK = 16
-
-BUGS = {
-    "C1": "no sequence mask: taps read the previous sequence",
-    "C2": "start mask off by one: the last token before the sequence passes",
-    "C3": "a boundary is looked for between t-1 and t only",
-    "C4": "the halo of a tile is one row short",
-    "C5": "gradient of weight without the sequence mask",
-    "C6": "gradient of x reads the next sequence",
-    "C7": "final state of a short sequence takes tokens of the previous one",
-    "C8": "final state of an empty sequence is zero instead of its initial state",
-    "C9": "final state of the last sequence is written for all",
-    "C10": "sequence found by searchsorted from the left: its first token belongs to the previous one",
-    "C11": "initial state indexed by the number of starts seen, empty sequences not counted",
-    "C12": "accumulator rounded to bf16",
-    "C13": "mask multiplies instead of selecting: 0 * NaN leaks",
-    "C14": "initial state dropped for sequences shorter than w-1",
-    "C15": "gradient of the initial state missing for sequences shorter than w-1",
-    "C16": "final state one token old when the length is exactly w-1",
-    "C17": "final state of a trailing empty sequence is never written",
-}
-
-PROMISES: dict[str, dict[str, Any]] = {
-    "correct": {"grid": "token", "chunk": CHUNK, "compute": "fp32", "deterministic": True, "isolated": True},
-    "newest_first": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
-    "tree": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
-    "matmul": {"compute": "fp32", "deterministic": True, "isolated": True},
-}
-
-# The smallest layout without slack.
-SHOWS_AT: dict[str, tuple[int, ...]] = {
-    "C1": (1, 1),
-    "C2": (1, 1),
-    "C3": (1, 2),
-    "C4": (17,),
-    "C5": (1, 1),
-    "C6": (1, 1),
-    "C7": (1, 1),
-    "C8": (0,),
-    "C9": (0, 0),
-    "C10": (1, 1),
-    "C11": (0, 1),
-    "C12": (1,),
-    "C13": (1, 1),
-    "C14": (1,),
-    "C15": (1,),
-    "C16": (3,),
-    "C17": (0,),
-}
 
 
 @dataclass(frozen=True)
@@ -250,11 +201,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "matmul": {"order": "matmul"},
 }
 
-
-def __getattr__(name: str) -> Callable[..., Any]:
-    """One of the correct forms, or the kernel with one bug: convolution.tree, convolution.C1."""
-    if name not in FORMS and name not in BUGS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
-    form = partial(causal_conv1d, **FORMS.get(name, {"bug": name}))
-    return packproof.kernel(op="causal_conv1d", promises=promises)(form)
+__getattr__ = named(causal_conv1d, FORMS, numbered("C", 17))

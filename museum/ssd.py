@@ -10,67 +10,11 @@ import torch
 from torch import Tensor, einsum
 from torch.nn.functional import pad
 
-import packproof
+from packproof.museum.forms import named, numbered
 
 CHUNK = 16
 
 Sums = Callable[[Tensor], Tensor]
-
-BUGS = {
-    "D1": "decay exponentiated before masking, masked by multiplying",
-    "D2": "no sequence mask inside the chunk",
-    "D3": "state of the same chunk used instead of the previous one",
-    "D4": "carried state reaches tokens of sequences that start in the chunk",
-    "D5": "chunk state collects the tokens of all sequences in the chunk",
-    "D6": "carried state decays without the token's own step",
-    "D7": "diagonal excluded",
-    "D8": "carried state not dropped when the chunk holds a boundary",
-    "D9": "sequence that starts exactly at a chunk start keeps the old state",
-    "D10": "cumulative sum over the whole pack: cancellation",
-    "D11": "final state computed from the last chunk only",
-    "D12": "scores rounded to bf16 before the decay",
-}
-
-PROMISES: dict[str, dict[str, Any]] = {
-    "correct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True, "cumsum": True},
-    "chunk8": {"grid": "pack", "chunk": 8, "compute": "fp32", "deterministic": True, "cumsum": True},
-    "chunk32": {"grid": "pack", "chunk": 32, "compute": "fp32", "deterministic": True, "cumsum": True},
-    "own_grid": {
-        "grid": "sequence",
-        "chunk": 16,
-        "compute": "fp32",
-        "deterministic": True,
-        "isolated": True,
-        "state_entry": "carry",
-        "cumsum": True,
-    },
-    "one_by_one": {
-        "grid": "sequence",
-        "chunk": 1,
-        "compute": "fp32",
-        "deterministic": True,
-        "isolated": True,
-        "state_entry": "carry",
-    },
-    "direct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True},
-    "quadratic": {"compute": "fp32", "deterministic": True},
-}
-
-# The smallest layout without slack (D1 and D10 need hard decay).
-SHOWS_AT: dict[str, tuple[int, ...]] = {
-    "D1": (16,),
-    "D2": (1, 1),
-    "D3": (17,),
-    "D4": (16, 1),
-    "D5": (1, 16),
-    "D6": (1,),
-    "D7": (1,),
-    "D8": (16, 17),
-    "D9": (16, 1),
-    "D10": (1000,),
-    "D11": (17,),
-    "D12": (1,),
-}
 
 
 @dataclass(frozen=True)
@@ -298,11 +242,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "quadratic": {"scan": partial(pack_grid, summed=sums, chunk=2**31)},
 }
 
-
-def __getattr__(name: str) -> Callable[..., Any]:
-    """One of the correct forms, or the kernel with one bug: ssd.chunk8, ssd.D1."""
-    if name not in FORMS and name not in BUGS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
-    form = partial(ssd, **FORMS.get(name, {"bug": name}))
-    return packproof.kernel(op="ssd", promises=promises)(form)
+__getattr__ = named(ssd, FORMS, numbered("D", 12))

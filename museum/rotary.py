@@ -1,47 +1,12 @@
 """Packed rope in plain torch, written as kernels are (positions, tables): right in four forms, wrong in 8 ways."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import packproof
-
-BUGS = {
-    "R1": "position counted from the start of the pack",
-    "R2": "position off by one in the sequences after the first",
-    "R3": "sequence found by searchsorted from the left: its first token belongs to the previous one",
-    "R4": "table cut to the length of the first sequence",
-    "R5": "backward turns the same way as forward",
-    "R6": "cos and sin rounded to bf16",
-    "R7": "table cut to the length of the last sequence",
-    "R8": "position counted from the start of the previous sequence",
-}
-
-PROMISES: dict[str, dict[str, Any]] = {
-    "correct": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
-    "rotate_half": {"grid": "token", "compute": "fp32", "deterministic": True, "isolated": True},
-    "as_complex": {
-        "compute": "fp32",
-        "deterministic": True,
-        "isolated": True,
-    },  # vector lanes fuse, the last few do not
-    "as_matrix": {"compute": "fp32", "deterministic": True, "isolated": True},
-}
-
-# The smallest layout without slack.
-SHOWS_AT: dict[str, tuple[int, ...]] = {
-    "R1": (1, 2),
-    "R2": (0, 2),
-    "R3": (1, 2),
-    "R4": (1, 2),
-    "R5": (2,),
-    "R6": (2,),
-    "R7": (2, 1),
-    "R8": (1, 2),
-}
+from packproof.museum.forms import named, numbered
 
 Pair = tuple[Tensor, Tensor]
 
@@ -136,11 +101,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "as_matrix": {"turn": matrix_form},
 }
 
-
-def __getattr__(name: str) -> Callable[..., Any]:
-    """One of the correct forms, or the kernel with one bug: rotary.rotate_half, rotary.R1."""
-    if name not in FORMS and name not in BUGS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
-    form = partial(rope, **FORMS.get(name, {"bug": name}))
-    return packproof.kernel(op="rope", promises=promises)(form)
+__getattr__ = named(rope, FORMS, numbered("R", 8))

@@ -9,93 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-import packproof
+from packproof.museum.forms import named, numbered
 
 CHUNK = 16
-
-BUGS = {
-    "S1": "no reset at sequence starts",
-    "S2": "reset one step late",
-    "S3": "carry not cleared when a sequence starts exactly at a chunk start",
-    "S4": "reset by multiplying the decay with 0: NaN leaks",
-    "S5": "only the first start inside a chunk resets",
-    "S6": "initial state indexed by the number of starts seen, empty sequences not counted",
-    "S7": "final state read at the end of the chunk",
-    "S8": "final state of the last sequence is written for all",
-    "S9": "carry rounded to bf16 between chunks",
-    "S10": "cumulative product divided out: unstable under long decay",
-    "S11": "backward has no reset",
-    "S12": "carry skipped over chunks that hold no start",
-    "S13": "final state of an empty sequence is the previous sequence's",
-    "S14": "last chunk dropped when it holds a single token",
-    "S15": "gradient of the initial state for the first sequence only",
-    "S16": "padding inside the last chunk decays the final state",
-    "S17": "sequence table holds 16 entries",
-    "S18": "at most two resets per chunk are honoured",
-    "S19": "a leading empty sequence hides the first reset",
-    "S20": "two empty sequences in a row shift the initial state",
-    "S21": "final state stale when the sequence ends exactly at a chunk end inside the pack",
-    "S22": "carry lost three chunks after a start in the middle of a chunk",
-    "S23": "a sequence of one token in a chunk's last row loses its final state",
-}
-
-PROMISES: dict[str, dict[str, Any]] = {
-    "correct": {"grid": "pack", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True},
-    "chunk8": {"grid": "pack", "chunk": 8, "compute": "fp32", "deterministic": True, "isolated": True},
-    "chunk32": {"grid": "pack", "chunk": 32, "compute": "fp32", "deterministic": True, "isolated": True},
-    "whole_tree": {"compute": "fp32", "deterministic": True, "isolated": True},
-    "one_by_one": {
-        "grid": "sequence",
-        "chunk": 1,
-        "compute": "fp32",
-        "deterministic": True,
-        "isolated": True,
-        "state_entry": "carry",
-    },
-    "own_grid": {
-        "grid": "sequence",
-        "chunk": 16,
-        "compute": "fp32",
-        "deterministic": True,
-        "isolated": True,
-        "state_entry": "carry",
-    },
-    "own_grid8": {
-        "grid": "sequence",
-        "chunk": 8,
-        "compute": "fp32",
-        "deterministic": True,
-        "isolated": True,
-        "state_entry": "carry",
-    },
-}
-
-# The smallest layout without slack (S10 needs the decays that make it overflow).
-SHOWS_AT: dict[str, tuple[int, ...]] = {
-    "S1": (1, 1),
-    "S2": (2,),
-    "S3": (16, 1),
-    "S4": (1, 1),
-    "S5": (1, 1),
-    "S6": (0, 1),
-    "S7": (1, 1),
-    "S8": (0, 0),
-    "S9": (17,),
-    "S10": (16,),
-    "S11": (1, 1),
-    "S12": (33,),
-    "S13": (1, 0),
-    "S14": (17,),
-    "S15": (0, 0),
-    "S16": (1,),
-    "S17": (1,) * 17,
-    "S18": (1, 1, 1),
-    "S19": (0, 1),
-    "S20": (0, 0, 1),
-    "S21": (16, 1),
-    "S22": (1, 48),
-    "S23": (15, 1),
-}
 
 
 @dataclass(frozen=True)
@@ -385,11 +301,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "own_grid8": {"scan": partial(sequence_grid, chunk=8)},
 }
 
-
-def __getattr__(name: str) -> Callable[..., Any]:
-    """One of the correct forms, or the kernel with one bug: scan.chunk8, scan.S1."""
-    if name not in FORMS and name not in BUGS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    promises = packproof.Promises(**PROMISES["correct" if name in BUGS else name])
-    form = partial(selective_scan, **FORMS.get(name, {"bug": name}))
-    return packproof.kernel(op="selective_scan", promises=promises)(form)
+__getattr__ = named(selective_scan, FORMS, numbered("S", 23))

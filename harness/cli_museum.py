@@ -1,0 +1,102 @@
+"""The command line of the museum: `packproof museum` lists it, `museum show`, `museum run`."""
+
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+HELD, FAILED = 0, 1
+
+app = typer.Typer(add_completion=False)
+
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="entries; all where none is named")]
+_Op = Annotated[str | None, typer.Option(help="only entries of this op")]
+_Class = Annotated[str | None, typer.Option("--class", help="only entries of this class of bugs")]
+_Json = Annotated[str | None, typer.Option(help="write the results to this file")]
+
+
+@app.callback(invoke_without_command=True)
+def museum(context: typer.Context, op: _Op = None, bug_class: _Class = None) -> int:
+    """Real bugs of packed kernels, re-created as small runnable ones. Without a command, the list.
+
+    \b
+    packproof museum --op ssd
+    packproof museum show D4
+    packproof museum run
+    """
+    if context.invoked_subcommand is None:
+        from packproof.harness.museum.table import listed  # noqa: PLC0415
+
+        _print(listed(_chosen(None, op, bug_class)))
+    return HELD
+
+
+@app.command()
+def show(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="entries")]) -> int:
+    """Show what is known of an entry: cause, trigger, links, and where its bug stands in the source."""
+    from packproof.harness.museum.table import shown  # noqa: PLC0415
+    from packproof.museum import classes  # noqa: PLC0415
+
+    _print("\n".join(shown(entry, classes())) for entry in _chosen(ids, None, None))
+    return HELD
+
+
+@app.command()
+def run(
+    ids: _Ids = None,
+    *,
+    op: _Op = None,
+    bug_class: _Class = None,
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    json: _Json = None,
+) -> int:
+    """Check each entry by the properties that it names, until one convicts it; exit code 1 if none does.
+
+    \b
+    packproof museum run
+    packproof museum run S17 D4 --profile quick
+    packproof museum run --class strides --json strides.json
+    """
+    from packproof.harness.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.museum.convict import run_entries  # noqa: PLC0415
+    from packproof.harness.museum.table import as_json, outcome, summary  # noqa: PLC0415
+    from packproof.harness.plan import CheckRequest, check_names  # noqa: PLC0415
+
+    where = device or _device()
+    check_names(CheckRequest(device=where, profile=profile))
+    file = writable(json, "--json") if json else None
+    started, done = time.monotonic(), []
+    for conviction in run_entries(_chosen(ids, op, bug_class), profile=profile, device=where, seed=seed):
+        typer.echo(outcome(conviction))
+        done.append(conviction)
+    typer.echo(summary(done, time.monotonic() - started))
+    if file:
+        replace_text(file, as_json(done, profile, where, seed))
+    return FAILED if any(c.missed for c in done) else HELD
+
+
+def _device() -> str:
+    import torch  # noqa: PLC0415
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _chosen(ids: list[str] | None, op: str | None, bug_class: str | None) -> list[Any]:
+    """The entries of that id, op and class; UsageError for one that does not exist."""
+    from packproof.harness.names import known  # noqa: PLC0415
+    from packproof.museum import classes, entries  # noqa: PLC0415
+
+    everything = entries()
+    if op:
+        known("op", op, dict.fromkeys(e.op for e in everything.values()))
+    if bug_class:
+        known("class", bug_class, classes())
+    chosen = [everything[known("entry", i, everything)] for i in ids] if ids else everything.values()
+    return [e for e in chosen if op in (None, e.op) and bug_class in (None, e.bug_class)]
+
+
+def _print(lines: Iterable[str]) -> None:
+    typer.echo("\n".join(lines))

@@ -1,0 +1,103 @@
+"""Check the museum's kernels, each by the properties that its entry names, until one convicts it."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from packproof.harness.judge import broken
+from packproof.harness.parallel import side_by_side
+from packproof.harness.plan import PROFILES
+from packproof.harness.target import declaration
+from packproof.harness.worker import Worker
+from packproof.museum import Entry
+from packproof.properties.call import Refused
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, golden_cases, random_cases, with_state
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.subject import Subject
+
+_TIME_LIMITS = {"cpu": 6.0, "cuda": 120.0}  # for one call; one kernel of the museum never returns
+
+
+@dataclass(frozen=True)
+class Conviction:
+    """What came of one entry.
+
+    by: the first property that convicted it, "" if none did. lengths: of the case that did. examples: cases drawn.
+    seconds: since its process was there. lines: what was wrong, for a person. skipped: why it was not run.
+    """
+
+    entry: Entry
+    by: str = ""
+    lengths: tuple[int, ...] = ()
+    examples: int = 0
+    seconds: float = 0.0
+    lines: tuple[str, ...] = ()
+    skipped: str = ""
+
+    @property
+    def missed(self) -> bool:
+        return not self.by and not self.skipped
+
+
+def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Conviction]:
+    """Check the entries side by side, one on each core; yields each as it is done."""
+    with ExitStack() as stack:
+        # references of a few tokens: on many cores torch's threads would mostly wait for each other
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        units = [partial(_unit, entry, profile, device, seed) for entry in chosen]
+        yield from side_by_side(units, os.cpu_count() or 1)
+
+
+def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Conviction]:
+    yield convict(entry, profile=profile, device=device, seed=seed)
+
+
+def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Conviction:
+    """Draw cases as a check does, and judge each by every property that the entry names, until one is broken."""
+    if entry.needs_gpu and device == "cpu":
+        return Conviction(entry, skipped="needs a GPU")
+    with Worker(entry.kernel, device, _TIME_LIMITS[device]) as worker:
+        parameters = declaration(worker.describe(), entry.kernel).parameters
+        started, drawn = time.monotonic(), 0
+        promises = Promises(**entry.promises)
+        subject = Subject(OPS[entry.op], worker, promises, gradients=entry.gradients)
+        space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=device == "cuda")
+        for drawn, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
+            for name in entry.properties:
+                if found := _broken(subject, space, name, case):
+                    seconds = time.monotonic() - started
+                    return Conviction(entry, name, case.lengths, drawn, seconds, tuple(found))
+    return Conviction(entry, examples=drawn, seconds=time.monotonic() - started)
+
+
+def _cases(entry: Entry, subject: Subject, space: Space, profile: str, seed: int) -> Iterator[Case]:
+    """Those of a check; first, where only hardware shows the bug, what it takes."""
+    golden = golden_cases(space, seed)
+    if entry.needs_gpu:
+        first = next(golden_cases(space, seed))
+        yield first.replace(lengths=entry.lengths, sizes=tuple(OPS[entry.op].sizes[0].items()))
+    yield from golden
+    tier = "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
+    yield from random_cases(space, PROFILES[profile].examples[tier], seed)  # type: ignore[index]
+
+
+def _broken(subject: Subject, space: Space, name: str, case: Case) -> list[str]:
+    """What a property found at a case, in lines."""
+    for judged in with_state(space, [case]) if name == "carry" else [case]:
+        try:
+            violation = broken(subject, name, judged)
+        except Refused:
+            continue
+        if violation is not None:
+            tensor = f"{violation.tensor}: " if violation.tensor else ""
+            head, *rest = violation.lines()
+            return [f"{judged}", f"{tensor}{head}", *rest]
+    return []

@@ -1,0 +1,104 @@
+"""What `packproof museum` prints: the list, one entry, a run."""
+
+import inspect
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import packproof
+from packproof.harness.museum.convict import Conviction
+from packproof.museum import BugClass, Entry
+from packproof.properties.case import shorten
+
+Row = Sequence[str]
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Rows as lines, each column as wide as its widest cell."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def listed(entries: Iterable[Entry]) -> list[str]:
+    """One line an entry: id, op, class, the properties that convict it, title."""
+    rows = [(e.id, e.op, e.bug_class, ", ".join(e.properties), e.title) for e in entries]
+    return columns([("id", "op", "class", "convicted by", "title"), *rows])
+
+
+def shown(entry: Entry, classes: Mapping[str, BugClass]) -> list[str]:
+    """All that is known of one entry."""
+    found = [f"found at       {link}" for link in entry.links] or ["made up: nobody has reported it"]
+    needs = ["needs a GPU"] if entry.needs_gpu else []
+    return [
+        f"{entry.id} · {entry.op} · {entry.bug_class} · {entry.title}",
+        f"    cause          {entry.cause}",
+        f"    shows at       lengths {shorten(entry.lengths)}" + (f", {entry.when}" if entry.when else ""),
+        f"    convicted by   {', '.join(entry.properties)}",
+        *(f"    {line}" for line in found),
+        f"    kernel         {entry.kernel}",
+        *(f"                   {place}" for place in places(entry)),
+        *(f"    {line}" for line in needs),
+        f"    {classes[entry.bug_class].title}: {classes[entry.bug_class].note}",
+    ]
+
+
+def places(entry: Entry) -> list[str]:
+    """Where the bug stands in the source: the function, or each line that asks for it."""
+    kernel = entry.load()
+    function: Callable[..., Any] = kernel.func if isinstance(kernel, partial) else kernel
+    file = inspect.getsourcefile(function)
+    if file is None:
+        return []
+    if not isinstance(kernel, partial):
+        return [f"{_short(file)}:{inspect.getsourcelines(function)[1]}"]
+    lines = enumerate(Path(file).read_text(encoding="utf-8").splitlines(), start=1)
+    return [f"{_short(file)}:{number}: {line.strip()}" for number, line in lines if f'"{entry.id}"' in line]
+
+
+def _short(file: str) -> str:
+    return "/".join(Path(file).parts[-2:])
+
+
+def outcome(c: Conviction) -> str:
+    """One line of a run."""
+    head = f"{c.entry.id:<5} {c.entry.op:<15}"
+    if c.skipped:
+        return f"{head} skipped: {c.skipped}"
+    if c.missed:
+        return f"{head} NOT CONVICTED by {', '.join(c.entry.properties)} in {c.examples} examples, {c.seconds:.1f} s"
+    count = f"{c.examples} example{'s' if c.examples > 1 else ''}"
+    return f"{head} {c.by:<12} {count:<12} {c.seconds:5.1f} s   {c.entry.title}"
+
+
+def summary(done: Sequence[Conviction], seconds: float) -> str:
+    """The last line of a run."""
+    ran = [c for c in done if not c.skipped]
+    times = [c.seconds for c in ran if not c.missed]
+    rest = len(done) - len(ran)
+    parts = [f"{len(times)} of {len(ran)} convicted"]
+    parts += [f"median {statistics.median(times):.1f} s, worst {max(times):.1f} s"] if times else []
+    parts += [f"{rest} need a GPU"] if rest else []
+    return f"{', '.join(parts)}; {seconds:.0f} s"
+
+
+def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) -> str:
+    """A run for programs."""
+    results = [
+        {
+            "id": c.entry.id,
+            "op": c.entry.op,
+            "class": c.entry.bug_class,
+            "status": "skipped" if c.skipped else "missed" if c.missed else "convicted",
+            "property": c.by,
+            "examples": c.examples,
+            "seconds": round(c.seconds, 3),
+            "lengths": list(c.lengths),
+            "lines": list(c.lines),
+        }
+        for c in done
+    ]
+    made_with = {"packproof": packproof.__version__, "profile": profile, "device": device, "seed": seed}
+    return json.dumps({"version": 1, **made_with, "results": results}, indent=1) + "\n"

@@ -1,0 +1,50 @@
+"""`packproof museum` as its users type it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from packproof.harness import cli
+from packproof.harness.museum.convict import convict
+from packproof.museum import entries
+
+
+def test_the_list_has_a_line_for_each_entry_of_an_op(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["museum", "--op", "rope"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["id", "op", "class"]
+    assert len(lines) == sum(entry.op == "rope" for entry in entries().values())
+
+
+def test_an_entry_says_where_its_bug_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["museum", "show", "D4"]) == 0
+    shown = capsys.readouterr().out
+    assert "sglang/issues/31833" in shown
+    assert 'if bug == "D4" and c0:' in shown
+
+
+def test_a_run_ends_well_where_everything_is_convicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.json"
+    assert cli.run(["museum", "run", "C4", "R1", "--device", "cpu", "--json", str(file)]) == 0
+    assert "2 of 2 convicted" in capsys.readouterr().out
+    results = {result["id"]: result for result in json.loads(file.read_text())["results"]}
+    assert results["C4"]["status"] == results["R1"]["status"] == "convicted"
+    assert results["R1"]["property"] == "packing"
+    assert results["R1"]["lines"]
+
+
+def test_a_right_kernel_is_missed_and_the_run_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = dataclasses.replace(entries()["R1"], kernel="packproof.museum.rotary:correct")
+    assert convict(right, profile="quick", device="cpu").missed
+    monkeypatch.setattr("packproof.museum.entries", lambda: {"R1": right})
+    assert cli.run(["museum", "run", "R1", "--profile", "quick", "--device", "cpu"]) == 1
+    assert "NOT CONVICTED by packing, reference in 16 examples" in capsys.readouterr().out
+
+
+def test_an_unknown_entry_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["museum", "show", "C99"]) == 2
+    assert "no entry is called 'C99'; did you mean C9?" in capsys.readouterr().err

@@ -1,1 +1,0 @@
-"""Kernels that packproof is tested on: correct ones in several summation orders, and the same with one bug planted."""

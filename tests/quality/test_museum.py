@@ -1,0 +1,67 @@
+"""The release gate: every bug of the museum is convicted at the standard profile, and no right kernel is accused.
+
+What convicted each, and how soon, is printed at the end of the run (tests/conftest.py).
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.check import run_check
+from packproof.harness.events import CellFinished, Verdict
+from packproof.harness.museum.convict import convict
+from packproof.harness.plan import CheckRequest
+from packproof.museum import Control, controls, entries
+from packproof.properties.promises import Promises
+
+ENTRIES = entries()
+CONTROLS = controls()
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+PAIRS = [("float32", "bfloat16"), ("float64", "float16")]  # the long run over seeds takes all four for each
+MOST_SECONDS = 20.0
+
+
+def accusations(control: Control, profile: str, dtypes: tuple[str, ...], seed: int = 0) -> list[object]:
+    request = CheckRequest(
+        target=control.kernel,
+        op=control.op,
+        dtypes=dtypes,
+        profile=profile,
+        seed=seed,
+        promises=Promises(**control.promises),
+    )
+    found = [v for v in _verdicts(request) if v.failure is not None]
+    return [(v.cell.property, v.cell.dtype, v.failure and v.failure.lines) for v in found]
+
+
+def _verdicts(request: CheckRequest) -> Iterator[Verdict]:
+    return (event.verdict for event in run_check(request) if isinstance(event, CellFinished))
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if not entry.needs_gpu])
+def test_a_bug_is_convicted(name: str, record_property: Callable[[str, object], None]) -> None:
+    done = convict(ENTRIES[name], profile="standard", device="cpu")
+    record_property("conviction", {"bug": name, "by": done.by, "examples": done.examples, "seconds": done.seconds})
+    assert not done.missed, ENTRIES[name].title
+    assert done.seconds < MOST_SECONDS
+
+
+@pytest.mark.parametrize(("name", "dtypes"), [(name, PAIRS[k % 2]) for k, name in enumerate(CONTROLS)])
+def test_a_right_kernel_is_not_accused(
+    name: str, dtypes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert accusations(CONTROLS[name], "quick", dtypes) == []
+
+
+@pytest.mark.skipif("PACKPROOF_SEEDS" not in os.environ, reason="set PACKPROOF_SEEDS=20 for the long run over seeds")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_right_kernel_is_not_accused_over_seeds(
+    name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in range(int(os.environ["PACKPROOF_SEEDS"])):
+        assert accusations(CONTROLS[name], "quick" if seed else "standard", (dtype,), seed) == [], seed
