@@ -92,7 +92,7 @@ def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
     values = {
         **{"TOKEN": cuda.TOKENS[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
         **{name: _TILES_NATIVE.back[name] for name in ("WINDOW", "SIZE", "KEEP")},
-        **{"FORWARD_BLOCKS": 5, "BACK_BLOCKS": 3},
+        **{"ENDS_BLOCKS": 5, "FORWARD_BLOCKS": 4, "BACK_BLOCKS": 3},
     }
     return tuple((name, str(value)) for name, value in values.items())
 

@@ -37,6 +37,7 @@ static inline unsigned __float_as_uint(float x) {
     memcpy(&y, &x, 4);
     return y;
 }
+static inline int __float_as_int(float x) { return (int)__float_as_uint(x); }
 
 static inline int min(int x, int y) { return x < y ? x : y; }
 static inline int max(int x, int y) { return x > y ? x : y; }
