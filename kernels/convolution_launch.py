@@ -3,11 +3,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from collections.abc import Sequence
+from functools import cache
 from math import gcd
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from packproof.kernels import cuda
@@ -18,7 +18,7 @@ from packproof.kernels.convolution_backward import (
     causal_conv1d_bwd_x_kernel,
 )
 from packproof.kernels.convolution_forward import causal_conv1d_fwd_kernel, causal_conv1d_fwd_states_kernel
-from packproof.kernels.launch import POINTERS, alignments, rows, working
+from packproof.kernels.launch import POINTERS, alignments, cdiv, rows, working
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
 
@@ -52,6 +52,14 @@ def refusal(x: Tensor, weight: Tensor) -> str:
 def _near(tensor: Tensor) -> Tensor:
     """The tensor itself if its last axis is dense and its rows are near each other, otherwise a contiguous copy."""
     return rows(tensor) if tensor.stride(0) * tensor.dtype.itemsize < _ROW_BYTES else tensor.contiguous()
+
+
+@cache
+def _macros(dtype: torch.dtype, width: int, silu: int, channels: int) -> cuda.Macros:
+    """What the source in CUDA C++ is compiled with. channels: of a thread, if so many are not too many."""
+    most = {f"{direction}_CHANNELS": min(channels, most) for direction, most in _CHANNELS.items()}
+    form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS}
+    return tuple((name, str(value)) for name, value in {**form, **_CONSTANTS, **most}.items())
 
 
 def problem(native: bool, *arguments: Any) -> "Problem":
@@ -90,10 +98,9 @@ class Problem:
     def launch(self, kernel: Any, n_rows: int, *arguments: Any, rows_in_block: int = _BLOCK_T) -> None:
         """Run a kernel over all blocks of rows and channels."""
         block_d, num_warps = _tiling(kernel, self.x.dtype)
-        blocks = triton.cdiv(n_rows, rows_in_block) * triton.cdiv(self.D, block_d)
+        blocks = cdiv(n_rows, rows_in_block) * cdiv(self.D, block_d)
         if blocks:
-            with torch.cuda.device_of(self.x):
-                kernel[(blocks,)](*arguments, _BLOCK_T, block_d, num_warps=num_warps)
+            kernel[(blocks,)](*arguments, _BLOCK_T, block_d, num_warps=num_warps)
 
     def outputs(self) -> Tensor:
         y = self.x.new_empty(self.T, self.D)
@@ -116,7 +123,7 @@ class Problem:
         dy, has_final = rows(dy), int(dfinal is not None)
         dfinal = self.weight if dfinal is None else dfinal.contiguous()
         g = self.x.new_empty(self.T * self.silu, self.D, dtype=working(self.x.dtype))
-        partial = self.parts(triton.cdiv(self.T, _BLOCK_T))
+        partial = self.parts(cdiv(self.T, _BLOCK_T))
         self.launch(
             causal_conv1d_bwd_pre_kernel, self.T, self.x, self.weight, self.bias, self.states, self.cu_seqlens, dy, g,
             partial, *self.sizes, self.x.stride(0), dy.stride(0), self.has_bias, self.silu,
@@ -167,7 +174,7 @@ class NativeProblem(Problem):
         # an empty sequence passes its gradient through, and no walk sees it
         dinitial = initial if not has_initial else final.clone() if has_final else torch.zeros_like(initial)
         walks = self.walks("BACKWARD", [x, dy], [initial, final])
-        partial = self.parts(triton.cdiv(self.T, walks.window))
+        partial = self.parts(cdiv(self.T, walks.window))
         self.walk(
             "causal_conv1d_bwd_kernel", walks, x=x, initial=initial, dy=dy, dfinal=final, dx=dx, dinitial=dinitial,
             partial=partial, x_stride=x.stride(0), dy_stride=dy.stride(0), has_initial=has_initial,
@@ -185,20 +192,17 @@ class NativeProblem(Problem):
         size, tensors = self.x.dtype.itemsize, (self.weight, self.bias, *matrices, *states)
         strides = (size * n for n in (self.D, *(x.stride(0) for x in matrices)))
         aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
-        window, blocks = _WINDOWS[direction], triton.cdiv(self.D, _THREADS * min(aligned, _CHANNELS[direction]))
-        while window > _SHORTEST and triton.cdiv(self.T, window) * blocks < _FEW:
+        window, blocks = _WINDOWS[direction], cdiv(self.D, _THREADS * min(aligned, _CHANNELS[direction]))
+        while window > _SHORTEST and cdiv(self.T, window) * blocks < _FEW:
             window //= 2
-        return _Walks(aligned, window, triton.cdiv(self.T, window) * blocks)
+        return _Walks(aligned, window, cdiv(self.T, window) * blocks)
 
     def walk(self, kernel: str, walks: _Walks, **arguments: Any) -> None:
         if not walks.programs:
             return
-        channels = {f"{direction}_CHANNELS": min(walks.channels, most) for direction, most in _CHANNELS.items()}
-        form = {"TOKEN": cuda.TOKENS[self.x.dtype], "WIDTH": self.W, "SILU": self.silu, "THREADS": _THREADS}
-        macros = tuple((name, str(value)) for name, value in {**form, **_CONSTANTS, **channels}.items())
         shared = {"weight": self.weight, "bias": self.bias, "has_bias": self.has_bias, "cu_seqlens": self.cu_seqlens}
         sizes = {"T": self.T, "S": self.S, "D": self.D, "window": walks.window}
-        kernels = cuda.kernels(_SOURCE, self.x.device, macros)
+        kernels = cuda.kernels(_SOURCE, self.x.device, _macros(self.x.dtype, self.W, self.silu, walks.channels))
         kernels.launch(kernel, walks.programs, _THREADS, 0, {**arguments, **shared, **sizes})
 
 

@@ -88,23 +88,21 @@ class Kernels:
         """Run so many programs of so many threads. shared: bytes. arguments: tensors and integers, by name."""
         from cuda.core import Device, LaunchConfig, Stream, launch  # noqa: PLC0415
 
+        # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for
+        Device(self._device.index).set_current()
         values = (arguments[name] for name in self._signatures[kernel])
-        with torch.cuda.device(self._device):
-            # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for
-            Device(torch.cuda.current_device()).set_current()
-            stream = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
-            launch(
-                stream,
-                LaunchConfig(grid=programs, block=threads, shmem_size=shared),
-                self._kernel(kernel, shared),
-                *(value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values),
-            )
+        launch(
+            Stream.from_handle(torch._C._cuda_getCurrentRawStream(self._device.index)),
+            LaunchConfig(grid=programs, block=threads, shmem_size=shared),
+            self._kernel(kernel, shared),
+            *[value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values],
+        )
 
     def _kernel(self, name: str, shared: int) -> Any:
         if name not in self._ready:
             found = self._code.get_kernel(name)
             if shared > _STATIC_SHARED:
-                _allow(found, shared, torch.cuda.current_device())
+                _allow(found, shared, self._device.index)
             self._ready[name] = found
         return self._ready[name]
 

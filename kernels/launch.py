@@ -3,12 +3,14 @@
 # mypy: allow-untyped-defs, allow-untyped-decorators
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 from triton.runtime import JITFunction
 
 from packproof.kernels.variant import Variant
@@ -21,6 +23,7 @@ POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf
 ARCHITECTURES = {"hopper": ("sm_90",), "nvidia": ("sm_80", "sm_100"), "amd": ("gfx942",)}
 
 
+@cache
 def architecture(device: torch.device) -> str:
     """Which of the ARCHITECTURES a device belongs to."""
     if torch.version.hip:
@@ -39,9 +42,19 @@ def working(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def cdiv(n: int, size: int) -> int:
+    """Blocks of so many, up to the last one begun; triton.cdiv takes 1.5 us."""
+    return -(-n // size)
+
+
 def rows(tensor: Tensor) -> Tensor:
     """The tensor itself if its last axis is dense, otherwise a contiguous copy."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def padded(tensor: Tensor, *short: int) -> Tensor:
+    """The tensor with zeros behind its last axes, last axis first; itself if nothing is short."""
+    return functional.pad(tensor, [n for each in short for n in (0, each)]) if any(short) else tensor
 
 
 def on_host(tensor: Any) -> bool:

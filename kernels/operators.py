@@ -16,11 +16,19 @@ Function = Callable[..., Any]
 
 
 def operator(function: Function) -> Any:
-    """packproof::<name of the function>, computed by it on any device. It mutates no argument and returns none."""
+    """packproof::<name of the function>, whose kernels are launched on the device of the first tensor.
+
+    It mutates no argument and returns none.
+    """
     name = function.__name__.strip("_")
+
+    def on_device(first: Tensor, *others: Any) -> Any:
+        with torch.cuda.device_of(first):
+            return function(first, *others)
+
     schema = torch.library.infer_schema(function, mutates_args=())
     _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, on_device, "CompositeExplicitAutograd")
     return getattr(torch.ops.packproof, name).default
 
 

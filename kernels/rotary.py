@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import POINTERS, alignments, interpreted, on_host, require_device, rows, widen
+from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted, on_host, require_device, rows, widen
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
@@ -188,14 +188,13 @@ def _launch(
     xs = [_within_reach(x, tile["HEADS"]) for x in turned]
     ys = [x.new_empty(x.shape) for x in xs]
     H, H2 = xs[0].shape[1], sum(x.shape[1] for x in xs[1:])
-    programs = triton.cdiv(T, tile["BLOCK_T"]) * (triton.cdiv(H, tile["HEADS"]) + triton.cdiv(H2, tile["HEADS"]))
+    programs = cdiv(T, tile["BLOCK_T"]) * (cdiv(H, tile["HEADS"]) + cdiv(H2, tile["HEADS"]))
     if programs:
-        with torch.cuda.device_of(xs[0]):
-            _rope_kernel[(programs,)](
-                xs[0], xs[-1], cos, sin, offsets(op, cu_seqlens, T), ys[0], ys[-1], T, S, H, H2, K, R, M,
-                xs[0].stride(0), xs[-1].stride(0), xs[0].stride(1), xs[-1].stride(1),
-                -1.0 if inverse else 1.0, interleaved, **tile, num_warps=_NUM_WARPS,
-            )  # fmt: skip
+        _rope_kernel[(programs,)](
+            xs[0], xs[-1], cos, sin, offsets(op, cu_seqlens, T), ys[0], ys[-1], T, S, H, H2, K, R, M,
+            xs[0].stride(0), xs[-1].stride(0), xs[0].stride(1), xs[-1].stride(1),
+            -1.0 if inverse else 1.0, interleaved, **tile, num_warps=_NUM_WARPS,
+        )  # fmt: skip
     return ys
 
 

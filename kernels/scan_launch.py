@@ -3,15 +3,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
-from torch.nn import functional
 
 from packproof.kernels import cuda, slack
-from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, architecture, interpreted
+from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, architecture, cdiv, interpreted, padded
 from packproof.kernels.scan_backward import (
     scan_back_carry_kernel,
     scan_back_ends_kernel,
@@ -87,6 +86,7 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
     return options
 
 
+@cache
 def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
     """What the source in CUDA C++ is compiled with."""
     values = {
@@ -128,14 +128,14 @@ def _groups(tensor: Tensor, n_states: int) -> Tensor:
     fits = strides[2] == 1 and not short and strides[0] < 2**31 and not any(s % _ALIGNED for s in strides[:2])
     if fits and tensor.data_ptr() % _ALIGNED == 0:
         return tensor
-    return functional.pad(tensor, (0, short)).clone(memory_format=torch.contiguous_format)
+    return padded(tensor, short).clone(memory_format=torch.contiguous_format)
 
 
 def _padded(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
     """Groups, states, and columns of all groups, padded to whole tiles."""
     tiles, groups = _tiles(), max(x.shape[1] if x.ndim == 3 else 1 for x in (B, C))
-    n_states = max(triton.cdiv(A.shape[1], tiles.BLOCK_N), 1) * tiles.BLOCK_N
-    return groups, n_states, groups * triton.cdiv(u.shape[1] // groups, tiles.TILE) * tiles.TILE
+    n_states = max(cdiv(A.shape[1], tiles.BLOCK_N), 1) * tiles.BLOCK_N
+    return groups, n_states, groups * cdiv(u.shape[1] // groups, tiles.TILE) * tiles.TILE
 
 
 def kept_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor, keep_states: bool) -> tuple[int, int]:
@@ -175,16 +175,16 @@ class Problem:
         """States (s, d, n) as the kernels read them: (s, N width), groups and states padded with zeros."""
         s, (n_block, tile), per_group = len(states), self.tiles.state, self.D // self.G
         states = states.reshape(s, self.G, per_group, self.n)
-        padded = functional.pad(states, (0, self.N - self.n, 0, self.width // self.G - per_group))
-        tiles = padded.reshape(s, self.width // tile, tile, self.N // n_block, n_block).permute(0, 3, 1, 4, 2)
+        whole = padded(states, self.N - self.n, self.width // self.G - per_group)
+        tiles = whole.reshape(s, self.width // tile, tile, self.N // n_block, n_block).permute(0, 3, 1, 4, 2)
         return tiles.reshape(s, self.N * self.width).contiguous()
 
     def untiled(self, tiles: Tensor) -> Tensor:
         """States (s, d, n) from what the kernels wrote."""
         s, (n_block, tile), per_group = len(tiles), self.tiles.state, self.D // self.G
         tiles = tiles.reshape(s, self.N // n_block, self.width // tile, n_block, tile).permute(0, 2, 4, 1, 3)
-        padded = tiles.reshape(s, self.G, self.width // self.G, self.N)
-        return padded[:, :, :per_group, : self.n].reshape(s, self.D, self.n).contiguous()
+        whole = tiles.reshape(s, self.G, self.width // self.G, self.N)
+        return whole[:, :, :per_group, : self.n].reshape(s, self.D, self.n).contiguous()
 
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.u.new_empty(shape, dtype=dtype)
@@ -202,12 +202,11 @@ class Problem:
             self.native.launch(kernel.__name__, programs, self.tiles.back["BLOCK_D"], shared, named)
             return
         options = launch_options(name, self.architecture, self.u.dtype)
-        with torch.cuda.device_of(self.u):
-            kernel[(programs,)](*arguments, **constants, **options)
+        kernel[(programs,)](*arguments, **constants, **options)
 
     def programs(self, rows: int, channels: int) -> int:
         """One for each of some rows and each block of so many channels."""
-        return rows * self.G * triton.cdiv(self.D // self.G, channels) if self.S else 0
+        return rows * self.G * cdiv(self.D // self.G, channels) if self.S else 0
 
     def states(self, keep_final: int) -> tuple[Tensor, Tensor]:
         """The states at boundaries, and the final ones of sequences of whole pieces."""
@@ -231,7 +230,7 @@ class Problem:
 
     def carry(self, ends: Tensor, sums: Tensor, final_states: Tensor, keep_final: int, size: int) -> None:
         self.launch(
-            scan_carry_kernel, "carry", self.S * triton.cdiv(self.N * self.width, self.tiles.elements),
+            scan_carry_kernel, "carry", self.S * cdiv(self.N * self.width, self.tiles.elements),
             self.A, self.initial, self.cu_seqlens, ends, sums, final_states, self.T, self.S, self.N, self.width,
             self.has_initial, keep_final, SIZE=size, BLOCK=self.tiles.elements, **self.tiles.states,
         )  # fmt: skip
@@ -241,7 +240,7 @@ class Problem:
         tile = self.tiles.scan
         ends, final_states = self.states(keep_final)
         y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
-        programs = self.programs(triton.cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
+        programs = self.programs(cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
         for n0 in self.state_blocks:
             self.launch(
                 scan_kernel, f"scan-{self.form}", programs,
@@ -261,12 +260,12 @@ class Problem:
         tile, dy = self.tiles.back, _rows(dy)
         final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
         backs, dinitial = self.gradients_of_states(dy, final, has_final)
-        channels, windows = tile["BLOCK_D"], triton.cdiv(self.T, tile["WINDOW"]) if self.S else 0
+        channels, windows = tile["BLOCK_D"], cdiv(self.T, tile["WINDOW"]) if self.S else 0
         programs = self.programs(windows, channels)
         kept = self.new(
             programs * (self.native is None), tile["KEEP"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"]
         )
-        parts = self.new(triton.cdiv(self.D // self.G, channels), self.T, self.G, self.N, 2)
+        parts = self.new(cdiv(self.D // self.G, channels), self.T, self.G, self.N, 2)
         partial = self.new(self.n_partial, 3, self.D)
         du, ddelta, dz = (self.new(t, self.D, dtype=self.u.dtype) for t in (self.T, self.T, self.T * self.has_z))
         dA, dD, dbias = self.new_states(windows), self.new(windows, self.D), self.new(windows, self.D)
@@ -300,7 +299,7 @@ class Problem:
                     **self.tiles.states,
                 )  # fmt: skip
             self.launch(
-                scan_back_carry_kernel, "back_carry", self.S * triton.cdiv(self.N * self.width, self.tiles.elements),
+                scan_back_carry_kernel, "back_carry", self.S * cdiv(self.N * self.width, self.tiles.elements),
                 self.A, final, self.cu_seqlens, backs, sums, dinitial, self.T, self.S, self.N, self.width, has_final,
                 self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
             )  # fmt: skip
@@ -310,7 +309,7 @@ class Problem:
         size, dtype = self.T * self.G * self.N, torch.float32 if self.mixed else self.u.dtype
         dB, dC = (self.new(self.T, self.G, self.N, dtype=dtype) for _ in range(2))
         self.launch(
-            scan_back_groups_kernel, "back_groups", triton.cdiv(size, self.tiles.elements),
+            scan_back_groups_kernel, "back_groups", cdiv(size, self.tiles.elements),
             parts, dB, dC, self.cu_seqlens, self.T, self.S, len(parts), self.G * self.N, BLOCK=self.tiles.elements,
         )  # fmt: skip
         return dB[..., : self.n], dC[..., : self.n]

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import POINTERS, alignments
+from packproof.kernels.launch import POINTERS, alignments, cdiv
 from packproof.kernels.variant import Variant
 
 _TILE = {"BLOCK_T": 16, "BLOCK_D": 128}
@@ -33,10 +33,8 @@ def zero_slack(tensor: Tensor, cu_seqlens: Tensor) -> Tensor:
     """Fill the rows of a contiguous tensor (t, ...) behind the last offset with zeros, in place."""
     T, S = len(tensor), len(cu_seqlens) - 1
     if tensor.numel():
-        with torch.cuda.device_of(tensor):
-            zero_slack_kernel[(triton.cdiv(T, _TILE["BLOCK_T"]),)](
-                tensor, cu_seqlens, T, S, tensor[0].numel(), **_TILE, num_warps=_NUM_WARPS
-            )
+        programs = cdiv(T, _TILE["BLOCK_T"])
+        zero_slack_kernel[(programs,)](tensor, cu_seqlens, T, S, tensor.numel() // T, **_TILE, num_warps=_NUM_WARPS)
     return tensor
 
 

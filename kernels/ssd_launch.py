@@ -5,11 +5,9 @@
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
-from torch.nn import functional
 
-from packproof.kernels.launch import architecture
+from packproof.kernels.launch import architecture, cdiv, padded
 from packproof.kernels.sequences import offsets
 from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
@@ -34,7 +32,7 @@ def aligned(tensor: Tensor) -> Tensor:
     fits = tensor.stride(-1) == 1 and not short and all(stride % MULTIPLE == 0 for stride in tensor.stride()[:-1])
     if fits and (not tensor.is_cuda or tensor.data_ptr() % MULTIPLE == 0) and tensor.stride(0) < 2**24:
         return tensor
-    return functional.pad(tensor, (0, short)).clone(memory_format=torch.contiguous_format)
+    return padded(tensor, short).clone(memory_format=torch.contiguous_format)
 
 
 def ends_shape(x: Tensor, B: Tensor) -> tuple[int, ...]:
@@ -101,7 +99,7 @@ class Problem:
         self.D, self.has_D = self.A, int(D is not None)
         if D is not None:
             wide = D[:, None].expand(self.H, self.p) if D.ndim == 1 else D
-            self.D = functional.pad(wide, (0, self.P - self.p)).contiguous()
+            self.D = aligned(wide.contiguous())
         self.initial = self.states_of(initial_states)
         self.softplus = int(softplus)
         self.architecture = architecture(x.device)
@@ -118,7 +116,7 @@ class Problem:
         """States (s, h, p, n) padded to the shape that the kernels use."""
         if states is None:
             return None
-        return aligned(functional.pad(states, (0, self.N - self.n, 0, self.P - self.p)).contiguous())
+        return aligned(padded(states, self.N - self.n, self.P - self.p).contiguous())
 
     def trimmed(self, states: Tensor) -> Tensor:
         """States without the padding."""
@@ -137,8 +135,7 @@ class Problem:
 
     def launch(self, kernel: Any, name: str, programs: int, *arguments: Any, **constants: Any) -> None:
         if programs:
-            with torch.cuda.device_of(self.x):
-                kernel[(programs,)](*arguments, **constants, **launch_options(name, self.architecture, self.dtype))
+            kernel[(programs,)](*arguments, **constants, **launch_options(name, self.architecture, self.dtype))
 
     def items(self, each: int) -> int:
         """Programs that share the items of a list of chunks, `each` for one chunk."""
@@ -148,7 +145,7 @@ class Problem:
         found = Steps(*(self.new(self.H, self.T) for _ in range(3)))
         for rows in row_classes(self.tiles):
             self.launch(
-                steps_kernel, "steps", self.items(triton.cdiv(self.H, BLOCK_H)), self.dt, self.A, self.bias,
+                steps_kernel, "steps", self.items(cdiv(self.H, BLOCK_H)), self.dt, self.A, self.bias,
                 self.chunks(rows), *found, self.T, self.H, self.dt.stride(0), self.has_bias, self.softplus,
                 ROWS=rows.rows, BLOCK_H=BLOCK_H,
             )  # fmt: skip
@@ -160,7 +157,7 @@ class Problem:
     ) -> None:  # fmt: skip
         t, store_low = self.tiles, store_all and carried.states_low is not carried.states
         block_n = t.split_n if store_low else t.states_n
-        blocks = triton.cdiv(self.P, t.states_p) * triton.cdiv(self.N, block_n)
+        blocks = cdiv(self.P, t.states_p) * cdiv(self.N, block_n)
         name = "states_back" if reverse else "states_low" if store_low else "states"
         self.launch(
             states_kernel, name, self.items(self.H * blocks), values, keys, *steps,
@@ -194,7 +191,7 @@ class Problem:
         if several:
             size = self.P * self.N
             self.launch(
-                pass_kernel, "pass", len(carried.ends) * self.H * triton.cdiv(size, BLOCK_STATE), steps.high,
+                pass_kernel, "pass", len(carried.ends) * self.H * cdiv(size, BLOCK_STATE), steps.high,
                 steps.high if entering is None else entering, self.cu_seqlens, carried.ends, carried.finals, self.T,
                 self.S, self.H, size, int(entering is not None), int(keep_final), REVERSE=reverse, CHUNK=t.chunk,
                 CHUNKS=t.segment // t.chunk, BLOCK=BLOCK_STATE,
@@ -207,7 +204,7 @@ class Problem:
         """y in `dtype`, behind the gate z if there is one; from states between segments alone if fused."""
         t, gate = self.tiles, self.x if z is None else z
         y = self.new(self.T, self.H, self.P, dtype=dtype)
-        blocks, entering = triton.cdiv(self.P, t.output_p), steps.high if self.initial is None else self.initial
+        blocks, entering = cdiv(self.P, t.output_p), steps.high if self.initial is None else self.initial
         sizes = self.T, self.H, self.G, self.P, self.N
         strides = (
             self.x.stride(0), self.x.stride(1), self.B.stride(0), self.B.stride(1), self.C.stride(0), self.C.stride(1),
@@ -234,7 +231,7 @@ class Problem:
     def ungate(self, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, Incoming]:
         """dz, and the gradient of y, the outputs before the gate in fp32."""
         dz, high, low = (self.new(self.T, self.H, self.P, dtype=self.dtype) for _ in range(3))
-        programs = triton.cdiv(self.T, GATE["BLOCK_T"]) * self.H * triton.cdiv(self.P, GATE["BLOCK_P"])
+        programs = cdiv(self.T, GATE["BLOCK_T"]) * self.H * cdiv(self.P, GATE["BLOCK_P"])
         self.launch(
             gate_kernel, "gate", programs, y, z, dy, dz, high, low, self.cu_seqlens, self.T, self.S, self.H, self.P,
             z.stride(0), z.stride(1), dy.stride(0), dy.stride(1), **GATE,
@@ -288,7 +285,7 @@ class Problem:
         gradient = self.new(self.T, self.G, self.N, dtype=self.dtype)
         for rows in row_classes(t):
             self.launch(
-                groups_kernel, "groups" + rows.label, self.items(self.G * triton.cdiv(self.N, t.columns)), values,
+                groups_kernel, "groups" + rows.label, self.items(self.G * cdiv(self.N, t.columns)), values,
                 other, *steps, _rounded(given, states), states, self.chunks(rows), dscores, gradient, self.T, self.H,
                 self.G, self.P, self.N, len(dscores), values.stride(0), values.stride(1), other.stride(0),
                 other.stride(1), int(given is not None), **self.constants, OF_B=of_B, ROWS=rows.rows,

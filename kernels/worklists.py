@@ -9,12 +9,11 @@ costs follows from the work in it and not from the bound on it, which is all tha
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import alignments, interpreted
+from packproof.kernels.launch import alignments, cdiv, interpreted
 from packproof.kernels.sequences import bounds
 from packproof.kernels.variant import Variant
 
@@ -113,10 +112,9 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
     lists = cu_seqlens.new_empty(_LISTS, slots + 1, 4)
     offsets = cu_seqlens.new_empty(_LISTS, n_sequences + 1)
     arguments = (cu_seqlens, offsets, lists, n_tokens, n_sequences, slots, chunk, short, segment, int(every))
-    with torch.cuda.device_of(cu_seqlens):
-        _offsets_kernel[(_LISTS,)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
-        if slots:
-            _items_kernel[(triton.cdiv(slots, _BLOCK), _LISTS)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
+    _offsets_kernel[(_LISTS,)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
+    if slots:
+        _items_kernel[(cdiv(slots, _BLOCK), _LISTS)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
     return Worklists(*lists)
 
 
