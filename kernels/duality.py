@@ -14,6 +14,7 @@ from torch import Tensor
 
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_forward import outputs_kernel
 from packproof.kernels.ssd_launch import Incoming, Problem, aligned, ends_shape
 from packproof.kernels.ssd_tiles import (
@@ -126,6 +127,7 @@ def _ssd(
     )  # fmt: skip
     gate = None if z is None else aligned(z.to(problem.dtype))
     y = problem.outputs(steps, carried, gate, problem.dtype, fused=problem.fused)
+    zero_slack(problem.cu_seqlens, y)
     final_states = problem.trimmed(carried.finals) if return_final_states else A.new_empty(0)
     return y[..., : problem.p].to(x.dtype).contiguous(), final_states, carried.ends
 
@@ -160,6 +162,7 @@ def _ssd_backward(
     ddt, dA, dbias, dscores = problem.step_gradients(incoming, steps, edges)
     dB = problem.group_gradient(problem.x, problem.C, steps, dfinal, dstates, dscores, of_B=True)
     dC = problem.group_gradient(incoming.whole, problem.B, steps, problem.initial, states, dscores, of_B=False)
+    zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
     dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
     return (
         dx[..., : problem.p].to(x.dtype).contiguous(),

@@ -250,7 +250,8 @@ class Problem:
                 self.has_bias, self.has_initial, self.softplus, keep_final, int(len(kept) > 0), **tile,
                 **self.tiles.states, KEEP=self.tiles.back["KEEP"], SPLIT=self.split,
             )  # fmt: skip
-        return zero_slack(y, self.cu_seqlens), final_states
+        zero_slack(self.cu_seqlens, y)
+        return y, final_states
 
     def gradients(self, dy: Tensor, dfinal: Tensor | None, ends: Tensor) -> dict[str, Tensor]:
         """The gradients by argument, given the states that forward kept.
@@ -279,7 +280,7 @@ class Problem:
                 self.softplus, **tile, **self.tiles.states, SPLIT=self.split,
             )  # fmt: skip
         dB, dC = self.group_gradients(parts)
-        du, ddelta, dz = (zero_slack(x, self.cu_seqlens) for x in (du, ddelta, dz))
+        zero_slack(self.cu_seqlens, du, ddelta, dz)
         shared = {"A": self.untiled(dA.sum(0, keepdim=True))[0], "D": dD.sum(0), "bias": dbias.sum(0)}
         return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
 

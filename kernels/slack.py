@@ -14,14 +14,22 @@ from packproof.kernels.variant import Variant
 
 _TILE = {"BLOCK_T": 16, "BLOCK_D": 128}
 _NUM_WARPS = 4
+_TENSORS = ("tensor", "tensor1", "tensor2", "tensor3")
+_MOST = len(_TENSORS)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "width"])
-def zero_slack_kernel(tensor, cu_seqlens, T, S, width, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "width", "width1", "width2", "width3"])
+def zero_slack_kernel(
+    tensor, tensor1, tensor2, tensor3, cu_seqlens, T, S, width, width1, width2, width3,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     used = tl.maximum(tl.load(cu_seqlens + S), 0)
     first = tl.program_id(0).to(tl.int64) * BLOCK_T
     if first + BLOCK_T <= used:
         return
+    which = tl.program_id(1)
+    tensor = tl.where(which == 0, tensor, tl.where(which == 1, tensor1, tl.where(which == 2, tensor2, tensor3)))
+    width = tl.where(which == 0, width, tl.where(which == 1, width1, tl.where(which == 2, width2, width3)))
     t = first + tl.arange(0, BLOCK_T)
     for column in range(0, width, BLOCK_D):
         d = column + tl.arange(0, BLOCK_D)
@@ -29,13 +37,17 @@ def zero_slack_kernel(tensor, cu_seqlens, T, S, width, BLOCK_T: tl.constexpr, BL
         tl.store(tensor + t[:, None] * width + d[None, :], tl.zeros((BLOCK_T, BLOCK_D), tensor.dtype.element_ty), mask)
 
 
-def zero_slack(tensor: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Fill the rows of a contiguous tensor (t, ...) behind the last offset with zeros, in place."""
-    T, S = len(tensor), len(cu_seqlens) - 1
-    if tensor.numel():
-        programs = cdiv(T, _TILE["BLOCK_T"])
-        zero_slack_kernel[(programs,)](tensor, cu_seqlens, T, S, tensor.numel() // T, **_TILE, num_warps=_NUM_WARPS)
-    return tensor
+def zero_slack(cu_seqlens: Tensor, *tensors: Tensor) -> None:
+    """Fill the rows behind the last offset with zeros, in place.
+
+    tensors: up to four (t, ...), contiguous, of one dtype; behind the first there may be empty ones.
+    """
+    T, S = len(tensors[0]), len(cu_seqlens) - 1
+    if T:
+        four = (*tensors, *tensors[:1] * (_MOST - len(tensors)))
+        widths = (tensor.numel() // T for tensor in four)
+        grid = cdiv(T, _TILE["BLOCK_T"]), len(tensors)
+        zero_slack_kernel[grid](*four, cu_seqlens, T, S, *widths, **_TILE, num_warps=_NUM_WARPS)
 
 
 def variants(dtypes: Sequence[torch.dtype]) -> list[Variant]:
@@ -46,7 +58,7 @@ def variants(dtypes: Sequence[torch.dtype]) -> list[Variant]:
         for variant in alignments(
             f"slack-{POINTERS[dtype][1:]}",
             zero_slack_kernel,
-            {"tensor": POINTERS[dtype], "cu_seqlens": "*i32"},
+            dict.fromkeys(_TENSORS, POINTERS[dtype]) | {"cu_seqlens": "*i32"},
             _TILE,
             _NUM_WARPS,
         )

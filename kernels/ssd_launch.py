@@ -9,7 +9,6 @@ from torch import Tensor
 
 from packproof.kernels.launch import architecture, cdiv, padded
 from packproof.kernels.sequences import offsets
-from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.ssd_tiles import (
@@ -201,7 +200,10 @@ class Problem:
         return carried
 
     def outputs(self, steps: Steps, carried: Carried, z: Tensor | None, dtype: torch.dtype, *, fused: bool) -> Tensor:
-        """y in `dtype`, behind the gate z if there is one; from states between segments alone if fused."""
+        """y in `dtype`, behind the gate z if there is one; from states between segments alone if fused.
+
+        Slack holds anything, here as in the gradients.
+        """
         t, gate = self.tiles, self.x if z is None else z
         y = self.new(self.T, self.H, self.P, dtype=dtype)
         blocks, entering = cdiv(self.P, t.output_p), steps.high if self.initial is None else self.initial
@@ -226,7 +228,7 @@ class Problem:
                 **self.constants, CHUNKS=t.segment // t.chunk, ROWS=rows.rows, HEADS=heads, BLOCK_P=t.output_p,
                 BLOCK_K=t.block_k,
             )  # fmt: skip
-        return zero_slack(y, self.cu_seqlens)
+        return y
 
     def ungate(self, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, Incoming]:
         """dz, and the gradient of y, the outputs before the gate in fp32."""
@@ -256,7 +258,7 @@ class Problem:
                 int(self.initial is not None), int(dfinal is not None), self.has_D, **self.constants, GATED=dy.gated,
                 ROWS=rows.rows, BLOCK_P=t.value_p, BLOCK_K=t.block_k,
             )  # fmt: skip
-        return zero_slack(dx, self.cu_seqlens), dD, edges
+        return dx, dD, edges
 
     def step_gradients(self, dy: Incoming, steps: Steps, edges: Edges) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """ddt, each token's part of dA and of the bias's gradient (h, t), and parts of the gradient of C Bᵀ, from some
@@ -264,7 +266,7 @@ class Problem:
         t, n_parts = self.tiles, self._heads_in_group(self.tiles.heads)
         dscores = self.new(n_parts, self.T, self.G, t.chunk)
         ddt = self.new(self.T, self.H, dtype=self.dtype)
-        dA, dbias = (self.x.new_zeros(self.H, self.T, dtype=torch.float32) for _ in range(2))
+        dA, dbias = self.x.new_zeros(2, self.H, self.T, dtype=torch.float32)
         for kind, rows in enumerate(row_classes(t)):
             self.launch(
                 steps_back_kernel, "steps_back" + rows.label, self.items(self.G * n_parts), self.x, self.dt, self.A,
@@ -274,7 +276,7 @@ class Problem:
                 self.C.stride(0), self.C.stride(1), dy.high.stride(0), dy.high.stride(1), self.has_bias, self.softplus,
                 **self.constants, GATED=dy.gated, ROWS=rows.rows, HEADS=t.heads, BLOCK_P=t.step_p, BLOCK_K=t.block_k,
             )  # fmt: skip
-        return zero_slack(ddt, self.cu_seqlens), dA, dbias, dscores
+        return ddt, dA, dbias, dscores
 
     def group_gradient(
         self, values: Tensor, other: Tensor, steps: Steps, given: Tensor | None, states: Tensor, dscores: Tensor,
@@ -291,7 +293,7 @@ class Problem:
                 other.stride(1), int(given is not None), **self.constants, OF_B=of_B, ROWS=rows.rows,
                 BLOCK_P=t.group_p, COLUMNS=t.columns,
             )  # fmt: skip
-        return zero_slack(gradient, self.cu_seqlens)
+        return gradient
 
     def _heads_in_group(self, heads: int) -> int:
         """Blocks of so many heads in a group."""
