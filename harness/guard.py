@@ -193,9 +193,11 @@ _FACTORIES: tuple[tuple[Any, str, bool], ...] = (
 
 
 def _can_be_fenced(tensor: Tensor, kwargs: dict[str, Any]) -> bool:
-    """A plain dense tensor in real memory, of a dtype that has a poison, and not one the caller placed himself."""
+    """A plain dense tensor in real memory, of a dtype that has a poison, and not one the caller placed himself, nor one
+    of a transform such as vmap, which follows it."""
     return (
         type(tensor) is Tensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and tensor.dtype in POISON
         and tensor.layout is torch.strided
         and tensor.device.type != "meta"

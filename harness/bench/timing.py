@@ -75,11 +75,13 @@ class Footprint:
 
 
 def footprint(run: Run, device: str) -> Footprint:
-    """Run once and see what is allocated; on a CPU nothing can be seen. Warms up, too."""
+    """Run once and see what is allocated; on a CPU nothing can be seen. Warms up first: compiled code and metadata are
+    made once, and kept by no call."""
     if device != "cuda":
         for _ in run.passes(_Untimed()):
             pass
         return Footprint({}, None)
+    run.forward()
     base = _settled()
     outputs = run.forward()
     forward = torch.cuda.max_memory_allocated() - base

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import torch
 
-from packproof.harness import cli, peers
+from packproof.harness import cli
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.contenders import Contender
 from packproof.harness.bench.layouts import Layout
@@ -102,16 +101,6 @@ def test_what_does_not_pack_is_a_bound_and_not_judged() -> None:
     bound = Contender("bound", job, Peer("bound", "causal_conv1d", "torch", packed=False))
     proof = prove(bound, setting(job.op, "cpu", SIZES, None), "float32", "cpu", 0)
     assert (proof.status, proof.may_be_timed, proof.examples) == ("unpacked", True, 0)
-
-
-def test_metadata_of_peers_is_made_once_and_again_after_an_edit_in_place() -> None:
-    cu_seqlens, other = torch.tensor([0, 3, 5]), torch.tensor([0, 3, 5])
-    assert peers._longest(cu_seqlens) == 3
-    assert peers._seq_idx(cu_seqlens, 5) is peers._seq_idx(cu_seqlens, 5)
-    assert peers._seq_idx(cu_seqlens, 5) is not peers._seq_idx(other, 5)
-    cu_seqlens[1] = 1
-    assert peers._longest(cu_seqlens) == 4
-    assert peers._seq_idx(cu_seqlens, 5).tolist() == [[0, 1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The adapters of peers, each before a stand-in with the peer's calling convention and the reference's mathematics."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -9,10 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import packproof
 from packproof import refs
 from packproof.harness import peers
 from packproof.harness.bench.layouts import Layout
 from packproof.harness.bench.settings import setting
+from packproof.harness.bench.timing import Run, Tensors
 from packproof.properties.ops import OPS
 
 LAYOUT = Layout("mixed", (3, 0, 5, 1))
@@ -47,6 +51,40 @@ def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, *, max_seqlen: int, **
     return refs.rope(x, cos, sin, **said)
 
 
+class LigerRope(torch.autograd.Function):
+    """q, k: (1, h, t, k), overwritten, and so are their incoming gradients; cos, sin: (1, t, k), a row a token."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        assert cos.shape == sin.shape == (1, q.shape[2], q.shape[3])
+        ctx.save_for_backward(cos, sin)
+        return LigerRope.turned(q, cos, sin), LigerRope.turned(k, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        return LigerRope.turned(dq, cos, -sin), LigerRope.turned(dk, cos, -sin), None, None
+
+    @staticmethod
+    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        half = x.shape[3] // 2
+        rotated = torch.cat([-x[..., half:], x[..., :half]], -1)
+        return x.data.copy_(x * cos[:, None] + rotated * sin[:, None])
+
+
+def liger_rotary_pos_emb(*tensors: Tensor) -> Any:
+    return LigerRope.apply(*tensors)  # type: ignore[no-untyped-call]
+
+
+def flash_attn_varlen_func(
+    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, ends: Tensor, *most: int, causal: bool
+) -> Any:
+    """q, k, v: (t, h, k)."""
+    assert most == (LAYOUT.longest, LAYOUT.longest)
+    assert starts is ends
+    return refs.attention(q, k, v, cu_seqlens=starts, causal=causal)
+
+
 def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, **said: Any) -> Tensor:
     """x: (1, t, h, k)."""
     return refs.rope(x[0], cos, sin, **said)[None]
@@ -78,29 +116,70 @@ STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("fla_causal_conv1d", "fla.modules.causal_conv1d.ops", fla_causal_conv1d),
     ("flash_attn_rope", "flash_attn.layers.rotary", apply_rotary_emb),
     ("fla_rope", "fla.modules.rotary", rotary_embedding),
+    ("flash_attn_rope_qk", "flash_attn.layers.rotary", apply_rotary_emb),
+    ("fla_rope_qk", "fla.modules.rotary", rotary_embedding),
+    ("liger_rope_qk", "liger_kernel.transformers.rope", liger_rotary_pos_emb),
+    ("flash_attn_varlen", "flash_attn", flash_attn_varlen_func),
     ("mamba_selective_scan_unpacked", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
     ("mamba_ssd", "mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined),
 ]
 
 
-@pytest.mark.parametrize(("name", "module", "function"), STAND_INS, ids=[name for name, *_ in STAND_INS])
-def test_an_adapter_speaks_both_conventions(
-    name: str, module: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def install(module: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the function importable from that module."""
     stand_in = ModuleType(module)
     setattr(stand_in, function.__name__.removeprefix("fla_"), function)
     parents = module.split(".")[:-1]
     for n in range(len(parents)):
         monkeypatch.setitem(sys.modules, ".".join(parents[: n + 1]), ModuleType(parents[n]))
     monkeypatch.setitem(sys.modules, module, stand_in)
+
+
+@pytest.mark.parametrize(("name", "module", "function"), STAND_INS, ids=[name for name, *_ in STAND_INS])
+def test_an_adapter_speaks_both_conventions(
+    name: str, module: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(module, function, monkeypatch)
     peer = peers.PEERS[name]
     op = OPS[peer.op]
     layout = LAYOUT if peer.packed else Layout("one", (9,))
     sample = setting(op, "cpu", {}, None).sample(op, layout, "float32", 0)
     arguments = {**sample.inputs, "cu_seqlens": sample.cu_seqlens, **sample.options}
-    assert getattr(peers, name)(**arguments).equal(op.reference(**arguments))
+    got, want = getattr(peers, name)(**arguments), op.reference(**arguments)
+    for x, y in zip(*((r if isinstance(r, tuple) else (r,)) for r in (got, want)), strict=True):
+        assert x.equal(y)
+
+
+def test_a_peer_that_overwrites_gets_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    install("liger_kernel.transformers.rope", liger_rotary_pos_emb, monkeypatch)
+    op = OPS["rope_qk"]
+    sample = setting(op, "cpu", {}, None).sample(op, LAYOUT, "float32", 0)
+    run = Run(peers.liger_rope_qk, Tensors.of(sample, "cpu"), gradients=True)
+    other = Run(refs.rope_qk, Tensors.of(replace(sample, cotangents=clones(sample.cotangents)), "cpu"), gradients=True)
+    before = clones(sample.inputs | sample.cotangents)
+    for x, y in zip(run.backward(run.forward()), other.backward(other.forward()), strict=True):
+        assert x is not None
+        assert y is not None
+        torch.testing.assert_close(x, y)
+    for name, x in (sample.inputs | sample.cotangents).items():
+        assert x.equal(before[name]), name
+
+
+def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in tensors.items()}
+
+
+@pytest.mark.parametrize("name", ["torch_compile_rope", "torch_compile_conv1d"])
+def test_what_is_compiled_on_a_gpu_is_proven_here_as_it_is_written(name: str) -> None:
+    packproof.check(peers.PEERS[name].target, device="cpu", profile="quick")
+
+
+def test_a_document_mask_is_proven_here_without_gradients() -> None:
+    target = peers.PEERS["torch_flex_attention"].target
+    properties = ["reference", "packing"]
+    packproof.check(target, device="cpu", dtypes=["float32"], properties=properties, profile="quick", forward_only=True)
 
 
 def test_every_peer_is_an_adapter_of_its_op() -> None:
     for peer in peers.PEERS.values():
-        assert getattr(peers, peer.name).__packproof__["op"] == peer.op
+        assert import_module(peer.module).__dict__[peer.name].__packproof__["op"] == peer.op

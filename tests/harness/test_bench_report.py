@@ -139,7 +139,11 @@ class Trained:
 
     gradients = True
 
+    def __init__(self, gpu: "Gpu") -> None:
+        self._gpu = gpu
+
     def forward(self) -> tuple[torch.Tensor, ...]:
+        self._gpu.did.append("forward")
         return (torch.zeros(1),)
 
     def backward(self, outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -147,8 +151,9 @@ class Trained:
 
 
 def test_memory_is_what_a_pass_allocates_beyond_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    Gpu(monkeypatch, memory_allocated=[100, 150], max_memory_allocated=[180, 400])
-    seen = footprint(Trained(), "cuda")  # type: ignore[arg-type]
+    gpu = Gpu(monkeypatch, memory_allocated=[100, 150], max_memory_allocated=[180, 400])
+    seen = footprint(Trained(gpu), "cuda")  # type: ignore[arg-type]
+    assert gpu.did[0] == "forward"  # not counted: it makes what is made once
     assert seen.kept == 150 - 100 - 4
     assert seen.peak == {"forward": 80, "backward": 250, "both": 300}
 

@@ -108,6 +108,14 @@ def test_elements_are_the_kernels_own() -> None:
     assert empty.shape == (0, 4)
 
 
+def test_a_transform_keeps_its_allocations() -> None:
+    def count(x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(3).add_(x)
+
+    with Guard():
+        assert torch.vmap(count)(torch.tensor([1.0, 2.0])).tolist() == [[1] * 3, [2] * 3]
+
+
 def test_between_the_rows() -> None:
     guard = Guard()
     x = guard.fence("x", (3, 4), (6, 1), torch.float32, torch.device("cpu")).tensor.fill_(1.0)
