@@ -102,8 +102,17 @@ class _Race:
     verdicts: Mapping[str, str]
 
 
-def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock) -> _Race:
-    """Check every racer at the very layout, then time those that are right, turn by turn."""
+@dataclass(frozen=True)
+class Ready:
+    """runs: those that may be timed, warmed up, with what they allocate. verdicts: on the others; "" for the right."""
+
+    runs: Mapping[str, Run]
+    footprints: Mapping[str, Footprint]
+    verdicts: Mapping[str, str]
+
+
+def ready(racers: Sequence[Contender], sample: Sample, device: str) -> Ready:
+    """Check every racer at the very layout, and prepare those that are right for their timing."""
     functions = {c.name: _function(c) for c in racers}
     verdicts = {c.name: spot_check(c, functions[c.name], sample, device) for c in racers if c.packed}
     runs: dict[str, Run] = {}
@@ -118,13 +127,19 @@ def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock
             runs[racer.name] = run
         except torch.OutOfMemoryError as error:
             verdicts[racer.name] = str(error).partition("\n")[0]
+    return Ready(runs, seen, verdicts)
+
+
+def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock) -> _Race:
+    """Time those that are right, turn by turn."""
+    started = ready(racers, sample, device)
     times = {}
-    for name, spreads in measure(runs, clock, _SECONDS[device]).items():
-        cost, peak = costs(sample, gradients=runs[name].gradients), seen[name].peak
-        host = host_times(runs[name], device)
-        passes = tuple(Pass(p, spread, host.get(p), cost[p], peak.get(p)) for p, spread in spreads.items())
-        times[name] = passes, seen[name].kept
-    return _Race(times, verdicts)
+    for name, spreads in measure(started.runs, clock, _SECONDS[device]).items():
+        run, seen = started.runs[name], started.footprints[name]
+        cost, host = costs(sample, gradients=run.gradients), host_times(run, device)
+        passes = tuple(Pass(p, spread, host.get(p), cost[p], seen.peak.get(p)) for p, spread in spreads.items())
+        times[name] = passes, seen.kept
+    return _Race(times, started.verdicts)
 
 
 def _function(contender: Contender) -> Callable[..., Any]:

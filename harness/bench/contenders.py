@@ -7,7 +7,7 @@ from typing import Any
 from packproof.harness.bench.settings import Setting
 from packproof.harness.check import Job, open_job
 from packproof.harness.names import known, short
-from packproof.harness.own import OWN
+from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.peers import PEERS, Peer
 from packproof.harness.plan import CheckRequest
 from packproof.properties.op import Op
@@ -78,8 +78,12 @@ def _own(op: str | None, device: str) -> Iterator[Contender]:
         known("op", op, OPS)
     for own in OWN.values():
         if op in (None, own.op) and own.runs_on(device):
-            name = f"packproof {own.function.removeprefix(own.op + '_')}".strip()
-            yield Contender(name, open_job(CheckRequest(device=device), own))
+            yield Contender(own_name(own), open_job(CheckRequest(device=device), own))
+
+
+def own_name(own: OwnKernel) -> str:
+    """packproof, or for one of several implementations of an op, such as packproof triton."""
+    return f"packproof {own.function.removeprefix(own.op + '_')}".strip()
 
 
 def _rivals(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Contender]:

@@ -1,0 +1,96 @@
+"""Every op under pytest-benchmark: what its implementations take, and what their proof takes. No time for who is wrong.
+
+Times are those of the wall clock, until a GPU is done: `packproof bench` tells what the GPU itself needs.
+"""
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import pytest
+import torch
+
+from packproof.harness.bench.bench import ready
+from packproof.harness.bench.contenders import REFERENCE, Contender, contenders, own_name
+from packproof.harness.bench.layouts import TOKENS, named
+from packproof.harness.bench.proof import prove
+from packproof.harness.bench.results import Proof
+from packproof.harness.bench.settings import Setting, setting
+from packproof.harness.bench.timing import Run
+from packproof.harness.own import OWN
+from packproof.harness.peers import PEERS
+from packproof.properties.ops import OPS
+
+DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
+[LAYOUT] = named(["L2"], TOKENS if DEVICE == "cuda" else 2048)
+OURS = [(own.op, own_name(own)) for own in OWN.values() if own.runs_on(DEVICE)]
+REFERENCES = [(op, REFERENCE) for op in OPS]
+# Triton kernels are interpreted on a CPU, and the reference takes minutes on a GPU
+TIMED = [*OURS, *((peer.op, peer.name) for peer in PEERS.values())] if DEVICE == "cuda" else REFERENCES
+PROVEN = TIMED if DEVICE == "cuda" else [*OURS, *REFERENCES]
+
+
+@cache
+def group(op: str) -> tuple[Setting, dict[str, Contender]]:
+    [(declared, found)] = contenders((), op, None, DEVICE)
+    return setting(declared, DEVICE, {}, None), {contender.name: contender for contender in found}
+
+
+def proof(op: str, name: str) -> Proof:
+    chosen, found = group(op)
+    return prove(found[name], chosen, DTYPE, DEVICE, seed=0)
+
+
+@lru_cache(maxsize=1)
+def entrant(op: str, name: str) -> Run | Proof | str:
+    """What can be timed, or why it cannot be."""
+    found = proof(op, name)
+    if not found.may_be_timed:
+        return found
+    chosen, of_op = group(op)
+    started = ready([of_op[name]], chosen.sample(OPS[op], LAYOUT, DTYPE, seed=0), DEVICE)
+    return started.runs.get(name) or started.verdicts[name]
+
+
+def right(found: Proof) -> None:
+    """Fails for a wrong implementation, skips what is not here."""
+    assert found.status != "failed", found.text
+    if not found.examples and found.status != "unpacked":
+        pytest.skip(found.text)
+
+
+@pytest.mark.parametrize(("op", "name"), PROVEN)
+def test_proof(benchmark: Any, op: str, name: str) -> None:
+    benchmark.group = "proof"
+    group(op)
+    found = benchmark.pedantic(proof, args=(op, name), rounds=1)
+    right(found)
+    benchmark.extra_info.update(tier=found.tier, examples=found.examples)
+
+
+@pytest.mark.parametrize("name_of_pass", ["forward", "backward", "both"])
+@pytest.mark.parametrize(("op", "name"), TIMED)
+def test_pass(benchmark: Any, op: str, name: str, name_of_pass: str) -> None:
+    benchmark.group = f"{op}, {name_of_pass}"
+    found = entrant(op, name)
+    if isinstance(found, Proof):
+        right(found)
+    assert isinstance(found, Run), found
+    passes: dict[str, Callable[..., Any]] = {
+        "forward": found.forward,
+        "backward": found.backward,
+        "both": lambda: found.backward(found.forward()),
+    }
+    setup = (lambda: ((found.forward(),), {})) if name_of_pass == "backward" else None
+    benchmark.pedantic(waited(passes[name_of_pass]), setup=setup, rounds=10, warmup_rounds=1)
+
+
+def waited(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The work, and the wait until a GPU has done it."""
+
+    def call(*arguments: Any) -> None:
+        work(*arguments)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+
+    return call
