@@ -32,10 +32,10 @@ _LOAD = 16  # bytes of a thread's widest load
 _ROW_BYTES = 2**32  # what rows are less apart than
 _WINDOWS = {"FORWARD": 128, "BACKWARD": 256}  # tokens; halved, though not below the shortest, where programs are few
 _SHORTEST, _FEW = 32, 1024
-_CHANNELS = {"FORWARD": 8, "BACKWARD": 4}  # of a thread, at most
+_CHANNELS = {"FORWARD": 4, "BACKWARD": 8}  # of a thread, at most
 _THREADS = 128  # of a block
 # rows under way; blocks of a multiprocessor, for which registers must suffice
-_CONSTANTS = {"FORWARD_ROWS": 8, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 4, "BACKWARD_BLOCKS": 4}
+_CONSTANTS = {"FORWARD_ROWS": 16, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 6, "BACKWARD_BLOCKS": 2}
 
 
 def refusal(x: Tensor, weight: Tensor) -> str:

@@ -159,7 +159,7 @@ __device__ __forceinline__ float part(const float4& x, int i) { return i == 0 ? 
 
 // ------------------------------------------------------------------------------------------------------------- forward
 
-constexpr int ROUND = 2;  // tokens that are loaded, and stepped through, together
+constexpr int ROUND = 4;  // tokens that are loaded, and stepped through, together
 
 // A channel's tokens from t on, a round at a time, the next one under way
 struct Stream {

@@ -213,7 +213,9 @@ def groups_kernel(
         at_edge = stop >= end if OF_B else chunk <= start
         total = tl.zeros((ROWS, COLUMNS), tl.float32)
         if (at_edge == 0) | (has_given != 0):
-            for head in tl.range(group * (H // G), (group + 1) * (H // G), disable_licm=True):
+            blocks_p = tl.cdiv(P, BLOCK_P)
+            for k in tl.range(H // G * blocks_p, disable_licm=True):  # one loop, so that loads of the next turn overlap
+                head, p = group * (H // G) + k // blocks_p, k % blocks_p * BLOCK_P + tl.arange(0, BLOCK_P)
                 base = T.to(tl.int64) * head + chunk
                 at = base + row
                 if OF_B:
@@ -223,10 +225,8 @@ def groups_kernel(
                     weight = tl.exp2(tl.where(alive, tl.load(high + at, mask=alive, other=0.0), float("-inf")))
                 state = _state_or(given, states, sequence, edge, at_edge, head, H, size, CHUNK)
                 here = values + chunk_row * values_stride + head * values_head
-                for first in tl.range(0, P, BLOCK_P, disable_licm=True):
-                    p = first + tl.arange(0, BLOCK_P)
-                    scaled = tile(here, row, alive, values_stride, p, P).to(tl.float32) * weight[:, None]
-                    total = product(scaled, state_tile(state, p, P, n, N), total, EXACT)
+                scaled = tile(here, row, alive, values_stride, p, P).to(tl.float32) * weight[:, None]
+                total = product(scaled, state_tile(state, p, P, n, N), total, EXACT)
         mates = tile(other + chunk_row * other_stride + group * other_group, row, alive, other_stride, n, N)
         scores = tl.zeros((ROWS, ROWS), tl.float32)
         for part in range(n_parts):

@@ -25,6 +25,7 @@ _HOPPER = {
     "states_back": {},
     "states_low": {"num_stages": 3, "maxnreg": 168},
     "outputs": {"maxnreg": 168},
+    "groups": {"num_stages": 3},
     "values_gated": {"num_warps": 8},
     "outputs_short": {"num_warps": 2},
     "values_short": {"num_warps": 2},

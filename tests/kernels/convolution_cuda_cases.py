@@ -85,7 +85,7 @@ def matches_the_reference_in_every_dtype() -> None:
         for d, widest in ((272, 8), (12, 4), (6, 2), (7, 1)):
             lengths = some_lengths(d)
             matches(lengths, sample(lengths, 4, d=d, dtype=dtype), tolerance, **STATES)
-            assert ASKED[-1]["FORWARD_CHANNELS"] == str(widest)
+            assert ASKED[-1]["BACKWARD_CHANNELS"] == str(widest)
 
 
 @case
