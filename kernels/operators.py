@@ -53,7 +53,7 @@ def differentiable(op: Any, backward: Function, save: Callable[[Any, tuple[Any, 
     gradient: Any = type(op._opname, (torch.autograd.Function,), members)
 
     def autograd(*inputs: Any) -> Any:
-        wanted = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+        wanted = torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs)
         return gradient.apply(*inputs) if wanted else below(*inputs)
 
     _LIBRARY.impl(op._opname, autograd, "Autograd")
