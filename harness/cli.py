@@ -174,6 +174,19 @@ def bench(
     return HELD
 
 
+@app.command()
+def table(file: Annotated[str, typer.Argument(help="a file that `packproof bench --json` wrote")]) -> int:
+    """Print a bench's results as a table in Markdown, with its command, GPU and versions.
+
+    \b
+    packproof table bench.json
+    """
+    from packproof.harness.bench.markdown import table as markdown  # noqa: PLC0415
+
+    typer.echo(markdown(file))
+    return HELD
+
+
 @app.command(name="list")
 def list_everything() -> int:
     """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/new_op.md")
 FILE = re.compile(r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```", re.S)
+TABLE = re.compile(r"(<!-- packproof table (\S+) -->.*?<!-- end of table -->)", re.S)
 OUTPUT = re.compile(r"```text\n(.*?)```", re.S)
 
 
@@ -51,6 +52,16 @@ def test_examples_are_python_and_links_lead_somewhere(page: str) -> None:
         ast.parse(source)
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert ((ROOT / page).parent / link).exists(), link
+
+
+def test_the_readme_shows_what_was_measured() -> None:
+    """Its table is what `packproof table` makes of the committed file, and where there is such a file there is a table."""
+    path = "docs/bench-h200.json"
+    shown = TABLE.findall((ROOT / "README.md").read_text())
+    assert [named for _, named in shown] == [path] * (ROOT / path).exists()
+    for text, named in shown:
+        done = run(ROOT, "-m", "packproof", "table", named)
+        assert text == done.stdout.rstrip("\n"), f"replace it by what `packproof table {named}` prints"
 
 
 def test_the_convicted_kernel_of_the_readme(tmp_path: Path) -> None:

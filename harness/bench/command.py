@@ -42,7 +42,8 @@ def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], No
     """Run the bench and write its reports. What cannot be read or written is refused before the first timing."""
     if outputs.plot and not outputs.sweep:
         raise UsageError("--plot: draws a sweep; add --sweep tokens, sequences or longest")
-    old = read(outputs.compare) if outputs.compare else None
+    named = f"--compare: {outputs.compare}"
+    old = record(read(outputs.compare, named), named) if outputs.compare else None
     plot = Plot(outputs.plot) if outputs.plot else None
     growth = Growth(outputs.sweep) if outputs.sweep else None
     file = BenchFile(outputs.json, outputs.command)

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import packproof
-from packproof.harness.bench.results import BenchFinished, BenchStarted, Event, LayoutFinished, Proof, Result, Spread
+from packproof.harness.bench.results import (
+    BenchFinished,
+    BenchStarted,
+    Ceilings,
+    Event,
+    LayoutFinished,
+    Proof,
+    Result,
+    Spread,
+    achieved,
+)
 from packproof.harness.files import replace_text, writable
 from packproof.refs.errors import UsageError
 
@@ -25,6 +35,7 @@ class BenchFile:
 
     def __init__(self, path: str | None, command: str) -> None:
         self._file = writable(path, "--json") if path else None
+        self._ceilings = Ceilings(0.0)
         self.document: dict[str, Any] = {
             "version": VERSION,
             "packproof": packproof.__version__,
@@ -41,11 +52,12 @@ class BenchFile:
     def __call__(self, event: Event) -> None:
         match event:
             case BenchStarted(environment, ceilings, seed):
+                self._ceilings = ceilings
                 self.document |= {"environment": asdict(environment), "ceilings": asdict(ceilings), "seed": seed}
             case Proof():
                 self.document["proofs"].append(asdict(event))
-            case LayoutFinished(results):
-                self.document["rows"] += [row for result in results for row in _rows(result)]
+            case LayoutFinished(results, matmul):
+                self.document["rows"] += [row for r in results for row in _rows(r, self._ceilings, matmul=matmul)]
                 self.document["verdicts"] += [_place(r) | {"verdict": r.verdict} for r in results if r.verdict]
             case BenchFinished():
                 self.document["finished"] = True
@@ -59,7 +71,7 @@ def _place(result: Result) -> dict[str, Any]:
     return dict(zip(_KEY, (result.op, result.implementation, result.setting, result.dtype, *figures), strict=True))
 
 
-def _rows(result: Result) -> list[dict[str, Any]]:
+def _rows(result: Result, ceilings: Ceilings, *, matmul: bool) -> list[dict[str, Any]]:
     return [
         _place(result)
         | {
@@ -68,6 +80,7 @@ def _rows(result: Result) -> list[dict[str, Any]]:
             "host_ms": timed.host and asdict(timed.host),
             "bytes": timed.cost.bytes,
             "flops": timed.cost.flops,
+            **achieved(timed, ceilings, matmul=matmul)._asdict(),
             "peak_bytes": timed.peak,
             "kept_bytes": result.kept,
             "kept_bytes_per_channel": result.kept_per_channel,
@@ -91,37 +104,36 @@ class Record:
     wrong: frozenset[Place]
 
 
-def read(path: str) -> Record:
-    """The record in a file. UsageError names the file and what is wrong with it."""
+def read(path: str, named: str) -> Any:
+    """The JSON in a file. UsageError says what is wrong with it, and calls it as it is named."""
     file = Path(path)
     try:
         if file.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"--compare: {path} has {file.stat().st_size} bytes, more than a bench ever writes")
-        data = json.loads(file.read_text(encoding="utf-8"))
+            raise UsageError(f"{named} has {file.stat().st_size} bytes, more than a bench ever writes")
+        return json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"--compare: {path}: {error.strerror or error}") from None
+        raise UsageError(f"{named}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--compare: {path} is damaged, not JSON ({error})") from None
-    return record(data, path)
+        raise UsageError(f"{named} is damaged, not JSON ({error})") from None
 
 
-def record(data: Any, path: str) -> Record:
+def record(data: Any, named: str) -> Record:
     """The record in a document; UsageError where it has another form than a bench writes."""
     if not isinstance(data, dict) or data.get("version") != VERSION or "ceilings" not in data:
-        raise UsageError(f"--compare: {path} was not written by `packproof bench --json` in version {VERSION}")
+        raise UsageError(f"{named} was not written by `packproof bench --json` in version {VERSION}")
     where = data.get("environment")
     if not isinstance(where, dict) or not all(isinstance(where.get(k), str) for k in ("device", "name")):
-        raise UsageError(f"--compare: {path} is damaged, environment does not name a device")
+        raise UsageError(f"{named} is damaged, environment does not name a device")
     rows, verdicts = data.get("rows"), data.get("verdicts")
     if not isinstance(rows, list) or not isinstance(verdicts, list):
-        raise UsageError(f"--compare: {path} is damaged, rows and verdicts are no lists")
+        raise UsageError(f"{named} is damaged, rows and verdicts are no lists")
     times = {}
     for j, row in enumerate(rows):
-        place = _read_place(row, f"{path} is damaged, row {j}")
+        place = _read_place(row, f"{named} is damaged, row {j}")
         if not isinstance(row.get("pass"), str):
-            raise UsageError(f"--compare: {path} is damaged, row {j} names no pass")
-        times[place, row["pass"]] = _read_spread(row.get("ms"), f"{path} is damaged, row {j}")
-    wrong = frozenset(_read_place(row, f"{path} is damaged, verdict {j}") for j, row in enumerate(verdicts))
+            raise UsageError(f"{named} is damaged, row {j} names no pass")
+        times[place, row["pass"]] = _read_spread(row.get("ms"), f"{named} is damaged, row {j}")
+    wrong = frozenset(_read_place(row, f"{named} is damaged, verdict {j}") for j, row in enumerate(verdicts))
     threads = f", {where.get('threads')} threads" if where["device"] == "cpu" else ""
     return Record(f"{where['name']} ({where['device']}{threads})", times, wrong)
 
@@ -131,7 +143,7 @@ def _read_place(row: Any, damaged: str) -> Place:
         kind = int if name in ("tokens", "sequences", "longest") else str
         value = row.get(name) if isinstance(row, dict) else None
         if type(value) is not kind:
-            raise UsageError(f"--compare: {damaged}: {name} is {json.dumps(value)[:40]}, expected {kind.__name__}")
+            raise UsageError(f"{damaged}: {name} is {json.dumps(value)[:40]}, expected {kind.__name__}")
     return tuple(row[name] for name in _KEY)
 
 
@@ -140,6 +152,6 @@ def _read_spread(data: Any, damaged: str) -> Spread:
     values: list[Any] = [data.get(name) if isinstance(data, dict) else None for name in names]
     good = all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values)
     if not good or not values[0] <= values[1] <= values[2]:
-        raise UsageError(f"--compare: {damaged}: ms is {json.dumps(data)[:80]}, expected quartiles above 0 and rounds")
+        raise UsageError(f"{damaged}: ms is {json.dumps(data)[:80]}, expected quartiles above 0 and rounds")
     low, median, high, rounds = values
     return Spread(low, median, high, int(rounds))

@@ -1,7 +1,7 @@
 """What a bench says while it runs: frozen data, read by the table, the JSON file, the comparison and the plot."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from packproof.harness.bench.cost import Cost
 from packproof.harness.bench.layouts import Layout
@@ -33,6 +33,14 @@ class Ceilings:
     matmul: float | None = None
 
 
+class Achieved(NamedTuple):
+    """What a pass achieves. of_ceiling: the part of what the machine can do."""
+
+    per_second: float
+    unit: Literal["flop/s", "byte/s"]
+    of_ceiling: float
+
+
 @dataclass(frozen=True)
 class Spread:
     """Quartiles of a time over the rounds, in milliseconds."""
@@ -61,6 +69,16 @@ class Pass:
     host: Spread | None
     cost: Cost
     peak: int | None
+
+
+def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
+    """Operations a second where products of matrices decide, else bytes."""
+    seconds = timed.device.median / 1e3
+    if matmul and ceilings.matmul is not None:
+        per_second = timed.cost.flops / seconds
+        return Achieved(per_second, "flop/s", per_second / ceilings.matmul)
+    per_second = timed.cost.bytes / seconds
+    return Achieved(per_second, "byte/s", per_second / ceilings.copy)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from packproof.harness.bench.results import Ceilings, Pass, Result, Spread
+from packproof.harness.bench.results import Ceilings, Pass, Result, Spread, achieved
 from packproof.harness.names import short
 
 NAME_WIDTH = 22
@@ -28,13 +28,10 @@ def figures(value: float) -> str:
 
 
 def rate(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> tuple[str, str]:
-    """What the pass achieves, and its part of the ceiling: operations where products of matrices decide, else bytes."""
-    seconds = timed.device.median / 1e3
-    if matmul and ceilings.matmul is not None:
-        per_second = timed.cost.flops / seconds
-        return f"{per_second / 1e12:.3g} TFLOP/s", f"{per_second / ceilings.matmul:.0%}"
-    per_second = timed.cost.bytes / seconds
-    return f"{per_second / 1e9:.3g} GB/s", f"{per_second / ceilings.copy:.0%}"
+    """What the pass achieves, and its part of the ceiling."""
+    found = achieved(timed, ceilings, matmul=matmul)
+    size, unit = (1e12, "TFLOP/s") if found.unit == "flop/s" else (1e9, "GB/s")
+    return f"{found.per_second / size:.3g} {unit}", f"{found.of_ceiling:.0%}"
 
 
 def microseconds(spread: Spread | None) -> str:

@@ -70,7 +70,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     for event in stream(result(), finished=False):
         file(event)
     assert json.loads(path.read_text())["finished"] is False  # whole, though the run goes on
-    assert read(str(path)) == of(result())
+    assert record(read(str(path), "old"), "old") == of(result())
 
 
 def _damaged(change: str) -> Any:
@@ -116,7 +116,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, said
     path = tmp_path / "old.json"
     path.write_text(json.dumps(_damaged(change)))
     with pytest.raises(UsageError) as error:
-        read(str(path))
+        record(read(str(path), f"--compare: {path}"), f"--compare: {path}")
     assert str(error.value).startswith(f"--compare: {path} {said}")
 
 
@@ -128,4 +128,4 @@ def test_a_file_that_is_no_json_is_refused_in_one_line(tmp_path: Path, text: str
     if text is not None:
         path.write_text(text)
     with pytest.raises(UsageError, match=said):
-        read(str(path))
+        read(str(path), "old")
