@@ -86,13 +86,13 @@ class Kernels:
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
         """Run so many programs of so many threads. shared: bytes. arguments: tensors and integers, by name."""
-        from cuda.core import Device, LaunchConfig, Stream, launch  # noqa: PLC0415
+        from cuda.core import Device, LaunchConfig, launch  # noqa: PLC0415
 
         # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for
         Device(self._device.index).set_current()
         values = (arguments[name] for name in self._signatures[kernel])
         launch(
-            Stream.from_handle(torch._C._cuda_getCurrentRawStream(self._device.index)),
+            _stream(self._device, torch._C._cuda_getCurrentRawStream(self._device.index)),
             LaunchConfig(grid=programs, block=threads, shmem_size=shared),
             self._kernel(kernel, shared),
             *[value.data_ptr() if isinstance(value, Tensor) else int(value) for value in values],
@@ -105,6 +105,14 @@ class Kernels:
                 _allow(found, shared, self._device.index)
             self._ready[name] = found
         return self._ready[name]
+
+
+@cache
+def _stream(device: torch.device, handle: int) -> Any:
+    """PyTorch's stream for cuda.core, which takes 11 us to wrap it. device: streams of several have handle 0."""
+    from cuda.core import Stream  # noqa: PLC0415
+
+    return Stream.from_handle(handle)
 
 
 def _allow(kernel: Any, shared: int, device: int) -> None:
