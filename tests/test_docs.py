@@ -55,7 +55,7 @@ def test_examples_are_python_and_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_readme_shows_what_was_measured() -> None:
-    """Its table is what `packproof table` makes of the committed file, and where there is such a file there is a table."""
+    """Its table is what `packproof table` makes of the committed file; where there is the file, there is the table."""
     path = "docs/bench-h200.json"
     shown = TABLE.findall((ROOT / "README.md").read_text())
     assert [named for _, named in shown] == [path] * (ROOT / path).exists()

@@ -27,7 +27,8 @@ class Comparison:
 def compare(old: Record, new: Record, path: str) -> Comparison:
     """Every row of the new run that the old one has, too. A row that had a time and now has a verdict is a regression.
 
-    A median may grow by the quartile distances of both runs, added as independent errors are, and by FLOOR at least.
+    A median may grow by the quartile distances of both runs, added as independent errors are, and by FLOOR at least. A
+    regression shows in the lower quartile too: what else a machine does adds to times, but to few of the shortest.
     UsageError if the runs have nothing to compare.
     """
     if old.device != new.device:
@@ -45,7 +46,7 @@ def _slower(old: Record, new: Record, keys: list[tuple[Place, str]]) -> Iterator
         before, now = old.times[key], new.times[key]
         allowed = 1 + max(FLOOR, math.hypot(before.relative, now.relative))
         ratio = now.median / before.median
-        if ratio > allowed:
+        if ratio > allowed and now.low / before.low > allowed:
             was, is_now = figures(before.median), figures(now.median)
             yield f"{_name(*key)}: {is_now} ms, was {was}: {ratio:.2f} x, allowed {allowed:.2f} x"
 

@@ -41,8 +41,8 @@ def _heading(data: Mapping[str, Any]) -> Iterator[str]:
     matmul = f", bf16 products {ceilings['matmul'] / 1e12:.0f} TFLOP/s" if ceilings["matmul"] else ""
     yield f"`{data['command']}` on {where['name']}: packproof {data['packproof']}, torch {where['torch']},"
     yield f"triton {where['triton'] or 'none'}{on_gpu}. Milliseconds; in brackets the part of the ceiling that was"
-    yield f"measured in the same run (copy {ceilings['copy'] / 1e9:.0f} GB/s{matmul}), and the time over the first row's."
-    yield "Host: µs to enqueue a call. Kept: bytes that wait for the backward pass, per token and channel."
+    yield f"measured in the same run (copy {ceilings['copy'] / 1e9:.0f} GB/s{matmul}), and the time over that of"
+    yield "the first row. Host: µs to enqueue a call. Kept: bytes per token and channel kept for the backward pass."
 
 
 def _table(rows: list[Row], wrong: set[tuple[str, str]]) -> Iterator[str]:

@@ -138,6 +138,8 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     assert written["environment"]["device"] == "cpu"
     assert [row["pass"] for row in written["rows"]] == ["forward", "backward", "both"]
     assert {row["host_ms"] for row in written["rows"]} == {None}  # the host does the work here
+    assert cli.run([*line, "--compare", str(file)]) == cli.HELD
+    assert "3 rows compared, none slower than allowed" in capsys.readouterr().out
     for row in written["rows"]:
         row["ms"] = {key: value / (1 if key == "rounds" else 1.2) for key, value in row["ms"].items()}
     file.with_name("fast.json").write_text(json.dumps(written))

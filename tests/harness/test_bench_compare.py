@@ -10,7 +10,7 @@ import pytest
 from packproof.harness.bench.compare import compare
 from packproof.harness.bench.file import BenchFile, Record, read, record
 from packproof.harness.bench.layouts import Layout
-from packproof.harness.bench.results import Event, Result
+from packproof.harness.bench.results import Event, Result, Spread
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import HERE, result, stream
 
@@ -43,6 +43,16 @@ def test_a_slow_down_of_20_percent_is_a_regression() -> None:
 def test_noise_of_both_runs_is_allowed_for(ms: float, noise: float, slower: int) -> None:
     found = compare(of(result(ms=0.25, noise=noise)), of(result(ms=ms, noise=noise)), "old.json")
     assert len(found.slower) == slower
+
+
+def test_rounds_beside_other_work_are_no_regression() -> None:
+    """Half of the rounds took twice as long: a kernel that is slower is so in all of them."""
+    quiet = result(ms=0.25)
+    [passed] = quiet.passes
+    disturbed = replace(quiet, passes=(replace(passed, device=Spread(0.25, 0.33, 0.34, 60)),))
+    assert not compare(of(quiet), of(disturbed), "old.json").slower
+    slower = replace(quiet, passes=(replace(passed, device=Spread(0.32, 0.33, 0.34, 60)),))
+    assert compare(of(quiet), of(slower), "old.json").slower
 
 
 def test_a_row_that_had_a_time_and_is_wrong_now_is_a_regression() -> None:

@@ -19,8 +19,8 @@ TABLE = """\
 <!-- packproof table bench.json -->
 `packproof bench --op rope` on Some GPU: packproof 0.1.0, torch 2.11.0,
 triton 3.6.0, driver 580.1. Milliseconds; in brackets the part of the ceiling that was
-measured in the same run (copy 4000 GB/s, bf16 products 700 TFLOP/s), and the time over the first row's.
-Host: µs to enqueue a call. Kept: bytes that wait for the backward pass, per token and channel.
+measured in the same run (copy 4000 GB/s, bf16 products 700 TFLOP/s), and the time over that of
+the first row. Host: µs to enqueue a call. Kept: bytes per token and channel kept for the backward pass.
 
 **rope** · bf16 · h=32 k=128 r=64
 
