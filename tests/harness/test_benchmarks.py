@@ -1,5 +1,6 @@
 """The suite in tests/benchmarks, which is not part of this one: it runs, and gives no time to who is wrong."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "tests/benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    return subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
 
 
 def test_a_reference_is_proven_and_timed() -> None:
