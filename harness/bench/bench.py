@@ -60,13 +60,14 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
         (op, setting(op, request.device, request.sizes, request.inputs), group)
         for op, group in contenders(request.targets, request.op, request.against, request.device)
     ]
+    empty = any(0 in layout.lengths for layout in request.layouts)
     started = time.monotonic()
     clock = clock or clock_for(request.device)
     yield BenchStarted(environment(request.device), measure_ceilings(request.device, clock), request.seed)
     for op, chosen, group in plan:
         proofs = []
         for contender in group:
-            proofs.append(prove(contender, chosen, request.dtype, request.device, request.seed))
+            proofs.append(prove(contender, chosen, request.dtype, request.device, request.seed, empty=empty))
             yield proofs[-1]
         for layout in request.layouts:
             results = _at_layout(list(zip(group, proofs, strict=True)), chosen, layout, request, clock)

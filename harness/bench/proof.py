@@ -24,13 +24,17 @@ from packproof.properties.sample import Sample
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation, within
 
-LENGTHS = (2, 0, 130, 1)  # an empty sequence, short ones, and one that crosses the usual chunks of 64 and 128
+# short sequences, and one that crosses the usual chunks of 64 and 128; an empty one only where one is timed
+LENGTHS = {"filled": (2, 130, 1), "with an empty one": (2, 0, 130, 1)}
 PROPERTIES = ("reference", "packing")
 _SPOT_TOKENS = 70  # past a chunk of 64; more would keep the float64 reference busy for minutes
 
 
-def prove(contender: Contender, chosen: Setting, dtype: str, device: str, seed: int) -> Proof:
-    """The small proof: the timed sizes on a few short sequences, in a process of its own."""
+def prove(contender: Contender, chosen: Setting, dtype: str, device: str, seed: int, *, empty: bool = False) -> Proof:
+    """The small proof: the timed sizes on a few short sequences, in a process of its own.
+
+    empty: one of the timed layouts has an empty sequence, so that a kernel which fails there has to fail here.
+    """
     job = contender.job
     found = Proof(
         job.op.name, contender.name, str(chosen), dtype, "passed", tier="gpu" if device == "cuda" else "eager"
@@ -41,7 +45,7 @@ def prove(contender: Contender, chosen: Setting, dtype: str, device: str, seed: 
         return replace(found, status="declined", text=unfit)
     if not contender.packed:
         return replace(found, status="unpacked", text="not packed, hence not proven: only timed")
-    case = chosen.case(LENGTHS, dtype, seed)
+    case = chosen.case(LENGTHS["with an empty one" if empty else "filled"], dtype, seed)
     with worker_for(CheckRequest(device=device), job.target) as worker:
         worker.open()
         subject = Subject(job.op, worker, job.declared.promises, gradients=job.declared.gradients)
