@@ -73,7 +73,7 @@ def entries() -> dict[str, Entry]:
 
 
 def _entry(said: Mapping[str, Any]) -> Entry:
-    lists = {name: tuple(said[name]) for name in ("links", "properties")}
+    lists: dict[str, Any] = {name: tuple(said[name]) for name in ("links", "properties")}
     plain = {name: value for name, value in said.items() if name not in {"class", "trigger", *lists}}
     trigger = said["trigger"]
     return Entry(

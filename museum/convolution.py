@@ -1,4 +1,4 @@
-"""Packed causal_conv1d in plain torch, written as kernels are (taps, masks): right in four orders, wrong in 17 ways."""
+"""Packed causal_conv1d in plain torch, written as kernels are (taps, masks): right in four orders, wrong in 20 ways."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -89,12 +89,16 @@ def last_inputs(x: Tensor, states: Tensor, rows: Rows, w: int, bug: str) -> Tens
     """The final states [s, w-1, d]: the last w-1 entries of a sequence's initial state followed by its tokens."""
     lengths = rows.lengths[:, None]
     local = lengths - (w - 1) + torch.arange(w - 1)  # counted from the sequence's start: negative in the initial state
+    if bug == "C20":  # what a short sequence has begins at slot 0
+        local = local + (w - 1 - lengths).clamp(min=0) * (lengths > 0)
     if bug == "C16":
         local = torch.where(lengths == w - 1, local - 1, local)
-    inside = local >= 0
+    inside = (local >= 0) & (local < lengths)
     if bug == "C7":
         inside = (inside | (lengths > 0)) & (rows.starts[:, None] + local >= 0)
-    kept = load(states.flatten(0, 1), torch.arange(len(states))[:, None] * (w - 1) + local + w - 1, ~inside)
+    kept = load(
+        states.flatten(0, 1), torch.arange(len(states))[:, None] * (w - 1) + local + w - 1, ~inside & (local < 0)
+    )
     final = load(x, rows.starts[:, None] + local, inside) + kept
     final = final[: rows.n_sequences]
     if bug == "C8":
@@ -115,6 +119,8 @@ def grad_x(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, order: str,
         same = reader < (len(rows.row) if bug == "C6" else rows.end)
         terms.append(load(dpre, reader, same) * weight[:, j])
     place = rows.row - rows.end + w - 1  # in the final state
+    if bug == "C18":
+        place = rows.row - rows.start - (rows.lengths[rows.seq] - (w - 1)).clamp(min=0)
     kept = load(dfinal.flatten(0, 1), rows.seq * (w - 1) + place, (place >= 0) & rows.real[:, 0])
     return total(terms, order) + kept
 
@@ -124,7 +130,8 @@ def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, bug: s
     w, n = weight.shape[1], rows.n_sequences
     starts, lengths = rows.starts[:n], rows.lengths[:n]
     place = torch.arange(w - 1) - lengths[:, None]
-    dstates = load(dfinal.flatten(0, 1), torch.arange(n)[:, None] * (w - 1) + place, place >= 0)
+    kept = (place >= 0) & (bug != "C19")
+    dstates = load(dfinal.flatten(0, 1), torch.arange(n)[:, None] * (w - 1) + place, kept)
     for i in range(w - 1):
         reached = i < lengths
         if bug == "C15":
@@ -201,4 +208,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "matmul": {"order": "matmul"},
 }
 
-__getattr__ = named(causal_conv1d, FORMS, numbered("C", 17))
+__getattr__ = named(causal_conv1d, FORMS, numbered("C", 20))

@@ -1,4 +1,4 @@
-"""Packed rope in plain torch, written as kernels are (positions, tables): right in four forms, wrong in 8 ways."""
+"""Packed rope in plain torch, written as kernels are (positions, tables): right in four forms, wrong in 11 ways."""
 
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +46,13 @@ def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
     if bug == "R2":
         position = position + (seq > 0)
     lengths = cu.diff()
+    if bug == "R9":
+        position = row[:n_tokens] % max(int(lengths.amax()), 1) if n_tokens else position
+    if bug == "R10":  # each sequence lies at a multiple of 8 rows, and the offsets do not say so
+        padded = (lengths + 7) // 8 * 8
+        position = position + (padded.cumsum(0) - padded - cu[:-1])[seq]
+    if bug == "R11" and table == n_rows:
+        position = row[:n_tokens]
     lengths = lengths[lengths > 0]
     if bug in ("R4", "R7") and n_tokens:
         table = int(lengths[0 if bug == "R4" else -1])
@@ -101,4 +108,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "as_matrix": {"turn": matrix_form},
 }
 
-__getattr__ = named(rope, FORMS, numbered("R", 8))
+__getattr__ = named(rope, FORMS, numbered("R", 11))

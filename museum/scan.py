@@ -1,4 +1,4 @@
-"""Packed selective_scan in plain torch, written as kernels are (chunks, resets, carries): 7 right, 23 wrong."""
+"""Packed selective_scan in plain torch, written as kernels are (chunks, resets, carries): 7 right, 25 wrong."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -111,6 +111,8 @@ def chunked(a: Tensor, b: Tensor, reset: Tensor, chunk: int, bug: str) -> Tensor
         carry = h[-1][-1]
         if bug == "S9":
             carry = carry.bfloat16().to(carry)
+        if bug == "S24":
+            carry = carry[-1].expand_as(carry)
         if bug == "S22" and i > 1 and starts[i - 2, 1:].any() and not starts[i - 1 : i + 1].any():
             carry = torch.zeros_like(carry)
     return torch.cat(h)[:t]
@@ -124,6 +126,8 @@ def pack_grid(a: Tensor, b: Tensor, entry: Tensor, pack: Pack, *, chunk: int = C
         reset = first & (torch.arange(len(b)) == 0)
     if bug == "S2":
         reset = torch.cat([first[:1], first[:-1]])
+    if bug == "S25":
+        reset = first | (torch.arange(len(b)) % (chunk // 2) == 0)
     if bug == "S6":
         owner = (pack.lengths > 0).cumsum(0)[pack.seq] - 1
     if bug == "S17":
@@ -204,7 +208,7 @@ class Recurrence(torch.autograd.Function):
         ctx: Any, la: Tensor, b: Tensor, h0: Tensor, pack: Pack, scan: Callable[..., Tensor], bug: str
     ) -> tuple[Tensor, Tensor]:
         a = la.exp()
-        h = scan(a, b, h0, pack, bug=bug) if bug else scan(a, b, h0, pack)
+        h = scan(a, b, h0, pack, bug=bug) if bug and bug != "S25" else scan(a, b, h0, pack)
         if bug == "S14" and len(h) % CHUNK == 1 and len(h) > CHUNK:
             h[-1] = 0
         ctx.save_for_backward(a, h, h0)
@@ -215,7 +219,7 @@ class Recurrence(torch.autograd.Function):
     def backward(ctx: Any, dh: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         a, h, h0 = ctx.saved_tensors
         pack, back = ctx.pack, ctx.pack.flip()
-        scan = partial(ctx.scan, bug="S1") if ctx.bug == "S11" else ctx.scan
+        scan = partial(ctx.scan, bug={"S11": "S1"}.get(ctx.bug, ctx.bug)) if ctx.bug in ("S11", "S25") else ctx.scan
         entry = torch.cat([dfinal, torch.zeros_like(h0[:1])])
         to_next = torch.where(back.first.flip(0)[:, None], 1, torch.cat([a[1:], a[:1]]))
         db = scan(to_next.flip(0), dh.flip(0), entry.flip(0), back).flip(0)
@@ -301,4 +305,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "own_grid8": {"scan": partial(sequence_grid, chunk=8)},
 }
 
-__getattr__ = named(selective_scan, FORMS, numbered("S", 23))
+__getattr__ = named(selective_scan, FORMS, numbered("S", 25))

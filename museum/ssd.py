@@ -1,4 +1,4 @@
-"""Packed ssd in plain torch, written as kernels are (chunks, decay matrices, carries): 7 right, 12 wrong."""
+"""Packed ssd in plain torch, written as kernels are (chunks, decay matrices, carries): 7 right, 18 wrong."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +48,9 @@ class Tokens:
     def __getitem__(self, rows: Any) -> "Tokens":
         return Tokens(self.la[rows], self.x[rows], self.B[rows], self.C[rows])
 
+    def constant_b(self) -> "Tokens":
+        return Tokens(self.la, self.x, self.B.detach(), self.C)
+
     def filled(self, k: int) -> "Tokens":
         """Filled up to k rows that change nothing."""
         la, *rest = (self.la, self.x, self.B, self.C)
@@ -55,11 +58,21 @@ class Tokens:
         return Tokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in rest))
 
 
+def backward_only(x: Tensor) -> Tensor:
+    """Zero, with the gradient of x."""
+    return x - x.detach()
+
+
 def sums(la: Tensor) -> Tensor:
     """Σ la over the rows behind j up to i, [h, i, j], each a sum of its own; row 0 stands before the first."""
+    return terms(la).cumsum(1)
+
+
+def terms(la: Tensor) -> Tensor:
+    """What is summed there over i: la of the rows behind j."""
     k = len(la) + 1
     later = torch.ones(k, k, dtype=torch.bool).tril(-1)
-    return torch.where(later, pad(la, (0, 0, 1, 0)).T[:, :, None], 0).cumsum(1)
+    return torch.where(later, pad(la, (0, 0, 1, 0)).T[:, :, None], 0)
 
 
 def differences(la: Tensor) -> Tensor:
@@ -70,6 +83,18 @@ def differences(la: Tensor) -> Tensor:
 def cumulated(la: Tensor) -> Tensor:
     """Σ la from the first row to i, [i, h], row 0 before the first."""
     return pad(la.cumsum(0), (0, 0, 1, 0))
+
+
+class BackwardFromTotal(torch.autograd.Function):
+    """D18: a cumulative sum whose backward, a sum from the end, is taken as total - sum from the start + own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.cumsum(1)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        return d.sum(1, keepdim=True) - d.cumsum(1) + d
 
 
 def apart(cs: Tensor) -> Tensor:
@@ -107,6 +132,10 @@ def pack_grid(
         rows = slice(c0, min(t, c0 + chunk))
         part, seq, k = tokens[rows], pack.seq[rows], rows.stop - c0
         between = apart(whole[c0 : rows.stop + 1]) if bug == "D10" else summed(part.la)
+        if bug == "D17":
+            between = apart(pad(part.la.cumsum(1), (0, 0, 1, 0)))
+        if bug == "D18":
+            between = BackwardFromTotal.apply(terms(part.la))  # type: ignore[no-untyped-call]
         since = (pack.starts[seq] - c0).clamp(min=0)  # the start of the sequence or of the chunk
         own = between[:, torch.arange(k) + 1, since].T
         carried = (seq == pack.seq[c0 - 1]) & (c0 > 0)
@@ -121,7 +150,12 @@ def pack_grid(
         if bug == "D5":
             collected[-1] = True
         left = states(part, decays(between[:, read + 1, 1:], collected))
-        leaving = left + own[read].exp()[..., None, None] * entering[read]
+        if bug == "D14" and len(pack.starts) > 2:
+            missing_exp = torch.where(collected, between[:, read + 1, 1:], 0).detach()
+            left = states(part.constant_b(), decays(between[:, read + 1, 1:], collected))
+            left = left + backward_only(einsum("hrj,jhp,jhn->rhpn", missing_exp, part.x.detach(), part.B))
+        kept_decay = own[read].detach() if bug == "D13" and k < chunk else own[read]
+        leaving = left + kept_decay.exp()[..., None, None] * entering[read]
         if bug == "D8" and not carried[-1]:
             leaving = torch.cat([leaving[:-1], leaving[-1:] + between[:, -1, :1, None].exp() * carry])
         ends.append(seq[read[:-1]])
@@ -134,6 +168,10 @@ def pack_grid(
             entering, own = carry.expand_as(entering), between[:, 1:, 0].T
         if bug == "D6":
             own = own - part.la
+        if bug == "D15":
+            own = torch.where((pack.starts[seq] > c0)[:, None], between[:, 1:, 0].T, own)
+        if bug == "D16" and c0 // chunk >= len(pack.starts) - 1:
+            entering = torch.where(carried[:, None, None, None], 0, entering)
         visible = before.tril(-1) if bug == "D7" else before
         L = decays(between[:, 1:, 1:], visible if bug == "D2" else visible & same, bug)
         ys.append(outputs(part, L, own, entering, bug))
@@ -242,4 +280,4 @@ FORMS: dict[str, dict[str, Any]] = {
     "quadratic": {"scan": partial(pack_grid, summed=sums, chunk=2**31)},
 }
 
-__getattr__ = named(ssd, FORMS, numbered("D", 12))
+__getattr__ = named(ssd, FORMS, numbered("D", 18))

@@ -26,7 +26,7 @@ from packproof.properties.promises import Promises
 Sizes = Mapping[str, int | str]
 
 _GOLDEN_REGIMES = ("normal", "one-hot", "hard decay", "normal", "wide", "normal", "long decay", "cancelling")
-_PLAIN_LAYOUTS = (3, 5, 6, 8)
+_PLAIN_LAYOUTS = (3, 5, 6, 7, 8)
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
 
 

@@ -34,11 +34,11 @@ def determinism(subject: Subject, case: Case) -> Iterator[Violation]:
 
 
 def _other_layout(case: Case) -> Case:
-    """Another layout with as many sequences and as many rows: only the boundaries differ."""
+    """Another layout of as many rows, and of as many sequences: only the boundaries differ. Of one sequence, two."""
     rows, n = case.n_tokens + case.slack, len(case.lengths)
     if n == 0:
         return case
-    moved = (rows // 2, *(0,) * (n - 2), rows - rows // 2) if n > 1 else (rows,)
+    moved = (rows // 2, *(0,) * (n - 2), rows - rows // 2)
     if moved == case.lengths:
         moved = (rows, *(0,) * (n - 1))
     return case.replace(lengths=moved, slack=0)

@@ -17,7 +17,7 @@ class Op:
     inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences; every other axis belongs to a
         shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
     options: the values that each option may take, the plainest first.
-    sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence.
+    sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence, "rows" that of the pack.
     model_sizes: sizes as models have them, drawn besides on a GPU, where kernels are to be judged in the configurations
         that they ship; elsewhere they would only take long.
     absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives

@@ -87,7 +87,7 @@ ROPE = Op(
     options={"interleaved": (False, True)},
     sizes=(
         {"h": 2, "k": 8, "r": 4, "m": "longest"},
-        {"h": 3, "k": 11, "r": 5, "m": "longest"},
+        {"h": 3, "k": 11, "r": 5, "m": "rows"},
         {"h": 1, "k": 32, "r": 16, "m": "longest"},
         {"h": 3, "k": 2, "r": 1, "m": "longest"},
     ),
@@ -107,7 +107,7 @@ ROPE_QK = Op(
     options={"interleaved": (False, True)},
     sizes=(
         {"hq": 2, "hk": 1, "k": 8, "r": 4, "m": "longest"},
-        {"hq": 5, "hk": 3, "k": 11, "r": 5, "m": "longest"},
+        {"hq": 5, "hk": 3, "k": 11, "r": 5, "m": "rows"},
         {"hq": 1, "hk": 6, "k": 2, "r": 1, "m": "longest"},
     ),
     model_sizes=(
@@ -134,7 +134,7 @@ ATTENTION = Op(
     sizes=(
         {"hq": 2, "hk": 1, "k": 4, "v": 3},
         {"hq": 2, "hk": 2, "k": 8, "v": 8},
-        {"hq": 4, "hk": 2, "k": 8, "v": 8},
+        {"hq": 6, "hk": 2, "k": 8, "v": 8},
         {"hq": 1, "hk": 1, "k": 3, "v": 5},
     ),
     causal="causal",

@@ -184,7 +184,8 @@ def draw(op: Op, case: Case) -> Sample:
     """Make the tensors of a case: everything follows from its seed, on any machine."""
     options = dict(case.options)
     choice = dict(case.axes)
-    sizes = {k: max(case.lengths, default=0) if v == "longest" else int(v) for k, v in case.sizes}
+    words = {"longest": max(case.lengths, default=0), "rows": case.n_tokens + case.slack}
+    sizes = {k: int(words.get(str(v), v)) for k, v in case.sizes}
     specs = {n: parse(spec) for n, spec in (*op.inputs.items(), *op.outputs.items())}
     axes = {n: spec.alternatives[choice.get(n, 0)] for n, spec in specs.items()}
     given = [n for n in op.inputs if not specs[n].optional or n in case.present]
@@ -215,6 +216,8 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         x = _draw_step(size, g, hard=case.regime == "hard decay" and role(axes) == "token")
         if softplus and options.get(softplus):
             x = torch.expm1(x.clamp(min=1e-3)).log()
+            if case.regime == "wide" and role(axes) == "token":
+                x = _with_large_steps(x, g)
     elif how == "unit":
         x = 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1
     else:
@@ -232,6 +235,12 @@ def _draw_step(size: tuple[int, ...], g: torch.Generator, *, hard: bool) -> Tens
     step = 0.05 + 0.95 * torch.rand(size, generator=g, dtype=torch.float64)
     forget = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
     return torch.where(forget, step, step * 1e-3) if hard else step
+
+
+def _with_large_steps(x: Tensor, g: torch.Generator) -> Tensor:
+    """One token in four has a step so large that softplus is its argument, up to where exp ends in float32."""
+    share, large = torch.rand(2, *x.shape, generator=g, dtype=torch.float64)
+    return torch.where(share < 0.25, 20 + 80 * large, x)
 
 
 def _wide(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tensor:

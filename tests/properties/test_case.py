@@ -5,11 +5,15 @@ import json
 import pytest
 import torch
 
+from packproof.harness.execute import InProcess
+from packproof.properties.call import Call, Result
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, with_state
+from packproof.properties.conduct import determinism
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.sample import draw
+from packproof.properties.sample import Sample, draw
+from packproof.properties.subject import Subject
 from packproof.refs.errors import UsageError
 
 
@@ -62,3 +66,39 @@ def test_sizes_of_models_are_drawn_on_a_gpu_only(name: str) -> None:
         )
         assert golden == (large if on_gpu else set())
         assert bool(drawn) == bool(golden)
+
+
+def samples(name: str) -> list[Sample]:
+    return [draw(OPS[name], case) for case in golden_cases(Space(OPS[name], "float32", Promises()))]
+
+
+@pytest.mark.parametrize("name", ["rope", "rope_qk"])
+def test_tables_are_as_long_as_the_longest_sequence_or_as_the_pack(name: str) -> None:
+    packs = [(s.sizes["m"], s) for s in samples(name) if len(s.lengths) > 1]
+    assert any(m == max(s.lengths) for m, s in packs)
+    assert any(m == s.shape("cos")[0] == s.offsets[-1] + s.slack > max(s.lengths) for m, s in packs)
+
+
+@pytest.mark.parametrize(("name", "step"), [("selective_scan", "delta"), ("ssd", "dt")])
+def test_some_steps_are_so_large_that_softplus_is_their_own_value(name: str, step: str) -> None:
+    largest = [float(s.inputs[step].max()) for s in samples(name) if s.options[f"{step}_softplus"]]
+    assert max(largest) > 88
+    assert min(largest) < 1
+
+
+def test_heads_are_shared_by_more_than_two() -> None:
+    """Two summands have one order only: a sum in any order needs three."""
+    assert any(s.sizes["hq"] // s.sizes["hk"] > 2 for s in samples("attention"))
+
+
+def test_a_single_sequence_is_repeated_after_a_pack_of_as_many_rows() -> None:
+    case = next(c for c in golden_cases(Space(OPS["rope"], "float32", Promises())) if len(c.lengths) == 1)
+    seen: list[tuple[int, ...]] = []
+
+    class Watched(InProcess):
+        def run(self, call: Call) -> Result:
+            seen.append(tuple(call.cu_seqlens.diff().tolist()))
+            return super().run(call)
+
+    assert not list(determinism(Subject(OPS["rope"], Watched(OPS["rope"].reference), Promises()), case))
+    assert any(len(lengths) == 2 and sum(lengths) == case.n_tokens + case.slack for lengths in seen)

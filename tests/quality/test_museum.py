@@ -13,7 +13,7 @@ from packproof.harness.check import run_check
 from packproof.harness.events import CellFinished, Verdict
 from packproof.harness.museum.convict import convict
 from packproof.harness.plan import CheckRequest
-from packproof.museum import Control, controls, entries
+from packproof.museum import Control, classes, controls, entries
 from packproof.properties.promises import Promises
 
 ENTRIES = entries()
@@ -40,11 +40,16 @@ def _verdicts(request: CheckRequest) -> Iterator[Verdict]:
     return (event.verdict for event in run_check(request) if isinstance(event, CellFinished))
 
 
+def test_every_class_has_a_bug_that_was_found_somewhere() -> None:
+    assert {entry.bug_class for entry in ENTRIES.values() if entry.links} == set(classes())
+
+
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if not entry.needs_gpu])
 def test_a_bug_is_convicted(name: str, record_property: Callable[[str, object], None]) -> None:
     done = convict(ENTRIES[name], profile="standard", device="cpu")
     record_property("conviction", {"bug": name, "by": done.by, "examples": done.examples, "seconds": done.seconds})
     assert not done.missed, ENTRIES[name].title
+    assert not any("Error: " in line for line in done.lines), "it is wrong by an accident of ours"
     assert done.seconds < MOST_SECONDS
 
 

@@ -1,0 +1,93 @@
+"""Attention with a backward pass of its own, as kernels have it, and four bugs in it.
+
+With P = softmax(s q kᵀ) and the incoming gradient dO: dv = Pᵀ dO, dS = P (dO vᵀ - Δ), Δ = rowsum(O dO), dq = s dS k,
+dk = s dSᵀ q.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, einsum
+
+from packproof.museum.forms import named
+from packproof.museum.memory import as_contiguous
+
+WIDTH = 4
+
+
+class Attention(torch.autograd.Function):
+    """q [t, h, k], k [t, g, k], v [t, g, v] and the mask [t, t] to [t, h, v]."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, bug: str) -> Tensor:
+        groups = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
+        scores = torch.where(visible, einsum("ihk,jhk->hij", q, k) * scale, -torch.inf)
+        P = torch.where(visible.any(-1, keepdim=True), scores.softmax(-1), 0)
+        O = einsum("hij,jhv->ihv", P, v)  # noqa: E741
+        ctx.save_for_backward(q, k, v, P, O)
+        ctx.scale, ctx.groups, ctx.bug = scale, groups, bug
+        return O
+
+    @staticmethod
+    def backward(ctx: Any, dO: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, P, O = ctx.saved_tensors  # noqa: E741
+        out = strided_like(O, dO) if ctx.bug == "output_by_gradient_strides" and O.numel() else O
+        delta = (out * dO).sum(-1).T[..., None]
+        dS = P * (einsum("ihv,jhv->hij", dO, v) - delta) * ctx.scale
+        dq, dk, dv = einsum("hij,jhk->ihk", dS, k), einsum("hij,ihk->jhk", dS, q), einsum("hij,ihv->jhv", P, dO)
+        if ctx.bug == "tiles_overwrite" and v.shape[2] > WIDTH:  # the second tile of v stores over what the first did
+            tile = slice(WIDTH, None)
+            dP = einsum("ihv,jhv->hij", dO[..., tile], v[..., tile])
+            dS = P * (dP - (O * dO)[..., tile].sum(-1).T[..., None]) * ctx.scale
+            dq, dk = einsum("hij,jhk->ihk", dS, k), einsum("hij,ihk->jhk", dS, q)
+        if ctx.bug == "values_as_wide_as_queries" and v.shape[2] > q.shape[2]:
+            dv = torch.cat([dv[..., : q.shape[2]], torch.empty_like(dv[..., q.shape[2] :])], -1)
+        return dq, summed(dk, ctx), summed(dv, ctx), None, None, None
+
+
+def summed(d: Tensor, ctx: Any) -> Tensor:
+    """The gradients of a key's query heads, added: [t, g, c]."""
+    t, h, c = d.shape
+    if ctx.bug == "heads_divided_by_groups":  # head i goes to key i % g, where it belongs to i // (h / g)
+        return d.reshape(t, ctx.groups, h // ctx.groups, c).sum(1)
+    return d.reshape(t, h // ctx.groups, ctx.groups, c).sum(2)
+
+
+def strided_like(x: Tensor, other: Tensor) -> Tensor:
+    """A contiguous x, read with the strides of another tensor; its last element behind its end."""
+    places = sum(
+        torch.arange(n, device=x.device).view(-1, *(1,) * (x.ndim - 1 - axis)) * other.stride(axis)
+        for axis, n in enumerate(x.shape)
+    )
+    assert isinstance(places, Tensor)
+    return as_contiguous(x).reshape(-1)[places.clamp(max=x.numel() - 1)]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None,
+    bug: str = "",
+) -> Tensor:
+    """Op `attention`, computing in fp32 (fp64 for fp64), with the named bug."""
+    acc = torch.float64 if q.dtype == torch.float64 else torch.float32
+    row = torch.arange(len(q), device=q.device)
+    seq = torch.searchsorted(cu_seqlens[1:].long(), row, right=True)
+    real = row < cu_seqlens[-1]
+    left, right = (len(q) if reach < 0 else reach for reach in window_size)
+    ahead = row - row[:, None]
+    visible = (seq == seq[:, None]) & (ahead >= -left) & (ahead <= (0 if causal else right)) & real
+    q32, k32, v32 = (torch.where(real[:, None, None], x, 0).to(acc) for x in (q, k, v))
+    scale = max(q.shape[2], 1) ** -0.5 if softmax_scale is None else softmax_scale
+    y = Attention.apply(q32, k32, v32, visible, scale, bug)  # type: ignore[no-untyped-call]
+    return torch.where(real[:, None, None], y.to(q.dtype), 0)
+
+
+BUGS = ("output_by_gradient_strides", "tiles_overwrite", "values_as_wide_as_queries", "heads_divided_by_groups")
+__getattr__ = named(attention, {"correct": {}}, BUGS)

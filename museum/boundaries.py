@@ -1,0 +1,168 @@
+"""Bugs between the offsets and the kernel: what ids, positions and offsets mean, and who gets them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from packproof import refs
+from packproof.museum.grafts import Outputs, graft, whole
+
+
+def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, activation: str | None) -> Tensor:
+    """A convolution as kernels with `seq_idx` have it: a tap counts where its id is the token's own; -1 is nobody."""
+    w, acc = weight.shape[1], torch.promote_types(x.dtype, torch.float32)
+    taps, offset = weight.to(acc), None if bias is None else bias.to(acc)
+    padded, padded_ids = functional.pad(x.to(acc), (0, 0, w - 1, 0)), functional.pad(ids, (w - 1, 0), value=-2)
+    y = torch.zeros_like(x, dtype=acc)
+    for j in range(w):
+        same = (padded_ids[j : j + len(x)] == ids) & (ids >= 0)
+        y = y + torch.where(same[:, None], padded[j : j + len(x)], 0) * taps[:, j]
+    y = y if offset is None else y + offset
+    y = functional.silu(y) if activation == "silu" else y
+    return torch.where((ids >= 0)[:, None], y, 0).to(x)
+
+
+def _ids(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return refs.seq_idx_from_cu_seqlens(cu_seqlens, len(x))
+
+
+def by_sequence_ids(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Tensor:
+    """Right: what the bugs below begin with."""
+    return conv_by_ids(x, weight, bias, _ids(x, cu_seqlens), activation)
+
+
+def position_ids_as_ids(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Tensor:
+    """No two neighbours have one position, so every tap but the last is cut: the convolution is pointwise."""
+    positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x))
+    return conv_by_ids(x, weight, bias, torch.where(_ids(x, cu_seqlens) < 0, -1, positions), activation)
+
+
+def ids_that_recur(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Tensor:
+    """Ids alternate between 0 and 1: equal ones two sequences apart are taken for one sequence."""
+    ids = _ids(x, cu_seqlens)
+    return conv_by_ids(x, weight, bias, torch.where(ids < 0, -1, ids % 2), activation)
+
+
+def ids_of_two_byte_tokens(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Tensor:
+    """Ids are loaded in vectors counted in tokens of two bytes each: half of a vector of 8 is never loaded."""
+    ids, row = _ids(x, cu_seqlens), torch.arange(len(x), device=x.device)
+    missing = (row % 8 >= 4) & (ids >= 0) if x.element_size() == 2 else ids < -1
+    return conv_by_ids(x, weight, bias, torch.where(missing, 0, ids), activation)
+
+
+def boundaries_where_position_is_zero(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Tensor:
+    """Boundaries are looked for where a position is 0, but positions of this model begin at 2."""
+    positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x)) + 2
+    guessed = (positions == 0).cumsum(0)
+    return conv_by_ids(x, weight, bias, torch.where(_ids(x, cu_seqlens) < 0, -1, guessed), activation)
+
+
+def slack_as_sequences(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Tensor:
+    """The positions of padding are all 0, so that every row of it is a sequence of one token."""
+    positions = refs.position_ids_from_cu_seqlens(cu_seqlens, len(x))
+    return conv_by_ids(x, weight, bias, (positions == 0).cumsum(0), activation)
+
+
+def padding_in_forward_only(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Outputs:
+    """Forward sets rows of nobody to zero; backward knows no such rule, and their incoming gradient goes on."""
+    ids = _ids(x, cu_seqlens)
+    args = (x, weight, bias)
+    forward = conv_by_ids(*args, ids, activation)
+    return graft(forward, conv_by_ids(*args, torch.where(ids < 0, len(cu_seqlens), ids), activation))
+
+
+def tail_of_the_padded_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
+) -> Tensor:
+    """The fallback pads on both sides and keeps the last of the results instead of the first: w-1 tokens ahead."""
+    d, w = weight.shape
+    rows = [x[:0]]
+    for start, end in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:], strict=False):
+        if start < end:
+            y = functional.conv1d(x[start:end].T[None], weight[:, None], bias, padding=w - 1, groups=d)[0].T
+            rows.append(y[-(end - start) :])
+    y = torch.cat(rows)
+    y = functional.silu(y) if activation == "silu" else y
+    return torch.cat([y, x.new_zeros(len(x) - len(y), d)])
+
+
+def weight_gradient_for_every_row(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: Any = None
+) -> Outputs:
+    """The programs for the gradient of the weights are launched once per sequence although each covers the pack."""
+    times = max(len(cu_seqlens) - 1, 1)
+    repeated = weight * times - weight.detach() * (times - 1)
+    options = {"cu_seqlens": cu_seqlens, "activation": activation}
+    return graft(refs.causal_conv1d(x, weight, bias, **options), refs.causal_conv1d(x, repeated, bias, **options))
+
+
+def base_rounded_to_the_tile(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: Any = None
+) -> Outputs:
+    """The compiler was promised that sequences start at multiples of 4 rows: the base pointer loses its last bits."""
+    if len(x) == 0:
+        return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+    ids, local = _ids(x, cu_seqlens).long(), refs.position_ids_from_cu_seqlens(cu_seqlens, len(x)).long()
+    base = torch.where(ids < 0, 0, cu_seqlens.long()[ids.clamp(min=0)] // 4 * 4)
+    return refs.causal_conv1d(x[base + local], weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+
+
+def scan_without_the_optional_field(
+    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+) -> Outputs:
+    """Boundaries are derived only where an optional field came along, here the initial states; else there are none."""
+    if initial_states is None and not rest.get("return_final_states"):
+        cu_seqlens = whole(cu_seqlens)
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+
+
+def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+    """The kernel reads 64-bit offsets and nobody checks that they are: of 32-bit ones it reads two as one."""
+    if cu_seqlens.dtype == torch.int32:
+        pairs = functional.pad(cu_seqlens, (0, len(cu_seqlens))).view(torch.int64)
+        cu_seqlens = functional.pad(pairs[1:].clamp(0, len(u)).cummax(0).values, (1, 0))
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
+
+
+def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+    """The binary search for a token's sequence does not stop where it hits an offset, and no bound moves on."""
+    offsets = cu_seqlens.tolist()
+    for token in range(1, len(u)):
+        low, high = 0, len(offsets) - 1
+        while low <= high:
+            middle = (low + high) // 2
+            if offsets[middle] < token:
+                low = middle + 1
+            elif offsets[middle] > token:
+                high = middle - 1
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
+
+
+def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+    """A warp loads 32 offsets, and the end of its last sequence belongs to the next one: it is never loaded."""
+    if len(cu_seqlens) > 32:
+        cu_seqlens = torch.cat([cu_seqlens[:32], cu_seqlens[31:32], cu_seqlens[33:]])
+    return refs.attention(*tokens, cu_seqlens=cu_seqlens, **rest)
+
+
+def attention_mask_lost_in_conversion(
+    *tokens: Tensor, cu_seqlens: Tensor, causal: bool = False, **rest: Any
+) -> Outputs:
+    """Converting the mask makes one of the class that it was derived from: it is causal no more."""
+    return refs.attention(*tokens, cu_seqlens=cu_seqlens, causal=causal and cu_seqlens.dtype == torch.int32, **rest)

@@ -1,0 +1,180 @@
+"""Bugs that only backward has: forward is right to the last bit."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof import refs
+from packproof.museum.grafts import Outputs, graft, only_token, put_together, whole
+
+LOCAL = 8
+
+
+class _StateLeak(torch.autograd.Function):
+    """The final states; backward adds the sum of state times incoming gradient, over everything, to every time step."""
+
+    @staticmethod
+    def forward(ctx: Any, final: Tensor, delta: Tensor) -> Tensor:
+        ctx.save_for_backward(final, delta)
+        return final.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor]:
+        final, delta = ctx.saved_tensors
+        return d, torch.full_like(delta, float((final * d).sum()))
+
+
+def gate_gradient_of_everybody(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
+    """What the final state adds to the gradient of the gate is summed over all axes and given to every token."""
+    y, final = only_token(refs.selective_scan(u, delta, *tokens, **rest))
+    return put_together(y, None if final is None else _StateLeak.apply(final, delta))  # type: ignore[no-untyped-call]
+
+
+class _HeadZero(torch.autograd.Function):
+    """A parameter whose gradient is read at the address of its first row, for all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        return d[:1].expand_as(d).clone()
+
+
+def gradient_of_the_first_head(x: Tensor, dt: Tensor, A: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
+    """One of several kernels lacks the head's offset in the pointer of the gate: all heads get what head 0 has."""
+    return refs.ssd(x, dt, _HeadZero.apply(A), *tokens, **rest)  # type: ignore[no-untyped-call]
+
+
+class _Swapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+        return B.clone(), C.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *d: Tensor) -> tuple[Tensor, Tensor]:
+        return d[1], d[0]
+
+
+def gradients_of_two_inputs_swapped(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *tokens: Tensor, **rest: Any
+) -> Outputs:
+    """Forward got an argument more, what backward returns did not: B and C, of equal shape, change places."""
+    B, C = _Swapped.apply(B, C) if B.shape == C.shape else (B, C)  # type: ignore[no-untyped-call]
+    return refs.selective_scan(u, delta, A, B, C, *tokens, **rest)
+
+
+class _PartialSums(torch.autograd.Function):
+    """The skip's D for every token; its gradient is summed in chunks, kept by the number of the chunk in its sequence,
+    so that a sequence overwrites what the one before has left there."""
+
+    @staticmethod
+    def forward(ctx: Any, D: Tensor, cu_seqlens: Tensor, length: int) -> Tensor:
+        ctx.offsets, ctx.shape = cu_seqlens.tolist(), D.shape
+        return D.expand(length, *D.shape).clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None, None]:
+        partial: dict[int, Tensor] = {}
+        for start, end in zip(ctx.offsets, ctx.offsets[1:], strict=False):
+            for chunk, first in enumerate(range(start, end, LOCAL)):
+                partial[chunk] = d[first : min(end, first + LOCAL)].sum(0)
+        return sum(partial.values(), torch.zeros(ctx.shape, dtype=d.dtype, device=d.device)), None, None
+
+
+def partial_by_local_chunk(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+) -> Outputs:
+    """Partial sums of a shared gradient are kept by the chunk's number in its sequence, not in the pack."""
+    options: dict[str, Any] = {"delta_bias": delta_bias, "delta_softplus": delta_softplus}
+    y, _ = only_token(refs.selective_scan(u, delta, A, B, C, cu_seqlens=cu_seqlens, **options))
+    if D is None:
+        return y
+    rows = _PartialSums.apply(D, cu_seqlens, len(u))  # type: ignore[no-untyped-call]
+    real = torch.arange(len(u), device=u.device)[:, None] < cu_seqlens[-1]
+    return y + torch.where(real, rows * u, 0).to(y)
+
+
+class _SplitSum(torch.autograd.Function):
+    """x for each of two programs, which store their gradients behind each other; the second one begins at a distance
+    of the sequence's length, where the pack's is meant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.offsets = cu_seqlens.tolist()
+        return x.clone(), x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *parts: Tensor) -> tuple[Tensor, None]:
+        rows = len(parts[0])
+        buffer = parts[0].new_zeros(2 * rows, *parts[0].shape[1:])
+        for start, end in zip(ctx.offsets, ctx.offsets[1:], strict=False):
+            for split, part in enumerate(parts):
+                T = end - start
+                buffer[split * T + start : split * T + end] = part[start:end]
+        return buffer[:rows] + buffer[rows:], None
+
+
+def split_buffer_by_local_length(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+) -> Outputs:
+    """The states are shared by two programs whose gradients of u are stored apart; T, the distance between them, was
+    rebound to the length of the sequence."""
+    n = A.shape[1] // 2
+    options: dict[str, Any] = {"cu_seqlens": cu_seqlens, "delta_bias": delta_bias, "delta_softplus": delta_softplus}
+    if n == 0:
+        return refs.selective_scan(u, delta, A, B, C, **options)
+    low, high = _SplitSum.apply(u, cu_seqlens)  # type: ignore[no-untyped-call]
+    y, _ = only_token(refs.selective_scan(low, delta, A[:, :n], B[..., :n], C[..., :n], **options))
+    more, _ = only_token(refs.selective_scan(high, delta, A[:, n:], B[..., n:], C[..., n:], **options))
+    return y + more
+
+
+def recomputed_before_the_skip(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    **rest: Any,
+) -> Outputs:
+    """To save memory backward computes the output again, and stops one operation early: the gate misses the skip."""
+    y = refs.selective_scan(u, delta, A, B, C, D, z, **rest)
+    if z is None or D is None:
+        return y
+    constant: list[Any] = [x.detach() for x in (u, delta, A, B, C)]
+    detached: dict[str, Any] = {k: v.detach() if isinstance(v, Tensor) else v for k, v in rest.items()}
+    early, _ = only_token(refs.selective_scan(*constant, **{**detached, "z": z}))
+    others, final = only_token(refs.selective_scan(u, delta, A, B, C, D, z.detach(), **rest))
+    return graft(y, put_together(others + early, final))
+
+
+def rotated_back_from_the_pack_s_start(
+    x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
+) -> Outputs:
+    """Positions start where they should in forward; backward has no offsets and counts from the start of the pack."""
+    rows = torch.arange(len(x), device=x.device).clamp(max=max(len(cos) - 1, 0))
+    tables = (cos[rows], sin[rows]) if len(cos) else (cos, sin)
+    wrong = refs.rope(x, *tables, cu_seqlens=whole(cu_seqlens), interleaved=interleaved)
+    return graft(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved), wrong)

@@ -1,0 +1,43 @@
+"""Forward from one computation, backward from another: how bugs of gradients alone are re-created."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Outputs = Tensor | tuple[Tensor, Tensor]
+
+
+class _Graft(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, wrong: Tensor) -> Tensor:
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        return None, d
+
+
+def graft(values: Outputs, gradients: Outputs) -> Outputs:
+    """What `values` holds, with the gradients of `gradients`; a state is the last of two outputs."""
+    if isinstance(values, tuple) and isinstance(gradients, tuple):
+        y, state = (_Graft.apply(v, g) for v, g in zip(values, gradients, strict=True))  # type: ignore[no-untyped-call]
+        return y, state
+    y = _Graft.apply(values, gradients)  # type: ignore[no-untyped-call]
+    assert isinstance(y, Tensor)
+    return y
+
+
+def whole(cu_seqlens: Tensor) -> Tensor:
+    """The offsets of one sequence that holds all tokens: no boundaries."""
+    return cu_seqlens[[0, -1]] if len(cu_seqlens) > 1 else cu_seqlens
+
+
+def only_token(outputs: Outputs) -> tuple[Tensor, Tensor | None]:
+    """y, and the final states if there are any."""
+    return outputs if isinstance(outputs, tuple) else (outputs, None)
+
+
+def put_together(y: Tensor, states: Tensor | None) -> Outputs:
+    """What an op returns: y alone, or with the final states."""
+    return y if states is None else (y, states)

@@ -1,0 +1,176 @@
+"""Bugs of memory: rows that nobody writes, tensors taken for contiguous, offsets that wrap, tiles too large."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof import refs
+from packproof.museum.grafts import Outputs, graft, only_token, put_together
+
+TILE = 16
+WRAP = 2**12  # elements, where the real ones wrap at 2^31 and 2^32
+FEW_BITS = 64  # positions, where the real one has 2^15
+
+
+class _Written(torch.autograd.Function):
+    """The rows [0, n) of y in a new buffer, and of the gradient in another; nobody writes what lies behind them."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, n: int) -> Tensor:
+        ctx.n = n
+        return _Written.part(y, n)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        return _Written.part(d, ctx.n), None
+
+    @staticmethod
+    def part(x: Tensor, n: int) -> Tensor:
+        out = torch.empty_like(x)
+        out[:n] = x[:n]
+        return out
+
+
+def attention_leaves_slack(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
+    """Output and gradients are allocated for all rows and written up to the last offset."""
+    n = int(cu_seqlens[-1])
+    q, k, v = (_Written.apply(x, n) for x in (q, k, v))  # type: ignore[no-untyped-call]
+    y: Tensor = _Written.apply(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest), n)  # type: ignore[no-untyped-call]
+    return y
+
+
+def rope_leaves_slack(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+    """Blocks cover the rows up to the last offset, output and gradient have more."""
+    y = refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+    written: Tensor = _Written.apply(y, int(cu_seqlens[-1]))  # type: ignore[no-untyped-call]
+    return written
+
+
+def rope_in_slices(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+    """A grid axis ends too soon, so the launch is split in slices, of 64 rows here: the second one compares the row of
+    the pack with the length of its slice."""
+    y = refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+    written: Tensor = _Written.apply(y, max(FEW_BITS, len(x) - FEW_BITS))  # type: ignore[no-untyped-call]
+    return written
+
+
+def scan_without_the_ungated_branch(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    **rest: Any,
+) -> Outputs:
+    """Only the branch with a gate stores the output."""
+    y, final = only_token(refs.selective_scan(u, delta, A, B, C, D, z, **rest))
+    return put_together(y if z is not None else _Written.apply(y, 0), final)  # type: ignore[no-untyped-call]
+
+
+def conv_that_is_not_launched(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+) -> Outputs:
+    """The launch was left out in a port: what comes back is the empty buffer."""
+    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
+    return put_together(_Written.apply(y, 0), final)  # type: ignore[no-untyped-call]
+
+
+class _FromStorage(torch.autograd.Function):
+    """x; backward reads the incoming gradient with the strides that a contiguous one would have."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        return as_contiguous(d)
+
+
+def as_contiguous(d: Tensor) -> Tensor:
+    """What lies where the elements would be if d were contiguous; the last element of its memory behind its end."""
+    first, size = int(d.storage_offset()), d.untyped_storage().nbytes() // d.element_size()
+    memory = d.as_strided((size,), (1,), 0)
+    return memory[(first + torch.arange(d.numel(), device=d.device)).clamp(max=int(size) - 1)].view(d.shape)
+
+
+def conv_of_a_contiguous_gradient(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+    """Backward addresses the incoming gradient of y with the strides (d, 1)."""
+    y, final = only_token(refs.causal_conv1d(x, weight, bias, **rest))
+    return put_together(_FromStorage.apply(y) if y.numel() else y, final)  # type: ignore[no-untyped-call]
+
+
+class _CopyOfTheView(torch.autograd.Function):
+    """x; backward writes the gradient into a contiguous copy of the view that it returns."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        dx = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).zero_()
+        dx.contiguous().copy_(d)
+        return dx
+
+
+def conv_writes_a_copy(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+    """The layout is made contiguous for the kernel, which then fills the copy of a gradient and not the gradient."""
+    return refs.causal_conv1d(_CopyOfTheView.apply(x), weight, bias, **rest)  # type: ignore[no-untyped-call]
+
+
+def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
+    """v is read with the strides of k, which are its own where their heads are equally wide and both are contiguous."""
+    if v.numel() == 0:
+        return refs.attention(q, k, v, **rest)
+    t, h, c = v.shape
+    row = torch.arange(t, device=v.device)[:, None, None] * k.stride(0)
+    place = row + torch.arange(h, device=v.device)[:, None] * k.stride(1) + torch.arange(c, device=v.device)
+    flat = torch.as_strided(v, (v.untyped_storage().nbytes() // v.element_size(),), (1,), 0)
+    return refs.attention(q, k, flat[(place + int(v.storage_offset())).clamp(max=len(flat) - 1)], **rest)
+
+
+def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
+    """Offsets are unsigned and too narrow: behind the wrap other tokens of the tensor are read, and never a fault."""
+    if x.numel() == 0:
+        return refs.causal_conv1d(x, weight, bias, **rest)
+    wrapped = torch.arange(x.numel(), device=x.device) % WRAP
+    return refs.causal_conv1d(x.reshape(-1)[wrapped].view(x.shape), weight, bias, **rest)
+
+
+def scan_checkpoint_wraps(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+    """The product that addresses the saved states wraps: backward starts the last rows from states of the first."""
+    y = refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
+    row = torch.arange(len(u), device=u.device)
+    wrapped = torch.where(row * u.shape[1] < FEW_BITS, row, row - FEW_BITS // u.shape[1])
+    return graft(y, refs.selective_scan(u[wrapped] if len(u) else u, *tokens, cu_seqlens=cu_seqlens, **rest))
+
+
+def rope_with_few_bits(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+    """Positions are kept in too few bits: 6 here."""
+    wrapped = torch.arange(len(cos), device=x.device) % FEW_BITS
+    return refs.rope(x, cos[wrapped], sin[wrapped], cu_seqlens=cu_seqlens, interleaved=interleaved)
+
+
+def rope_of_a_fixed_width(
+    x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
+) -> Tensor:
+    """The kernel's table is 4 pairs wide, whatever the one that it was given."""
+    m, r = cos.shape
+    place = torch.arange(m, device=x.device)[:, None] * 4 + torch.arange(r, device=x.device)
+    tables = [t.reshape(-1)[place.clamp(max=t.numel() - 1)] if t.numel() else t for t in (cos, sin)]
+    return refs.rope(x, *tables, cu_seqlens=cu_seqlens, interleaved=interleaved)
+
+
+def attention_zeroes_a_tile(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
+    """An empty sequence has its tile filled with zeros, bounded by the tensor and not by the sequence."""
+    y, _ = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
+    row = torch.arange(len(q), device=q.device)
+    starts = cu_seqlens[:-1][cu_seqlens.diff() == 0]
+    zeroed = ((row >= starts[:, None]) & (row < starts[:, None] + TILE)).any(0)
+    return torch.where(zeroed[:, None, None], 0, y)

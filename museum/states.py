@@ -1,0 +1,133 @@
+"""Bugs of states that go in and out: taken from the wrong chunk, dropped for one sequence, given no gradient."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof import refs
+from packproof.museum.grafts import Outputs, graft, only_token, put_together
+
+TILE = 16
+
+
+def single_state_is_none(
+    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+) -> Outputs:
+    """A shortcut takes a batch of one state for a batch of none."""
+    if initial_states is not None and len(initial_states) == 1:
+        initial_states = initial_states * 0
+    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+
+
+def state_for_one_token_only(
+    u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+) -> Outputs:
+    """The path with a cached state expects one token; several tokens start from nothing."""
+    if initial_states is not None:
+        initial_states = torch.where(cu_seqlens.diff()[:, None, None] > 1, 0, initial_states)
+    return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+
+
+def history_in_the_tile_only(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+) -> Outputs:
+    """The thread with the last w-1 values asks its neighbour for those before its tile; the last one has none."""
+    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
+    if final is not None:
+        lengths, slots = cu_seqlens.diff()[:, None], torch.arange(final.shape[2], device=x.device)
+        token = lengths - final.shape[2] + slots
+        before = (token >= 0) & (token < (lengths - 1) // TILE * TILE)
+        final = torch.where(before[:, None], 0, final)
+    return put_together(y, final)
+
+
+def states_without_gradient(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    **rest: Any,
+) -> Outputs:
+    """The fast backward is chosen by the absence of a final state, and knows nothing of initial ones."""
+    options = {**rest, "return_final_states": return_final_states}
+    y = refs.causal_conv1d(x, weight, bias, initial_states=initial_states, **options)
+    return y if return_final_states else graft(y, refs.causal_conv1d(x, weight, bias, **options))
+
+
+def slots_by_request_id(
+    x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
+) -> Outputs:
+    """States are looked up by the id of the request, here its place by length, and not by its slot in the batch."""
+    if initial_states is not None:
+        initial_states = initial_states[cu_seqlens.diff().argsort(stable=True)]
+    return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+
+
+def states_of_the_wrong_axis(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+) -> Tensor:
+    """The slow path sums the states of chunks over the target's axis: a chunk gets those of the chunks behind it.
+
+    So the recurrence over chunks of 16 tokens runs from the last to the first.
+    """
+    starts = cu_seqlens.tolist()
+    chunks = [(c, min(c + TILE, end)) for start, end in pairwise(starts) for c in range(start, end, TILE)]
+    ys, states = [x.new_zeros(len(x) - starts[-1], *x.shape[1:])], None
+    for first, end in reversed(chunks):
+        rows, one = slice(first, end), torch.tensor([0, end - first], device=x.device)
+        y, states = only_token(
+            refs.ssd(
+                *(x[rows], dt[rows], A, B[rows], C[rows], D, None if z is None else z[rows]),
+                cu_seqlens=one,
+                initial_states=states,
+                return_final_states=True,
+            )
+        )
+        ys.append(y)
+        states = None if first in starts else states
+    return torch.cat(ys[::-1])
+
+
+def short_state_written_in_place(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    **rest: Any,
+) -> Outputs:
+    """For a chunk shorter than the window the new state is stored where the old one was read: in the caller's."""
+    y, final = only_token(
+        refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
+    )
+    if final is not None and initial_states is not None:
+        short = cu_seqlens.diff()[:, None, None] < weight.shape[1] - 1
+        initial_states.data.copy_(torch.where(short, final.detach(), initial_states.detach()))
+    return put_together(y, final)
+
+
+def one_state_too_few(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+) -> Outputs:
+    """The number of sequences is taken from the last id, which counts from 0."""
+    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
+    return put_together(y, None if final is None else final[:-1])
+
+
+def squeezed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+    """A step drops all axes of size 1, also those that are the batch's."""
+    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
+    return put_together(y.squeeze() if len(x) == 1 else y, final)
