@@ -29,7 +29,6 @@ from packproof.refs.errors import CheckFailed, UsageError
 __all__ = ["PROFILES", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
 
 _TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}
-_SIDE_BY_SIDE = min(os.cpu_count() or 1, 4)
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,11 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
         jobs = list(_jobs(request))
-        units = [unit for job, compiled in _compiled_once(jobs) for unit in _units(request, job, stack, compiled)]
+        units = [unit for job, compiled in _compiled_once(jobs) for unit in _units(request, job, compiled)]
         cells = tuple(c for unit in units for c in unit.cells)
         yield RunStarted(cells, request.profile, request.seed, tuple(n for job in jobs for n in _notes(request, job)))
         try:
-            for event in side_by_side([unit.run for unit in units], _SIDE_BY_SIDE):
+            for event in side_by_side([unit.run for unit in units], os.cpu_count() or 1):
                 if isinstance(event, CellFinished):
                     verdicts.append(event.verdict)
                 yield event
@@ -137,7 +136,7 @@ def _compiled_once(jobs: Sequence[Job]) -> Iterator[tuple[Job, bool]]:
         modules |= {job.own.module} if job.own else set()
 
 
-def _units(request: CheckRequest, job: Job, stack: ExitStack, compiled: bool) -> Iterator[_Unit]:
+def _units(request: CheckRequest, job: Job, compiled: bool) -> Iterator[_Unit]:
     cells = plan_cells(request, job.op, job.declared, job.name, compiled=compiled)
     for cell in cells:
         if cell.property == COMPILE:
@@ -145,29 +144,29 @@ def _units(request: CheckRequest, job: Job, stack: ExitStack, compiled: bool) ->
             yield _Unit((cell,), partial(compile_cell, cell, job.own))
     for dtype in dict.fromkeys(c.dtype for c in cells if c.property != COMPILE):
         mine = tuple(c for c in cells if c.dtype == dtype)
-        worker = stack.enter_context(worker_for(request, job.target))
-        worker.open()  # here: a closure's process is a fork of this one, which has no other thread yet
-        yield _Unit(mine, partial(_run_cells, request, job, mine, worker))
+        yield _Unit(mine, partial(_run_cells, request, job, mine))
 
 
-def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell], worker: Worker) -> Iterator[Event]:
+def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterator[Event]:
     profile = PROFILES[request.profile]
     known: Tier | None = "gpu" if request.device == "cuda" else None
     tier: Tier = known or ("interpret" if job.own else "eager")
     gradients = job.declared.gradients and not request.forward_only
-    subject = Subject(job.op, worker, job.declared.promises, gradients=gradients)
-    judge = Judge(
-        subject=subject,
-        examples=profile.examples[tier],
-        allowance=profile.shrink,
-        seed=request.seed,
-        replay=replay_data(job.name, job.op_name, subject),
-        replay_dir=request.replay_dir,
-        known_tier=known,
-    )
-    space = _space(request, job, cells[0].dtype)
-    for cell in cells:
-        yield from judge.cell(cell, space)
+    with worker_for(request, job.target) as worker:
+        worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
+        subject = Subject(job.op, worker, job.declared.promises, gradients=gradients)
+        judge = Judge(
+            subject=subject,
+            examples=profile.examples[tier],
+            allowance=profile.shrink,
+            seed=request.seed,
+            replay=replay_data(job.name, job.op_name, subject),
+            replay_dir=request.replay_dir,
+            known_tier=known,
+        )
+        space = _space(request, job, cells[0].dtype)
+        for cell in cells:
+            yield from judge.cell(cell, space)
 
 
 def check(

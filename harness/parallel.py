@@ -1,57 +1,110 @@
-"""Generators side by side: each runs in a thread, and what they yield comes out in one stream."""
+"""Generators side by side: each runs in a fork of this process, and what they yield comes out in one stream."""
 
-import threading
+import os
+import signal
+import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from queue import Empty, SimpleQueue
-from typing import TypeVar
+from ctypes import CDLL
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar, cast
+
+import torch
+
+from packproof.harness.zygote import import_early
 
 T = TypeVar("T")
 
+_PR_SET_PDEATHSIG = 1
 
-def side_by_side(units: Sequence[Callable[[], Iterator[T]]], most: int) -> Iterator[T]:
+Unit = Callable[[], Iterator[T]]
+
+
+def side_by_side(units: Sequence[Unit[T]], most: int) -> Iterator[T]:
     """Run the units, at most `most` at a time, in order of their start; yields what they yield as it comes.
 
-    An exception in one ends the stream with that exception. Leaving the stream early, by an exception such as Ctrl-C in
-    the caller's thread or by closing it, stops every unit at its next event.
+    An exception in one ends the stream with that exception. Leaving the stream early, by an exception such as Ctrl-C or
+    by closing it, ends every unit. Where this process has used autograd beside a GPU, which no fork survives, the units
+    run in it, one after the other.
     """
-    waiting, lock = deque(units), threading.Lock()
-    said: SimpleQueue[T | BaseException | None] = SimpleQueue()
-    stopped = threading.Event()
-
-    def work() -> None:
-        try:
-            while not stopped.is_set():
-                with lock:
-                    if not waiting:
-                        break
-                    unit = waiting.popleft()
-                with closing(unit()) as events:  # type: ignore[type-var]
-                    for event in events:
-                        if stopped.is_set():
-                            return
-                        said.put(event)
-        except BaseException as error:  # it belongs to the caller's thread
-            said.put(error)
-        finally:
-            said.put(None)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(most, len(units)))]
-    for thread in threads:
-        thread.start()
-    running = len(threads)
+    import_early()  # here, and not in each fork
+    if not _forks_differentiate():
+        for unit in units:
+            with closing(unit()) as events:  # type: ignore[type-var]
+                yield from events
+        return
+    waiting, running = deque(units), dict[Connection, BaseProcess]()
     try:
-        while running:
-            try:
-                event = said.get(timeout=0.2)  # a wait without end would keep Ctrl-C waiting too
-            except Empty:
-                continue
-            if event is None:
-                running -= 1
-            elif isinstance(event, BaseException):
-                raise event
-            else:
+        while waiting or running:
+            while waiting and len(running) < most:
+                said, process = _forked(partial(_run, waiting.popleft()))
+                running[said] = process
+            for said in cast(list[Connection], wait(list(running))):
+                try:
+                    event = said.recv()
+                except EOFError:
+                    _end(said, running.pop(said))
+                    continue
+                if isinstance(event, BaseException):
+                    raise event
                 yield event
     finally:
-        stopped.set()
+        for process in running.values():
+            process.kill()
+            process.join()
+
+
+def _forked(work: Callable[[Connection, int], None]) -> tuple[Connection, BaseProcess]:
+    """Start some work, and what can be heard of it."""
+    context = get_context("fork")
+    ours, its = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(its, os.getpid()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the fork runs none of them
+        process.start()
+    its.close()
+    return ours, process
+
+
+def _run(unit: Unit[Any], said: Connection, parent: int) -> None:
+    """Say what the unit yields, in a process that is gone when its parent is and that no Ctrl-C reaches."""
+    CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with closing(unit()) as events:  # type: ignore[type-var]
+            for event in events:
+                said.send(event)
+    except BaseException as error:
+        error.add_note(traceback.format_exc())  # a traceback does not cross
+        said.send(error)
+
+
+def _forks_differentiate() -> bool:
+    said, process = _forked(_differentiate)
+    fit: bool = said.recv()
+    _end(said, process)
+    return fit
+
+
+def _differentiate(said: Connection, parent: int) -> None:
+    leaf = torch.ones((), requires_grad=True)
+    try:
+        torch.autograd.grad(leaf * 1, leaf)
+    except RuntimeError:
+        said.send(False)
+    else:
+        said.send(True)
+
+
+def _end(said: Connection, process: BaseProcess) -> None:
+    said.close()
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"a process that judged a kernel ended with exit code {process.exitcode}")

@@ -21,12 +21,16 @@ _TAIL = 2000
 
 
 class ZygoteClient:
-    """A running zygote; `shared` and `forked` start one. proven: a worker of it has spoken."""
+    """A running zygote; `shared` and `forked` start one. proven: a worker of it has spoken.
+
+    A fork of the process that started it may ask it for workers too, but does not end it.
+    """
 
     def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
         self._control = control
         self._log = log
         self._wait = wait
+        self._owner = os.getpid()
         self.proven = False
 
     def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
@@ -49,26 +53,28 @@ class ZygoteClient:
         return os.pread(self._log.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
 
     def close(self) -> None:
-        """End the zygote and all its workers; a second time does nothing."""
+        """End the zygote and all its workers, or in a fork leave it; a second time does nothing."""
         if self._control.fileno() < 0:
             return
+        mine = self._owner == os.getpid()
         with suppress(ConnectionError):
-            self._control.send(b"")
+            if mine:
+                self._control.send(b"")
         self._control.close()
-        self._wait()
+        if mine:
+            self._wait()
         self._log.close()
 
 
-_shared: dict[tuple[int, bool], ZygoteClient] = {}
+_shared: dict[bool, ZygoteClient] = {}
 
 
 def shared(interpreted: bool) -> ZygoteClient:
-    """This process's zygote, with or without Triton's interpreter; it ends with this process."""
-    key = (os.getpid(), interpreted)
-    if key not in _shared:
-        _shared[key] = client = _spawned(interpreted)
+    """The zygote with or without Triton's interpreter, of this process or its parent; it ends with who started it."""
+    if interpreted not in _shared:
+        _shared[interpreted] = client = _spawned(interpreted)
         atexit.register(client.close)
-    return _shared[key]
+    return _shared[interpreted]
 
 
 def discard(client: ZygoteClient) -> None:

@@ -1,0 +1,70 @@
+"""Units side by side: what they yield, how they end, and what becomes of them."""
+
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from packproof.harness import parallel
+from packproof.harness.parallel import side_by_side
+
+
+def pids(count: int, seconds: float = 0.0) -> Iterator[int]:
+    for _ in range(count):
+        time.sleep(seconds)
+        yield os.getpid()
+
+
+def fails() -> Iterator[int]:
+    yield os.getpid()
+    raise ValueError("lengths")
+
+
+def dies() -> Iterator[int]:
+    yield os.getpid()
+    os._exit(3)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_each_unit_runs_in_a_process_of_its_own() -> None:
+    found = list(side_by_side([partial(pids, 2)] * 3, most=2))
+    assert sorted(map(found.count, set(found))) == [2, 2, 2]
+    assert os.getpid() not in found
+
+
+def test_units_run_at_the_same_time() -> None:
+    started = time.monotonic()
+    list(side_by_side([partial(pids, 1, 1.0)] * 4, most=4))
+    assert time.monotonic() - started < 3.0
+
+
+def test_an_exception_ends_the_stream_and_says_where_it_came_from() -> None:
+    with pytest.raises(ValueError, match="lengths") as error:
+        list(side_by_side([fails, partial(pids, 10, 1.0)], most=2))
+    assert 'raise ValueError("lengths")' in error.value.__notes__[0]
+
+
+def test_a_unit_that_dies_is_no_end() -> None:
+    with pytest.raises(RuntimeError, match="ended with exit code 3"):
+        list(side_by_side([dies], most=1))
+
+
+def test_nothing_is_left_when_the_stream_is_left() -> None:
+    stream = side_by_side([partial(pids, 100, 0.1)] * 2, most=2)
+    found = {next(stream) for _ in range(6)}
+    stream.close()  # type: ignore[attr-defined]
+    assert all(map(gone, found))
+
+
+def test_where_forks_cannot_differentiate_units_run_here_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_forks_differentiate", lambda: False)
+    assert list(side_by_side([partial(pids, 2)] * 2, most=2)) == [os.getpid()] * 4
