@@ -1,4 +1,4 @@
-"""The command line: `packproof check`, `replay`, `bench`, `museum` and `list`."""
+"""The command line: `packproof check`, `replay`, `bench`, `museum`, `mutate` and `list`."""
 
 import shlex
 import sys
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.harness import cli_museum, events
+from packproof.harness import cli_museum, cli_mutate, events
 from packproof.harness.names import SHORT
 from packproof.harness.names import dtype as dtype_name
 from packproof.refs.errors import PackproofError
@@ -22,6 +22,7 @@ _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(cli_museum.app, name="museum")
+app.command()(cli_mutate.mutate)
 
 
 @app.callback()
@@ -49,6 +50,7 @@ def check(
     forward_only: Annotated[bool, typer.Option("--forward-only", help="judge no gradients")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
 ) -> int:
     """Judge a kernel: every property at every dtype, and the smallest layout for each one that it breaks.
 
@@ -61,6 +63,7 @@ def check(
     import torch  # noqa: PLC0415
 
     from packproof.harness.check import CheckRequest, run_check  # noqa: PLC0415
+    from packproof.harness.report_html import HtmlReport  # noqa: PLC0415
     from packproof.harness.report_json import JsonReport  # noqa: PLC0415
     from packproof.harness.report_junit import JunitReport  # noqa: PLC0415
     from packproof.harness.report_terminal import TerminalReport  # noqa: PLC0415
@@ -79,6 +82,7 @@ def check(
     reports: list[Report] = [TerminalReport()]
     reports += [JsonReport(json)] if json else []
     reports += [JunitReport(junit)] if junit else []
+    reports += [HtmlReport(html)] if html else []
     return exit_code(follow(run_check(request), reports))
 
 

@@ -1,15 +1,11 @@
 """A run as JUnit XML, as continuous integration shows it: one suite per kernel, one case per property and dtype."""
 
-import re
 from xml.etree import ElementTree
 
 from packproof.harness import events
 from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
-from packproof.harness.wording import failure_text, headline
-
-# A kernel's message may hold anything; XML 1.0 may not.
-_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from packproof.harness.wording import failure_text, headline, legal
 
 
 class JunitReport:
@@ -37,7 +33,7 @@ class JunitReport:
         for cell in self._planned:
             suites.setdefault(f"{cell.op} {cell.target} {cell.device}", []).append(cell)
         for name, cells in suites.items():
-            suite = ElementTree.SubElement(root, "testsuite", name=_legal(name))
+            suite = ElementTree.SubElement(root, "testsuite", name=legal(name))
             cases = [self._case(suite, cell, why_not_run) for cell in cells]
             suite.set("tests", str(len(cases)))
             for kind, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
@@ -47,22 +43,18 @@ class JunitReport:
         replace_text(self._file, ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
 
     def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
-        name = {"classname": _legal(f"{cell.op}.{cell.target}"), "name": f"{cell.property}-{short(cell.dtype)}"}
+        name = {"classname": legal(f"{cell.op}.{cell.target}"), "name": f"{cell.property}-{short(cell.dtype)}"}
         case = ElementTree.SubElement(suite, "testcase", name)
         verdict = self._verdicts.get(cell)
         if verdict is None:
-            ElementTree.SubElement(case, "error", message=_legal(f"not run: {why_not_run}"))
+            ElementTree.SubElement(case, "error", message=legal(f"not run: {why_not_run}"))
             return case
         case.set("time", f"{verdict.seconds:.3f}")
         if verdict.status == "failed":
-            failure = ElementTree.SubElement(case, "failure", message=_legal(headline(verdict)))
-            failure.text = _legal(failure_text(verdict))
+            failure = ElementTree.SubElement(case, "failure", message=legal(headline(verdict)))
+            failure.text = legal(failure_text(verdict))
         elif verdict.status == "skipped":
-            ElementTree.SubElement(case, "skipped", message=_legal(verdict.reason))
+            ElementTree.SubElement(case, "skipped", message=legal(verdict.reason))
         said = f"tier {verdict.tier}, {verdict.examples} examples, {verdict.refused} refused"
         ElementTree.SubElement(case, "system-out").text = said
         return case
-
-
-def _legal(text: str) -> str:
-    return _ILLEGAL.sub(lambda match: ascii(match[0])[1:-1], text)

@@ -1,13 +1,12 @@
 """A run on the terminal: progress while it runs, each failure as it is found, a table and one line at the end."""
 
-from collections.abc import Sequence
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from packproof.harness import events
-from packproof.harness.names import EVERY_DTYPE, short
+from packproof.harness.names import short
+from packproof.harness.scoreboard import Board, boards
 from packproof.harness.wording import failure_text, layout_classes, summary, title
 from packproof.properties.layouts import CLASSES
 
@@ -62,46 +61,31 @@ class TerminalReport:
     def _finish(self, event: events.RunFinished) -> None:
         if self._progress:
             self._progress.stop()
-        for group in _by_kernel(event.verdicts):
-            self._table(group)
+        for board in boards(event.verdicts):
+            self._table(board)
         failed = event.error or any(verdict.status == "failed" for verdict in event.verdicts)
         style = _STYLES["failed" if failed else "skipped" if event.interrupted else "passed"]
         line = summary(event, len(self._planned))
         self._console.print(Text(f"\n{line}", style=style))
 
-    def _table(self, verdicts: Sequence[events.Verdict]) -> None:
+    def _table(self, board: Board) -> None:
         """Properties by dtypes of one kernel, then why something was skipped, and the layout classes."""
-        cell = verdicts[0].cell
-        self._console.print(f"\n{cell.op} · {cell.target} · {cell.device}")
-        dtypes = [d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE] or [EVERY_DTYPE]
-        width = max(len(v.cell.property) for v in verdicts) + 2
-        head = "".join(f"{short(dtype):<9}" for dtype in dtypes)
+        self._console.print(f"\n{board.op} · {board.target} · {board.device}")
+        width = max(len(row.law) for row in board.rows) + 2
+        head = "".join(f"{short(dtype):<9}" for dtype in board.dtypes)
         self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'examples':>8}{'seconds':>9}")
-        for name in dict.fromkeys(v.cell.property for v in verdicts):
-            row = {v.cell.dtype: v for v in verdicts if v.cell.property == name}
-            line = Text(f"  {name:<{width}}")
-            for dtype in dtypes:
-                verdict = row.get(dtype, row.get(EVERY_DTYPE))
+        for row in board.rows:
+            line = Text(f"  {row.law:<{width}}")
+            for verdict in row.verdicts:
                 status = verdict.status if verdict else "-"
                 line.append(f"{status:<9}", style=_STYLES.get(status, ""))
-            tiers = ", ".join(dict.fromkeys(v.tier for v in row.values()))
-            examples, seconds = sum(v.examples for v in row.values()), sum(v.seconds for v in row.values())
-            self._console.print(line.append(f"{tiers:<11}{examples:>8}{seconds:>9.1f}"))
-        for reason in dict.fromkeys((v.cell.property, v.reason) for v in verdicts if v.reason):
-            self._console.print(f"  {reason[0]}: {reason[1]}")
-        refused = sum(v.refused for v in verdicts)
-        if refused:
-            self._console.print(f"  {refused} examples were refused by the kernel and not judged")
-        if any(v.classes for v in verdicts):
-            broken = any(v.status == "failed" for v in verdicts)
-            self._console.print(f"  {layout_classes(verdicts, CLASSES, cut_short=broken)}")
-
-
-def _by_kernel(verdicts: Sequence[events.Verdict]) -> list[list[events.Verdict]]:
-    groups: dict[tuple[str, str, str], list[events.Verdict]] = {}
-    for verdict in verdicts:
-        groups.setdefault((verdict.cell.op, verdict.cell.target, verdict.cell.device), []).append(verdict)
-    return list(groups.values())
+            self._console.print(line.append(f"{row.tiers:<11}{row.examples:>8}{row.seconds:>9.1f}"))
+        for name, reason in board.reasons:
+            self._console.print(f"  {name}: {reason}")
+        if board.refused:
+            self._console.print(f"  {board.refused} examples were refused by the kernel and not judged")
+        if any(v.classes for v in board.verdicts):
+            self._console.print(f"  {layout_classes(board.verdicts, CLASSES)}")
 
 
 def _cell_line(verdict: events.Verdict) -> Text:

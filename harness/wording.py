@@ -1,12 +1,21 @@
 """What came of a check in words, the same on the terminal, in JUnit, in pytest and in exceptions."""
 
+import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from packproof.harness.events import Cell, RunFinished, Verdict
 from packproof.harness.names import short
 from packproof.properties.case import shorten
+
+# a kernel's message may hold anything; XML and HTML may not
+_ILLEGAL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd\U00010000-\U0010ffff]")
+
+
+def legal(text: str) -> str:
+    """The text with characters that no document may hold written as Python writes them."""
+    return _ILLEGAL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def title(cell: Cell) -> str:
@@ -39,10 +48,11 @@ def headline(verdict: Verdict) -> str:
     return f"{verdict.cell.property}{where}: {failure.lines[0] if failure.lines else 'failed'}"
 
 
-def layout_classes(verdicts: Iterable[Verdict], every: Sequence[str], *, cut_short: bool) -> str:
+def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
     """How many of the named boundary classes were drawn, and which were not, unless failures ended the search."""
     drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
     missed = [name for name in every if name not in drawn]
+    cut_short = any(verdict.status == "failed" for verdict in verdicts)
     tail = f"; not drawn: {', '.join(missed)}" if missed and not cut_short else ""
     return f"{len(every) - len(missed)} of {len(every)} layout classes drawn{tail}"
 

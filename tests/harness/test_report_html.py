@@ -1,0 +1,143 @@
+"""The page of a run: whole, escaped, without the network, small, and quiet in a browser."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.events import Cell, Failure, RunFinished, RunStarted, Verdict
+from packproof.harness.report_html import HtmlReport, page
+from packproof.properties.layouts import CLASSES
+from packproof.refs.errors import UsageError
+
+VOID = {"meta", "br", "hr", "img", "input", "link", "rect", "line", "path"}
+SCRIPT = "<script>alert('x')</script>"
+
+
+class Outline(HTMLParser):
+    """What a page consists of: its text, ids and addresses; fails where a tag is not closed in order."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.met: list[str] = []
+        self.text: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.met.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.ids += [value or "" for name, value in attributes if name == "id"]
+        self.addresses += [value or "" for name, value in attributes if name in {"href", "src", "action", "xlink:href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def cell(prop: str, dtype: str = "float32", target: str = "my_kernels:ssd_fwd") -> Cell:
+    return Cell("ssd", target, prop, dtype, "cpu")
+
+
+def passed(prop: str) -> Verdict:
+    return Verdict(cell(prop), "eager", "passed", 20, 0.5, classes=frozenset(CLASSES[:-2]))
+
+
+def failed(failure: Failure, prop: str = "packing", target: str = "my_kernels:ssd_fwd") -> Verdict:
+    return Verdict(cell(prop, target=target), "eager", "failed", 3, 0.5, failure=failure)
+
+
+SKIPPED = Verdict(cell("carry"), "eager", "skipped", 0, 0.0, reason="the kernel takes no initial state")
+LEAK = Failure((16, 1), "y", ("float32, seed 0", "sequence 1 contains sequence 0"), 3, 41, ".packproof/a b.json")
+
+
+def rendered(*verdicts: Verdict, planned: tuple[Cell, ...] = (), error: str = "") -> str:
+    started = RunStarted((*(v.cell for v in verdicts), *planned), "quick", 7, ("no slack",))
+    return page(started, RunFinished(verdicts, 4.0, error=error))
+
+
+def words(source: str) -> str:
+    return " ".join("".join(Outline(source).text).split())
+
+
+def test_a_passing_run() -> None:
+    source = rendered(passed("reference"), SKIPPED)
+    said = words(source)
+    assert "Every property held" in said
+    assert "✓ passed 20" in said
+    assert "– skipped" in said
+    assert "25 of 27 classes" in said
+    assert "more than 32 sequences not drawn" in said
+    assert "no slack" in said
+    assert "my_kernels:ssd_fwd, carry: the kernel takes no initial state" in said
+    assert 'id="failures"' not in source
+
+
+def test_a_failure_is_found_from_the_scoreboard() -> None:
+    outline = Outline(rendered(passed("reference"), failed(LEAK)))
+    [link] = outline.addresses
+    assert link.removeprefix("#") in outline.ids
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert "sequence 1 contains sequence 0" in "".join(outline.text)
+
+
+def test_what_was_not_run_is_said() -> None:
+    said = words(rendered(passed("reference"), planned=(cell("memory"),), error="OSError: disk full"))
+    assert "Packproof itself failed" in said
+    assert "my_kernels:ssd_fwd, memory at fp32: OSError: disk full" in said
+
+
+def test_everything_foreign_is_escaped() -> None:
+    hostile = Failure((1,), SCRIPT, (SCRIPT, "\x00\x1b[31m\ud800", "</pre></style>"), 1, 1, f"{SCRIPT}.json")
+    source = rendered(failed(hostile, target=f"a.py:{SCRIPT}"), error=SCRIPT)
+    outline = Outline(source)
+    assert "script" not in outline.met
+    assert SCRIPT in "".join(outline.text)
+    assert "\\x00\\x1b[31m\\ud800" in source
+    source.encode()
+
+
+def test_nothing_is_loaded() -> None:
+    source = rendered(passed("reference"), failed(LEAK))
+    assert not re.search(r"https?:|//|url\(|@import", source)
+    assert {"script", "link", "img", "iframe", "object"}.isdisjoint(Outline(source).met)
+    assert "default-src 'none'" in source
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--html: the folder"):
+        HtmlReport(str(tmp_path / "none/page.html"))
+
+
+@pytest.fixture
+def browser() -> str:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no chromium on this machine")
+    return found
+
+
+def test_a_browser_has_nothing_to_say(browser: str, tmp_path: Path) -> None:
+    """It loads, and nothing is refused or logged: the console's messages go to stderr as CONSOLE."""
+    file = tmp_path / "page.html"
+    file.write_text(rendered(passed("reference"), failed(LEAK)), encoding="utf-8")
+    quiet = ("gpu", "quic", "background-networking", "component-update", "sync", "extensions")
+    options = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in quiet)]
+    where = [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", file.as_uri()]
+    done = subprocess.run(
+        [browser, *options, *where], capture_output=True, text=True, timeout=120, check=False, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr
+    assert 'id="scoreboard"' in done.stdout
