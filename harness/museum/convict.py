@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 
 from packproof.harness.judge import broken
-from packproof.harness.parallel import side_by_side
+from packproof.harness.parallel import Unit, side_by_side
 from packproof.harness.plan import PROFILES
 from packproof.harness.target import declaration
 from packproof.harness.worker import Worker
+from packproof.harness.zygote_client import shared
 from packproof.museum import Entry
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
@@ -22,7 +24,8 @@ from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
 
-_TIME_LIMITS = {"cpu": 6.0, "cuda": 120.0}  # for one call; one kernel of the museum never returns
+T = TypeVar("T")
+TIME_LIMITS = {"cpu": 6.0, "cuda": 120.0}  # for one call; one kernel of the museum never returns
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,16 @@ class Conviction:
 
 def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Conviction]:
     """Check the entries side by side, one on each core; yields each as it is done."""
+    yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device)
+
+
+def on_every_core(units: Sequence[Unit[T]], device: str) -> Iterator[T]:
+    """Run the units side by side; their workers come from one zygote, and torch has one thread in each."""
     with ExitStack() as stack:
         # references of a few tokens: on many cores torch's threads would mostly wait for each other
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        units = [partial(_unit, entry, profile, device, seed) for entry in chosen]
+        shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
         yield from side_by_side(units, os.cpu_count() or 1)
 
 
@@ -64,7 +72,7 @@ def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Convic
     """Draw cases as a check does, and judge each by every property that the entry names, until one is broken."""
     if entry.needs_gpu and device == "cpu":
         return Conviction(entry, skipped="needs a GPU")
-    with Worker(entry.kernel, device, _TIME_LIMITS[device]) as worker:
+    with Worker(entry.kernel, device, TIME_LIMITS[device]) as worker:
         parameters = declaration(worker.describe(), entry.kernel).parameters
         started, drawn = time.monotonic(), 0
         promises = Promises(**entry.promises)

@@ -10,6 +10,7 @@ from typing import Any
 
 import packproof
 from packproof.harness.museum.convict import Conviction
+from packproof.harness.museum.recipes import OURS, RECIPES, Comparison
 from packproof.museum import BugClass, Entry
 from packproof.properties.case import shorten
 
@@ -84,6 +85,26 @@ def summary(done: Sequence[Conviction], seconds: float) -> str:
     return f"{', '.join(parts)}; {seconds:.0f} s"
 
 
+def compared(done: Sequence[Comparison]) -> list[str]:
+    """How many entries of each class each recipe catches, and how many right kernels it accuses."""
+    by = [OURS, *RECIPES]
+    entries = [c for c in done if isinstance(c.kernel, Entry)]
+    classes = dict.fromkeys(c.kernel.bug_class for c in entries if isinstance(c.kernel, Entry))
+    groups = {k: [c for c in entries if isinstance(c.kernel, Entry) and c.kernel.bug_class == k] for k in classes}
+    groups["all"] = entries
+    groups["right kernels accused"] = [c for c in done if c not in entries]
+    rows = [
+        (
+            name,
+            str(len(group)),
+            *(str(sum(c.caught[r] for c in group)) if all(r in c.caught for c in group) else "" for r in by),
+        )
+        for name, group in groups.items()
+        if group
+    ]
+    return columns([("class", "bugs", *by), *rows])
+
+
 def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) -> str:
     """A run for programs."""
     results = [
@@ -102,3 +123,17 @@ def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) ->
     ]
     made_with = {"packproof": packproof.__version__, "profile": profile, "device": device, "seed": seed}
     return json.dumps({"version": 1, **made_with, "results": results}, indent=1) + "\n"
+
+
+def compared_json(done: Sequence[Comparison]) -> str:
+    """A comparison for programs."""
+    results = [
+        {
+            "id": c.kernel.id,
+            "op": c.kernel.op,
+            "class": c.kernel.bug_class if isinstance(c.kernel, Entry) else None,
+            "caught_by": [name for name, caught in c.caught.items() if caught],
+        }
+        for c in done
+    ]
+    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"

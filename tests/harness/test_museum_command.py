@@ -8,7 +8,7 @@ import pytest
 
 from packproof.harness import cli
 from packproof.harness.museum.convict import convict
-from packproof.museum import entries
+from packproof.museum import controls, entries
 
 
 def test_the_list_has_a_line_for_each_entry_of_an_op(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +43,20 @@ def test_a_right_kernel_is_missed_and_the_run_fails(
     monkeypatch.setattr("packproof.museum.entries", lambda: {"R1": right})
     assert cli.run(["museum", "run", "R1", "--profile", "quick", "--device", "cpu"]) == 1
     assert "NOT CONVICTED by packing, reference in 17 examples" in capsys.readouterr().out
+
+
+def test_recipes_see_what_they_look_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """C6 is wrong in a gradient alone, R1 in the output; the right rotation is accused by nobody."""
+    chosen = {name: entries()[name] for name in ("C6", "R1")}
+    right = {"rotary.correct": controls()["rotary.correct"]}
+    monkeypatch.setattr("packproof.museum.entries", lambda: chosen)
+    monkeypatch.setattr("packproof.museum.controls", lambda: right)
+    assert cli.run(["museum", "compare"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    rows = {line[:22].strip(): line[22:].split() for line in lines}
+    assert rows["packed-branch"] == ["1", "1", "0", "1", "1", "1"]
+    assert rows["boundary-lost"] == ["1"] * 6
+    assert rows["right kernels accused"] == ["1", "0", "0", "0", "0"]
 
 
 def test_an_unknown_entry_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,27 @@
+"""An entry's layout is one that shows its bug: some case of just these lengths convicts it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from packproof.harness.museum import convict as convicting
+from packproof.museum import Entry, entries
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, golden_cases, random_cases
+
+ENTRIES = entries()
+
+
+def of_its_lengths(entry: Entry, _: Any, space: Space, profile: str, seed: int) -> Iterator[Case]:
+    if entry.when.startswith("after"):
+        yield next(golden_cases(space, seed))
+    for case in [*golden_cases(space, seed), *random_cases(space, 30, seed)]:
+        yield case.replace(lengths=entry.lengths)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if not entry.needs_gpu])
+def test_an_entry_shows_at_its_lengths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convicting, "_cases", of_its_lengths)
+    done = convicting.convict(ENTRIES[name], profile="quick", device="cpu")
+    assert not done.missed, f"{ENTRIES[name].title}: {ENTRIES[name].lengths}"
