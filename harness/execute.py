@@ -211,9 +211,11 @@ def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error and what it was raised from: Triton's interpreter and autograd wrap what they pass on."""
+    met: list[BaseException] = []  # an error that the interpreter unwraps has its wrapper for context, and is its cause
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and cause not in met:
         yield cause
+        met.append(cause)
         cause = cause.__cause__ or cause.__context__
 
 

@@ -45,7 +45,9 @@ def failure_block(output: str) -> str:
     return re.sub(r"(?<![\w\[])-?\d[\d.]*(e[+-]?\d+)?(?= x |\)|,|;)|(?<=-)[0-9a-f]{8}(?=\.json)", "#", block)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/bench.md", "docs/museum.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", [*PAGES, "docs/bench.md", "docs/museum.md", "docs/mutate.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+)
 def test_examples_are_python_and_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for source in PYTHON.findall(text):

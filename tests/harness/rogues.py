@@ -93,6 +93,16 @@ def raises(x, weight, *, cu_seqlens):
     raise ValueError("only even\nlengths")
 
 
+def raises_the_cause_of_an_error(x, weight, *, cu_seqlens):
+    """As Triton's interpreter does when it unwraps what a kernel raised: each is the other's cause or context."""
+    try:
+        raise RuntimeError from ValueError("odd")
+    except RuntimeError as error:
+        cause = error.__cause__
+        cause.__context__ = error
+        raise cause from None
+
+
 def raises_in_backward(x, weight, *, cu_seqlens):
     return _BadBackward.apply(x, weight)
 

@@ -1,0 +1,72 @@
+"""The command line of mutants: `packproof mutate`."""
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+HELD, FAILED = 0, 1
+_PROGRESS_SECONDS = 30.0
+
+
+def mutate(
+    *,
+    op: Annotated[str | None, typer.Option(help="only by the checks of this op")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="only mutants of this module of kernels, or module:function")
+    ] = None,
+    sample: Annotated[int | None, typer.Option(help="only so many, drawn by the seed", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
+    jobs: Annotated[int | None, typer.Option(help="processes side by side  [default: one a core]", min=1)] = None,
+    resume: Annotated[str | None, typer.Option(help="a file of outcomes: take those it has, append the others")] = None,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="show the mutants and run none")] = False,
+) -> int:
+    """Break packproof's own Triton kernels in thousands of ways, and see whether the properties convict each.
+
+    Exit code 1 if a mutant survives that is not explained as equivalent.
+
+    \b
+    packproof mutate --op rope
+    packproof mutate --resume mutants.jsonl --json mutants.json
+    packproof mutate --kernel scan_forward:scan_kernel --sample 40 --seed 1
+    packproof mutate --kernel products --list
+    """
+    from packproof.harness.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.mutants import run as runs  # noqa: PLC0415
+    from packproof.harness.mutants import table  # noqa: PLC0415
+    from packproof.harness.mutants.explained import explained  # noqa: PLC0415
+    from packproof.harness.mutants.mutant import all_mutants  # noqa: PLC0415
+    from packproof.harness.names import known  # noqa: PLC0415
+
+    everything = all_mutants()
+    functions = {f"{m.module}:{m.function}" for m in everything}
+    if kernel:
+        known("kernel", kernel, [*{m.module: None for m in everything}, *sorted(functions)])
+    named = [m for m in everything if kernel in (None, m.module, f"{m.module}:{m.function}")]
+    chosen = runs.sample(named, sample, seed)
+    ops = [known("op", op, runs.OPS)] if op else runs.OPS
+    if list_only:
+        typer.echo("\n".join([*table.listed(chosen), f"{len(chosen)} mutants"]))
+        return HELD
+    file = writable(json, "--json") if json else None
+    kept = writable(resume, "--resume") if resume else None
+    mutants, reasons = {m.id: m for m in chosen}, explained(chosen)
+    started = told = time.monotonic()
+    done = []
+    for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept):
+        done.append(outcome)
+        if not outcome.by and (outcome.op or not op):
+            typer.echo(table.survived(outcome, mutants[outcome.id], reasons.get(outcome.id)))
+        if time.monotonic() - told > _PROGRESS_SECONDS:
+            told = time.monotonic()
+            typer.echo(f"{len(done)} of {len(chosen)} mutants, {told - started:.0f} s", err=True)
+    if op:
+        done = [o for o in done if o.op]
+    wrong = table.wrongly_explained(done, reasons)
+    typer.echo("\n".join([*wrong, *table.summary(done, reasons, time.monotonic() - started)]))
+    if file:
+        replace_text(file, table.as_json(done, mutants, reasons))
+    holes = [o for o in done if not o.by and o.id not in reasons]
+    return FAILED if holes or wrong else HELD

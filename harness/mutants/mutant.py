@@ -1,0 +1,99 @@
+"""Mutants of packproof's own Triton kernels: what differs, where, and the module as it then reads."""
+
+import ast
+import importlib
+import linecache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from packproof.harness.mutants.operators import OPERATORS, Edit, Scope, Text
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit of one function of a module of kernels. lines: of the statement that holds it.
+
+    id: module:function:operator:ordinal, where the ordinal counts what the operator does to the function from top to
+    bottom, so that it is the same when the function moves.
+    """
+
+    id: str
+    module: str
+    function: str
+    operator: str
+    text: Text
+    edit: Edit
+    lines: range
+
+    @property
+    def source(self) -> str:
+        """The whole module."""
+        return self.text.source[: self.edit.start] + self.edit.new + self.text.source[self.edit.end :]
+
+    @property
+    def line(self) -> int:
+        return self.text.source.count("\n", 0, self.edit.start) + 1
+
+    @property
+    def change(self) -> tuple[str, str]:
+        """The line, or lines, that differ: before and after."""
+        source = self.text.source
+        start = source.rfind("\n", 0, self.edit.start) + 1
+        end = source.find("\n", self.edit.end)
+        was = source[start:end]
+        now = source[start : self.edit.start] + self.edit.new + source[self.edit.end : end]
+        return " ".join(was.split()), " ".join(now.split())
+
+    @property
+    def diff(self) -> str:
+        was, now = self.change
+        return f"kernels/{self.module}.py:{self.line}\n- {was}\n+ {now}"
+
+
+def mutants_of(module: str, source: str) -> Iterator[Mutant]:
+    """Every mutant of the functions of a module that are marked for Triton, in the order of the source."""
+    text = Text(source)
+    for function in ast.parse(source).body:
+        if not isinstance(function, ast.FunctionDef) or not _for_triton(function):
+            continue
+        scope = Scope(function, text)
+        count = dict.fromkeys(OPERATORS, 0)
+        for node, lines in scope.nodes:
+            for name, operator in OPERATORS.items():
+                for edit in operator(node, scope):
+                    where = f"{module}:{function.name}:{name}:{count[name]}"
+                    yield Mutant(where, module, function.name, name, text, edit, lines)
+                    count[name] += 1
+
+
+def _for_triton(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(d).split("(")[0] == "triton.jit" for d in function.decorator_list)
+
+
+def all_mutants() -> list[Mutant]:
+    """Those of all modules of kernels."""
+    files = sorted(KERNELS.glob("*.py"))
+    return [m for file in files for m in mutants_of(file.stem, file.read_text(encoding="utf-8"))]
+
+
+@contextmanager
+def installed(mutant: Mutant) -> Iterator[None]:
+    """The mutant in the place of its function, in a process where Triton interprets: all modules share one object."""
+    module = importlib.import_module(f"packproof.kernels.{mutant.module}")
+    source, file = mutant.source, f"<{mutant.id}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # Triton reads it there
+    tree = ast.parse(source)
+    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == mutant.function]
+    found: dict[str, object] = {}
+    exec(compile(tree, file, "exec"), vars(module), found)
+    shared = vars(getattr(module, mutant.function))
+    kept = dict(shared)
+    shared.update(vars(found[mutant.function]))
+    try:
+        yield
+    finally:
+        shared.update(kept)

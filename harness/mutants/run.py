@@ -1,0 +1,100 @@
+"""A run over mutants: which of them, what is known of them already, and the process that judges the rest."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from packproof.harness.mutants.explained import explained
+from packproof.harness.mutants.mutant import KERNELS, Mutant
+from packproof.harness.own import OWN
+from packproof.harness.zygote_client import import_path
+from packproof.refs.errors import PackproofError
+
+OPS = [name for name in reversed(list(OWN)) if OWN[name].runs_on("cpu")]  # the cheapest first
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant.
+
+    by: the property that convicted it, or how it failed by itself (memory, raised, hung, crashed, malformed); "" if it
+    survived. op, property, case: of the last check, "" where none executes the line. seconds: of a CPU.
+    """
+
+    id: str
+    by: str = ""
+    op: str = ""
+    property: str = ""
+    case: str = ""
+    seconds: float = 0.0
+
+
+def sample(mutants: Sequence[Mutant], size: int | None, seed: int) -> list[Mutant]:
+    """So many of them, in their order; all if no size is given."""
+    if size is None or size >= len(mutants):
+        return list(mutants)
+    chosen = set(random.Random(seed).sample(range(len(mutants)), size))
+    return [m for k, m in enumerate(mutants) if k in chosen]
+
+
+def run(mutants: Sequence[Mutant], ops: Sequence[str], jobs: int, resume: Path | None = None) -> Iterator[Outcome]:
+    """The outcomes as they come, first those that `resume` has for the same kernels; it gets the new ones."""
+    known = _known(resume) if resume else {}
+    yield from (known[m.id] for m in mutants if m.id in known)
+    for outcome in _judged([m for m in mutants if m.id not in known], ops, jobs):
+        if resume:
+            with resume.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kernels": _digest(), **asdict(outcome)}) + "\n")
+        yield outcome
+
+
+def _known(file: Path) -> dict[str, Outcome]:
+    found = {}
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # a line that was cut off
+                said = json.loads(line)
+                if said.pop("kernels") == _digest():
+                    found[said["id"]] = Outcome(**said)
+    return found
+
+
+def _digest() -> str:
+    """Of the kernels' sources: an outcome holds for these."""
+    h = hashlib.blake2b(digest_size=8)
+    for file in sorted(KERNELS.glob("*.py")):
+        h.update(file.read_bytes())
+    return h.hexdigest()
+
+
+def _judged(mutants: Sequence[Mutant], ops: Sequence[str], jobs: int) -> Iterator[Outcome]:
+    if not mutants:
+        return
+    ids, reasons = [m.id for m in mutants], explained(mutants)
+    order = {"ops": list(ops), "mutants": ids, "explained": list(reasons), "jobs": jobs}
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
+    environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-P", "-m", "packproof.harness.mutants.trial"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with process.stdin as channel:
+                channel.write(json.dumps(order) + "\n")
+            for line in process.stdout:
+                yield Outcome(**json.loads(line))
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise PackproofError("the process that judges mutants failed; what it printed says why")

@@ -1,0 +1,39 @@
+"""`packproof mutate` as its users type it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from packproof.harness import cli
+from packproof.harness.mutants.mutant import all_mutants
+
+
+def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["mutate", "--kernel", "rotary:_read", "--list"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    count = sum((m.module, m.function) == ("rotary", "_read") for m in all_mutants())
+    assert last == f"{count} mutants"
+    assert len(lines) == 4 * count
+    assert lines[0] == "rotary:_read:mask:0"
+    assert lines[1].startswith("kernels/rotary.py:")
+    assert lines[2].startswith("- first = tl.load(token + channel, mask=mask")
+    assert lines[3].startswith("+ first = tl.load(token + channel, eviction_policy=")
+
+
+def test_an_unknown_kernel_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["mutate", "--kernel", "rotari"]) == 2
+    assert "no kernel is called 'rotari'; did you mean rotary?" in capsys.readouterr().err
+
+
+def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept, file = tmp_path / "kept.jsonl", tmp_path / "run.json"
+    call = ["mutate", "--op", "rope", "--kernel", "rotary:_write", "--sample", "2", "--seed", "1"]
+    assert cli.run([*call, "--resume", str(kept), "--json", str(file)]) == 0
+    assert "2 of 2 killed (100.0%)" in capsys.readouterr().out
+    results = json.loads(file.read_text())["results"]
+    assert {r["status"] for r in results} == {"killed"}
+    outcomes = kept.read_text()
+    assert cli.run([*call, "--resume", str(kept)]) == 0
+    assert "2 of 2 killed" in capsys.readouterr().out
+    assert kept.read_text() == outcomes

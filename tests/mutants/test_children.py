@@ -1,0 +1,39 @@
+"""Children may crash, hang or fail; each is told from the others."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from packproof.harness.mutants.children import forked
+from packproof.refs.errors import PackproofError
+
+
+def work(item: str) -> Iterator[dict[str, Any]]:
+    yield {"item": item, "seen": 1}
+    if item == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "hang":
+        signal.setitimer(signal.ITIMER_PROF, 0.05)
+        while True:
+            pass
+    if item == "exit":
+        raise SystemExit
+    yield {"seen": 2}
+
+
+def test_how_children_end() -> None:
+    done = dict(forked(["well", "crash", "hang", "again"], work, jobs=2))
+    assert done == {
+        "well": {"item": "well", "seen": 2},
+        "again": {"item": "again", "seen": 2},
+        "crash": {"item": "crash", "seen": 1, "by": "crashed"},
+        "hang": {"item": "hang", "seen": 1, "by": "hung"},
+    }
+
+
+def test_a_fault_of_the_work_is_not_the_mutants() -> None:
+    with pytest.raises(PackproofError, match="SystemExit"):
+        list(forked(["exit"], work, jobs=1))
