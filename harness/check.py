@@ -1,21 +1,17 @@
 """The check: from a request to a stream of events, and the same for a caller in Python."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-import torch
 
 from packproof.harness.compiling import compile_cell
 from packproof.harness.events import Cell, CellFinished, Event, RunFinished, RunStarted, Tier, Verdict
 from packproof.harness.judge import Judge, replay_data
 from packproof.harness.names import dtype as dtype_name
 from packproof.harness.own import OWN, OwnKernel
-from packproof.harness.parallel import side_by_side
+from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names, plan_cells, resolve_op
 from packproof.harness.target import DEFAULT_DTYPES, Declaration, check_signature, declaration
 from packproof.harness.wording import failure_text
@@ -53,21 +49,17 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     started = time.monotonic()
     verdicts: list[Verdict] = []
     interrupted = False
-    with ExitStack() as stack:
-        # references of a few tokens: on many cores torch's threads would mostly wait for each other
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
-        jobs = list(_jobs(request))
-        units = [unit for job, compiled in _compiled_once(jobs) for unit in _units(request, job, compiled)]
-        cells = tuple(c for unit in units for c in unit.cells)
-        yield RunStarted(cells, request.profile, request.seed, tuple(n for job in jobs for n in _notes(request, job)))
-        try:
-            for event in side_by_side([unit.run for unit in units], os.cpu_count() or 1):
-                if isinstance(event, CellFinished):
-                    verdicts.append(event.verdict)
-                yield event
-        except KeyboardInterrupt:
-            interrupted = True
+    jobs = list(_jobs(request))
+    units = [unit for job, compiled in _compiled_once(jobs) for unit in _units(request, job, compiled)]
+    cells = tuple(c for unit in units for c in unit.cells)
+    yield RunStarted(cells, request.profile, request.seed, tuple(n for job in jobs for n in _notes(request, job)))
+    try:
+        for event in on_every_core([unit.run for unit in units], request.device):
+            if isinstance(event, CellFinished):
+                verdicts.append(event.verdict)
+            yield event
+    except KeyboardInterrupt:
+        interrupted = True
     yield RunFinished(tuple(verdicts), time.monotonic() - started, interrupted)
 
 

@@ -1,4 +1,4 @@
-"""The command line of the museum: `packproof museum` lists it, `museum show`, `museum run`, `museum compare`."""
+"""The command line of the museum: `packproof museum` lists it, `museum show`, `run`, `alarms`, `compare`."""
 
 import time
 from collections.abc import Iterable
@@ -76,6 +76,38 @@ def run(
     if file:
         replace_text(file, as_json(done, profile, where, seed))
     return FAILED if any(c.missed for c in done) else HELD
+
+
+@app.command()
+def alarms(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="right kernels; all, if none")] = None,
+    *,
+    seeds: Annotated[int, typer.Option(help="cases of each, a seed to a case", min=1)] = 200,
+    json: _Json = None,
+) -> int:
+    """Judge kernels that are right by every property, in all dtypes; exit code 1 if one is convicted.
+
+    \b
+    packproof museum alarms
+    packproof museum alarms scan.own_grid ssd.quadratic --seeds 20
+    """
+    from packproof.harness.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.museum.alarms import judge_controls  # noqa: PLC0415
+    from packproof.harness.museum.table import acquittals, acquitted, acquitted_json  # noqa: PLC0415
+    from packproof.harness.names import known  # noqa: PLC0415
+    from packproof.museum import controls  # noqa: PLC0415
+
+    everything = controls()
+    chosen = [everything[known("right kernel", i, everything)] for i in ids] if ids else list(everything.values())
+    file = writable(json, "--json") if json else None
+    started, done = time.monotonic(), []
+    for acquittal in judge_controls(chosen, seeds):
+        typer.echo(acquitted(acquittal))
+        done.append(acquittal)
+    typer.echo(acquittals(done, time.monotonic() - started))
+    if file:
+        replace_text(file, acquitted_json(done))
+    return FAILED if any(a.false for a in done) else HELD
 
 
 @app.command()

@@ -6,7 +6,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from ctypes import CDLL
 from functools import partial
 from multiprocessing import get_context
@@ -17,12 +17,23 @@ from typing import Any, TypeVar, cast
 import torch
 
 from packproof.harness.zygote import import_early
+from packproof.harness.zygote_client import shared
 
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
 
 Unit = Callable[[], Iterator[T]]
+
+
+def on_every_core(units: Sequence[Unit[T]], device: str) -> Iterator[T]:
+    """Run the units side by side; their workers come from one zygote, and torch has one thread in each."""
+    with ExitStack() as stack:
+        # references of a few tokens: on many cores torch's threads would mostly wait for each other
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
+        yield from side_by_side(units, os.cpu_count() or 1)
 
 
 def side_by_side(units: Sequence[Unit[T]], most: int) -> Iterator[T]:

@@ -1,21 +1,16 @@
 """Check the museum's kernels, each by the properties that its entry names, until one convicts it."""
 
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-import torch
-
 from packproof.harness.judge import broken
-from packproof.harness.parallel import Unit, side_by_side
+from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import PROFILES
 from packproof.harness.target import declaration
 from packproof.harness.worker import Worker
-from packproof.harness.zygote_client import shared
 from packproof.museum import Entry
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
@@ -52,16 +47,6 @@ class Conviction:
 def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Conviction]:
     """Check the entries side by side, one on each core; yields each as it is done."""
     yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device)
-
-
-def on_every_core(units: Sequence[Unit[T]], device: str) -> Iterator[T]:
-    """Run the units side by side; their workers come from one zygote, and torch has one thread in each."""
-    with ExitStack() as stack:
-        # references of a few tokens: on many cores torch's threads would mostly wait for each other
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
-        shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
-        yield from side_by_side(units, os.cpu_count() or 1)
 
 
 def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Conviction]:

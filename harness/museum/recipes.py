@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from packproof.harness.execute import InProcess
-from packproof.harness.museum.convict import TIME_LIMITS, convict, on_every_core
+from packproof.harness.museum.convict import TIME_LIMITS, convict
+from packproof.harness.parallel import on_every_core
 from packproof.harness.target import declaration
 from packproof.harness.worker import Worker
 from packproof.museum import Control, Entry

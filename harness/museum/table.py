@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import packproof
+from packproof.harness.museum.alarms import Acquittal
 from packproof.harness.museum.convict import Conviction
 from packproof.harness.museum.recipes import OURS, RECIPES, Comparison
 from packproof.museum import BugClass, Entry
@@ -85,6 +86,19 @@ def summary(done: Sequence[Conviction], seconds: float) -> str:
     return f"{', '.join(parts)}; {seconds:.0f} s"
 
 
+def acquitted(a: Acquittal) -> str:
+    """One line of the right kernels, and one for each false alarm."""
+    count = f"{len(a.false)} false alarms" if a.false else "no alarm"
+    head = f"{a.control.id:<28} {count:<16} {a.judged:>6} judgements {a.seconds:6.1f} s   {a.control.title}"
+    return "\n".join([head, *(f"    {line}" for line in a.false)])
+
+
+def acquittals(done: Sequence[Acquittal], seconds: float) -> str:
+    """The last line of the right kernels."""
+    false, judged = sum(len(a.false) for a in done), sum(a.judged for a in done)
+    return f"{false} false alarms in {judged} judgements of {len(done)} right kernels; {seconds:.0f} s"
+
+
 def compared(done: Sequence[Comparison]) -> list[str]:
     """How many entries of each class each recipe catches, and how many right kernels it accuses."""
     by = [OURS, *RECIPES]
@@ -123,6 +137,22 @@ def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) ->
     ]
     made_with = {"packproof": packproof.__version__, "profile": profile, "device": device, "seed": seed}
     return json.dumps({"version": 1, **made_with, "results": results}, indent=1) + "\n"
+
+
+def acquitted_json(done: Sequence[Acquittal]) -> str:
+    """The right kernels for programs."""
+    results = [
+        {
+            "id": a.control.id,
+            "op": a.control.op,
+            "seeds": a.seeds,
+            "judged": a.judged,
+            "seconds": round(a.seconds, 1),
+            "false": list(a.false),
+        }
+        for a in done
+    ]
+    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"
 
 
 def compared_json(done: Sequence[Comparison]) -> str:

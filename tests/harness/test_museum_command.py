@@ -45,6 +45,24 @@ def test_a_right_kernel_is_missed_and_the_run_fails(
     assert "NOT CONVICTED by packing, reference in 17 examples" in capsys.readouterr().out
 
 
+def test_alarms_are_false_where_a_right_kernel_is_convicted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = dataclasses.replace(controls()["rotary.correct"], id="rotary.wrong", kernel=entries()["R1"].kernel)
+    monkeypatch.setattr("packproof.museum.controls", lambda: controls() | {"rotary.wrong": wrong})
+    file = tmp_path / "alarms.json"
+    assert cli.run(["museum", "alarms", "rotary.wrong", "--seeds", "8", "--json", str(file)]) == cli.FAILED
+    assert "reference, lengths" in capsys.readouterr().out
+    [result] = json.loads(file.read_text())["results"]
+    assert result["false"]
+    assert result["judged"] == 8 * 9  # rope has no state to carry
+
+
+def test_a_right_kernel_raises_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["museum", "alarms", "rotary.correct", "--seeds", "8"]) == 0
+    assert "0 false alarms in 72 judgements of 1 right kernels" in capsys.readouterr().out
+
+
 def test_recipes_see_what_they_look_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """C6 is wrong in a gradient alone, R1 in the output; the right rotation is accused by nobody."""
     chosen = {name: entries()[name] for name in ("C6", "R1")}
