@@ -1,5 +1,5 @@
 # Each target sets up what it needs; see .ci/env for which Python it takes.
-.PHONY: check test lint
+.PHONY: check test lint proof
 
 check:
 	@.ci/env python -m packproof check
@@ -12,3 +12,12 @@ lint:
 	@.ci/env ruff format --check .
 	@.ci/env python -m mypy -p packproof
 	@.ci/env typos
+
+runs = .packproof/proof
+proof:
+	@mkdir -p $(runs)
+	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
+	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json
+	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json
+	@.ci/env python -m packproof mutate --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
+	@.ci/env python -m packproof proof $(runs) docs/proof

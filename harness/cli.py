@@ -191,6 +191,30 @@ def table(file: Annotated[str, typer.Argument(help="a file that `packproof bench
     return HELD
 
 
+@app.command()
+def proof(
+    folder: Annotated[str, typer.Argument(help="has museum.json, recipes.json, alarms.json and mutants.json")],
+    to: Annotated[str, typer.Argument(help="writes TO.md and TO.json")],
+) -> int:
+    """Turn the runs of the museum, of right kernels and of mutants into one report of how good the proof is.
+
+    \b
+    make proof
+    packproof proof .packproof/proof docs/proof
+    """
+    import json  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    from packproof.harness.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.proof_report import markdown, report  # noqa: PLC0415
+
+    files = writable(f"{to}.md", "TO"), writable(f"{to}.json", "TO")
+    found = report(Path(folder))
+    replace_text(files[0], markdown(found))
+    replace_text(files[1], json.dumps(found, indent=1) + "\n")
+    return HELD
+
+
 @app.command(name="list")
 def list_everything() -> int:
     """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
