@@ -134,10 +134,11 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     museum, alarms, mutants, recipes = (found[name] for name in ("museum", "alarms", "mutants", "recipes"))
+    versions = f"packproof {found['packproof']}, torch {found['torch']}, Python {found['python']}"
     yield from (
         "# The proof, proven",
         "",
-        f"By `make proof`, on a CPU with packproof {found['packproof']}, torch {found['torch']}, Python {found['python']}.",
+        f"By `make proof`, on a CPU with {versions}.",
         "The numbers are in [proof.json](proof.json).",
         "",
         "## Bugs that kernels have had",
