@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from packproof.harness.maps import Evidence
+
 Tier = Literal["compile", "interpret", "eager", "gpu"]
 Status = Literal["passed", "failed", "skipped"]
 
@@ -24,7 +26,7 @@ class Failure:
 
     lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" where no tensor is to blame.
     lines: what happened, in a few lines for a person. example: number of the example that failed first; tried: cases
-    tried while shrinking. replay: the file that replays it, or "".
+    tried while shrinking. replay: the file that replays it, or "". evidence: what was measured at that case.
     """
 
     lengths: tuple[int, ...]
@@ -33,6 +35,7 @@ class Failure:
     example: int
     tried: int
     replay: str = ""
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True)

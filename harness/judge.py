@@ -12,6 +12,7 @@ from zlib import crc32
 from packproof import __version__
 from packproof.harness.diagnosis import diagnose
 from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Tier, Verdict
+from packproof.harness.measure import measure
 from packproof.harness.shrink import Allowance, shrink
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
@@ -92,7 +93,8 @@ class Judge:
         else:
             lines = [*found.lines(), *filter(None, [diagnose(self.subject, small, found)])]
         file = self._write_replay(cell, small, lines)
-        return Failure(small.lengths, found.tensor, (small.setting, *lines), example, tried, file)
+        evidence = measure(self.subject, cell.property, small, found)
+        return Failure(small.lengths, found.tensor, (small.setting, *lines), example, tried, file, evidence)
 
     def _write_replay(self, cell: Cell, case: Case, lines: list[str]) -> str:
         data = {

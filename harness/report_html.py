@@ -1,6 +1,9 @@
 """A run as one page for people: it needs no network and no script, and says nothing by colour alone."""
 
+import math
 import re
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jinja2
@@ -9,13 +12,22 @@ from markupsafe import Markup
 import packproof
 from packproof.harness import events
 from packproof.harness.bench.environment import environment
+from packproof.harness.draw_page import error_svg, layout_svg, leak_svg
 from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
 from packproof.harness.scoreboard import Board, boards
+from packproof.harness.svg import LEVELS, palette
 from packproof.harness.wording import legal, summary
+from packproof.properties.case import shorten
 from packproof.properties.layouts import CLASSES
 
 SYMBOLS = {"passed": "✓", "failed": "✗", "skipped": "–", "not run": "·"}
+_TERMS = {
+    "rounding": "u_out |r| + η_out: the rounding of the stored dtype",
+    "operands": "K_op u_op B: the rounding of operands",
+    "accumulation": "K_acc u_acc (B + B_E): the rounding of the accumulator",
+}
+_ROOM = {"maps": 800_000, "message": 1_100_000, "heading": math.inf}  # characters, of a page below 2 MB
 
 
 class HtmlReport:
@@ -38,21 +50,31 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
     devices = list(dict.fromkeys(cell.device for cell in started.cells))
     order = {cell: place for place, cell in enumerate(started.cells)}
     verdicts = sorted(finished.verdicts, key=lambda v: order[v.cell])
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            started=started,
-            finished=finished,
-            summary=summary(finished, len(started.cells)),
-            outcome=_outcome(finished),
-            boards=boards(verdicts),
-            failed=[v for v in verdicts if v.status == "failed"],
-            not_run=_not_run(started, finished),
-            machines=[environment(device) for device in devices],
-            packproof=packproof.__version__,
-        )
+    templates = _templates()
+    return templates.get_template("page.html").render(
+        started=started,
+        finished=finished,
+        summary=summary(finished, len(started.cells)),
+        outcome=_outcome(finished),
+        boards=boards(verdicts),
+        failures=list(_failures(templates, [v for v in verdicts if v.status == "failed"])),
+        not_run=_not_run(started, finished),
+        machines=[environment(device) for device in devices],
+        packproof=packproof.__version__,
     )
+
+
+def _failures(templates: jinja2.Environment, failed: Sequence[events.Verdict]) -> Iterator[Markup]:
+    """Each failure, in the fullest form until the page has no more room for it, then in the next."""
+    template, used, forms = templates.get_template("failure.html"), 0, dict(_ROOM)
+    for verdict in failed:
+        for form, most in list(forms.items()):
+            text = template.render(verdict=verdict, form=form)
+            if used + len(text) <= most:
+                break
+            del forms[form]
+        used += len(text)
+        yield Markup(text)  # the template has escaped it
 
 
 def _templates() -> jinja2.Environment:
@@ -64,13 +86,20 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals.update(SYMBOLS=SYMBOLS, classes=_classes)
-    found.filters.update(short=short, slug=_slug)
+    found.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
+    found.filters.update(short=short, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
+    found.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)
     return found
 
 
 def _presentable(value: Any) -> Any:
     return legal(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _levels() -> list[str]:
+    """The legend of the palette."""
+    limits = [f"{limit:g}" if limit < 10_000 else f"{limit:,.0f}" for limit in LEVELS]
+    return [*(f"≤ {limit}" for limit in limits), f"> {limits[-1]}"]
 
 
 def _slug(cell: events.Cell) -> str:

@@ -51,10 +51,14 @@ class Budget:
     def __getitem__(self, rows: slice) -> "Budget":
         return Budget(self.stored[rows], self.operands[rows], self.accumulation[rows])
 
+    def terms(self, index: tuple[int, ...]) -> dict[str, float]:
+        """The terms at one element, by name."""
+        terms = {"rounding": self.stored, "operands": self.operands, "accumulation": self.accumulation}
+        return {name: float(term[index]) for name, term in terms.items()}
+
     def dominant(self, index: tuple[int, ...]) -> tuple[str, float]:
         """The largest term at one element: its name and value."""
-        terms = {"rounding": self.stored, "operands": self.operands, "accumulation": self.accumulation}
-        values = {name: float(term[index]) for name, term in terms.items()}
+        values = self.terms(index)
         name = max(values, key=lambda k: values[k])
         return name, values[name]
 

@@ -120,8 +120,7 @@ def permutation(subject: Subject, case: Case) -> Iterator[Violation]:
 def causality(subject: Subject, case: Case) -> Iterator[Violation]:
     """Later tokens change no earlier output, and earlier incoming gradients no later token's gradient."""
     sample = subject.sample(case)
-    causal = sample.options.get(sample.op.causal) if isinstance(sample.op.causal, str) else sample.op.causal
-    if not causal or max(case.lengths, default=0) < 2:
+    if not sample.causal or max(case.lengths, default=0) < 2:
         return
     rng = random.Random(case.seed)
     last = [rng.randrange(-1, n) if n else -1 for n in case.lengths]

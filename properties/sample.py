@@ -76,6 +76,12 @@ class Sample:
         )
 
     @property
+    def causal(self) -> bool:
+        """Whether no output may follow later tokens."""
+        causal = self.op.causal
+        return bool(self.options.get(causal)) if isinstance(causal, str) else causal
+
+    @property
     def outputs(self) -> list[str]:
         """Names of the tensors that this call returns, in order."""
         wants_state = bool(self.op.carry and self.options.get(self.op.carry[2]))

@@ -1,6 +1,8 @@
 """What a property found: one wrong element, where it is, and by how much it is wrong."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +75,40 @@ class Frame:
         return -1, row - self.offsets[-1]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """What had to agree from row `start` on: within `allowed`, or where that is None, bit for bit."""
+
+    name: str
+    got: Tensor
+    want: Tensor
+    allowed: Budget | None
+    frame: Frame
+    start: int
+    other: str
+    note: str
+
+
+_comparisons: ContextVar[list[Comparison] | None] = ContextVar("comparisons", default=None)
+
+
+@contextmanager
+def comparisons() -> Iterator[list[Comparison]]:
+    """Every comparison that properties make inside, held or not: for maps of where a tensor is wrong."""
+    made: list[Comparison] = []
+    token = _comparisons.set(made)
+    try:
+        yield made
+    finally:
+        _comparisons.reset(token)
+
+
+def _note(comparison: Comparison) -> None:
+    made = _comparisons.get()
+    if made is not None and comparison.got.numel():
+        made.append(comparison)
+
+
 def within(
     name: str,
     got: Tensor,
@@ -85,6 +121,7 @@ def within(
     note: str = "",
 ) -> Iterator[Violation]:
     """A violation at the worst element if any is outside its budget. `start` is the row where `got` begins."""
+    _note(Comparison(name, got, want, allowed, frame, start, other, note))
     if got.numel() == 0:
         return
     ratio = score(got, want.double(), allowed.total)
@@ -102,6 +139,7 @@ def identical(
     name: str, got: Tensor, want: Tensor, frame: Frame, *, start: int = 0, other: str = "reference", note: str = ""
 ) -> Iterator[Violation]:
     """A violation at the element that differs most if any has other bits. `start` as in `within`."""
+    _note(Comparison(name, got, want, None, frame, start, other, note))
     if got.numel() == 0:
         return
     differs = ~same_bits(got, want)

@@ -1,15 +1,20 @@
 """The page of a run: whole, escaped, without the network, small, and quiet in a browser."""
 
+import dataclasses
+import math
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from packproof.harness.events import Cell, Failure, RunFinished, RunStarted, Verdict
+from packproof.harness.maps import ErrorMap, Evidence, Layout, LeakCell, LeakMap, MapRow, Place, Worst
 from packproof.harness.report_html import HtmlReport, page
+from packproof.harness.svg import palette
 from packproof.properties.layouts import CLASSES
 from packproof.refs.errors import UsageError
 
@@ -59,7 +64,20 @@ def failed(failure: Failure, prop: str = "packing", target: str = "my_kernels:ss
 
 
 SKIPPED = Verdict(cell("carry"), "eager", "skipped", 0, 0.0, reason="the kernel takes no initial state")
-LEAK = Failure((16, 1), "y", ("float32, seed 0", "sequence 1 contains sequence 0"), 3, 41, ".packproof/a b.json")
+PLACES = (Place("token", 0, 0), Place("token", 1, 0), Place("slack", -1, 0), Place("state", 0), Place("state", 1))
+CELLS = (LeakCell(True, ("x",)), LeakCell(False), LeakCell(False, ("x",), ("x",)), LeakCell(True), LeakCell(False))
+ROW = MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,))
+EVIDENCE = Evidence(
+    Layout((6, 0, 1), 2, "pack", 4),
+    Worst("sequence 0, token 4", -0.4, 0.9, "alone", 1.3, (("rounding", 1e-9), ("accumulation", 1e-6))),
+    ErrorMap(
+        "y", "alone", "token", (MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,)),), cut="9 rows"
+    ),
+    LeakMap("y", "NaN", ("x", "z"), PLACES, PLACES[:2], (CELLS, CELLS), "7 columns"),
+)
+LEAK = Failure(
+    (6, 0, 1), "y", ("float32, seed 0", "sequence 1 contains sequence 0"), 3, 41, ".packproof/a b.json", EVIDENCE
+)
 
 
 def rendered(*verdicts: Verdict, planned: tuple[Cell, ...] = (), error: str = "") -> str:
@@ -92,6 +110,48 @@ def test_a_failure_is_found_from_the_scoreboard() -> None:
     assert "sequence 1 contains sequence 0" in "".join(outline.text)
 
 
+def test_the_maps_of_a_failure_say_everything_in_words_too() -> None:
+    source = rendered(failed(LEAK))
+    said = words(source)
+    for text in (
+        "sequence 0: 6 tokens",
+        "dashed lines the edges of chunks of 4 from the start of the pack",
+        "sequence 0, token 3: 2e+04 x the budget",
+        "sequence 0, token 5: not compared",
+        "Cut: 9 rows.",
+        "slack row 0 → sequence 1, token 0: leaks through x",
+        "sequence 0, token 0 → sequence 0, token 0: reached through x, as allowed",
+        "Which inputs reach y: 2 leaks",
+        "Cut: 7 columns.",
+        "the rounding of the accumulator ← dominant",
+        "packproof replay '.packproof/a b.json'",
+        "print(packproof.replay('.packproof/a b.json').text)",
+    ):
+        assert text in said, text
+    assert source.count('class="cross"') == 4
+
+
+def test_a_run_of_failures_stays_below_two_megabytes() -> None:
+    """First the maps go, then the messages; each failure keeps its place."""
+    wide = MapRow("sequence 0", 0, (3.0,) * 64)
+    large = dataclasses.replace(EVIDENCE, errors=ErrorMap("y", "alone", "token", (wide,) * 24))
+    long = dataclasses.replace(LEAK, evidence=large, lines=("x" * 1000,) * 2)
+    source = rendered(*(failed(long, target=f"a.py:f{k}") for k in range(800)))
+    assert len(source.encode()) < 2_000_000
+    assert "The maps are cut" in source
+    assert source.count("<article") == 800
+    assert source.count("Cut: this page would grow too large") > 100
+
+
+def test_colours_are_told_apart_by_lightness() -> None:
+    def lightness(colour: str) -> float:
+        red, green, blue = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    shades = [lightness(colour) for colour in palette()]
+    assert all(b - a > 0.05 for a, b in pairwise(shades))
+
+
 def test_what_was_not_run_is_said() -> None:
     said = words(rendered(passed("reference"), planned=(cell("memory"),), error="OSError: disk full"))
     assert "Packproof itself failed" in said
@@ -99,7 +159,11 @@ def test_what_was_not_run_is_said() -> None:
 
 
 def test_everything_foreign_is_escaped() -> None:
-    hostile = Failure((1,), SCRIPT, (SCRIPT, "\x00\x1b[31m\ud800", "</pre></style>"), 1, 1, f"{SCRIPT}.json")
+    errors = ErrorMap(SCRIPT, SCRIPT, "token", (MapRow(SCRIPT, 0, (2.0,)),), cut=SCRIPT)
+    map_ = LeakMap(SCRIPT, "NaN", (SCRIPT,), PLACES[:1], PLACES[:1], ((LeakCell(True, (SCRIPT,)),),), SCRIPT)
+    evidence = Evidence(Layout((1,)), Worst(SCRIPT, 0, 1, SCRIPT, 1), errors, map_)
+    lines = (SCRIPT, "\x00\x1b[31m\ud800", "</pre></style>")
+    hostile = Failure((1,), SCRIPT, lines, 1, 1, f"{SCRIPT}.json", evidence)
     source = rendered(failed(hostile, target=f"a.py:{SCRIPT}"), error=SCRIPT)
     outline = Outline(source)
     assert "script" not in outline.met
