@@ -87,16 +87,31 @@ def check(
 
 
 @app.command()
-def replay(file: Annotated[str, typer.Argument(help="a replay file that `packproof check` left")]) -> int:
+def replay(
+    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` left")],
+    *,
+    map: Annotated[bool, typer.Option("--map", help="show where it is wrong and what reaches what")] = False,  # noqa: A002
+    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+) -> int:
     """Run one failure again, here or on another machine: fixed (exit 0), still failing (1) or not applicable (2).
 
     \b
     packproof replay .packproof/ssd-packing-5e1c.json
+    packproof replay .packproof/ssd-packing-5e1c.json --map
     """
+    from packproof.harness.draw_text import evidence_lines  # noqa: PLC0415
     from packproof.harness.replay import replay as run_replay  # noqa: PLC0415
+    from packproof.harness.report_html import HtmlReport  # noqa: PLC0415
 
-    outcome = run_replay(file)
+    page = HtmlReport(html) if html else None
+    outcome = run_replay(file, maps=map or page is not None)
     typer.echo(outcome.text)
+    verdict = outcome.verdict
+    if map and verdict.failure and verdict.failure.evidence:
+        typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
+    if page:
+        page(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+        page(events.RunFinished((verdict,), verdict.seconds))
     return {"fixed": HELD, "failing": FAILED, "not applicable": WRONG_CALL}[outcome.status]
 
 

@@ -1,12 +1,15 @@
 """Replay: run one failure again from its file, here or on another machine."""
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from packproof.harness.check import CheckRequest, open_job, worker_for
+from packproof.harness.events import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.judge import broken
+from packproof.harness.measure import measure
 from packproof.harness.names import known
 from packproof.harness.plan import DEVICES
 from packproof.properties.call import Refused
@@ -29,49 +32,64 @@ _FIELDS = {
 }
 _MAX_BYTES = 1 << 20
 
+ReplayStatus = Literal["fixed", "failing", "not applicable"]
+_STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed", "not applicable": "skipped"}
+
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What came of a replay: "fixed", "failing" or "not applicable", and the text that says so."""
+    """What came of a replay: "fixed", "failing" or "not applicable"; the text that says so; the same as a verdict."""
 
-    status: Literal["fixed", "failing", "not applicable"]
+    status: ReplayStatus
     text: str
+    verdict: Verdict
 
 
-def replay(path: str | Path, *, target: str | None = None, device: str | None = None) -> ReplayOutcome:
+def replay(
+    path: str | Path, *, target: str | None = None, device: str | None = None, maps: bool = False
+) -> ReplayOutcome:
     """Run the case of a replay file again.
 
-    target, device: instead of those in the file. Raises UsageError if the file cannot be read or is damaged. A kernel
-    that cannot be imported here, or a device that is not here, makes the outcome "not applicable".
+    target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
+    Raises UsageError if the file cannot be read or is damaged. A kernel that cannot be imported here, or a device that
+    is not here, makes the outcome "not applicable".
     """
+    started = time.monotonic()
     data = _read(Path(path))
     where = device or data["device"]
     case = Case.from_json(data["case"])
-    name, prop = target or data["target"], data["property"]
-    said = f"{data['op']} · {name} · {prop}   {data['dtype']}, {where}\n    {case}"
-    if where == "cuda" and not _has_cuda():
+    cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
+
+    def outcome(status: ReplayStatus, said: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
+        title = f"{cell.op} · {cell.target} · {cell.property}   {cell.dtype}, {where}\n    {case}\n    {said}"
+        reason = said if status == "not applicable" else ""
+        seconds = time.monotonic() - started
         return ReplayOutcome(
-            "not applicable", f"{said}\n    not applicable: the failure was on cuda, which is not here"
+            status, title, Verdict(cell, tier, _STATUSES[status], 1, seconds, reason=reason, failure=failure)
         )
+
+    if where == "cuda" and not _has_cuda():
+        return outcome("not applicable", "not applicable: the failure was on cuda, which is not here")
     promises = _promises(data["promises"])
     try:
-        request = CheckRequest(target=name, op=data["op"], device=where, promises=promises)
+        request = CheckRequest(target=cell.target, op=cell.op, device=where, promises=promises)
         job = open_job(request)
     except UsageError as error:
-        return ReplayOutcome("not applicable", f"{said}\n    not applicable: {error}")
+        return outcome("not applicable", f"not applicable: {error}")
     with worker_for(request, job.target) as worker:
         subject = Subject(job.op, worker, job.declared.promises, gradients=data["gradients"])
         _check_fits(case, job.op.inputs, job.op.options, path)
         try:
-            found = broken(subject, prop, case)
+            found = broken(subject, cell.property, case)
         except Refused as refused:
-            return ReplayOutcome(
-                "not applicable", f"{said}\n    not applicable: the kernel declines this case: {refused}"
-            )
+            return outcome("not applicable", f"not applicable: the kernel declines this case: {refused}")
+        evidence = measure(subject, cell.property, case, found) if found and maps else None
+    tier: Tier = "gpu" if where == "cuda" else "interpret" if subject.interpreted else "eager"
     if found is None:
-        return ReplayOutcome("fixed", f"{said}\n    fixed: the property holds here")
-    lines = "".join(f"\n    {line}" for line in found.lines())
-    return ReplayOutcome("failing", f"{said}\n    still failing{lines}")
+        return outcome("fixed", "fixed: the property holds here", tier)
+    lines = found.lines()
+    failure = Failure(case.lengths, found.tensor, (case.setting, *lines), 0, 0, str(path), evidence)
+    return outcome("failing", "\n    ".join(["still failing", *lines]), tier, failure)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
+from packproof.harness.draw_text import small_error_lines
 from packproof.harness.events import Cell, RunFinished, Verdict
 from packproof.harness.names import short
 from packproof.properties.case import shorten
@@ -35,6 +36,8 @@ def failure_text(verdict: Verdict) -> str:
         found += f", smallest of {failure.tried} tried" if failure.tried else ""
         lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {found}")
     lines += [f"    {line}" for line in failure.lines]
+    if failure.evidence and failure.evidence.errors:
+        lines += [f"    {line}" for line in small_error_lines(failure.evidence.errors)]
     lines += [f"    packproof replay {shlex.quote(failure.replay)}"] if failure.replay else []
     return "\n".join(lines)
 

@@ -46,7 +46,16 @@ def failure_block(output: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, "docs/bench.md", "docs/museum.md", "docs/mutate.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+    "page",
+    [
+        *PAGES,
+        "docs/bench.md",
+        "docs/museum.md",
+        "docs/reports.md",
+        "docs/mutate.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+    ],
 )
 def test_examples_are_python_and_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()

@@ -155,7 +155,10 @@ def test_a_wrong_call_gets_one_line(line: str, says: str, capsys: pytest.Capture
 
 @pytest.mark.parametrize(("status", "code"), [("fixed", 0), ("failing", 1), ("not applicable", 2)])
 def test_replay(status: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("packproof.harness.replay.replay", lambda path: ReplayOutcome(status, f"{path} {status}"))  # type: ignore[arg-type]
+    def replayed(path: str, *, maps: bool) -> ReplayOutcome:
+        return ReplayOutcome(status, f"{path} {status}", FAILED)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("packproof.harness.replay.replay", replayed)
     assert cli.run(["replay", "r.json"]) == code
     assert capsys.readouterr().out == f"r.json {status}\n"
 

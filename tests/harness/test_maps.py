@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.draw_text import error_lines, leak_lines
+from packproof.harness.draw_text import error_lines, leak_lines, small_error_lines
 from packproof.harness.execute import InProcess
 from packproof.harness.judge import broken
 from packproof.harness.leaks import leak_map
@@ -85,12 +85,15 @@ def test_a_leak_map_says_which_token_reaches_which() -> None:
     one, two, three = "sequence 0, token 0", "sequence 1, token 0", "sequence 1, token 1"
     four = "sequence 2, token 0"
     assert leaks(found) == {(one, two), (one, three), (one, four), (two, four), (three, four)}
-    lines = leak_lines(found)
-    assert lines[2:6] == [
+    assert leak_lines(found) == [
+        "what reaches y: X leak, # reached as it may be, · may be reached",
         "  sequence 0, token 0  |#|  | | |",
         "  sequence 1, token 0  |X|# | | |",
         "  sequence 1, token 1  |X|##| | |",
         "  sequence 2, token 0  |X|XX|#| |",
+        "  slack row 0          | |  | | |",
+        "  columns: sequence 0, sequence 1, sequence 2, slack",
+        "  changed to other values, one row at a time: x",
     ]
 
 
@@ -151,7 +154,8 @@ def test_long_packs_are_cut_and_huge_ones_not_probed() -> None:
     assert found.errors is not None
     assert found.errors.cut == "tokens before 0 and from 64 on"
     assert found.leaks is None
-    assert error_lines(found.errors) == []
+    assert small_error_lines(found.errors) == []
+    assert error_lines(found.errors)[-1] == "  left out: tokens before 0 and from 64 on"
     many = measured(convolution.C1, "reference", case(CAUSAL_CONV1D, *[1] * 40)).errors
     assert many is not None
     assert len(many.rows) == 24

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from packproof.harness import cli
 from packproof.harness.check import run_check
 from packproof.harness.events import CellFinished
 from packproof.harness.plan import CheckRequest
@@ -32,6 +33,24 @@ def test_still_failing(file: Path) -> None:
     assert outcome.status == "failing"
     assert "lengths [1, 1]" in outcome.text
     assert "alone" in outcome.text
+
+
+def test_the_maps_of_a_replay(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert cli.run(["replay", str(file), "--map", "--html", str(page)]) == 1
+    shown = capsys.readouterr().out
+    assert "  sequence 1  █\n" in shown
+    assert "  sequence 1, token 0  |X|#|\n" in shown
+    source = page.read_text()
+    assert "Which inputs reach y: 1 leak<" in source
+    assert "only the case of" in source
+
+
+def test_a_fixed_kernel_has_a_page_too(file: Path, tmp_path: Path) -> None:
+    file.write_text(file.read_text().replace(f"{MUSEUM}:C1", f"{MUSEUM}:correct"))
+    page = tmp_path / "page.html"
+    assert cli.run(["replay", str(file), "--map", "--html", str(page)]) == 0
+    assert "Every property held" in page.read_text()
 
 
 def test_fixed(file: Path) -> None:

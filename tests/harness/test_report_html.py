@@ -122,7 +122,7 @@ def test_the_maps_of_a_failure_say_everything_in_words_too() -> None:
         "slack row 0 → sequence 1, token 0: leaks through x",
         "sequence 0, token 0 → sequence 0, token 0: reached through x, as allowed",
         "Which inputs reach y: 2 leaks",
-        "Cut: 7 columns.",
+        "Mind: 7 columns.",
         "the rounding of the accumulator ← dominant",
         "packproof replay '.packproof/a b.json'",
         "print(packproof.replay('.packproof/a b.json').text)",
