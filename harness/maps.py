@@ -40,17 +40,18 @@ class Layout:
         chunked = promises.grid in ("sequence", "pack") and promises.chunk
         return cls(lengths, slack, promises.grid or "", promises.chunk or 0) if chunked else cls(lengths, slack)
 
-    @property
-    def chunked(self) -> bool:
-        """Whether any sequence has the edge of a chunk inside."""
-        return any(self.edges(j) for j in range(len(self.lengths)))
+    def chunk_of(self, sequence: int, token: int) -> int | None:
+        """The number of a token's chunk, from the start of its sequence or of the pack; None where no grid is known."""
+        return (self._start(sequence) + token) // self.chunk if self.chunk else None
 
-    def edges(self, sequence: int) -> tuple[int, ...]:
+    def edges(self, sequence: int) -> range:
         """The tokens of a sequence, but for its first, at which a chunk starts."""
         if not self.chunk:
-            return ()
-        start = sum(self.lengths[:sequence]) if self.grid == "pack" else 0
-        return tuple(p for p in range(1, self.lengths[sequence]) if (start + p) % self.chunk == 0)
+            return range(0)
+        return range(-self._start(sequence) % self.chunk or self.chunk, self.lengths[sequence], self.chunk)
+
+    def _start(self, sequence: int) -> int:
+        return sum(self.lengths[:sequence]) if self.grid == "pack" else 0
 
 
 @dataclass(frozen=True)

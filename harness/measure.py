@@ -107,7 +107,7 @@ def _drawn(compared: Comparison, kind: str, found: dict[tuple[int, int], float],
             _label(kind, i, len(layout.lengths)),
             left.start,
             tuple(found.get((i, k)) for k in left if k < sizes[i]),
-            layout.edges(i) if kind == "token" and i < len(layout.lengths) else (),
+            tuple(layout.edges(i)) if kind == "token" and i < len(layout.lengths) else (),
         )
         for i in top
     )

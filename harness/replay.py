@@ -55,7 +55,7 @@ def replay(
     is not here, makes the outcome "not applicable".
     """
     started = time.monotonic()
-    data = _read(Path(path))
+    data = read_replay(Path(path))
     where = device or data["device"]
     case = Case.from_json(data["case"])
     cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
@@ -92,8 +92,8 @@ def replay(
     return outcome("failing", "\n    ".join(["still failing", *lines]), tier, failure)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The file's content, with every field that a replay needs."""
+def read_replay(path: Path) -> dict[str, Any]:
+    """The file's content, with every field that a replay needs; UsageError if it cannot be read or is damaged."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise UsageError(f"{path}: {path.stat().st_size} bytes are no replay file")

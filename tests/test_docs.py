@@ -91,6 +91,16 @@ def test_the_debugging_example_of_the_readme(tmp_path: Path) -> None:
     assert done.stdout == "[0, 3, 3, 8] [0, 0, 0, 2, 2, 2, 2, 2, -1, -1] (3, 4, 2) (4,)\n", done.stderr
 
 
+def test_where_the_kernel_of_the_readme_first_diverges(tmp_path: Path) -> None:
+    write_files("README.md", tmp_path)
+    check(tmp_path, "leaky.py:conv", "--op", "causal_conv1d", "--dtype", "fp32", "--property", "packing")
+    [file] = (tmp_path / ".packproof").iterdir()
+    [source] = [code for code in PYTHON.findall((ROOT / "README.md").read_text()) if "packproof.diff(" in code]
+    done = run(tmp_path, "-c", re.sub(r"[\w-]+\.json", file.name, source) + "\nprint(found.divergences[0].token)")
+    assert done.stdout.startswith("lengths [3, 0, 5], float32, d=3 w=4, seed 0\ny: sequence 2, token 0,"), done.stderr
+    assert done.stdout.endswith("\n0\n")
+
+
 def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
     """The declared op's kernel passes every property, and a leak is convicted as the page says."""
     files = write_files("docs/new_op.md", tmp_path)

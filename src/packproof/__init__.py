@@ -12,6 +12,7 @@ from packproof import kernels
 if TYPE_CHECKING:
     from packproof import refs
     from packproof.harness.check import check
+    from packproof.harness.diff import diff
     from packproof.harness.gradcheck import dot_product_test, gradcheck
     from packproof.harness.replay import replay
     from packproof.harness.target import kernel
@@ -32,6 +33,7 @@ __all__ = [
     "Promises",
     "UsageError",
     "check",
+    "diff",
     "dot_product_test",
     "gradcheck",
     "kernel",
@@ -44,6 +46,7 @@ __all__ = [
 
 _HOMES = {
     "packproof.harness.check": ("check",),
+    "packproof.harness.diff": ("diff",),
     "packproof.harness.gradcheck": ("dot_product_test", "gradcheck"),
     "packproof.harness.replay": ("replay",),
     "packproof.harness.target": ("kernel",),

@@ -126,6 +126,7 @@ def test_the_maps_of_a_failure_say_everything_in_words_too() -> None:
         "the rounding of the accumulator ← dominant",
         "packproof replay '.packproof/a b.json'",
         "print(packproof.replay('.packproof/a b.json').text)",
+        "print(packproof.diff('my_kernels:ssd_fwd', case='.packproof/a b.json'))",
     ):
         assert text in said, text
     assert source.count('class="cross"') == 4
