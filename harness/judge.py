@@ -93,7 +93,7 @@ class Judge:
         else:
             lines = [*found.lines(), *filter(None, [diagnose(self.subject, small, found)])]
         file = self._write_replay(cell, small, lines)
-        evidence = measure(self.subject, cell.property, small, found)
+        evidence = measure(self.subject, cell.property, small, found, case)
         return Failure(small.lengths, found.tensor, (small.setting, *lines), example, tried, file, evidence)
 
     def _write_replay(self, cell: Cell, case: Case, lines: list[str]) -> str:

@@ -138,12 +138,16 @@ class LeakMap:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was measured at the smallest case; a part that makes no sense there is None."""
+    """All that was measured at the smallest case; a part that makes no sense there is None.
+
+    first: the errors in the case in which the failure was found, where its layout is another one.
+    """
 
     layout: Layout
     worst: Worst | None = None
     errors: ErrorMap | None = None
     leaks: LeakMap | None = None
+    first: ErrorMap | None = None
 
 
 def compact(value: float) -> str:

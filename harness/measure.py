@@ -22,20 +22,33 @@ from packproof.properties.violation import Comparison, Violation, comparisons
 _MOST_ROWS, _MOST_COLUMNS = 24, 64
 
 
-def measure(subject: Subject, name: str, case: Case, violation: Violation) -> Evidence:
-    """Everything about one violation of the property `name`; after a fault of the kernel the layout alone."""
+def measure(subject: Subject, name: str, case: Case, violation: Violation, first: Case | None = None) -> Evidence:
+    """Everything about one violation of the property `name`; after a fault of the kernel the layout alone.
+
+    first: the case in which it was found, before it was made small.
+    """
     found = Evidence(Layout.of(case.lengths, case.slack, subject.promises))
     if violation.text:
         return found
     try:
         if made := _comparisons(subject, name, case, violation):
-            sample = subject.sample(case)
-            scores = [_scores(subject, sample, compared) for compared in made]
-            errors = error_map(made, scores, found.layout)
-            found = replace(found, worst=_worst(made, scores), errors=errors)
-        return replace(found, leaks=leak_map(subject, case, violation.tensor, nan=name == "isolation"))
+            scores = _scores(subject, case, made)
+            found = replace(found, worst=_worst(made, scores), errors=error_map(made, scores, found.layout))
+        found = replace(found, leaks=leak_map(subject, case, violation.tensor, nan=name == "isolation"))
+        if first is not None and first.lengths != case.lengths:
+            found = replace(found, first=_first(subject, name, first))
     except (KernelFault, Refused):
-        return found
+        pass
+    return found
+
+
+def _first(subject: Subject, name: str, case: Case) -> ErrorMap | None:
+    """The errors in the case that failed first; None where it is something else that fails there."""
+    violation = next(PROPERTIES[name](subject, case), None)
+    if violation is None or violation.text:
+        return None
+    made = _comparisons(subject, name, case, violation)
+    return error_map(made, _scores(subject, case, made), Layout.of(case.lengths, case.slack, subject.promises))
 
 
 def _comparisons(subject: Subject, name: str, case: Case, violation: Violation) -> list[Comparison]:
@@ -47,7 +60,12 @@ def _comparisons(subject: Subject, name: str, case: Case, violation: Violation) 
     return [c for c in made if (c.name, c.other, c.note) == kind]
 
 
-def _scores(subject: Subject, sample: Sample, made: Comparison) -> Tensor:
+def _scores(subject: Subject, case: Case, made: Sequence[Comparison]) -> list[Tensor]:
+    sample = subject.sample(case)
+    return [_score(subject, sample, compared) for compared in made]
+
+
+def _score(subject: Subject, sample: Sample, made: Comparison) -> Tensor:
     """Error as a multiple of the budget. Where bits had to agree: 0 where they do, the budget a mere scale."""
     if made.allowed is not None:
         return score(made.got, made.want.double(), made.allowed.total)

@@ -62,6 +62,17 @@ def test_the_error_of_a_leak_is_where_it_leaks() -> None:
     assert second.endswith("··")
 
 
+def test_the_case_in_which_it_was_found_has_a_map_too() -> None:
+    judged, small, large = subject(convolution.C1), case(CAUSAL_CONV1D, 1, 1), case(CAUSAL_CONV1D, 5, 0, 7)
+    found = broken(judged, "packing", small)
+    assert found is not None
+    first = measure(judged, "packing", small, found, large).first
+    assert first is not None
+    assert [len(row.cells) for row in first.rows] == [5, 0, 7]
+    assert [first.wrong(cell) for cell in first.rows[2].cells] == [True] * 3 + [False] * 4
+    assert measure(judged, "packing", small, found, small).first is None
+
+
 def test_the_worst_element_has_its_budget_by_terms() -> None:
     worst = measured(convolution.C1, "reference", case(CAUSAL_CONV1D, 1, 1)).worst
     assert worst is not None

@@ -74,6 +74,7 @@ EVIDENCE = Evidence(
         "y", "alone", "token", (MapRow("sequence 0", 0, (0.0, 0.3, 5.0, 2e4, math.inf, None), (4,)),), cut="9 rows"
     ),
     LeakMap("y", "NaN", ("x", "z"), PLACES, PLACES[:2], (CELLS, CELLS), "7 columns"),
+    ErrorMap("y", "alone", "token", (ROW, MapRow("sequence 1", 0, ()))),
 )
 LEAK = Failure(
     (6, 0, 1), "y", ("float32, seed 0", "sequence 1 contains sequence 0"), 3, 41, ".packproof/a b.json", EVIDENCE
@@ -119,6 +120,8 @@ def test_the_maps_of_a_failure_say_everything_in_words_too() -> None:
         "sequence 0, token 3: 2e+04 x the budget",
         "sequence 0, token 5: not compared",
         "Cut: 9 rows.",
+        "Where it was found, example 3: error of y by token",
+        "sequence 1 ∅",
         "slack row 0 → sequence 1, token 0: leaks through x",
         "sequence 0, token 0 → sequence 0, token 0: reached through x, as allowed",
         "Which inputs reach y: 2 leaks",
