@@ -21,8 +21,8 @@ def layout_svg(layout: Layout) -> Markup:
     picture = Drawing(2 * left + unit * (sum(shown) + slack) + 60, bottom + 22, f"a pack of lengths {list(shown)}")
     x = left
     for j, length in enumerate(shown):
-        bar = unit * length
-        picture.rect(x, top, bar, height, f"bar b{j % 2}", f"sequence {j}: {length} tokens")
+        bar, shade = unit * length, sum(map(bool, shown[:j])) % 2  # neighbours differ, whatever is empty between them
+        picture.rect(x, top, bar, height, f"bar b{shade}", f"sequence {j}: {length} tokens")
         for p in range(1, length) if unit >= 8 else ():
             picture.line(x + unit * p, bottom - 5, x + unit * p, bottom, "tick")
         for p in layout.edges(j):
@@ -97,6 +97,7 @@ def leak_svg(found: LeakMap) -> Markup:
     right, bottom = left + unit * len(found.columns), top + unit * len(found.rows)
     picture = Drawing(max(right + 20, 320.0), bottom + 8, f"which inputs reach {found.tensor}")
     columns, rows = _groups(found.columns), _groups(found.rows)
+    picture.rect(left, top, right - left, bottom - top, "apart", "not reached")
     picture.text("changed", left - 10, top - 22, "small", "end")
     for start, stop in columns:
         name = _group_name(found.columns[start], unit * (stop - start))
@@ -110,11 +111,12 @@ def leak_svg(found: LeakMap) -> Markup:
         if unit >= 12 or place.position <= 0:
             picture.text(_row_name(place), left - 10, y + unit * 0.68, "small", "end")
         for k, cell in enumerate(cells):
-            kind, said = _leak_kind(cell)
-            x = left + unit * k
-            picture.rect(x + 1, y + 1, unit - 2, unit - 2, kind, f"{found.columns[k]} → {place}: {said}")
-            if kind == "leak":
-                picture.cross(x, y, unit)
+            if cell.allowed or cell.reached:
+                x = left + unit * k
+                kind, said = _leak_kind(cell)
+                picture.rect(x + 1, y + 1, unit - 2, unit - 2, kind, f"{found.columns[k]} → {place}: {said}")
+                if cell.leaks:
+                    picture.cross(x, y, unit)
     for x in (left, *(left + unit * stop for _, stop in columns)):
         picture.line(x, top - 14, x, bottom, "boundary")
     for y in (top, *(top + unit * stop for _, stop in rows)):
@@ -150,4 +152,4 @@ def _leak_kind(cell: LeakCell) -> tuple[str, str]:
         return "leak", f"leaks through {', '.join(cell.leaks)}"
     if cell.reached:
         return "reached", f"reached through {', '.join(cell.reached)}, as allowed"
-    return ("allowed", "not reached, though allowed") if cell.allowed else ("apart", "not reached")
+    return "allowed", "not reached, though allowed"

@@ -45,9 +45,9 @@ class Drawing:
 
     def cross(self, x: float, y: float, size: float) -> None:
         """A cross inside a square."""
-        near, far = size * 0.28, size * 0.72
-        self.line(x + near, y + near, x + far, y + far, "cross")
-        self.line(x + far, y + near, x + near, y + far, "cross")
+        left, top, side = f"{x + size * 0.28:.5g}", f"{y + size * 0.28:.5g}", f"{size * 0.44:.3g}"
+        path = {"class": "cross", "d": f"M{left} {top}l{side} {side}m-{side} 0l{side} -{side}"}
+        SubElement(self._svg, "path", path)
 
     def text(self, text: str, x: float, y: float, kind: str = "", anchor: str = "middle") -> None:
         if text:

@@ -132,7 +132,7 @@ def test_the_maps_of_a_failure_say_everything_in_words_too() -> None:
         "print(packproof.diff('my_kernels:ssd_fwd', case='.packproof/a b.json'))",
     ):
         assert text in said, text
-    assert source.count('class="cross"') == 4
+    assert source.count('class="cross"') == 2
 
 
 def test_a_run_of_failures_stays_below_two_megabytes() -> None:
