@@ -52,21 +52,21 @@ def mutate(
         return HELD
     file = writable(json, "--json") if json else None
     kept = writable(resume, "--resume") if resume else None
-    mutants, reasons = {m.id: m for m in chosen}, explained(chosen)
+    mutants, excused = {m.id: m for m in chosen}, explained(chosen)
     started = told = time.monotonic()
     done = []
     for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept):
         done.append(outcome)
-        if not outcome.by and (outcome.op or not op):
-            typer.echo(table.survived(outcome, mutants[outcome.id], reasons.get(outcome.id)))
+        if not outcome.by and outcome.id not in excused and (outcome.op or not op):
+            typer.echo(table.survived(outcome, mutants[outcome.id]))
         if time.monotonic() - told > _PROGRESS_SECONDS:
             told = time.monotonic()
             typer.echo(f"{len(done)} of {len(chosen)} mutants, {told - started:.0f} s", err=True)
     if op:
         done = [o for o in done if o.op]
-    wrong = table.wrongly_explained(done, reasons)
-    typer.echo("\n".join([*wrong, *table.summary(done, reasons, time.monotonic() - started)]))
+    wrong = table.wrongly_explained(done, excused)
+    typer.echo("\n".join([*wrong, *table.summary(done, excused, time.monotonic() - started)]))
     if file:
-        replace_text(file, table.as_json(done, mutants, reasons))
-    holes = [o for o in done if not o.by and o.id not in reasons]
+        replace_text(file, table.as_json(done, mutants, excused))
+    holes = [o for o in done if not o.by and o.id not in excused]
     return FAILED if holes or wrong else HELD

@@ -40,8 +40,10 @@ class InProcess:
         """Returns the result, or raises KernelFault or Refused."""
         guard = Guard(native=call.guard)
         guarded = call.guard or self._interpreting
-        inputs = {name: self._place(guard, call, name, tensor) for name, tensor in call.inputs.items()}
-        cotangents = {name: self._place(guard, call, f"cotangent:{name}", t) for name, t in call.cotangents.items()}
+        given = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
+        placed = {name: self._place(guard, call, name, t, nth) for nth, (name, t) in enumerate(given.items())}
+        inputs = {name: placed[name] for name in call.inputs}
+        cotangents = {name: placed[f"cotangent:{name}"] for name in call.cotangents}
         cu_seqlens = self._cu_seqlens(guard, call)
         for name in call.wrt:
             inputs[name].requires_grad_()
@@ -75,12 +77,12 @@ class InProcess:
         """Forget the metadata tensors; what the function itself remembers is beyond reach here."""
         self._metadata.clear()
 
-    def _place(self, guard: Guard, call: Call, name: str, tensor: Tensor) -> Tensor:
-        """A copy of `tensor` on the device, between canaries, laid out as the call says."""
+    def _place(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
+        """A copy of `tensor`, the nth of a call, on the device, between canaries, laid out as the call says."""
         if tensor.dtype not in POISON:
             return tensor.to(self._device, copy=True)
         shape = tuple(tensor.shape)
-        stride, lead = _strides(shape, call.placement.get(name, "contiguous"))
+        stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth)
         placed = guard.fence(name, shape, stride, tensor.dtype, self._device, lead=lead).tensor
         cells = distinct(placed)
         cells.copy_(tensor[:1] if cells.shape != placed.shape else tensor)
@@ -182,13 +184,16 @@ def _vjp(
     return {name: g for name, g in zip(wrt, gradients, strict=True) if g is not None}
 
 
-def _strides(shape: tuple[int, ...], placement: Placement) -> tuple[tuple[int, ...], int]:
-    """Strides and leading elements that put a tensor of this shape into memory as `placement` says."""
+def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:
+    """Strides and leading elements that put the nth tensor of a call into memory as `placement` says.
+
+    Slices of equal shape have strides of their own, so that one taken for another shows.
+    """
     if placement == "transposed" and len(shape) > 1:
         *rest, columns, rows = _dense((*shape[:-2], shape[-1], shape[-2]))
         return (*rest, rows, columns), 0
     if placement == "sliced" and len(shape) > 1:
-        return _dense((*shape[:-1], shape[-1] + 3)), 1
+        return _dense((*shape[:-1], shape[-1] + 3 + nth)), 1
     if placement == "sliced" and len(shape) == 1:
         return (2,), 1
     if placement == "expanded" and shape:

@@ -19,6 +19,7 @@ class OwnKernel:
     op: str
     module: str
     function: str = ""
+    dtypes: tuple[str, ...] = DEFAULT_DTYPES
 
     @property
     def target(self) -> str:
@@ -31,16 +32,20 @@ class OwnKernel:
         """What the kernel promises on "cuda", or on "cpu", where it is interpreted."""
         module = importlib.import_module(self.module)
         promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
-        return Declaration(op=self.op, promises=Promises(**promises), dtypes=DEFAULT_DTYPES)
+        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes)
 
+
+_EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")
 
 # the longest checks first, so that no core is left without work at the end
 OWN: Mapping[str, OwnKernel] = {
     "ssd": OwnKernel("ssd", "packproof.kernels.duality"),
     "selective_scan": OwnKernel("selective_scan", "packproof.kernels.scan"),
     "selective_scan_triton": OwnKernel("selective_scan", "packproof.kernels.scan", "selective_scan_triton"),
-    "causal_conv1d": OwnKernel("causal_conv1d", "packproof.kernels.convolution"),
-    "causal_conv1d_triton": OwnKernel("causal_conv1d", "packproof.kernels.convolution", "causal_conv1d_triton"),
-    "rope": OwnKernel("rope", "packproof.kernels.rotary"),
-    "rope_qk": OwnKernel("rope_qk", "packproof.kernels.rotary"),
+    "causal_conv1d": OwnKernel("causal_conv1d", "packproof.kernels.convolution", dtypes=_EVERY_DTYPE),
+    "causal_conv1d_triton": OwnKernel(
+        "causal_conv1d", "packproof.kernels.convolution", "causal_conv1d_triton", _EVERY_DTYPE
+    ),
+    "rope": OwnKernel("rope", "packproof.kernels.rotary", dtypes=_EVERY_DTYPE),
+    "rope_qk": OwnKernel("rope_qk", "packproof.kernels.rotary", dtypes=_EVERY_DTYPE),
 }

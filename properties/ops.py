@@ -37,7 +37,7 @@ SELECTIVE_SCAN = Op(
     },
     outputs={"y": "t d", "final_states": "s d n?"},
     options={"delta_softplus": (False, True), "return_final_states": (False, True)},
-    sizes=({"d": 4, "n": 3, "g": 2}, {"d": 3, "n": 1, "g": 1}, {"d": 2, "n": 5, "g": 2}),
+    sizes=({"d": 4, "n": 3, "g": 2}, {"d": 3, "n": 1, "g": 1}, {"d": 2, "n": 5, "g": 2}, {"d": 10, "n": 11, "g": 2}),
     model_sizes=({"d": 70, "n": 16, "g": 2}, {"d": 33, "n": 64, "g": 1}, {"d": 160, "n": 16, "g": 1}),
     draws={"delta": "step|delta_softplus", "A": "decay", "delta_bias": "step"},
     fixed=frozenset({"A", "D", "delta_bias", "initial_states", "final_states"}),
@@ -63,7 +63,13 @@ SSD = Op(
     },
     outputs={"y": "t h p", "final_states": "s h p n?"},
     options={"dt_softplus": (False, True), "return_final_states": (False, True)},
-    sizes=({"h": 2, "p": 3, "n": 4, "g": 1}, {"h": 1, "p": 1, "n": 1, "g": 1}, {"h": 4, "p": 2, "n": 3, "g": 2}),
+    sizes=(
+        {"h": 2, "p": 3, "n": 4, "g": 1},
+        {"h": 1, "p": 1, "n": 1, "g": 1},
+        {"h": 4, "p": 2, "n": 3, "g": 2},
+        {"h": 3, "p": 18, "n": 20, "g": 1},
+        {"h": 3, "p": 2, "n": 17, "g": 3},
+    ),
     model_sizes=(
         {"h": 2, "p": 64, "n": 128, "g": 1},
         {"h": 3, "p": 32, "n": 64, "g": 3},

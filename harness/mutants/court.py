@@ -3,9 +3,10 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import FrameType
 from typing import Any
 
@@ -23,8 +24,9 @@ from packproof.properties.subject import Subject
 from packproof.refs.errors import PackproofError
 
 _PACKAGE = "packproof.kernels."
-_DTYPES = ("float32", "bfloat16")
-_SHORT_TOKENS = 64  # of the layouts at which properties besides `reference` are tried first
+_DTYPES = ("float32", "bfloat16", "float64")  # fp16 takes the ways of these
+_FEW_CHUNKS = 7  # of a short case
+_GLANCE = 1.0  # seconds of the kernel: what is spent on a mutant that nothing is expected to convict
 _LIMIT = 2.0, 20.0  # seconds that a check may take, and how many times what it takes the kernel
 _LIMIT_UNKNOWN = 300.0
 
@@ -49,19 +51,22 @@ class Court:
         op = OPS[own.op]
         self.op = own.op
         self._subject = Subject(op, InProcess(Location.parse(own.target).load()), declared.promises)
-        self._spaces = [Space(op, dtype, declared.promises) for dtype in _DTYPES]
-        reference = sorted(self._proven(_reference(self._spaces)), key=lambda check: check.seconds)
-        self.quick = [*reference, *self._proven(_others(self._spaces[0]))]
+        self._spaces = [Space(op, dtype, declared.promises) for dtype in _DTYPES if dtype in own.dtypes]
+        self._proven: dict[Callable[[Sequence[Space]], list[Check]], list[Check]] = {}
 
-    def reached(self, mutant: Mutant) -> list[Check]:
-        """The quick checks that execute what the mutant has changed."""
-        return [c for c in self.quick if any((mutant.module, line) in c.lines for line in mutant.lines)]
+    def checks(self, turn: int, mutant: Mutant, *, glance: bool) -> list[Check]:
+        """Those of a turn that execute what the mutant has changed; in a glance, a second's worth of them.
 
-    @property
-    def thorough(self) -> list[Check]:
-        """Every property at every golden case: what a check of the kernel does, without the random cases."""
-        found = [Check(name, case) for space in self._spaces for case in golden_cases(space) for name in PROPERTIES]
-        return [Check(c.property, case) for c in found for case in _judged_at(c, self._spaces[0])]
+        The last turn is not proven beforehand, and tells only later whether the kernel passes what a mutant has broken.
+        """
+        make = _TURNS[turn]
+        if make is _everything:
+            return make(self._spaces)
+        if make not in self._proven:
+            self._proven[make] = sorted(self._proof(make(self._spaces)), key=lambda check: check.seconds)
+        found = [c for c in self._proven[make] if any((mutant.module, line) in c.lines for line in mutant.lines)]
+        spent = accumulate((c.seconds for c in found), initial=0.0)
+        return [c for c, before in zip(found, spent, strict=False) if not glance or before < _GLANCE]
 
     def judge(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
         """In a child of this process: names each check before it runs; the last word says what convicted, if anything.
@@ -76,7 +81,7 @@ class Court:
                 yield {"property": check.property, "case": str(check.case), "op": self.op}
                 if by := self._conviction(check):
                     break
-        if by and check not in self.quick:
+        if by and not check.lines:
             self._require_innocence(check)
         yield {"by": by, "seconds": time.process_time() - started}
 
@@ -102,26 +107,50 @@ class Court:
                 f"    {' '.join(violation.lines())}"
             )
 
-    def _proven(self, checks: list[Check]) -> Iterator[Check]:
+    def _proof(self, checks: list[Check]) -> Iterator[Check]:
         """The checks with their time and lines, once the kernel has passed them."""
         for check in checks:
+            self._subject.expect(self._subject.sample(check.case))  # the oracle's time is not the kernel's
+            started = time.process_time()
             with _executed() as lines:
                 self._require_innocence(check)
-            started = time.process_time()
-            self._require_innocence(check)
             yield Check(check.property, check.case, time.process_time() - started, frozenset(lines))
 
 
-def _reference(spaces: list[Space]) -> list[Check]:
+def _short_reference(spaces: Sequence[Space]) -> list[Check]:
+    return [c for c in _reference(spaces) if _chunks(c, spaces[0]) <= _FEW_CHUNKS]
+
+
+def _long_reference(spaces: Sequence[Space]) -> list[Check]:
+    return [c for c in _reference(spaces[:1]) if _chunks(c, spaces[0]) > _FEW_CHUNKS]
+
+
+def _reference(spaces: Sequence[Space]) -> list[Check]:
     return [Check("reference", case) for space in spaces for case in golden_cases(space)]
 
 
-def _others(space: Space) -> list[Check]:
-    """All other properties at a few short layouts of several sequences."""
-    short = [c for c in golden_cases(space) if len(c.lengths) > 1 and c.n_tokens <= _SHORT_TOKENS]
-    chosen = [short[0], short[-1]]
-    found = [Check(name, case) for name in PROPERTIES if name != "reference" for case in chosen]
-    return [Check(c.property, case) for c in found for case in _judged_at(c, space)]
+def _chunks(check: Check, space: Space) -> int:
+    """How many chunks' worth of tokens and sequences."""
+    return -(-check.case.n_tokens // space.chunk) + len(check.case.lengths)
+
+
+def _others(spaces: Sequence[Space]) -> list[Check]:
+    """Strides at one layout for each seed, on which the placement depends; all else at two."""
+    several = [c for c in golden_cases(spaces[0]) if len(c.lengths) > 1]
+    seeds = {c.seed: c for c in reversed(several)}
+    found = [Check("strides", case) for case in seeds.values()]
+    found += [Check(name, case) for name in PROPERTIES if name not in ("reference", "strides") for case in several[1:3]]
+    return [Check(c.property, case) for c in found for case in _judged_at(c, spaces[0])]
+
+
+def _everything(spaces: Sequence[Space]) -> list[Check]:
+    """Every property at every golden case: what a check of the kernel does, without the random cases."""
+    found = [Check(name, case) for space in spaces for case in golden_cases(space) for name in PROPERTIES]
+    return [Check(c.property, case) for c in found for case in _judged_at(c, spaces[0])]
+
+
+_TURNS = (_short_reference, _long_reference, _others, _everything)
+TURNS = range(len(_TURNS))
 
 
 def _judged_at(check: Check, space: Space) -> list[Case]:

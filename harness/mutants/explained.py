@@ -1,10 +1,12 @@
-"""Mutants that nothing can convict, and why: `equivalent.json`, by what they change, so that it holds while code moves.
+"""Mutants that no check convicts, and why: `equivalent.json`, by what they change, so that it holds while code moves.
 
-An entry has "function" (module:function), "changes" (a line before and after, as "was -> now") and "reason".
+An entry has "function" (module:function), "changes" (a line before and after, as "was -> now") and "reason". One with
+"beyond": true is wrong all the same: only other tiles or sizes than those of the interpreter would show it.
 """
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,18 @@ def entries() -> list[dict[str, Any]]:
     return found
 
 
-def explained(mutants: Iterable[Mutant]) -> dict[str, str]:
-    """The reasons of those that have one, by id."""
-    reasons = {(e["function"], change): e["reason"] for e in entries() for change in e["changes"]}
-    found = {m.id: reasons.get((f"{m.module}:{m.function}", " -> ".join(m.change))) for m in mutants}
-    return {name: reason for name, reason in found.items() if reason}
+@dataclass(frozen=True)
+class Explanation:
+    reason: str
+    beyond: bool
+
+
+def explained(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
+    """Those that have an explanation, by id."""
+    known = {
+        (e["function"], change): Explanation(e["reason"], e.get("beyond", False))
+        for e in entries()
+        for change in e["changes"]
+    }
+    found = {m.id: known.get((f"{m.module}:{m.function}", " -> ".join(m.change))) for m in mutants}
+    return {name: explanation for name, explanation in found.items() if explanation}

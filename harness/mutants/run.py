@@ -77,8 +77,8 @@ def _digest() -> str:
 def _judged(mutants: Sequence[Mutant], ops: Sequence[str], jobs: int) -> Iterator[Outcome]:
     if not mutants:
         return
-    ids, reasons = [m.id for m in mutants], explained(mutants)
-    order = {"ops": list(ops), "mutants": ids, "explained": list(reasons), "jobs": jobs}
+    ids = [m.id for m in mutants]
+    order = {"ops": list(ops), "mutants": ids, "explained": list(explained(mutants)), "jobs": jobs}
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
     environment["TRITON_INTERPRET"] = "1"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from packproof.harness.mutants.children import forked
-from packproof.harness.mutants.court import Court
+from packproof.harness.mutants.court import TURNS, Court
 from packproof.harness.mutants.mutant import Mutant, all_mutants
 from packproof.harness.own import OWN
 from packproof.harness.zygote import prepare
@@ -24,20 +24,16 @@ Outcome = dict[str, Any]
 
 
 def judged(ops: list[str], mutants: list[Mutant], explained: set[str], jobs: int) -> Iterator[Outcome]:
-    """The outcomes: by the quick checks of all ops; of those that survive unexplained, by the thorough ones too."""
-    alive = {m.id: {"id": m.id, "seconds": 0.0} for m in mutants}
-    courts = []
-    for thorough in (False, True):
-        for op in ops:
-            if not thorough:
-                courts.append(Court(OWN[op]))
-            court = courts[ops.index(op)]
-            checks = {m: court.reached(m) for m in mutants if m.id in alive}
-            if thorough:
-                checks = {m: court.thorough for m, some in checks.items() if some and m.id not in explained}
+    """The outcomes, turn by turn: each goes on with those alive that nothing explains."""
+    alive: dict[str, Outcome] = {m.id: {"id": m.id, "seconds": 0.0} for m in mutants}
+    courts = {op: Court(OWN[op]) for op in ops}
+    for turn in TURNS:
+        for court in courts.values():
+            left = [m for m in mutants if m.id in alive and (turn == 0 or m.id not in explained)]
+            checks = {m: court.checks(turn, m, glance=m.id in explained) for m in left}
             gc.collect()
             gc.freeze()
-            for mutant, said in forked([m for m in checks if checks[m]], partial(_judge, court, checks), jobs):
+            for mutant, said in forked([m for m in left if checks[m]], partial(_judge, court, checks), jobs):
                 seconds = alive[mutant.id]["seconds"] + said.pop("seconds", 0.0)
                 alive[mutant.id] |= said | {"seconds": seconds}
                 if said.get("by"):

@@ -59,6 +59,18 @@ def test_placements_are_what_they_say(make_call: Make) -> None:
         assert seen["weight"][0] == {"sliced": (2,), "expanded": (0,)}.get(placement, (1,))
 
 
+def test_slices_of_one_shape_have_strides_of_their_own(make_call: Make) -> None:
+    seen = []
+
+    def look(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        seen.extend([x.stride(0), weight.stride(0)])
+        return x * weight
+
+    ones = {"x": torch.ones(5, 4), "weight": torch.ones(5, 4)}
+    InProcess(look).run(make_call(5, inputs=ones, placement=dict.fromkeys(ones, "sliced")))
+    assert len(set(seen)) == 2
+
+
 def test_incoming_gradients_are_placed_too(make_call: Make) -> None:
     strides = []
 
