@@ -27,7 +27,7 @@ _PACKAGE = "packproof.kernels."
 _DTYPES = ("float32", "bfloat16", "float64")  # fp16 takes the ways of these
 _FEW_CHUNKS = 7  # of a short case
 _GLANCE = 1.0  # seconds of the kernel: what is spent on a mutant that nothing is expected to convict
-_LIMIT = 2.0, 20.0  # seconds that a check may take, and how many times what it takes the kernel
+_LIMIT = 2.0, 5.0  # seconds that a check may take, and how many times what it takes the kernel
 _LIMIT_UNKNOWN = 300.0
 
 Lines = frozenset[tuple[str, int]]
@@ -122,7 +122,7 @@ def _short_reference(spaces: Sequence[Space]) -> list[Check]:
 
 
 def _long_reference(spaces: Sequence[Space]) -> list[Check]:
-    return [c for c in _reference(spaces[:1]) if _chunks(c, spaces[0]) > _FEW_CHUNKS]
+    return [c for c in _reference(spaces) if _chunks(c, spaces[0]) > _FEW_CHUNKS]
 
 
 def _reference(spaces: Sequence[Space]) -> list[Check]:
