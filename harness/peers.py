@@ -100,10 +100,18 @@ def flash_attn_rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, 
 
 @kernel(op="rope")
 def fla_rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """flash-linear-attention's rotary embedding in Triton, which takes a batch of one pack."""
+    """flash-linear-attention's rotary embedding in Triton, which takes a batch of one pack.
+
+    Without a tensor of offsets it demands tables as long as the pack.
+    """
     from fla.modules.rotary import rotary_embedding  # noqa: PLC0415
 
-    result: Tensor = rotary_embedding(x.unsqueeze(0), cos, sin, interleaved=interleaved, cu_seqlens=cu_seqlens)
+    if cos.dtype != x.dtype:
+        raise NotImplementedError("tables have the dtype of x")
+    start = once("no offsets", lambda: torch.zeros_like(cu_seqlens[1:]), cu_seqlens)
+    result: Tensor = rotary_embedding(
+        x.unsqueeze(0), cos, sin, interleaved=interleaved, seqlen_offsets=start, cu_seqlens=cu_seqlens
+    )
     return result.squeeze(0)
 
 

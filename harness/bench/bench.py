@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import Footprint, Run, Tensors, footprint, host_times, measure
 from packproof.harness.location import Location
 from packproof.harness.names import known
+from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import DEVICES
 from packproof.properties.sample import Sample
 from packproof.refs.errors import UsageError
@@ -64,15 +66,32 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
     started = time.monotonic()
     clock = clock or clock_for(request.device)
     yield BenchStarted(environment(request.device), measure_ceilings(request.device, clock), request.seed)
+    proofs: list[Proof] = []
+    for proof in _proofs([(contender, chosen) for _, chosen, group in plan for contender in group], request, empty):
+        proofs.append(proof)
+        yield proof
+    proven = iter(proofs)
     for op, chosen, group in plan:
-        proofs = []
-        for contender in group:
-            proofs.append(prove(contender, chosen, request.dtype, request.device, request.seed, empty=empty))
-            yield proofs[-1]
+        judged = [(contender, next(proven)) for contender in group]
         for layout in request.layouts:
-            results = _at_layout(list(zip(group, proofs, strict=True)), chosen, layout, request, clock)
-            yield LayoutFinished(tuple(results), matmul=op.matmul)
+            yield LayoutFinished(tuple(_at_layout(judged, chosen, layout, request, clock)), matmul=op.matmul)
     yield BenchFinished(time.monotonic() - started)
+
+
+def _proofs(all_of_them: Sequence[tuple[Contender, Setting]], request: BenchRequest, empty: bool) -> Iterator[Proof]:
+    """The proof of each, in their order; made side by side, since nothing is timed meanwhile."""
+
+    def proof(number: int) -> Iterator[tuple[int, Proof]]:
+        contender, chosen = all_of_them[number]
+        yield number, prove(contender, chosen, request.dtype, request.device, request.seed, empty=empty)
+
+    made: dict[int, Proof] = {}
+    said = 0
+    for number, found in on_every_core([partial(proof, n) for n in range(len(all_of_them))], request.device):
+        made[number] = found
+        while said in made:
+            yield made[said]
+            said += 1
 
 
 def _at_layout(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from types import FrameType
 from typing import Any
@@ -53,6 +54,13 @@ class Court:
         self._subject = Subject(op, InProcess(Location.parse(own.target).load()), declared.promises)
         self._spaces = [Space(op, dtype, declared.promises) for dtype in _DTYPES if dtype in own.dtypes]
         self._proven: dict[Callable[[Sequence[Space]], list[Check]], list[Check]] = {}
+
+    @cached_property
+    def modules(self) -> frozenset[str]:
+        """The modules of kernels that its first case executes: of every one that it ever does, some function."""
+        first = next(golden_cases(self._spaces[0]))
+        [check] = self._proof([Check("reference", first)])
+        return frozenset(module for module, _ in check.lines)
 
     def checks(self, turn: int, mutant: Mutant, *, glance: bool) -> list[Check]:
         """Those of a turn that execute what the mutant has changed; in a glance, a second's worth of them.

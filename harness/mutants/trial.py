@@ -29,7 +29,8 @@ def judged(ops: list[str], mutants: list[Mutant], explained: set[str], jobs: int
     courts = {op: Court(OWN[op]) for op in ops}
     for turn in TURNS:
         for court in courts.values():
-            left = [m for m in mutants if m.id in alive and (turn == 0 or m.id not in explained)]
+            left = [m for m in mutants if m.id in alive and m.module in court.modules]
+            left = [m for m in left if turn == 0 or m.id not in explained]
             checks = {m: court.checks(turn, m, glance=m.id in explained) for m in left}
             gc.collect()
             gc.freeze()

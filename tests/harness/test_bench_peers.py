@@ -85,8 +85,10 @@ def flash_attn_varlen_func(
     return refs.attention(q, k, v, cu_seqlens=starts, causal=causal)
 
 
-def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, **said: Any) -> Tensor:
-    """x: (1, t, h, k)."""
+def rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor, *, seqlen_offsets: Tensor, **said: Any) -> Tensor:
+    """x: (1, t, h, k). Without offsets the tables would have to be as long as the pack."""
+    assert not seqlen_offsets.any()
+    assert len(seqlen_offsets) == len(LAYOUT.lengths)
     return refs.rope(x[0], cos, sin, **said)[None]
 
 
