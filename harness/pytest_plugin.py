@@ -4,17 +4,24 @@
     def test_conv(proof):
         proof()
 
-The marker takes the arguments of `packproof.check`. Nothing but pytest is imported until a test carries it.
+The marker takes the arguments of `packproof.check`. Nothing but pytest is imported until a test carries it, and tests
+without it are left alone: the markers `gpu` and `slow` decide about tests that carry it too.
+
+Under pytest-xdist each worker judges on one GPU. With `--packproof-device cuda` the workers see no other one, whatever
+they run, and `-n auto` starts some for each.
 """
 
 import dataclasses
-from collections.abc import Generator
+import os
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
 
-MARKER = (
-    "packproof(target, op=None, dtypes=None, properties=None, ...): judge a kernel; the test takes the fixture `proof`"
+MARKERS = (
+    "packproof(target, op=None, dtypes=None, properties=None, ...): judge a kernel; the test takes the fixture `proof`",
+    "gpu: a kernel that is judged on cuda only; skipped where the run judges on cpu",
+    "slow: a kernel that is judged only with --packproof-slow",
 )
 
 
@@ -23,10 +30,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--packproof-profile", default="standard", help="how many examples: quick, standard or thorough")
     group.addoption("--packproof-device", help="cpu or cuda; where not given, cuda if there is one")
     group.addoption("--packproof-seed", type=int, default=0, help="another seed draws other examples")
+    group.addoption("--packproof-slow", action="store_true", help="judge the kernels of tests marked slow too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "packproof(target, op=None, ...): judge a kernel; the test takes `proof`")
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """`-n auto` of a run on cuda: workers for each GPU. `-n logical` and xdist's own variable mean cores."""
+    from packproof.harness import gpus  # noqa: PLC0415
+
+    said = config.getoption("numprocesses") != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if said or not _on_cuda(config) else gpus.workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Give each worker of a run on cuda its GPU in the environment that it starts with: before anything starts CUDA."""
+    from packproof.harness import gpus  # noqa: PLC0415
+
+    if _on_cuda(config):
+        for number, spec in enumerate(specs):
+            spec.env.update(gpus.pinned(number))
+
+
+def _on_cuda(config: pytest.Config) -> bool:
+    return bool(config.getoption("packproof_device") == "cuda")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -62,8 +94,9 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
 class Proof:
     """Judges one property of a kernel at one dtype when it is called; fails with the report, skips with the reason."""
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, record: Callable[[str, object], None]) -> None:
         self._request = request
+        self._record = record
         self.called = False
 
     def __call__(self) -> None:
@@ -72,9 +105,14 @@ class Proof:
 
         self.called = True
         try:
-            end = [event for event in check.run_check(self._request) if isinstance(event, events.RunFinished)][-1]
+            with pytest.MonkeyPatch.context() as processes:
+                for name, value in self._gpu().items():
+                    processes.setenv(name, value)
+                end = [event for event in check.run_check(self._request) if isinstance(event, events.RunFinished)][-1]
         except UsageError as error:
             pytest.fail(str(error), pytrace=False)
+        for verdict in end.verdicts:
+            self._keep(verdict)
         if end.interrupted:
             raise KeyboardInterrupt
         failed = [wording.failure_text(v) for v in end.verdicts if v.status == "failed"]
@@ -83,13 +121,42 @@ class Proof:
         if not any(verdict.status == "passed" for verdict in end.verdicts):
             pytest.skip("; ".join(verdict.reason for verdict in end.verdicts))
 
+    def _gpu(self) -> dict[str, str]:
+        """What the kernel's processes are told, in a worker of pytest-xdist, so that they have one GPU."""
+        from packproof.harness import gpus  # noqa: PLC0415
+
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        return gpus.pinned(int(worker.removeprefix("gw"))) if worker and self._request.device == "cuda" else {}
+
+    def _keep(self, verdict: Any) -> None:
+        """The verdict as properties of the test, which cross from xdist's workers and into --junitxml."""
+        cell = verdict.cell
+        said = {"op": cell.op, "target": cell.target, "property": cell.property, "dtype": cell.dtype}
+        said |= {"device": cell.device, "tier": verdict.tier, "examples": verdict.examples}
+        if verdict.failure:
+            said |= {"lengths": list(verdict.failure.lengths), "replay": verdict.failure.replay}
+        for name, value in said.items():
+            self._record(name, value)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("packproof") is None:
+        return
+    if item.get_closest_marker("slow") and not item.config.getoption("packproof_slow"):
+        pytest.skip("slow: judged with --packproof-slow")
+    if item.get_closest_marker("gpu") and item.callspec.params["proof"].device != "cuda":  # type: ignore[attr-defined]
+        asked = item.config.getoption("packproof_device") == "cpu"
+        why = "this run judges on cpu" if asked else "torch sees no CUDA device here"
+        pytest.skip(f"gpu: judged on cuda only, and {why}")
+
 
 @pytest.fixture
-def proof(request: pytest.FixtureRequest) -> Proof:
+def proof(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Proof:
     """Call it to judge the kernel that the marker `packproof` names."""
     if not hasattr(request, "param"):
         pytest.fail("`proof` needs a kernel to judge: mark the test with @pytest.mark.packproof(target)", pytrace=False)
-    return Proof(request.param)
+    return Proof(request.param, record_property)
 
 
 @pytest.hookimpl(wrapper=True)

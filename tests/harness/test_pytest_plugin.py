@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -131,6 +132,51 @@ def test_a_test_that_judges_nothing_does_not_pass(
     result = run(suite, f"import pytest\n{source}")
     result.assert_outcomes(**{outcome: 1})
     result.stdout.fnmatch_lines([words])
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "reason"),
+    [
+        ("gpu", (), "gpu: judged on cuda only, and torch sees no CUDA device here"),
+        ("gpu", ("--packproof-device=cpu",), "gpu: judged on cuda only, and this run judges on cpu"),
+        ("slow", (), "slow: judged with --packproof-slow"),
+    ],
+)
+def test_what_is_marked_and_not_asked_for_is_skipped_with_its_reason(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, marker: str, arguments: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    source = SUITE.format(more=", properties=['memory']").replace("@", f"@pytest.mark.{marker}\n@")
+    result = run(suite, source, "-rs", "--strict-markers", *arguments)
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines([f"SKIPPED*{reason}"])
+
+
+def test_what_is_marked_runs_when_it_is_asked_for(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    source = SUITE.format(more=", properties=['memory']").replace("@", "@pytest.mark.slow\n@pytest.mark.gpu\n@")
+    run(suite, source, "--packproof-slow").assert_outcomes(passed=2)
+
+
+def test_markers_of_a_test_without_a_kernel_are_its_own_affair(suite: pytest.Pytester) -> None:
+    run(suite, "import pytest\n@pytest.mark.slow\n@pytest.mark.gpu\ndef test(): pass").assert_outcomes(passed=1)
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_no_skip(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    source = SUITE.format(more="").replace("@", "@pytest.mark.gpu\n@")
+    run(suite, source, "--packproof-device=cuda").assert_outcomes(errors=1)
+
+
+def test_junit_tells_what_was_judged_and_which_file_replays_it(suite: pytest.Pytester) -> None:
+    run(suite, SUITE.format(more=", properties=['packing']"), "--junitxml=run.xml")
+    cases = ElementTree.parse(suite.path / "run.xml").iter("testcase")
+    kept = {str(case.get("name")): {p.get("name"): p.get("value") for p in case.iter("property")} for case in cases}
+    passed, failed = kept["test_conv[packing-float32]"], kept["test_conv[packing-bfloat16]"]
+    assert (passed["op"], passed["property"], passed["tier"]) == ("causal_conv1d", "packing", "eager")
+    assert (failed["lengths"], failed["replay"]) == ("[1, 1]", "r.json")
 
 
 def test_with_the_real_engine(tmp_path: Path) -> None:

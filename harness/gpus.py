@@ -1,0 +1,39 @@
+"""The GPUs that a test run may use, counted without starting CUDA: a process that has started it keeps what it saw."""
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from itertools import takewhile
+
+WORKERS_PER_GPU = 8  # each has a core busy with references; its kernel holds a CUDA context of half a GB and more
+
+
+def visible() -> list[str]:
+    """Their names, as CUDA_VISIBLE_DEVICES takes them: those that it lists, else all that nvidia-smi lists."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return [str(number) for number in range(_installed())]
+    names = (name.strip() for name in listed.split(","))
+    return list(takewhile(lambda name: name and not name.startswith("-"), names))  # CUDA stops there too
+
+
+def pinned(worker: int) -> dict[str, str]:
+    """The environment in which a worker of a test run has one GPU: its number modulo theirs. Empty where none is."""
+    names = visible()
+    return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]} if names else {}
+
+
+def workers() -> int | None:
+    """How many workers share the GPUs: as many for each, no more than there are cores; None where no GPU is."""
+    gpus, cores = len(visible()), len(os.sched_getaffinity(0))
+    return gpus * min(WORKERS_PER_GPU, max(1, cores // gpus)) if gpus else None
+
+
+@cache
+def _installed() -> int:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0
+    done = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False)
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines()) if done.returncode == 0 else 0
