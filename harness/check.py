@@ -13,10 +13,10 @@ from packproof.harness.names import dtype as dtype_name
 from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names, plan_cells, resolve_op
-from packproof.harness.target import DEFAULT_DTYPES, Declaration, check_signature, declaration
 from packproof.harness.wording import failure_text
 from packproof.harness.worker import Worker
 from packproof.properties.cases import Space
+from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, check_signature, declaration
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject

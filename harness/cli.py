@@ -129,7 +129,7 @@ def bench(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="rivals, several with commas: reference, or a name of packproof.harness.peers  "
+            help="rivals, several with commas: reference, or a peer as `packproof list` names it  "
             "[default: on cuda every peer, on cpu the reference]"
         ),
     ] = None,
@@ -156,7 +156,7 @@ def bench(
 
     \b
     packproof bench
-    packproof bench --op ssd --against mamba_ssd --layout L2,L4 --json ssd.json
+    packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --compare before.json
@@ -234,7 +234,7 @@ def proof(
 def list_everything() -> int:
     """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
     from packproof.harness.own import OWN  # noqa: PLC0415
-    from packproof.harness.peers import PEERS  # noqa: PLC0415
+    from packproof.adapters.registry import PEERS  # noqa: PLC0415
     from packproof.harness.plan import PROFILES  # noqa: PLC0415
     from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
     from packproof.properties.ops import OPS  # noqa: PLC0415

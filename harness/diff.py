@@ -14,11 +14,11 @@ from packproof.harness.location import Location
 from packproof.harness.maps import Layout, compact
 from packproof.harness.plan import resolve_op
 from packproof.harness.replay import read_replay
-from packproof.harness.target import Declaration, check_signature, declaration, describe
 from packproof.properties.axes import role
 from packproof.properties.budget import score
 from packproof.properties.case import Case
 from packproof.properties.cases import Space
+from packproof.properties.declaration import Declaration, check_signature, declaration, describe
 from packproof.properties.op import Op
 from packproof.properties.oracle import vjp
 from packproof.properties.promises import Promises

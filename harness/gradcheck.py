@@ -9,9 +9,9 @@ from torch import Tensor
 
 from packproof.harness.execute import InProcess
 from packproof.harness.plan import resolve_op
-from packproof.harness.target import Declaration
 from packproof.properties.axes import parse
 from packproof.properties.budget import K_ACC, UNIT_ROUNDOFF
+from packproof.properties.declaration import Declaration
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from packproof.adapters.registry import PEERS
 from packproof.refs.errors import UsageError
 
 
@@ -26,7 +27,10 @@ class Location:
 
     @classmethod
     def parse(cls, target: str) -> "Location":
-        """Read "package.module:function" or "path/file.py:function"; dots may follow (Class.function)."""
+        """Read "package.module:function", "path/file.py:function", or a peer's name; dots may follow."""
+        if target in PEERS:
+            PEERS[target].require()
+            return cls(PEERS[target].module, "", PEERS[target].function)
         place, _, path = target.rpartition(":")
         if not place or not path:
             raise UsageError(f"target {target!r}; expected package.module:function or path/file.py:function")

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from packproof.harness.target import DEFAULT_DTYPES, Declaration
+from packproof.properties.declaration import DEFAULT_DTYPES, Declaration
 from packproof.properties.promises import Promises
 
 

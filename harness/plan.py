@@ -10,8 +10,8 @@ from packproof.harness.events import Cell, Tier
 from packproof.harness.location import Location
 from packproof.harness.names import known
 from packproof.harness.shrink import Allowance
-from packproof.harness.target import Declaration
 from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.declaration import Declaration
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

@@ -16,9 +16,9 @@ import torch
 from packproof.harness.execute import InProcess
 from packproof.harness.location import Location
 from packproof.harness.surroundings import Snapshot
-from packproof.harness.target import describe
 from packproof.harness.wire import Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, Refused
+from packproof.properties.declaration import describe
 from packproof.refs.errors import UsageError
 
 CHANNEL_LOST = 120  # exit code of a worker that can no longer speak to its parent

@@ -26,11 +26,15 @@ def reference(subject: Subject, case: Case) -> Iterator[Violation]:
 
 
 def packing(subject: Subject, case: Case) -> Iterator[Violation]:
-    """A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences."""
+    """A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences.
+
+    An empty one has nothing to compare but its states: whether a pack of nothing works is for `metadata` to say.
+    """
     sample = subject.sample(case)
     packed = subject.remembered(sample)
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
-    chosen = list(range(len(case.lengths))) if every else _some(case)
+    states = any(role(subject.frame(name, sample).axes) == "sequence" for name in packed)
+    chosen = [j for j in (range(len(case.lengths)) if every else _some(case)) if case.lengths[j] or states]
     alone = {j: subject.remembered(sample.alone(j)) for j in chosen}
     for name, x in packed.items():
         if not subject.shared(name, sample):

@@ -1,4 +1,4 @@
-"""Imports point only downwards: refs, kernels, museum, properties, harness; read from the syntax trees."""
+"""Imports point only downwards: refs, kernels, museum, properties, adapters, harness; read from the syntax trees."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ORDER = ("refs", "kernels", "museum", "properties", "harness")
+ORDER = ("refs", "kernels", "museum", "properties", "adapters", "harness")
 LAYOUT_AND_ERRORS = {"packproof.refs.errors", "packproof.refs.packing", "packproof.refs.arguments"}
 OUTSIDE = {
     "refs": {"torch", "einops"},
@@ -45,6 +45,8 @@ def wrong_imports(folder: str, source: str) -> list[str]:
             below = rest[0] in allowed if rest and rest[0] != "__version__" else folder == "harness"
             if folder in {"kernels", "museum", "properties"} and below and rest[0] != folder:
                 below = rest[0] == "refs" and (folder != "kernels" or name in LAYOUT_AND_ERRORS)
+            if folder == "adapters" and below:
+                below = rest[0] in {"refs", "properties", "adapters"}
             if not below:
                 wrong.append(name)
         elif folder in OUTSIDE and top not in OUTSIDE[folder] and top not in sys.stdlib_module_names:
@@ -74,6 +76,9 @@ def test_imports_point_downwards(path: Path) -> None:
         ("museum", "from packproof.kernels.rotary import rope"),
         ("museum", "import packproof"),
         ("properties", "from packproof import museum"),
+        ("adapters", "from packproof.kernels.rotary import rope"),
+        ("adapters", "from packproof.harness.location import Location"),
+        ("properties", "from packproof.adapters import adapt"),
         ("harness", "from packproof import tests"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 import packproof
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("refs", "kernels", "museum", "properties", "harness")
+FOLDERS = ("refs", "kernels", "museum", "properties", "adapters", "harness")
 
 
 @pytest.fixture(scope="module")

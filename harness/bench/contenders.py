@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from packproof.adapters.registry import PEERS, Peer
 from packproof.harness.bench.settings import Setting
 from packproof.harness.check import Job, open_job
 from packproof.harness.names import known, short
 from packproof.harness.own import OWN, OwnKernel
-from packproof.harness.peers import PEERS, Peer
 from packproof.harness.plan import CheckRequest
+from packproof.properties.declaration import Declaration
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
@@ -94,7 +95,12 @@ def _rivals(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Cont
         if name == REFERENCE:
             yield Contender(name, _job(op.reference, op, device))
         elif PEERS[name].op == op.name:
-            yield Contender(name, _job(PEERS[name].target, op, device), PEERS[name])
+            yield Contender(name, _peer_job(PEERS[name], op, device), PEERS[name])
+
+
+def _peer_job(peer: Peer, op: Op, device: str) -> Job:
+    """One that is not installed cannot be asked what it takes."""
+    return _job(peer.name, op, device) if peer.installed else Job(peer.name, peer.name, op, op.name, Declaration())
 
 
 def _job(target: Any, op: Op, device: str) -> Job:

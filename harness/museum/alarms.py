@@ -8,13 +8,13 @@ from functools import partial
 from packproof.harness.judge import broken
 from packproof.harness.museum.convict import TIME_LIMITS
 from packproof.harness.parallel import on_every_core
-from packproof.harness.target import declaration
 from packproof.harness.worker import Worker
 from packproof.museum import Control
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, random_cases, with_state
 from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.declaration import declaration
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject

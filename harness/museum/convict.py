@@ -9,12 +9,12 @@ from typing import TypeVar
 from packproof.harness.judge import broken
 from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import PROFILES
-from packproof.harness.target import declaration
 from packproof.harness.worker import Worker
 from packproof.museum import Entry
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, with_state
+from packproof.properties.declaration import declaration
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject

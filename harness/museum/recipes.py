@@ -18,12 +18,12 @@ from torch import Tensor
 from packproof.harness.execute import InProcess
 from packproof.harness.museum.convict import TIME_LIMITS, convict
 from packproof.harness.parallel import on_every_core
-from packproof.harness.target import declaration
 from packproof.harness.worker import Worker
 from packproof.museum import Control, Entry
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space
+from packproof.properties.declaration import declaration
 from packproof.properties.ops import OPS
 from packproof.properties.oracle import gradient, vjp
 from packproof.properties.promises import Promises

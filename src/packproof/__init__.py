@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from packproof.harness.diff import diff
     from packproof.harness.gradcheck import dot_product_test, gradcheck
     from packproof.harness.replay import replay
-    from packproof.harness.target import kernel
+    from packproof.properties.declaration import kernel
     from packproof.properties.op import Op
     from packproof.properties.promises import Promises
     from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
@@ -49,7 +49,7 @@ _HOMES = {
     "packproof.harness.diff": ("diff",),
     "packproof.harness.gradcheck": ("dot_product_test", "gradcheck"),
     "packproof.harness.replay": ("replay",),
-    "packproof.harness.target": ("kernel",),
+    "packproof.properties.declaration": ("kernel",),
     "packproof.properties.op": ("Op",),
     "packproof.properties.promises": ("Promises",),
     "packproof.refs.errors": ("ArgumentError", "CheckFailed", "LayoutError", "PackproofError", "UsageError"),

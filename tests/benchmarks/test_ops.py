@@ -18,7 +18,7 @@ from packproof.harness.bench.results import Proof
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import Run
 from packproof.harness.own import OWN
-from packproof.harness.peers import PEERS
+from packproof.adapters.registry import PEERS
 from packproof.properties.ops import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from packproof.adapters.registry import Peer
 from packproof.harness import cli
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.contenders import Contender
@@ -15,7 +16,6 @@ from packproof.harness.bench.proof import _chosen, prove, spot_check
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, Proof, Result
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.check import CheckRequest, open_job
-from packproof.harness.peers import Peer
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 from tests.harness import bench_samples
@@ -90,15 +90,15 @@ def test_interpreted_kernels_are_proven_and_not_timed() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_one_line() -> None:
-    proofs, results = bench("right", against=("dao_causal_conv1d",))
-    assert [(p.implementation, p.status) for p in proofs[1:]] == [("dao_causal_conv1d", "not installed")]
+    proofs, results = bench("right", against=("causal_conv1d:causal_conv1d",))
+    assert [(p.implementation, p.status) for p in proofs[1:]] == [("causal_conv1d:causal_conv1d", "not installed")]
     assert len(results) == 1
 
 
 def test_what_does_not_pack_is_a_bound_and_not_judged() -> None:
     target = f"{SAMPLES}:leaky"
     job = open_job(CheckRequest(target=target, op="causal_conv1d"))
-    bound = Contender("bound", job, Peer("bound", "causal_conv1d", "torch", packed=False))
+    bound = Contender("bound", job, Peer("bound", "causal_conv1d", "torch", ("torch",), packed=False))
     proof = prove(bound, setting(job.op, "cpu", SIZES, None), "float32", "cpu", 0)
     assert (proof.status, proof.may_be_timed, proof.examples) == ("unpacked", True, 0)
 
@@ -109,7 +109,7 @@ def test_what_does_not_pack_is_a_bound_and_not_judged() -> None:
         ({"sizes": {"n": 3}}, "--sizes: causal_conv1d has no axis 'n'; it has d, w"),
         ({"inputs": ("z",)}, "--inputs: causal_conv1d has no optional input 'z'; it has bias, initial_states"),
         ({"against": ("ference",)}, "no rival is called 'ference'; did you mean reference?"),
-        ({"against": ("mamba_ssd",)}, "--against: mamba_ssd computes ssd, but this bench times causal_conv1d"),
+        ({"against": ("mamba_ssm:ssd",)}, "--against: mamba_ssm:ssd computes ssd, but this bench times causal_conv1d"),
         ({"layout": Layout("lengths", (2**31,))}, "layout lengths: 2147483648 tokens; int32 cu_seqlens end at"),
         ({"layout": Layout("lengths", (0, 0))}, "layout lengths: it has no tokens"),
         ({"device": "cdua"}, "no device is called 'cdua'; did you mean cuda?"),

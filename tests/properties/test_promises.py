@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.target import declaration
 from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.declaration import declaration
 from packproof.properties.layouts import golden, golden_segments
 from packproof.properties.ops import SELECTIVE_SCAN
 from packproof.properties.promises import Promises

@@ -5,9 +5,9 @@ import pytest
 from packproof import refs
 from packproof.harness.execute import InProcess
 from packproof.harness.judge import broken
-from packproof.harness.target import describe
 from packproof.properties.cases import Space, golden_cases, with_state
 from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.declaration import describe
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject

@@ -38,8 +38,9 @@ def kernel(
     gradients: bool = True,
     dtypes: Sequence[str] = DEFAULT_DTYPES,
     slack: bool = True,
+    refuses: Sequence[str] = (),
 ) -> Callable[[F], F]:
-    """Declare a kernel, or the adapter of one that has another calling convention.
+    """Declare a kernel, or a function that calls one; for another calling convention see `packproof.adapters.adapt`.
 
         @packproof.kernel(op="causal_conv1d", promises=packproof.Promises(grid="token", deterministic=True))
         def conv(x, weight, bias=None, *, cu_seqlens, activation=None):
@@ -47,7 +48,8 @@ def kernel(
             return my_conv(x.T[None], weight, bias, seq_idx=seq_idx[None], activation=activation)[0].T
 
     The function keeps the op's argument names; optional ones that it leaves out are not tested and listed as not
-    offered. NotImplementedError declines a combination of options.
+    offered. NotImplementedError declines a combination of options, and so does any exception, forward or backward, with
+    one of the texts of `refuses` in it.
     """
     said = {
         "op": op,
@@ -55,6 +57,7 @@ def kernel(
         "gradients": gradients,
         "dtypes": list(dtypes),
         "slack": slack,
+        "refuses": list(refuses),
     }
 
     def mark(function: F) -> F:
@@ -75,6 +78,11 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
         open_ended = inspect.Parameter.VAR_KEYWORD in kinds
         names = None if open_ended else list(signature.parameters)
     return {"parameters": names, "declared": getattr(function, _MARK, {})}
+
+
+def refusals(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Texts of exceptions by which the function declines a call."""
+    return tuple(getattr(function, _MARK, {}).get("refuses", ()))
 
 
 def declaration(described: dict[str, Any], target: str) -> Declaration:

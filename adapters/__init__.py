@@ -1,0 +1,35 @@
+"""Calling conventions of kernels as declared data: docs/adapters.md shows each. `registry` has kernels of others."""
+
+from packproof.adapters.adapter import adapt
+from packproof.adapters.metadata import (
+    cu_seqlens,
+    cu_seqlens_int32,
+    cu_seqlens_int64,
+    lengths,
+    mask,
+    max_seqlen,
+    once,
+    per_token,
+    position_ids,
+    seq_idx,
+)
+from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
+
+__all__ = [
+    "Batched",
+    "Gaps",
+    "Packed",
+    "Padded",
+    "Tokens",
+    "adapt",
+    "cu_seqlens",
+    "cu_seqlens_int32",
+    "cu_seqlens_int64",
+    "lengths",
+    "mask",
+    "max_seqlen",
+    "once",
+    "per_token",
+    "position_ids",
+    "seq_idx",
+]

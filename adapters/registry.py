@@ -1,0 +1,103 @@
+"""Kernels of others that come with an adapter, by name: `packproof check mamba_ssm:ssd`, `packproof peers`.
+
+They are not dependencies: what is not installed is one line in a report. The adapter of `package:function` is
+`function` in `packproof.adapters.peers.package`.
+"""
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from packproof.refs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A kernel of others.
+
+    name: "package:function". op: what it computes. needs: the module that it imports; distributions: what to install,
+    the usual one first. packed: whether it keeps sequences apart; one that does not is only timed. cpu: what of it can
+    run without a GPU: "nothing", "forward" or "all".
+    """
+
+    name: str
+    op: str
+    needs: str
+    distributions: tuple[str, ...]
+    packed: bool = True
+    cpu: str = "nothing"
+
+    @property
+    def module(self) -> str:
+        return f"packproof.adapters.peers.{self.name.partition(':')[0]}"
+
+    @property
+    def function(self) -> str:
+        return self.name.partition(":")[2]
+
+    @property
+    def installed(self) -> bool:
+        package = self.needs.partition(".")[0]  # first: a submodule of what is not there raises
+        return find_spec(package) is not None and find_spec(self.needs) is not None
+
+    def require(self) -> None:
+        """UsageError unless it is installed."""
+        if not self.installed:
+            raise UsageError(
+                f"{self.name}: there is no module {self.needs} here; pip install {self.distributions[0]}, or name "
+                "another target (packproof list shows them)"
+            )
+
+    def runs_on(self, device: str) -> bool:
+        return device != "cpu" or self.cpu != "nothing"
+
+    @property
+    def version(self) -> str:
+        """The version that is installed, or "unknown"."""
+        for distribution in self.distributions:
+            try:
+                return importlib.metadata.version(distribution)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return _said_in_source(self.needs.partition(".")[0])
+
+
+def _said_in_source(package: str) -> str:
+    """`__version__` of a checkout on the path, read without importing it, which may need a GPU."""
+    spec = find_spec(package)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return "unknown"
+    said = re.search(r"^__version__\s*=\s*[\"']([^\"']+)", Path(spec.origin).read_text(encoding="utf-8"), re.M)
+    return said[1] if said else "unknown"
+
+
+_MAMBA = ("mamba-ssm",)
+_FLA = ("flash-linear-attention", "fla-core")
+_FLASH = ("flash-attn",)
+_TORCH = ("torch",)
+
+PEERS: Mapping[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer("mamba_ssm:ssd", "ssd", "mamba_ssm", _MAMBA),
+        Peer("mamba_ssm:selective_scan", "selective_scan", "mamba_ssm", _MAMBA),
+        Peer("mamba_ssm:selective_scan_unpacked", "selective_scan", "mamba_ssm", _MAMBA, packed=False),
+        Peer("causal_conv1d:causal_conv1d", "causal_conv1d", "causal_conv1d", ("causal-conv1d",)),
+        Peer("fla:causal_conv1d", "causal_conv1d", "fla", _FLA),
+        Peer("fla:rope", "rope", "fla", _FLA),
+        Peer("fla:rope_qk", "rope_qk", "fla", _FLA),
+        Peer("fla:ssd", "ssd", "fla", _FLA),
+        Peer("flash_attn:rope", "rope", "flash_attn", _FLASH),
+        Peer("flash_attn:rope_qk", "rope_qk", "flash_attn", _FLASH),
+        Peer("flash_attn:attention", "attention", "flash_attn", _FLASH),
+        Peer("liger_kernel:rope_qk", "rope_qk", "liger_kernel", ("liger-kernel",)),
+        Peer("torch:varlen_attn", "attention", "torch.nn.attention.varlen", _TORCH),
+        Peer("torch:flex_attention", "attention", "torch.nn.attention.flex_attention", _TORCH, cpu="forward"),
+        Peer("torch:jagged_sdpa", "attention", "torch.nested", _TORCH, cpu="all"),
+        Peer("torch:compiled_rope", "rope", "torch", _TORCH, cpu="all"),
+        Peer("torch:compiled_conv1d", "causal_conv1d", "torch", _TORCH, cpu="all"),
+    )
+}

@@ -1,0 +1,175 @@
+"""Where a kernel wants the tokens of a pack: (t, ...) as packproof has them, or in one of the ways that others have.
+
+`to` lays a packed tensor (t, ...) out as the kernel takes it, `back` takes what the kernel returns to (t, ...). Both
+are differentiable, and rows that are nobody's come back as zeros.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.adapters.metadata import max_seqlen, once, positions, seq_idx
+from packproof.refs.errors import ArgumentError, UsageError
+
+_MOST_ELEMENTS = 2**31
+
+
+class Tokens(ABC):
+    """A convention; write your own by these two methods."""
+
+    @abstractmethod
+    def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
+        """x (t, ...) as the kernel takes it. outside: what rows that are added hold, if not what they usually do."""
+
+    @abstractmethod
+    def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
+        """(t, ...) of what the kernel returned. Raises ArgumentError if it has another shape than it was given."""
+
+
+@dataclass(frozen=True)
+class Packed(Tokens):
+    """(t, ...), as packproof has it."""
+
+    def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
+        return x
+
+    def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
+        return y
+
+
+@dataclass(frozen=True)
+class Batched(Tokens):
+    """A batch of one pack. axis: where the tokens lie in it; views, no copies.
+
+    1: (1, t, ...). 2: heads first, (1, h, t, k). -1: channels first, (1, d, t), which is channel-last in memory.
+    """
+
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        _check_axis("Batched", self.axis)
+
+    def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
+        return _moved(x.unsqueeze(0), self.axis)
+
+    def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
+        axis = _axis_in(y, self.axis)
+        if y.ndim < 2 or y.shape[0] != 1 or y.shape[axis] != tokens:
+            raise _misshapen(self, y, f"1 along axis 0 and {tokens} along axis {axis}")
+        return y.movedim(axis, 1).squeeze(0)
+
+
+@dataclass(frozen=True)
+class Padded(Tokens):
+    """A batch with a row for each sequence, padded behind its tokens to the longest: (s, longest, ...).
+
+    axis: where the tokens lie in it, as in Batched. fill: what padding holds; not zero, so that a kernel that reads it
+    shows. Slack is left out. A pack that would take more than 2^31 elements in a tensor is declined.
+    """
+
+    axis: int = 1
+    fill: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_axis("Padded", self.axis)
+
+    def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
+        sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
+        if sequences * longest * x[:1].numel() > _MOST_ELEMENTS:
+            raise NotImplementedError(f"a padded batch of {sequences} x {longest} tokens would have 2^31 elements")
+        fill = self.fill if outside is None else outside
+        padded = _spread(x, self._rows(cu_seqlens, len(x)), sequences * longest, fill)
+        return _moved(padded.view(sequences, longest, *x.shape[1:]), self.axis)
+
+    def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
+        sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, tokens), cu_seqlens)
+        axis = _axis_in(y, self.axis)
+        if y.ndim < 2 or y.shape[0] != sequences or y.shape[axis] != longest:
+            raise _misshapen(self, y, f"{sequences} along axis 0 and {longest} along axis {axis}")
+        return _gathered(y.movedim(axis, 1).flatten(0, 1), self._rows(cu_seqlens, tokens), tokens)
+
+    def _rows(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
+        """Where each token lies in the batch laid out flat."""
+
+        def make() -> Tensor:
+            n, longest = int(cu_seqlens[-1]), max_seqlen(cu_seqlens, tokens)
+            return seq_idx(cu_seqlens, n).long() * longest + positions(cu_seqlens, n)  # type: ignore[no-any-return]
+
+        return once("padded rows", make, cu_seqlens)
+
+
+@dataclass(frozen=True)
+class Gaps(Tokens):
+    """(t', ...): each sequence followed by rows up to a multiple, as in Transformer Engine's THD. Slack is left out.
+
+    multiple: of rows. fill: what the rows between hold; not zero, so that a kernel that reads them shows.
+    """
+
+    multiple: int = 16
+    fill: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.multiple < 1:
+            raise UsageError(f"Gaps: multiple is {self.multiple}, expected a number of rows, at least 1")
+
+    def cu_seqlens(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
+        """Metadata: (s + 1,), where each sequence starts among the rows, and their end; `cu_seqlens_padded` in THD."""
+        padded = (cu_seqlens.diff() + self.multiple - 1) // self.multiple * self.multiple
+        return torch.cat([cu_seqlens[:1], padded.cumsum(0).to(cu_seqlens.dtype)])
+
+    def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
+        rows, many = self._rows(cu_seqlens)
+        return _spread(x, rows, many, self.fill if outside is None else outside)
+
+    def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
+        rows, many = self._rows(cu_seqlens)
+        if y.ndim < 1 or len(y) != many:
+            raise _misshapen(self, y, f"{many} along axis 0")
+        return _gathered(y, rows, tokens)
+
+    def _rows(self, cu_seqlens: Tensor) -> tuple[Tensor, int]:
+        """Where each token lies, and how many rows there are."""
+
+        def make() -> tuple[Tensor, int]:
+            n, starts = int(cu_seqlens[-1]), self.cu_seqlens(cu_seqlens, 0)
+            sequence: Any = seq_idx(cu_seqlens, n).long()
+            return starts[sequence].long() + positions(cu_seqlens, n), int(starts[-1])
+
+        return once((self, "rows"), make, cu_seqlens)
+
+
+def _check_axis(name: str, axis: int) -> None:
+    if axis not in (1, 2, -1):
+        raise UsageError(f"{name}: axis is {axis!r}, expected 1 (tokens first), 2 (heads first) or -1 (channels first)")
+
+
+def _axis_in(x: Tensor, axis: int) -> int:
+    """The axis of tokens in x: tensors with fewer axes, such as position ids, have it last."""
+    return min(axis % max(x.ndim, 1), x.ndim - 1) if axis < 0 else min(axis, x.ndim - 1)
+
+
+def _moved(x: Tensor, axis: int) -> Tensor:
+    """(b, t, ...) with the tokens at that axis."""
+    return x.movedim(1, _axis_in(x, axis))
+
+
+def _spread(x: Tensor, rows: Tensor, many: int, fill: float | bool) -> Tensor:
+    """As many rows, filled, but for those that x has tokens for. index_copy: its gradient is exact, in any order."""
+    out = torch.full((many, *x.shape[1:]), fill, dtype=x.dtype, device=x.device)
+    return out.index_copy(0, rows, x[: len(rows)])
+
+
+def _gathered(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
+    """(t, ...) from those rows, and zeros in slack."""
+    found = y.index_select(0, rows)
+    return torch.cat([found, found.new_zeros(tokens - len(rows), *y.shape[1:])]) if tokens > len(rows) else found
+
+
+def _misshapen(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
+    return ArgumentError(
+        f"a kernel with tokens={tokens} returned {tuple(y.shape)}, expected {expected}; declare how it lays tokens "
+        "out, or return the tensor as it came"
+    )

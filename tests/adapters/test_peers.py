@@ -1,0 +1,145 @@
+"""The adapters of peers, each before a stand-in with the peer's calling convention and the reference's mathematics."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import packproof
+from packproof.adapters.registry import PEERS
+from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.settings import setting
+from packproof.harness.bench.timing import Run, Tensors
+from packproof.harness.location import Location
+from packproof.properties.declaration import describe
+from packproof.properties.ops import OPS
+from packproof.refs.errors import UsageError
+from tests.adapters.stand_ins import (
+    apply_rotary_emb,
+    causal_conv1d_fn,
+    chunk_simple_gla,
+    fla_causal_conv1d,
+    flash_attn_varlen_func,
+    liger_rotary_pos_emb,
+    mamba_chunk_scan_combined,
+    rotary_embedding,
+    selective_scan_fn,
+)
+
+LAYOUT = Layout("mixed", (3, 0, 5, 1))
+STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
+    ("causal_conv1d:causal_conv1d", "causal_conv1d", causal_conv1d_fn),
+    ("fla:causal_conv1d", "fla.modules.causal_conv1d.ops", fla_causal_conv1d),
+    ("fla:rope", "fla.modules.rotary", rotary_embedding),
+    ("fla:rope_qk", "fla.modules.rotary", rotary_embedding),
+    ("fla:ssd", "fla.ops.simple_gla", chunk_simple_gla),
+    ("flash_attn:rope", "flash_attn.layers.rotary", apply_rotary_emb),
+    ("flash_attn:rope_qk", "flash_attn.layers.rotary", apply_rotary_emb),
+    ("flash_attn:attention", "flash_attn", flash_attn_varlen_func),
+    ("liger_kernel:rope_qk", "liger_kernel.transformers.rope", liger_rotary_pos_emb),
+    ("mamba_ssm:selective_scan", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
+    ("mamba_ssm:selective_scan_unpacked", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
+    ("mamba_ssm:ssd", "mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined),
+]
+
+
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """The adapter of a peer, with its stand-in where it looks for the peer; imported anew."""
+
+    def find(name: str) -> Any:
+        for peer, module, function in STAND_INS:
+            if peer == name:
+                install(module, function, monkeypatch)
+        own = PEERS[name].module
+        for loaded in [m for m in sys.modules if m.startswith("packproof.adapters.peers.")]:
+            monkeypatch.delitem(sys.modules, loaded)
+        return Location(own, "", PEERS[name].function).load()
+
+    return find
+
+
+def install(module: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the function importable from that module."""
+    stand_in = ModuleType(module)
+    setattr(stand_in, function.__name__.removeprefix("fla_"), function)
+    parents = module.split(".")[:-1]
+    for n in range(len(parents)):
+        monkeypatch.setitem(sys.modules, ".".join(parents[: n + 1]), ModuleType(parents[n]))
+    monkeypatch.setitem(sys.modules, module, stand_in)
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in STAND_INS])
+def test_an_adapter_speaks_both_conventions_in_values_and_gradients(name: str, adapter: Callable[[str], Any]) -> None:
+    peer, function = PEERS[name], adapter(name)
+    op = OPS[peer.op]
+    layout = LAYOUT if peer.packed else Layout("one", (9,))
+    sample = setting(op, "cpu", {}, None).sample(op, layout, "float32", 0)
+    mine = Run(function, Tensors.of(sample, "cpu"), gradients=True)
+    other = Run(op.reference, Tensors.of(replace(sample, cotangents=clones(sample.cotangents)), "cpu"), gradients=True)
+    before = clones(sample.inputs | sample.cotangents)
+    got, want = mine.forward(), other.forward()
+    compared = [*zip(got, want, strict=True), *zip(mine.backward(got), other.backward(want), strict=True)]
+    for x, y in compared:
+        assert x is not None
+        assert y is not None
+        torch.testing.assert_close(x, y)
+    for tensor, x in (sample.inputs | sample.cotangents).items():
+        assert x.equal(before[tensor]), tensor
+
+
+def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.clone() for name, x in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "offered", "absent"),
+    [
+        ("mamba_ssm:ssd", {"D", "z", "dt_bias", "dt_softplus"}, {"initial_states", "return_final_states"}),
+        ("causal_conv1d:causal_conv1d", {"bias", "activation"}, {"initial_states", "return_final_states"}),
+        ("fla:causal_conv1d", {"bias", "activation"}, {"initial_states", "return_final_states"}),
+        ("mamba_ssm:selective_scan", {"delta_bias", "delta_softplus"}, {"initial_states", "return_final_states"}),
+        ("flash_attn:attention", {"causal", "window_size", "softmax_scale"}, set()),
+    ],
+)
+def test_what_a_peer_offers_is_read_from_its_signature(
+    name: str, offered: set[str], absent: set[str], adapter: Callable[[str], Any]
+) -> None:
+    parameters = set(describe(adapter(name))["parameters"])
+    assert offered <= parameters
+    assert not absent & parameters
+
+
+@pytest.mark.parametrize("name", ["torch:compiled_rope", "torch:compiled_conv1d"])
+def test_what_is_compiled_on_a_gpu_is_proven_here_as_it_is_written(name: str) -> None:
+    packproof.check(name, device="cpu", dtypes=["float32"], properties=["reference", "packing"], profile="quick")
+
+
+def test_a_document_mask_is_proven_here_without_gradients() -> None:
+    properties = ["reference", "packing"]
+    packproof.check(
+        "torch:flex_attention",
+        device="cpu",
+        dtypes=["float32"],
+        properties=properties,
+        profile="quick",
+        forward_only=True,
+    )
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_peer_has_an_adapter_of_its_op(name: str) -> None:
+    peer = PEERS[name]
+    assert Location(peer.module, "", peer.function).load().__packproof__["op"] == peer.op  # type: ignore[attr-defined]
+
+
+def test_a_peer_that_is_not_installed_is_one_line() -> None:
+    [name, *_] = [name for name, peer in PEERS.items() if not peer.installed]
+    with pytest.raises(UsageError, match=r"there is no module \w+ here; pip install ") as caught:
+        packproof.check(name)
+    assert "\n" not in str(caught.value)
