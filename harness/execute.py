@@ -15,6 +15,7 @@ from torch import Tensor
 from packproof.harness.guard import POISON, Fenced, Guard, distinct
 from packproof.harness.surroundings import Snapshot, settings_kept
 from packproof.properties.call import Call, KernelFault, Placement, Refused, Result
+from packproof.properties.declaration import refusals
 
 _MAX_MESSAGE = 1000
 
@@ -112,11 +113,14 @@ class InProcess:
                     raise cause from None
             if lost := self._device_error():
                 raise KernelFault("crashed", f"{self._stage}{lost}{_line_of(error)}") from error
-            if isinstance(error, NotImplementedError):
+            if isinstance(error, NotImplementedError) or self._declared_refusal(error):
                 raise Refused(f"{self._stage}{error}") from error
             first, *more = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE].splitlines()
             text = "".join(f"\n    {line}" for line in more if line.strip())
             raise KernelFault("raised", f"{self._stage}{first}{_line_of(error)}{text}") from error
+
+    def _declared_refusal(self, error: Exception) -> bool:
+        return any(text in str(error) for text in refusals(self._function))
 
     def _synchronise(self) -> None:
         if self._device.type != "cpu":

@@ -30,7 +30,8 @@ def causal_conv1d_fn(
     """causal-conv1d. x: (1, d, t), channel-last."""
     if not 2 <= weight.shape[1] <= 4:
         raise RuntimeError("causal_conv1d only supports width between 2 and 4")
-    assert x.stride(1) == 1 or x.shape[1] == 1
+    if x.stride(1) != 1 and x.shape[1] > 1:
+        raise RuntimeError("seq_idx is only supported for channel last layout")
     assert seq_idx is not None
     y = refs.causal_conv1d(x[0].T, weight, bias, cu_seqlens=offsets(seq_idx), activation=activation)
     assert isinstance(y, Tensor)
@@ -109,7 +110,7 @@ class LigerRope(torch.autograd.Function):
     def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         half = x.shape[3] // 2
         rotated = torch.cat([-x[..., half:], x[..., :half]], -1)
-        return x.data.copy_(x * cos[:, None] + rotated * sin[:, None])
+        return x.copy_(x * cos[:, None] + rotated * sin[:, None])
 
 
 def liger_rotary_pos_emb(

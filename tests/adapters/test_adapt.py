@@ -1,0 +1,196 @@
+"""Every convention: a right kernel in it passes in values and gradients, a wrong one is convicted, a wrong declaration
+is one clear error."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import packproof
+from packproof.adapters import Batched, Gaps, Padded, adapt, seq_idx
+from packproof.harness.check import CheckRequest, run_check
+from packproof.harness.events import CellFinished, RunStarted
+from packproof.properties.declaration import describe
+from packproof.refs.errors import ArgumentError, CheckFailed, UsageError
+from tests.adapters import kernels
+
+KERNELS = f"{Path(kernels.__file__)}"
+RIGHT = (
+    "padded",
+    "gaps",
+    "heads_first",
+    "channels_first",
+    "batched",
+    "padded_channels_first",
+    "packed",
+    "of_a_stranger",
+    "in_place",
+)
+PROPERTIES = ("reference", "packing", "isolation", "permutation", "memory", "strides")
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_passes_in_its_convention(name: str) -> None:
+    verdicts = packproof.check(f"{KERNELS}:{name}", properties=PROPERTIES, profile="quick")
+    assert {v.cell.property for v in verdicts if v.status == "passed"} == set(PROPERTIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("leaky_padded", [0, 1]), ("ignores_gaps", [1, 1]), ("wrong_positions", [1, 2])]
+)
+def test_a_wrong_kernel_is_convicted_in_its_convention(name: str, lengths: list[int]) -> None:
+    with pytest.raises(CheckFailed) as caught:
+        packproof.check(f"{KERNELS}:{name}", properties=["reference"], profile="quick")
+    assert f"lengths {lengths} " in str(caught.value)
+
+
+def test_what_is_not_offered_is_said_and_not_passed() -> None:
+    events = list(run_check(CheckRequest(f"{KERNELS}:batched", properties=("carry", "reference"), profile="quick")))
+    [started] = [e for e in events if isinstance(e, RunStarted)]
+    verdicts = {e.verdict.cell.property: e.verdict for e in events if isinstance(e, CellFinished)}
+    assert any("not tested for: initial_states, return_final_states" in note for note in started.notes)
+    assert (verdicts["carry"].status, verdicts["reference"].status) == ("skipped", "passed")
+    assert verdicts["carry"].reason == "the kernel does not take initial_states, return_final_states"
+
+
+def test_calls_that_are_declined_are_counted() -> None:
+    for name in ("packed", "channels_first"):  # by `declines` and by the kernel's own error
+        [verdict] = packproof.check(f"{KERNELS}:{name}", properties=["reference"], profile="quick")
+        assert 0 < verdict.refused < verdict.examples
+
+
+LENGTHS = ((3, 0, 5, 1), (0,), (), (4, 4))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("slack", [0, 2])
+@pytest.mark.parametrize(
+    ("tokens", "shape"),
+    [
+        (Batched(), lambda t, s, longest: (1, t, 2, 3)),
+        (Batched(axis=2), lambda t, s, longest: (1, 2, t, 3)),
+        (Batched(axis=-1), lambda t, s, longest: (1, 2, 3, t)),
+        (Padded(), lambda t, s, longest: (s, longest, 2, 3)),
+        (Padded(axis=2), lambda t, s, longest: (s, 2, longest, 3)),
+        (Padded(axis=-1), lambda t, s, longest: (s, 2, 3, longest)),
+        (Gaps(4), None),
+    ],
+    ids=str,
+)
+def test_there_and_back(
+    tokens: Any, shape: Callable[[int, int, int], tuple[int, ...]] | None, lengths: tuple[int, ...], slack: int
+) -> None:
+    layout = packproof.PackLayout(lengths, slack)
+    cu_seqlens = layout.cu_seqlens()
+    x = torch.randn(layout.total_tokens, 2, 3, requires_grad=True)
+    there = tokens.to(x, cu_seqlens)
+    if shape:
+        assert there.shape == shape(layout.total_tokens, len(lengths), layout.max_seqlen)
+    else:
+        assert len(there) == sum(-(-n // 4) * 4 for n in lengths)
+    back = tokens.back(2 * there, cu_seqlens, len(x))
+    n = layout.total_tokens if isinstance(tokens, Batched) else layout.n_tokens
+    assert back[:n].equal(2 * x[:n])
+    assert not back[n:].any()
+    [gradient] = torch.autograd.grad(back.sum(), x)
+    assert gradient[:n].eq(2).all()
+    assert not gradient[n:].any()
+
+
+def test_channels_first_is_channel_last_in_memory() -> None:
+    assert Batched(axis=-1).to(torch.zeros(5, 3), torch.tensor([0, 5])).stride(1) == 1
+
+
+def test_a_batch_that_padding_would_blow_up_is_declined() -> None:
+    x = torch.zeros(1, 2**15).expand(2**10 + 2**8, -1)
+    cu_seqlens = torch.cat([torch.arange(2**8), torch.tensor([2**10 + 2**8])])
+    with pytest.raises(NotImplementedError, match="a padded batch of 256 x 1025 tokens"):
+        Padded().to(x, cu_seqlens)
+
+
+def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, seq_idx: Tensor, chunk: int) -> Tensor:
+    return x
+
+
+def square(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return x[0] if x.ndim == 3 else x[:1]
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"names": {"y": "out"}}, "names has 'y', expected inputs and options of the op: x, weight, bias"),
+        ({"without": ("weight",)}, "without has 'weight', expected what is optional in the op: bias"),
+        ({"in_place": ("weight",)}, "in_place has 'weight', expected inputs along the tokens: x"),
+        ({"dtypes": ("bf16",)}, "dtypes has 'bf16', expected dtypes: float64, float32"),
+        ({"op": "conv"}, "op: 'conv' is not known; there are causal_conv1d"),
+        ({"tokens": "padded"}, "tokens is 'padded', expected Packed(), Batched(), Padded(), Gaps()"),
+        ({"metadata": {"seq_idx": 3}}, "metadata 'seq_idx' is 3, expected a function of cu_seqlens"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_a_declaration_that_cannot_be_meant_is_one_line(declared: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        adapt(conv, **{"op": "causal_conv1d", **declared})
+
+
+@pytest.mark.parametrize(
+    ("convention", "number", "said"),
+    [
+        (Batched, 4, "Batched: axis is 4, expected 1 (tokens first), 2 (heads first) or -1 (channels first)"),
+        (Gaps, 0, "Gaps: multiple is 0, expected a number of rows, at least 1"),
+    ],
+)
+def test_a_convention_that_makes_no_sense_is_one_line(convention: Any, number: int, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        convention(number)
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"metadata": {"seq_idx": seq_idx}}, "it requires 'chunk', which nothing gives; say what it is in names"),
+        (
+            {"metadata": {"position_ids": seq_idx}, "given": {"chunk": 4}},
+            "it is to get 'position_ids' (in metadata) but takes (x, weight, bias, seq_idx, chunk)",
+        ),
+        (
+            {"metadata": {"seq_idx": seq_idx}, "given": {"chunk": 4, "block": 2}},
+            "it is to get 'block' (in given) but takes",
+        ),
+        (
+            {"metadata": {"seq_idx": seq_idx}, "given": {"chunk": 4}, "names": {"weight": "filter"}},
+            "it is to get 'filter' (the op's weight) but takes",
+        ),
+    ],
+    ids=["required", "metadata", "given", "names"],
+)
+def test_a_declaration_that_does_not_fit_the_kernel_is_one_line(declared: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        describe(adapt(conv, op="causal_conv1d", **declared))
+
+
+@pytest.mark.parametrize("target", ["nowhere.at_all:conv", "math:conv", "conv"])
+def test_a_kernel_that_cannot_be_imported_is_one_line(target: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot be imported here|expected a function or package\.module:function"):
+        describe(adapt(target, op="causal_conv1d"))
+
+
+def test_tokens_that_come_back_otherwise_than_declared_are_named() -> None:
+    adapter = adapt(square, op="causal_conv1d", tokens=Batched(), metadata={})
+    x, cu_seqlens = torch.zeros(5, 3), torch.tensor([0, 2, 5])
+    with pytest.raises(ArgumentError, match=r"returned \(5, 3\), expected 1 along axis 0 and 5 along axis 1"):
+        adapter(x, torch.zeros(3, 2), cu_seqlens=cu_seqlens)
+
+
+def test_of_a_kernel_with_keywords_only_what_is_named_is_offered() -> None:
+    def everything(*tensors: Tensor, **said: Any) -> Tensor:
+        return said["x"]
+
+    assert describe(adapt(everything, op="causal_conv1d"))["parameters"] == ["x", "weight", "cu_seqlens"]
+    named = adapt(everything, op="causal_conv1d", names={"activation": "act"})
+    assert describe(named)["parameters"] == ["x", "weight", "activation", "cu_seqlens"]
