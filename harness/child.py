@@ -153,6 +153,6 @@ class Child:
     def _words(self) -> str:
         """The last lines that the process printed, indented below the message."""
         lines = self._tail.decode(errors="replace").splitlines()
-        own = [n for n, line in enumerate(lines) if f"{os.sep}harness{os.sep}execute.py" in line]
+        own = [n for n, line in enumerate(lines) if f"{os.sep}harness{os.sep}invocation.py" in line]
         kept = [line for line in lines[: own[0] if own else None] if line.strip() and not line.startswith(_NOISE)]
         return "".join(f"\n    {line}" for line in kept)

@@ -11,13 +11,22 @@ Status = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of the plan: a property of one kernel at one dtype."""
+    """One entry of the plan: a property of one kernel at one dtype.
+
+    beyond: what is asked of the kernel though it does not promise it, in a word; "" for a plain cell.
+    """
 
     op: str
     target: str
     property: str
     dtype: str
     device: str
+    beyond: str = ""
+
+    @property
+    def law(self) -> str:
+        """What the cell asks, as tables name it."""
+        return f"{self.property} ({self.beyond})" if self.beyond else str(self.property)
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,8 @@ class Failure:
 class Verdict:
     """What came of one cell.
 
-    classes: the layout classes that were drawn. reason: why it was skipped. refused: examples that the kernel declined.
+    classes: the layout classes that were drawn. reason: why it was skipped, or what part of it was not judged. refused:
+    examples that the kernel declined.
     """
 
     cell: Cell

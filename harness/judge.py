@@ -14,9 +14,9 @@ from packproof.harness.diagnosis import diagnose
 from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Tier, Verdict
 from packproof.harness.measure import measure
 from packproof.harness.shrink import Allowance, shrink
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases, with_state
+from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.layouts import classes
 from packproof.properties.subject import Subject
@@ -27,7 +27,11 @@ _PROGRESS_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Judge:
-    """Everything that the cells of one kernel share. `replay` is what a replay file says besides the case."""
+    """Everything that the cells of one kernel share. `replay` is what a replay file says besides the case.
+
+    nothing: whether packs of no tokens are drawn for every property, or only for `metadata`, whose law names them: a
+    kernel that crashes at them is then judged by the others all the same.
+    """
 
     subject: Subject
     examples: int
@@ -36,18 +40,23 @@ class Judge:
     replay: dict[str, Any]
     replay_dir: str
     known_tier: Tier | None
+    nothing: bool = True
 
     def cell(self, cell: Cell, space: Space) -> Iterator[Event]:
         """Run one cell; the last event holds its verdict."""
         yield CellStarted(cell)
         started, refused, drawn, met = time.monotonic(), 0, 0, frozenset[str]()
         failure: Failure | None = None
+        limits: list[MachineLimit] = []
         tell = started
         for case in self._cases(cell.property, space):
             drawn += 1
             met |= classes(case.lengths, space.chunk, space.width(dict(case.sizes)))
             try:
                 violation = broken(self.subject, cell.property, case)
+            except MachineLimit as limit:
+                limits.append(limit)
+                continue
             except Refused:
                 refused += 1
                 continue
@@ -57,8 +66,11 @@ class Judge:
             if time.monotonic() - tell > _PROGRESS_SECONDS:
                 tell = time.monotonic()
                 yield Progress(cell, drawn)
-        reason = _why_skipped(space, cell.property, drawn, refused)
-        status: Status = "failed" if failure else "skipped" if reason else "passed"
+        judged = drawn - refused - len(limits)
+        reason = "" if judged else _why_skipped(space, cell.property, drawn)
+        if limits:
+            reason = f"{len(limits)} of {drawn} examples are too large to be judged here: {limits[0]}"
+        status: Status = "failed" if failure else "passed" if judged else "skipped"
         seconds = time.monotonic() - started
         yield CellFinished(
             Verdict(cell, self._tier(), status, drawn, seconds, refused, met, reason if not failure else "", failure)
@@ -66,7 +78,10 @@ class Judge:
 
     def _cases(self, name: str, space: Space) -> Sequence[Case]:
         found = [*golden_cases(space, self.seed), *random_cases(space, self.examples, self.seed)]
-        return with_state(space, found) if name == "carry" else found
+        return [case for case in suited(name, space, found) if self._drawn(name, case)]
+
+    def _drawn(self, name: str, case: Case) -> bool:
+        return self.nothing or name == "metadata" or case.n_tokens + case.slack > 0
 
     def _tier(self) -> Tier:
         return self.known_tier or ("interpret" if self.subject.interpreted else "eager")
@@ -75,6 +90,8 @@ class Judge:
         """Shrink, diagnose, and leave a replay file."""
 
         def fails(candidate: Case) -> bool:
+            if not self._drawn(cell.property, candidate):
+                return False
             try:
                 found = broken(self.subject, cell.property, candidate)
             except Refused:
@@ -123,11 +140,11 @@ def broken(subject: Subject, name: str, case: Case) -> Violation | None:
         return Violation(text=str(fault), fault=fault.kind)
 
 
-def _why_skipped(space: Space, name: str, drawn: int, refused: int) -> str:
-    if drawn and refused == drawn:
-        return "the kernel declined every example"
+def _why_skipped(space: Space, name: str, drawn: int) -> str:
     if drawn:
-        return ""
+        return "the kernel declined every example"
+    if name == "size":
+        return "only the memory and the grids of a GPU are that large"
     if space.op.carry is None:
         return f"{space.op.name} has no state to carry"
     missing = [n for n in space.op.carry if n in space.missing]

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from packproof.properties.call import Call, FaultKind, KernelFault, Placement, Refused, Result
+from packproof.properties.call import Call, FaultKind, KernelFault, MachineLimit, Mode, Placement, Refused, Result
 from packproof.refs.errors import PackproofError, UsageError
 
 _MAGIC = b"pkpf"
@@ -122,6 +122,9 @@ def call_frame(call: Call, number: int) -> Frame:
         "placement": dict(call.placement),
         "guard": call.guard,
         "edit_metadata": call.edit_metadata,
+        "mode": call.mode,
+        "copies": call.copies,
+        "shared": call.shared,
     }
     tensors = {"cu_seqlens": call.cu_seqlens, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
@@ -140,6 +143,9 @@ def call_of(frame: Frame) -> Call:
         placement=cast("dict[str, Placement]", body["placement"]),
         guard=body["guard"],
         edit_metadata=body["edit_metadata"],
+        mode=cast("Mode", body["mode"]),
+        copies=body["copies"],
+        shared=body["shared"],
     )
 
 
@@ -156,7 +162,7 @@ def result_frame(result: Result, number: int) -> Frame:
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
     """The frame that says why there is no result."""
     if isinstance(error, Refused):
-        return Frame("refused", number, {"text": str(error)})
+        return Frame("refused", number, {"text": str(error), "memory": isinstance(error, MachineLimit)})
     return Frame("fault", number, {"fault": error.kind, "text": str(error)})
 
 
@@ -175,7 +181,7 @@ def answer_of(frame: Frame) -> Result:
             interpreted=frame.body.get("interpreted") is True,
         )
     if frame.kind == "refused":
-        raise Refused(text)
+        raise MachineLimit(text) if frame.body.get("memory") is True else Refused(text)
     if frame.kind == "fault" and frame.body.get("fault") in get_args(FaultKind):
         raise KernelFault(frame.body["fault"], text)
     if frame.kind == "broken":

@@ -36,7 +36,7 @@ class Worker:
     ) -> None:
         self._target = target
         self._name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
-        self._device = device
+        self.device = device
         self._time_limit = time_limit
         self._warmup_limit = time_limit if warmup_limit is None else warmup_limit
         self._limit = self._warmup_limit
@@ -58,7 +58,7 @@ class Worker:
             return
         order = {
             "location": self._location and [self._location.module, self._location.file, self._location.path],
-            "device": self._device,
+            "device": self.device,
             "sys_path": import_path(),
             "cwd": os.getcwd(),
         }
@@ -152,7 +152,7 @@ class Worker:
 
     def _zygote(self) -> ZygoteClient:
         if self._location is not None:
-            return shared(interpreted=self._device == "cpu")
+            return shared(interpreted=self.device == "cpu")
         if self._own_zygote is None:
             assert callable(self._target)
             self._own_zygote = forked(self._target)

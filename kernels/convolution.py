@@ -22,7 +22,14 @@ from packproof.refs.arguments import bind, check_option
 
 Activation = Literal["silu"] | None
 
-PROMISES: dict[str, Any] = {"grid": "token", "chunk": 32, "compute": "fp32", "deterministic": True, "isolated": True}
+PROMISES: dict[str, Any] = {
+    "grid": "token",
+    "chunk": 32,
+    "compute": "fp32",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+}
 INTERPRETED: dict[str, Any] = {}
 
 __all__ = ["INTERPRETED", "PROMISES", "causal_conv1d", "causal_conv1d_triton", "variants"]

@@ -37,6 +37,7 @@ PROMISES = {
     "compute": "operand",
     "deterministic": True,
     "isolated": True,
+    "capturable": True,
     "state_entry": "carry",
 }
 INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}

@@ -17,7 +17,14 @@ from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_option
 from packproof.refs.errors import ArgumentError
 
-PROMISES: dict[str, Any] = {"grid": "token", "chunk": 16, "compute": "fp32", "deterministic": True, "isolated": True}
+PROMISES: dict[str, Any] = {
+    "grid": "token",
+    "chunk": 16,
+    "compute": "fp32",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+}
 INTERPRETED: dict[str, Any] = {}
 
 _OP, _OP_QK = "rope", "rope_qk"

@@ -28,6 +28,7 @@ PROMISES = {
     "compute": "fp32",
     "deterministic": True,
     "isolated": True,
+    "capturable": True,
     "state_entry": "carry",
 }
 INTERPRETED = {"chunk": 4, "segment": 8}

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from packproof.refs.errors import PackproofError
 
-Placement = Literal["contiguous", "transposed", "sliced", "expanded"]
-FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory"]
+Placement = Literal["contiguous", "transposed", "sliced", "expanded", "beyond 2^31", "beyond 2^32"]
+Mode = Literal["eager", "compiled", "graph", "side stream", "double backward", "opcheck"]
+FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory", "launch"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,15 @@ class Call:
     outputs: names of the tensors that the kernel returns, in order.
     wrt: inputs to differentiate; empty for a forward-only run.
     cotangents: incoming gradients by output name; an output without one is left out of the vjp.
-    placement: how a tensor lies in memory, by input name or "cotangent:<output>"; contiguous where not named.
+    placement: how a tensor lies in memory, by input name or "cotangent:<output>"; contiguous where not named. "beyond
+        2^31" and "beyond 2^32" put rows so far apart that the last one begins behind as many elements.
     guard: fill what the kernel allocates with a poison pattern, put canaries around every buffer, and report the inputs
         as they are after the call.
     edit_metadata: hand over the same cu_seqlens tensor object as the last call of that length and dtype, edited in
         place.
+    mode: how the kernel is called, each described where it is done, in `harness.modes`. "eager" is plain.
+    copies: the kernel gets the pack that many times over, one behind the other; the results are the last one's rows.
+    shared: the inputs that are not copied then, nor are their gradients cut.
     """
 
     inputs: Mapping[str, Tensor]
@@ -39,13 +44,17 @@ class Call:
     placement: Mapping[str, Placement] = field(default_factory=dict)
     guard: bool = False
     edit_metadata: bool = False
+    mode: Mode = "eager"
+    copies: int = 1
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Result:
     """What a kernel computed, on the CPU.
 
-    gradients: by input name; an input that autograd did not reach is left out.
+    gradients: by input name; an input that autograd did not reach is left out. Differentiated twice, the gradients of
+        the sum of all products of a first gradient with its input, by input name and "cotangent:<output>".
     inputs_after: with `Call.guard`, the inputs (and "cu_seqlens") as the kernel left them.
     interpreted: Triton programs ran in the interpreter, under the sanitizer.
     """
@@ -63,13 +72,23 @@ class KernelFault(PackproofError):
         super().__init__(message)
         self.kind = kind
 
+    def refuses(self, *words: str) -> bool:
+        """Whether the kernel raised an error that names one of these words: a clear refusal."""
+        return self.kind == "raised" and any(word in str(self).lower() for word in words)
+
 
 class Refused(PackproofError):
     """The kernel declined this call clearly (NotImplementedError): not offered, hence not judged."""
 
 
+class MachineLimit(Refused):
+    """The machine has not the memory, or the time, that this call takes: the kernel is not judged."""
+
+
 class Runner(Protocol):
-    """Whatever can run a call: a worker process, or the function itself."""
+    """Whatever can run a call: a worker process, or the function itself. device: "cpu", "cuda", "cuda:1" and so on."""
+
+    device: str
 
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""

@@ -28,6 +28,7 @@ Sizes = Mapping[str, int | str]
 _GOLDEN_REGIMES = ("normal", "one-hot", "hard decay", "normal", "wide", "normal", "long decay", "cancelling")
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8)
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
+_FEW = 2  # cases for what torch makes of a kernel
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,12 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     return drawn
 
 
+def suited(name: str, space: Space, found: Collection[Case]) -> list[Case]:
+    """Those of the cases that the property of this name is judged at, or others in their place."""
+    own = {"carry": with_state, "torch": _few, "size": _large}.get(name)
+    return own(space, found) if own else list(found)
+
+
 def with_state(space: Space, found: Collection[Case]) -> list[Case]:
     """The same cases with states in and out, for properties that need them."""
     if space.op.carry is None:
@@ -187,3 +194,22 @@ def with_state(space: Space, found: Collection[Case]) -> list[Case]:
     if {initial, wants} & set(space.missing):
         return []
     return [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]
+
+
+def _few(space: Space, found: Collection[Case]) -> list[Case]:
+    """The smallest that change when the order of lengths is turned round, of each kind of sizes: what torch makes of a
+    kernel takes long, and does not hang on the layout."""
+    several = [c.replace(regime="normal") for c in found if c.n_tokens and c.lengths != c.lengths[::-1]]
+    modelled = [c for c in several if dict(c.sizes) in space.model_sizes]
+    plain = [c for c in several if dict(c.sizes) not in space.model_sizes]
+    return [c for group in (plain, modelled) for c in sorted(group, key=lambda c: c.n_tokens)[:_FEW]]
+
+
+def _large(space: Space, found: Collection[Case]) -> list[Case]:
+    """A pack of whole chunks, so that one behind many lies on the same grid, in the first sizes and in those of a
+    model."""
+    if not space.on_gpu:
+        return []
+    lengths = (1, 0, 2, max(2 * space.chunk - 3, 1))
+    chosen = [*space.op.sizes[:1], *space.model_sizes[:1]]
+    return [_golden_case(space, 0, lengths, dict(size), seed=0, rich=True) for size in chosen]

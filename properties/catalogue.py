@@ -6,7 +6,9 @@ from packproof.properties.case import Case
 from packproof.properties.conduct import determinism, memory, metadata, strides
 from packproof.properties.continuation import carry
 from packproof.properties.invariance import causality, isolation, packing, permutation, reference
+from packproof.properties.size import size
 from packproof.properties.subject import Subject
+from packproof.properties.torch_calls import torch
 from packproof.properties.violation import Violation
 
 Property = Callable[[Subject, Case], Iterator[Violation]]
@@ -24,5 +26,7 @@ PROPERTIES: dict[str, Property] = {
         memory,
         strides,
         metadata,
+        torch,
+        size,
     )
 }

@@ -26,6 +26,8 @@ class Promises:
     cumsum: decays are formed as differences of a cumulative sum inside a chunk, so that their error grows with the sum.
     segment: tokens after which the state is handed over between programs, a multiple of `chunk`; None: the chunk.
         Layouts at its edges are added where the others end before one.
+    capturable: a call, with its backward pass, can be captured into a CUDA graph and replayed with other boundaries of
+        as many sequences and tokens: it neither waits for the GPU nor reads cu_seqlens on the host.
     """
 
     grid: Grid | None = None
@@ -36,6 +38,7 @@ class Promises:
     state_entry: Literal["carry", "folded"] | None = None
     cumsum: bool = False
     segment: int | None = None
+    capturable: bool = False
 
     def __post_init__(self) -> None:
         for name in ("chunk", "segment"):

@@ -59,11 +59,14 @@ class Sample:
         counts = {"t": self.offsets[-1] + self.slack, "s": len(self.lengths)}
         return shape(self.axes[name], {**self.sizes, **counts})
 
-    def call(self, *, gradients: bool = True, placement: Placement = "contiguous", **flags: Any) -> Call:
-        """The call of this sample; `placement` applies to the tensors along tokens and to their incoming gradients, and
-        "expanded" to the latter only."""
+    def call(
+        self, *, gradients: bool = True, placement: Placement | Mapping[str, Placement] = "contiguous", **flags: Any
+    ) -> Call:
+        """The call of this sample. One placement for all applies to the tensors along tokens and to their incoming
+        gradients, and "expanded" to the latter only."""
         tokens = [n for n in self.inputs if role(self.axes[n]) == "token" and placement != "expanded"]
         placed = tokens + [f"cotangent:{n}" for n in self.cotangents if gradients and role(self.axes[n]) == "token"]
+        every = dict.fromkeys(placed, placement) if isinstance(placement, str) else placement
         return Call(
             inputs=self.inputs,
             cu_seqlens=self.cu_seqlens,
@@ -71,7 +74,8 @@ class Sample:
             outputs=tuple(self.outputs),
             wrt=self.wrt if gradients else (),
             cotangents=self.cotangents if gradients else {},
-            placement={} if placement == "contiguous" else dict.fromkeys(placed, placement),
+            placement={} if placement == "contiguous" else every,
+            shared=tuple(n for n in self.inputs if role(self.axes[n]) == "shared"),
             **flags,
         )
 

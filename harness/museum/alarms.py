@@ -12,7 +12,7 @@ from packproof.harness.worker import Worker
 from packproof.museum import Control
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, random_cases, with_state
+from packproof.properties.cases import Space, random_cases, suited
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import declaration
 from packproof.properties.ops import OPS
@@ -58,7 +58,7 @@ def _unit(control: Control, seeds: int) -> Iterator[Acquittal]:
 
 def _alarms(subject: Subject, space: Space, name: str, case: Case) -> Iterator[str]:
     """What a property says of a case, "" if nothing; no word of one that does not apply."""
-    for judged in with_state(space, [case]) if name == "carry" else [case]:
+    for judged in suited(name, space, [case]):
         try:
             violation = broken(subject, name, judged)
         except Refused:

@@ -13,7 +13,7 @@ from packproof.harness.worker import Worker
 from packproof.museum import Entry
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases, with_state
+from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.declaration import declaration
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -84,7 +84,7 @@ def _cases(entry: Entry, subject: Subject, space: Space, profile: str, seed: int
 
 def _broken(subject: Subject, space: Space, name: str, case: Case) -> list[str]:
     """What a property found at a case, in lines."""
-    for judged in with_state(space, [case]) if name == "carry" else [case]:
+    for judged in suited(name, space, [case]):
         try:
             violation = broken(subject, name, judged)
         except Refused:

@@ -3,9 +3,11 @@
 import pytest
 
 from packproof import refs
+from packproof.harness import execute
 from packproof.harness.execute import InProcess
 from packproof.harness.judge import broken
-from packproof.properties.cases import Space, golden_cases, with_state
+from packproof.properties import size as sizes
+from packproof.properties.cases import Space, golden_cases, suited
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import describe
 from packproof.properties.ops import OPS
@@ -25,20 +27,34 @@ WRONG = {
     "memory": ("causal_conv1d", wrong.memory),
     "strides": ("causal_conv1d", wrong.strides),
     "metadata": ("causal_conv1d", wrong.metadata),
+    "torch": ("causal_conv1d", wrong.torch_),
+    "size": ("causal_conv1d", wrong.size),
 }
 MORE = [
     ("determinism", "causal_conv1d", wrong.determinism_stale),
     ("memory", "causal_conv1d", wrong.memory_input),
+    ("torch", "causal_conv1d", wrong.torch_compiled),
+    ("torch", "causal_conv1d", wrong.torch_operator),
+    ("size", "causal_conv1d", wrong.size_sequences),
+    ("size", "causal_conv1d", wrong.size_elements),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only the memory of a GPU holds, at sizes that any has."""
+    monkeypatch.setattr(execute, "_REACH", {"beyond 2^31": 2**15, "beyond 2^32": 2**16})
+    monkeypatch.setattr(sizes, "MOST_PROGRAMS", 40)
+    monkeypatch.setattr(sizes, "MOST_ELEMENTS", 2**15)
 
 
 def judge(name: str, op: str, function: object, promises: Promises) -> Violation | None:
     """The first violation over the golden cases."""
     said = describe(function)["parameters"]
-    space = Space(OPS[op], "float32", promises, None if said is None else frozenset(said))
+    space = Space(OPS[op], "float32", promises, None if said is None else frozenset(said), on_gpu=name == "size")
     subject = Subject(OPS[op], InProcess(function), promises)
     cases = list(golden_cases(space))
-    for case in with_state(space, cases) if name == "carry" else cases:
+    for case in suited(name, space, cases):
         found = broken(subject, name, case)
         if found is not None:
             return found

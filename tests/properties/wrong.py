@@ -90,3 +90,114 @@ def metadata(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Reads the offsets as 32-bit integers, whatever they are."""
     offsets = cu_seqlens.view(torch.int32)[: len(cu_seqlens)]
     return refs.causal_conv1d(x, weight, cu_seqlens=torch.cummax(offsets.clamp(max=len(x)), 0).values)
+
+
+def torch_(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Its gradient can be differentiated, but takes x and the weight for constants: whole terms are missing."""
+    return _OnceRight.apply(x, weight, cu_seqlens)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _OnceRight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, cu_seqlens)
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, weight, cu_seqlens = ctx.saved_tensors
+        return (*_gradients(x.detach(), weight.detach(), cu_seqlens, dy), None)
+
+
+def _gradients(x: Tensor, weight: Tensor, cu_seqlens: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = x.detach().requires_grad_(), weight.detach().requires_grad_()
+        y = refs.causal_conv1d(*leaves, cu_seqlens=cu_seqlens)
+        return torch.autograd.grad(y, leaves, dy, create_graph=again)
+
+
+def torch_compiled(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Takes another way when it is compiled, and loses the last tap on it."""
+    if torch.compiler.is_compiling():
+        return x * weight[:, -1]
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+
+@torch.library.custom_op("packproof_tests::wrong_fake", mutates_args=())
+def _wrong_fake(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens).clone()
+
+
+@_wrong_fake.register_fake
+def _(x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0] + 1, x.shape[1])
+
+
+def _wrong_fake_backward(ctx: Any, dy: Tensor) -> Any:
+    return (*_gradients(*ctx.saved_tensors, dy), None)
+
+
+_wrong_fake.register_autograd(
+    _wrong_fake_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+)
+
+
+def torch_operator(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """An operator of torch that promises another shape than it returns."""
+    return _wrong_fake(x, weight, cu_seqlens)
+
+
+def vectorised(x: Tensor, weight: Tensor, seq_idx: Tensor) -> Tensor:
+    """A convolution that waits for nothing, given the sequence of each token."""
+    y, taps = x * weight[:, -1], weight.shape[1]
+    for k in range(1, taps):
+        earlier = torch.roll(x, k, 0)
+        same = (torch.roll(seq_idx, k) == seq_idx) & (torch.arange(len(x), device=x.device) >= k)
+        y = y + torch.where(same[:, None], earlier, 0) * weight[:, taps - 1 - k]
+    return torch.where(seq_idx[:, None] >= 0, y, 0)
+
+
+def sequences(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The sequence of each token, -1 in slack, from offsets that stay on their device."""
+    index = torch.searchsorted(cu_seqlens, torch.arange(len(x), device=x.device, dtype=cu_seqlens.dtype), right=True)
+    return torch.where(index < len(cu_seqlens), index - 1, -1)
+
+
+def torch_graph(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Works out once for each number of tokens which sequence a token belongs to: a replay keeps old boundaries."""
+    key = len(x), len(cu_seqlens)
+    if key not in _sequences or not torch.cuda.is_current_stream_capturing():
+        _sequences[key] = sequences(x, cu_seqlens)
+    return vectorised(x, weight, _sequences[key])
+
+
+_sequences: dict[tuple[int, int], Tensor] = {}
+
+
+def torch_side_stream(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Computes on the default stream, whatever stream it is called on."""
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        return vectorised(x, weight, sequences(x, cu_seqlens))
+
+
+def size(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """The offset of a row, row times stride, in 16 bits: to be judged where 2^15 stands for 2^31."""
+    T, D = x.shape
+    extent = (T - 1) * x.stride(0) + D if T else 0
+    rows = (torch.arange(T) * x.stride(0)).to(torch.int16).long() % max(extent, 1)
+    flat = x.as_strided((extent,), (1,))
+    return refs.causal_conv1d(flat[rows[:, None] + torch.arange(D)], weight, cu_seqlens=cu_seqlens)
+
+
+def size_sequences(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Sequences beyond the 65,535th are left out: to be judged where 40 stands for that."""
+    y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+    end = int(cu_seqlens[:41][-1])
+    return torch.cat([y[:end], torch.zeros_like(y[end:])])
+
+
+def size_elements(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Elements beyond the 2^31st are left out: to be judged where 2^15 stands for that."""
+    y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+    return torch.where(torch.arange(y.numel()).view_as(y) < 2**15, y, 0)

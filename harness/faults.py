@@ -1,0 +1,96 @@
+"""What an exception in a kernel's call means: a fault of the kernel, its launch or the device, or too little memory."""
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from packproof.harness.invocation import Invocation, synchronise
+from packproof.properties.call import KernelFault, MachineLimit, Refused
+from packproof.properties.declaration import refusals
+
+_MAX_MESSAGE = 1000
+# what CUDA, Triton and cuda.core say of a grid, a block or shared memory that the device does not take
+_LAUNCH = re.compile(
+    r"invalid configuration argument|too many resources requested for launch|Triton Error \[CUDA\]: invalid argument"
+    r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
+)
+_NO_MEMORY = re.compile(r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
+_MODEST = 64  # times the bytes of a call: more is no limit of the machine, but what the kernel asks for
+
+
+def verdict_on(error: Exception, invocation: Invocation, n_bytes: int) -> KernelFault | Refused:
+    """What to raise for an exception that came out of a call whose own tensors have that many bytes."""
+    stage, device = invocation.stage, invocation.cu_seqlens.device
+    causes = list(_causes(error))
+    if own := next((cause for cause in causes if isinstance(cause, KernelFault | MachineLimit)), None):
+        return own
+    if lost := _device_error(device):
+        return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
+    if isinstance(error, NotImplementedError) or any(text in str(error) for text in refusals(invocation.function)):
+        return Refused(f"{stage}{error}")
+    said = f"{stage}{_in_full(error)}"
+    if any(isinstance(cause, torch.OutOfMemoryError) or _NO_MEMORY.search(str(cause)) for cause in causes):
+        return _without_memory(said, n_bytes, free_bytes(device))
+    refused = any(_LAUNCH.search(str(cause)) for cause in causes)
+    return KernelFault("launch", f"the device refused a launch: {said}") if refused else KernelFault("raised", said)
+
+
+def _without_memory(said: str, n_bytes: int, free: int | None) -> KernelFault | MachineLimit:
+    """A limit of the machine, unless a kernel asks for far more than a call of that size can take."""
+    if free is None or free <= _MODEST * n_bytes + (1 << 30):
+        return MachineLimit(said)
+    return KernelFault("raised", f"{said}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that a GPU has left, what torch keeps for reuse included; None for a device that does not say."""
+    if device.type != "cuda":
+        return None
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
+
+
+def _device_error(device: torch.device) -> str:
+    """What a device says that takes no more work after an error, in one line; "" for one that does."""
+    try:
+        synchronise(device)
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _in_full(error: Exception) -> str:
+    """Kind and first line, the line of the kernel that it came from, the other lines indented."""
+    first, *more = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE].splitlines()
+    return f"{first}{_line_of(error)}" + "".join(f"\n    {line}" for line in more if line.strip())
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from: Triton's interpreter and autograd wrap what they pass on."""
+    met: list[BaseException] = []  # an error that the interpreter unwraps has its wrapper for context, and is its cause
+    cause: BaseException | None = error
+    while cause is not None and cause not in met:
+        yield cause
+        met.append(cause)
+        cause = cause.__cause__ or cause.__context__
+
+
+_FOREIGN = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+
+
+def _line_of(error: BaseException) -> str:
+    """The line of the kernel's own code that an error came through last, as " (file.py:12)"."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_FOREIGN, "<"))
+        and (not frame.filename.startswith(_STDLIB) or "site-packages" in frame.filename)
+        and f"{os.sep}triton{os.sep}" not in frame.filename
+    ]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

@@ -1,0 +1,88 @@
+"""A call whose tensors lie on their device: run it, differentiate it, and say which part of it an error came from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.call import Call, KernelFault
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Invocation:
+    """`call` of `function`, with its tensors on the device. stage: what to say before the message of an error."""
+
+    function: Callable[..., Any]
+    call: Call
+    inputs: Tensors
+    cotangents: Tensors
+    cu_seqlens: Tensor
+    stage: str = ""
+
+    def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
+        """Outputs by name, of the function or of what was made from it. Shapes and dtypes are not judged here."""
+        returned = (function or self.function)(**self.inputs, cu_seqlens=self.cu_seqlens, **self.call.options)
+        return _named_outputs(returned, self.call.outputs, self.cu_seqlens.device)
+
+    def backward(self, outputs: Mapping[str, Tensor], *, again: bool = False) -> Tensors:
+        """The gradients that autograd reaches, by input name. again: they can be differentiated themselves."""
+        return vjp(outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, again=again)
+
+    def synchronise(self) -> None:
+        """Wait for the device, so that an error shows where it was made."""
+        synchronise(self.cu_seqlens.device)
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+
+
+def vjp(
+    outputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: Mapping[str, Tensor], *, again: bool = False
+) -> Tensors:
+    """The gradients that autograd reaches, by input name, from the outputs that are attached and of the right shape."""
+    pairs = [
+        (outputs[name], cotangent)
+        for name, cotangent in cotangents.items()
+        if outputs[name].requires_grad and outputs[name].shape == cotangent.shape
+    ]
+    if not pairs or not wrt:
+        return {}
+    heads, incoming = zip(*pairs, strict=True)
+    gradients = torch.autograd.grad(heads, list(wrt.values()), incoming, create_graph=again, allow_unused=True)
+    return {name: g for name, g in zip(wrt, gradients, strict=True) if g is not None}
+
+
+def _named_outputs(returned: Any, names: tuple[str, ...], device: torch.device) -> dict[str, Tensor]:
+    """The returned tensors by name. Shapes and dtypes are not judged here."""
+    expected = f"expected {names[0]}" if len(names) == 1 else f"expected a tuple ({', '.join(names)})"
+    if len(names) == 1:
+        if not isinstance(returned, Tensor):
+            raise KernelFault("malformed", f"returned {_described(returned)}, {expected}")
+        returned = (returned,)
+    elif not isinstance(returned, tuple) or len(returned) != len(names):
+        raise KernelFault("malformed", f"returned {_described(returned)}, {expected}")
+    for name, tensor in zip(names, returned, strict=True):
+        if not isinstance(tensor, Tensor):
+            raise KernelFault("malformed", f"returned {_described(tensor)} for {name}, expected a tensor")
+        if tensor.device != device:
+            raise KernelFault("malformed", f"returned {name} on {tensor.device}, expected {device}")
+        if tensor.layout is not torch.strided or not tensor.is_floating_point():
+            kind = tensor.dtype if tensor.layout is torch.strided else tensor.layout
+            raise KernelFault("malformed", f"returned {name} as {kind}, expected a dense floating tensor")
+    return dict(zip(names, returned, strict=True))
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, Tensor):
+        return "one tensor"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

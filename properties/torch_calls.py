@@ -1,0 +1,116 @@
+"""What torch asks of an op: compiled, captured, on another stream, differentiated twice, it is the same function."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from torch import Tensor, autograd, full_like, zeros_like
+
+from packproof.properties.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.call import KernelFault, Mode
+from packproof.properties.case import Case
+from packproof.properties.oracle import gradient
+from packproof.properties.sample import Sample
+from packproof.properties.subject import Subject
+from packproof.properties.violation import Frame, Violation, within
+
+SMALL = 12  # tokens: torch.compile unrolls what loops over them
+
+
+def torch(subject: Subject, case: Case) -> Iterator[Violation]:
+    """Compiled, captured or on a side stream it computes the same; differentiated twice, the right thing or an error.
+
+    Operators registered with torch pass torch.library.opcheck. On a GPU: through torch.compile, on a stream whose work
+    has yet to produce the inputs, and, where the kernel promises to be capturable, replayed from a CUDA graph with
+    other boundaries. On a CPU a few tokens in fp32 see opcheck and, where no kernel is interpreted, torch.compile.
+    """
+    sample = subject.sample(case)
+    plain = subject.remembered(sample)
+    if not sum(case.lengths):
+        return
+    on_gpu = subject.runner.device != "cpu"
+    if on_gpu or _plain(case):
+        yield from _registered(subject, sample)
+    for mode, note in _modes(subject, case):
+        got = subject.run(sample, mode=mode)
+        for name, x in got.items():
+            exact = subject.promises.deterministic and mode != "compiled"
+            yield from subject.agree(name, x, plain[name], sample, exact=exact, other="before", note=note)
+    if subject.gradients and sample.wrt:
+        yield from _twice(subject, sample)
+
+
+def _modes(subject: Subject, case: Case) -> Iterator[tuple[Mode, str]]:
+    """The ways to call it that its device has, and how to put them."""
+    on_gpu = subject.runner.device != "cpu"
+    if on_gpu or (_plain(case) and not subject.interpreted):
+        yield "compiled", "through torch.compile"
+    if on_gpu:
+        yield "side stream", "on a side stream, where its inputs come late"
+    if on_gpu and subject.promises.capturable:
+        yield "graph", "replayed from a CUDA graph that was captured with the lengths in opposite order"
+
+
+def _plain(case: Case) -> bool:
+    """Whether it is one of the few that torch's own checks see on a CPU, where they take seconds."""
+    given = case.present or any(value for _, value in case.options)
+    return case.n_tokens <= SMALL and case.dtype == "float32" and not given
+
+
+def _registered(subject: Subject, sample: Sample) -> Iterator[Violation]:
+    """torch.library.opcheck of the operators that the kernel calls."""
+    try:
+        subject.runner.run(sample.call(gradients=subject.gradients, mode="opcheck"))
+    except KernelFault as fault:
+        yield Violation(text=str(fault), fault=fault.kind)
+
+
+def _twice(subject: Subject, sample: Sample) -> Iterator[Violation]:
+    """A second derivative is the reference's, or there is an error: never another value.
+
+    It has no derived budget. What is wrong there lacks whole terms, so half of the digits are compared, of the largest
+    element of each tensor.
+    """
+    try:
+        result = subject.runner.run(sample.call(mode="double backward"))
+    except KernelFault as fault:
+        if fault.kind != "raised":
+            yield Violation(text=str(fault), note="differentiated twice", fault=fault.kind)
+        return
+    want = second(sample.op.reference, sample)
+    largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
+    for name, x in want.items():
+        given = sample.cotangents[name.removeprefix(_COTANGENT)] if name.startswith(_COTANGENT) else sample.inputs[name]
+        got = result.gradients.get(name, zeros_like(given))
+        unit = UNIT_ROUNDOFF[given.dtype]
+        error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
+        allowed = Budget(full_like(x, error), zeros_like(x), zeros_like(x))
+        frame = Frame(sample.axes[name.removeprefix(_COTANGENT)], sample.offsets)
+        yield from within(_second(name), got, x, allowed, frame, note="differentiated twice")
+
+
+_COTANGENT = "cotangent:"
+
+
+def _second(name: str) -> str:
+    incoming = name.startswith(_COTANGENT)
+    of = f"the incoming gradient of {name.removeprefix(_COTANGENT)}" if incoming else name
+    return f"second {gradient(of)}"
+
+
+def second(f: Callable[..., object], sample: Sample) -> Mapping[str, Tensor]:
+    """In float64, the gradients of the sum of all products of a first gradient of `f` with its input, as runners do."""
+    inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
+    cotangents = {n: c.double().requires_grad_() for n, c in sample.cotangents.items()}
+    results = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
+    named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+    reached = [n for n, y in named.items() if y.requires_grad]
+    first = autograd.grad(
+        [named[n] for n in reached],
+        [inputs[n] for n in sample.wrt],
+        [cotangents[n] for n in reached],
+        create_graph=True,
+        allow_unused=True,
+    )
+    products = [(g * inputs[n].detach()).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
+    leaves = {**{n: inputs[n] for n in sample.wrt}, **{f"{_COTANGENT}{n}": c for n, c in cotangents.items()}}
+    found = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
+    return {n: zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), found, strict=True)}
