@@ -75,15 +75,16 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
     """By test id, one CheckRequest for each property and dtype that the marker asks for."""
     import torch  # noqa: PLC0415
 
-    from packproof.harness import names, plan, target  # noqa: PLC0415
+    from packproof.harness import names, plan  # noqa: PLC0415
     from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
+    from packproof.properties.declaration import DEFAULT_DTYPES  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415
 
     run = {name: config.getoption(f"packproof_{name}") for name in ("profile", "device", "seed")}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         asked = plan.CheckRequest(*marker.args, **{**run, **marker.kwargs})
-        dtypes = [names.dtype(name) for name in asked.dtypes or target.DEFAULT_DTYPES]
+        dtypes = [names.dtype(name) for name in asked.dtypes or DEFAULT_DTYPES]
         plan.check_names(asked := dataclasses.replace(asked, dtypes=tuple(dtypes)))
     except (TypeError, UsageError) as error:
         pytest.fail(f"@pytest.mark.packproof: {error}", pytrace=False)
