@@ -16,9 +16,9 @@ from packproof.harness.modes import MODES
 from packproof.harness.surroundings import Snapshot, settings_kept
 from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Refused, Result
 from packproof.properties.declaration import refusals
+from packproof.refs.errors import UsageError
 
 _REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
-_LARGE = 1 << 30  # bytes; what a call of as many has used is given back to the device
 
 
 class InProcess:
@@ -38,14 +38,22 @@ class InProcess:
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
         )
 
+    def warm(self) -> None:
+        """Make the device's context now, which takes it a second or so. Raises UsageError where it cannot be made."""
+        try:
+            torch.empty(1, device=self._device)
+        except RuntimeError as error:
+            raise UsageError(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
+
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""
-        large = self._require_memory(call)
+        if not call.large or self._device.type != "cuda":
+            return self._run(call)
         try:
+            self._require_memory(call)
             return self._run(call)
         finally:
-            if large:
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
 
     def _run(self, call: Call) -> Result:
         guard = Guard(native=call.guard)
@@ -135,15 +143,11 @@ class InProcess:
     def _declared_refusal(self, fault: KernelFault) -> bool:
         return any(text in str(fault) for text in refusals(self._function))
 
-    def _require_memory(self, call: Call) -> bool:
-        """Whether the call takes much memory. Raises MachineLimit where the device has too little left."""
-        needed = _bytes(call)
-        if needed < _LARGE:
-            return False
-        free = free_bytes(self._device)
+    def _require_memory(self, call: Call) -> None:
+        """Raises MachineLimit where the device has too little left."""
+        needed, free = _bytes(call), free_bytes(self._device)
         if free is not None and needed > free:
             raise MachineLimit(f"needs about {needed / 1e9:.0f} GB of GPU memory, {free / 1e9:.0f} GB are free")
-        return free is not None
 
 
 def _sanitizer(read_only: list[Tensor], guarded: bool) -> AbstractContextManager[Any]:

@@ -4,7 +4,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -20,6 +20,11 @@ _LAUNCH = re.compile(
     r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
 )
 _NO_MEMORY = re.compile(r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
+# what no context of CUDA survives
+_LOST = re.compile(
+    r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
+    r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
+)
 _MODEST = 64  # times the bytes of a call: more is no limit of the machine, but what the kernel asks for
 
 
@@ -29,7 +34,7 @@ def verdict_on(error: Exception, invocation: Invocation, n_bytes: int) -> Kernel
     causes = list(_causes(error))
     if own := next((cause for cause in causes if isinstance(cause, KernelFault | MachineLimit)), None):
         return own
-    if lost := _device_error(device):
+    if lost := _device_error(causes, device):
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
     if isinstance(error, NotImplementedError) or any(text in str(error) for text in refusals(invocation.function)):
         return Refused(f"{stage}{error}")
@@ -55,13 +60,14 @@ def free_bytes(device: torch.device) -> int | None:
     return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
-def _device_error(device: torch.device) -> str:
+def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
     """What a device says that takes no more work after an error, in one line; "" for one that does."""
+    said = [str(cause) for cause in causes if _LOST.search(str(cause))]
     try:
         synchronise(device)
     except RuntimeError as error:
-        return str(error).partition("\n")[0]
-    return ""
+        said.insert(0, str(error))
+    return said[0].partition("\n")[0] if said else ""
 
 
 def _in_full(error: Exception) -> str:

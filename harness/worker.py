@@ -1,14 +1,19 @@
-"""Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds."""
+"""Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds.
+
+On a GPU a fresh process takes a second or more until it can compute; so another one waits there, ready, for the first
+to be lost.
+"""
 
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
 from packproof.harness.child import Child, ZygoteLostError
 from packproof.harness.location import Location
+from packproof.harness.turns import turn
 from packproof.harness.wire import WireError, answer_of, call_frame
 from packproof.harness.zygote_client import ZygoteClient, discard, forked, import_path, shared
 from packproof.properties.call import Call, KernelFault, Refused, Result
@@ -43,6 +48,8 @@ class Worker:
         self._location = Location.parse(target) if isinstance(target, str) else Location.of(target)
         self._own_zygote: ZygoteClient | None = None
         self._child: Child | None = None
+        self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
+        self._keeps_spare = device != "cpu"
         self._description: dict[str, Any] = {}
         self._number = 0
         self._slowest = 0.0
@@ -56,14 +63,8 @@ class Worker:
         """Start the process and import the target. Raises UsageError with the reason where that cannot be done."""
         if self._child is not None:
             return
-        order = {
-            "location": self._location and [self._location.module, self._location.file, self._location.path],
-            "device": self.device,
-            "sys_path": import_path(),
-            "cwd": os.getcwd(),
-        }
-        zygote = self._zygote()
-        self._child = Child(zygote, order)
+        self._child, self._spare = self._spare or self._started(), None
+        zygote = self._child.zygote
         self._limit = self._warmup_limit
         try:
             hello = self._child.receive(_IMPORT_LIMIT, _IMPORT_LIMIT)
@@ -85,6 +86,15 @@ class Worker:
             raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
         self._description = dict(hello.body)
 
+    def _started(self) -> Child:
+        order = {
+            "location": self._location and [self._location.module, self._location.file, self._location.path],
+            "device": self.device,
+            "sys_path": import_path(),
+            "cwd": os.getcwd(),
+        }
+        return Child(self._zygote(), order)
+
     def describe(self) -> dict[str, Any]:
         """What the function says of itself (see `target.describe`): data from a process that is not trusted."""
         self.open()
@@ -92,10 +102,16 @@ class Worker:
 
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""
+        with turn(self.device) if call.large and self.device != "cpu" else nullcontext():
+            return self._run(call)
+
+    def _run(self, call: Call) -> Result:
         self._number += 1
         frame = call_frame(call, self._number)
         self.open()
         assert self._child is not None
+        if self._keeps_spare and self._spare is None:
+            self._spare = self._started()
         limit, self._limit = self._limit, self._time_limit
         started = time.monotonic()
         try:
@@ -103,7 +119,7 @@ class Worker:
             self._slowest = max(self._slowest, time.monotonic() - started)
             return answer
         except KernelFault as fault:
-            if fault.kind != "raised":  # only an exception leaves a process that can be trusted with another call
+            if fault.kind not in ("raised", "launch") or call.mode == "graph":  # a capture that failed may stay open
                 self.restart()
             raise
         except WireError as error:
@@ -138,6 +154,7 @@ class Worker:
     def close(self) -> None:
         """Drop the process for good."""
         self.restart()
+        self._drop_spare()
         if self._own_zygote is not None:
             self._own_zygote.close()
             self._own_zygote = None
@@ -158,8 +175,14 @@ class Worker:
             self._own_zygote = forked(self._target)
         return self._own_zygote
 
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
     def _forget_zygote(self) -> None:
         assert self._child is not None
         discard(self._child.zygote)
         self.restart()
+        self._drop_spare()  # it went with the zygote
         self._own_zygote = None

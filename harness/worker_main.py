@@ -88,6 +88,7 @@ def _serve(
             _require_autograd()
         assert function is not None
         runner = InProcess(function, order["device"], snapshot)
+        runner.warm()
         hello = Frame("ready", body=describe(function))
     except UsageError as error:
         hello = Frame("unusable", body={"text": str(error)})

@@ -48,6 +48,11 @@ class Call:
     copies: int = 1
     shared: tuple[str, ...] = ()
 
+    @property
+    def large(self) -> bool:
+        """Whether it takes gigabytes on its device, however small it is here."""
+        return self.copies > 1 or any(where.startswith("beyond") for where in self.placement.values())
+
 
 @dataclass(frozen=True)
 class Result:

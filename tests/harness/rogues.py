@@ -250,3 +250,32 @@ def remembers_offsets(x, weight, *, cu_seqlens, _seen=[]):  # noqa: B006
     same = bool(_seen) and _seen[-1] is cu_seqlens
     _seen.append(cu_seqlens)
     return x * weight + same + 10 * int(cu_seqlens[-1])
+
+
+def loses_the_device(x, weight, *, cu_seqlens, _lost=[]):  # noqa: B006
+    """An illegal access of three tokens: nothing works on the device any more, as in a process beside a GPU."""
+    if (cu_seqlens.diff() == 3).any() or _lost:
+        _lost.append(1)
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE")
+    return x * weight
+
+
+def runs_out_of_memory(x, weight, *, cu_seqlens):
+    if x.shape[0] > 4:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")
+    return x * weight
+
+
+def launches_too_many(x, weight, *, cu_seqlens):
+    raise RuntimeError("Triton Error [CUDA]: invalid argument")
+
+
+def process_id(x, weight, *, cu_seqlens):
+    """Returns the id of its process; dies of an empty sequence."""
+    if (cu_seqlens.diff() == 0).any():
+        os.kill(os.getpid(), 9)
+    return (x * weight) * 0 + float(os.getpid())
+
+
+def never_has_memory(x, weight, *, cu_seqlens):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")

@@ -1,5 +1,6 @@
 """The check end to end on kernels that misbehave: each is convicted in plain words, and the run goes on."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,26 @@ def test_a_crash_on_an_empty_sequence_is_shown_on_an_empty_sequence() -> None:
     (verdict,) = check("segfault_on_empty_sequence", "reference")
     assert verdict.failure is not None
     assert verdict.failure.lengths == (0,)
+
+
+def test_a_device_that_is_lost_on_one_layout_convicts_and_the_other_properties_are_judged() -> None:
+    every = ("reference", "causality", "determinism", "memory", "strides", "torch")
+    verdicts = {verdict.cell.property: verdict for verdict in check("loses_the_device", *every)}
+    failure = verdicts["reference"].failure
+    assert failure is not None
+    assert failure.lengths == (3,)
+    assert failure.tried > 1
+    assert "CUDA error: an illegal memory access was encountered" in failure.lines[1]
+    assert verdicts["torch"].status == "passed"  # its layouts have no sequence of three tokens
+    assert all(verdict.examples > 0 for verdict in verdicts.values())
+
+
+def test_examples_without_memory_are_counted_and_not_judged() -> None:
+    some, none = check("runs_out_of_memory", "reference"), check("never_has_memory", "reference")
+    assert some[0].status == "passed"
+    assert re.match(r"\d+ of 17 examples are too large to be judged here: OutOfMemoryError: CUDA", some[0].reason)
+    assert none[0].status == "skipped"
+    assert none[0].reason.startswith("17 of 17 examples")
 
 
 def test_a_hang_on_one_token_is_shown_on_one_token() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from packproof.harness import execute, faults
 from packproof.harness.execute import InProcess
 from packproof.harness.guard import is_poison
 from packproof.harness.location import Location
@@ -156,6 +157,58 @@ def test_faults(make_call: Make, rogue: Rogue, name: str, kind: str, words: str)
     good = InProcess(product).run(make_call(2, 3))  # what a rogue replaced has been put back
     assert set(good.gradients) == {"x", "weight"}
     assert "cpu" not in vars(torch.Tensor)
+
+
+def test_a_kernel_that_asks_for_more_memory_than_its_call_can_take(
+    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "free_bytes", lambda device: 10**11)
+    with pytest.raises(
+        KernelFault, match=r"^OutOfMemoryError(.*\n)*.*the tensors of this call take 176 bytes"
+    ) as fault:
+        InProcess(Location.parse(rogue("never_has_memory")).load()).run(make_call(2, 3))
+    assert fault.value.kind == "raised"
+
+
+def test_rows_far_apart_are_where_they_should_be(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_REACH", {"beyond 2^31": 2**15})
+    seen = []
+
+    def look(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        seen.append(((len(x) - 1) * x.stride(0), x.stride(1)))
+        return x * weight
+
+    call = make_call(2, 3)
+    far = replace(call, placement=dict.fromkeys(("x", "cotangent:y"), "beyond 2^31"))
+    result, plain = InProcess(look).run(far), InProcess(product).run(call)
+    assert seen[0][0] >= 2**15 > seen[0][0] - 4 * 256
+    assert torch.equal(result.outputs["y"], plain.outputs["y"])
+    assert torch.equal(result.gradients["x"], plain.gradients["x"])
+
+
+def test_a_pack_many_times_over_gives_the_rows_of_the_last_copy(make_call: Make) -> None:
+    seen = []
+
+    def numbered(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        seen.append(cu_seqlens.tolist())
+        return x * weight + torch.arange(len(x))[:, None]
+
+    call = make_call(2, 0, 1)
+    result = InProcess(numbered).run(replace(call, copies=3, shared=("weight",)))
+    plain = InProcess(product).run(call)
+    assert seen == [[0, 2, 2, 3, 5, 5, 6, 8, 8, 9]]
+    torch.testing.assert_close(result.outputs["y"], plain.outputs["y"] + torch.arange(6, 9)[:, None])
+    assert torch.equal(result.gradients["x"], plain.gradients["x"])
+    torch.testing.assert_close(result.gradients["weight"], 3 * plain.gradients["weight"])
+
+
+def test_a_second_derivative(make_call: Make) -> None:
+    call = make_call(2, 3, mode="double backward")
+    x, weight, dy = call.inputs["x"], call.inputs["weight"], call.cotangents["y"]
+    found = InProcess(product).run(call).gradients  # of the sum of (dy weight) x and (dy x) weight, by hand
+    torch.testing.assert_close(found["x"], dy * weight)
+    torch.testing.assert_close(found["weight"], (dy * x).sum(0))
+    torch.testing.assert_close(found["cotangent:y"], 2 * x * weight)
 
 
 def test_between_the_rows_of_a_window(make_call: Make, rogue: Rogue) -> None:

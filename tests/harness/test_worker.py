@@ -15,7 +15,7 @@ from torch import Tensor
 
 from packproof.harness.guard import is_poison
 from packproof.harness.worker import Worker
-from packproof.properties.call import Call, KernelFault, Refused
+from packproof.properties.call import Call, KernelFault, MachineLimit, Refused
 from packproof.refs.errors import PackproofError, UsageError
 
 Make = Callable[..., Call]
@@ -49,6 +49,7 @@ def test_a_result_comes_back(make_call: Make, rogue: Rogue) -> None:
         ("breaks_isinstance", "patched", "^replaced builtins.isinstance$"),
         ("raises", "raised", r"^ValueError: only even \(rogues.py:\d+\)\n    lengths$"),
         ("writes_past_the_end", "memory", "^wrote past the end of a torch.empty of shape"),
+        ("launches_too_many", "launch", r"^the device refused a launch: RuntimeError: .*invalid argument \(rogues.py"),
     ],
 )
 def test_rogues_are_convicted_and_the_run_goes_on(
@@ -67,6 +68,51 @@ def test_a_crash_costs_one_call(make_call: Make, rogue: Rogue) -> None:
             assert worker.run(make_call(2, 1)).outputs["y"].shape == (3, 4)
             with pytest.raises(KernelFault, match="SIGSEGV"):
                 worker.run(make_call(2, 0))
+
+
+def test_an_error_that_takes_the_device_with_it_costs_one_process(make_call: Make, rogue: Rogue) -> None:
+    with Worker(rogue("loses_the_device")) as worker:
+        for _ in range(2):
+            worker.run(make_call(2, 1))
+            with pytest.raises(KernelFault, match=r"^CUDA error: an illegal memory access was encountered") as fault:
+                worker.run(make_call(2, 3))
+            assert fault.value.kind == "crashed"
+
+
+def test_too_little_memory_is_no_fault_of_the_kernel(make_call: Make, rogue: Rogue) -> None:
+    with Worker(rogue("runs_out_of_memory")) as worker:
+        with pytest.raises(MachineLimit, match=r"^OutOfMemoryError: CUDA out of memory\. Tried to allocate 80.00 GiB"):
+            worker.run(make_call(5))
+        worker.run(make_call(4))
+
+
+def test_a_spare_process_takes_the_place_of_a_lost_one(make_call: Make, rogue: Rogue) -> None:
+    def process(worker: Worker) -> int:
+        return int(worker.run(make_call(2)).outputs["y"][0, 0])
+
+    with Worker(rogue("process_id")) as worker:
+        worker._keeps_spare = True  # as beside a GPU, where a fresh process takes seconds
+        first = process(worker)
+        spare = worker._spare
+        assert process(worker) == first
+        with pytest.raises(KernelFault, match="SIGKILL"):
+            worker.run(make_call(0))
+        second = process(worker)
+        assert worker._child is spare
+        assert worker._spare is not None
+        worker.restart()
+        assert len({first, second, process(worker)}) == 3
+
+
+def test_a_spare_that_went_with_its_zygote_is_not_missed(make_call: Make, rogue: Rogue) -> None:
+    with Worker(rogue("kills_its_parent")) as worker:
+        worker._keeps_spare = True
+        for _ in range(3):
+            with suppress(KernelFault):
+                worker.run(make_call(2))
+            time.sleep(0.1)
+    with Worker(rogue("good")) as worker:
+        worker.run(make_call(2))
 
 
 def test_a_hang_ends_at_the_time_limit(make_call: Make, rogue: Rogue) -> None:
