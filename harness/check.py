@@ -29,7 +29,11 @@ _TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel that is about to be checked. op_name: how a replay file names the op."""
+    """One kernel that is about to be checked. op_name: how a replay file names the op.
+
+    beyond: what it is asked though it does not promise it, in a word. nothing: whether packs of no tokens are drawn for
+    every property, or only for `metadata`.
+    """
 
     target: str | Callable[..., Any]
     name: str
@@ -37,6 +41,8 @@ class Job:
     op_name: str
     declared: Declaration
     own: OwnKernel | None = None
+    beyond: str = ""
+    nothing: bool = True
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
@@ -46,13 +52,17 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     stream with RunFinished(interrupted=True) and all that was found so far.
     """
     check_names(request)
+    yield from judged(request, [(request, job) for job in _jobs(request)])
+
+
+def judged(request: CheckRequest, asked: Sequence[tuple[CheckRequest, Job]]) -> Iterator[Event]:
+    """Judge each job as its own request says; the first one says how the run as a whole is called."""
     started = time.monotonic()
     verdicts: list[Verdict] = []
     interrupted = False
-    jobs = list(_jobs(request))
-    units = [unit for job, compiled in _compiled_once(jobs) for unit in _units(request, job, compiled)]
+    units = [unit for own, job, compiled in _compiled_once(asked) for unit in _units(own, job, compiled)]
     cells = tuple(c for unit in units for c in unit.cells)
-    yield RunStarted(cells, request.profile, request.seed, tuple(n for job in jobs for n in _notes(request, job)))
+    yield RunStarted(cells, request.profile, request.seed, tuple(n for own, job in asked for n in _notes(own, job)))
     try:
         for event in on_every_core([unit.run for unit in units], request.device):
             if isinstance(event, CellFinished):
@@ -91,10 +101,17 @@ def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
     return Job(target, name, op, op_name, declared, own)
 
 
+def not_offered(request: CheckRequest, job: Job) -> list[str]:
+    """What the op has and this kernel does not take."""
+    space = _space(request, job, DEFAULT_DTYPES[0])
+    return [*space.missing, *([] if space.slack else ["slack"])]
+
+
 def _notes(request: CheckRequest, job: Job) -> Iterator[str]:
     """What this kernel does not offer and is therefore not tested for."""
-    space = _space(request, job, DEFAULT_DTYPES[0])
-    absent = [*space.missing, *([] if space.slack else ["slack"])]
+    if job.beyond:
+        return
+    absent = not_offered(request, job)
     if absent:
         yield f"{job.name} does not take, so it is not tested for: {', '.join(absent)}"
     if request.forward_only or not job.declared.gradients:
@@ -120,16 +137,16 @@ class _Unit:
     run: Callable[[], Iterator[Event]]
 
 
-def _compiled_once(jobs: Sequence[Job]) -> Iterator[tuple[Job, bool]]:
+def _compiled_once(asked: Sequence[tuple[CheckRequest, Job]]) -> Iterator[tuple[CheckRequest, Job, bool]]:
     """Each job, and whether the compile tier is its own: the variants of a module go with the first of its kernels."""
     modules: set[str] = set()
-    for job in jobs:
-        yield job, job.own is not None and job.own.module not in modules
+    for request, job in asked:
+        yield request, job, job.own is not None and job.own.module not in modules
         modules |= {job.own.module} if job.own else set()
 
 
 def _units(request: CheckRequest, job: Job, compiled: bool) -> Iterator[_Unit]:
-    cells = plan_cells(request, job.op, job.declared, job.name, compiled=compiled)
+    cells = plan_cells(request, job.op, job.declared, job.name, compiled=compiled, beyond=job.beyond)
     for cell in cells:
         if cell.property == COMPILE:
             assert job.own is not None
@@ -155,6 +172,7 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
             replay=replay_data(job.name, job.op_name, subject),
             replay_dir=request.replay_dir,
             known_tier=known,
+            nothing=job.nothing,
         )
         space = _space(request, job, cells[0].dtype)
         for cell in cells:

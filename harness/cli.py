@@ -1,4 +1,4 @@
-"""The command line: `packproof check`, `replay`, `bench`, `museum`, `mutate` and `list`."""
+"""The command line: `packproof check`, `peers`, `replay`, `bench`, `museum`, `mutate` and `list`."""
 
 import shlex
 import sys
@@ -37,7 +37,10 @@ def about() -> None:
 def check(
     target: Annotated[
         str | None,
-        typer.Argument(help="package.module:function or path/file.py:function; without it, packproof's own kernels"),
+        typer.Argument(
+            help="package.module:function, path/file.py:function, or a peer as `packproof list` names it; without it, "
+            "packproof's own kernels"
+        ),
     ] = None,
     *,
     op: Annotated[str | None, typer.Option(help="the op that the target computes; see `packproof list`")] = None,
@@ -59,6 +62,7 @@ def check(
     packproof check my_kernels:conv --op causal_conv1d
     packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
     packproof check my_kernels:rope --op rope --profile quick --json results.json
+    packproof check mamba_ssm:ssd
     """
     import torch  # noqa: PLC0415
 
@@ -84,6 +88,56 @@ def check(
     reports += [JunitReport(junit)] if junit else []
     reports += [HtmlReport(html)] if html else []
     return exit_code(follow(run_check(request), reports))
+
+
+@app.command()
+def peers(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; without, all")
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="only peers that compute this op")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; several with commas")] = None,
+    property: Annotated[list[str] | None, typer.Option(help="only these properties; several with commas")] = None,  # noqa: A002
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
+    markdown: Annotated[str | None, typer.Option(help="write the scoreboard and every failure to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+) -> int:
+    """Judge the kernels of others that are installed, and write one scoreboard.
+
+    What they do not promise is asked too, and marked as such. Exit code 0 if any could be judged: what is found is
+    about them.
+
+    \b
+    packproof peers
+    packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
+    packproof peers --op attention --device cpu
+    """
+    import torch  # noqa: PLC0415
+
+    from packproof.harness.check import CheckRequest  # noqa: PLC0415
+    from packproof.harness.peers import judge, open_peers  # noqa: PLC0415
+    from packproof.harness.peers_board import PeersReport, absent  # noqa: PLC0415
+    from packproof.harness.report_html import HtmlReport  # noqa: PLC0415
+
+    request = CheckRequest(
+        op=op,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        dtypes=tuple(map(dtype_name, _listed(dtype))) or None,
+        properties=tuple(_listed(property)) or None,
+        profile=profile,
+        seed=seed,
+    )
+    entries = open_peers(request, names or [])
+    if not any(entry.asked for entry in entries):
+        return _say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes it'}", WRONG_CALL)
+    reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
+    reports += [HtmlReport(html)] if html else []
+    code = exit_code(follow(judge(request, entries), reports))
+    return HELD if code == FAILED else code
 
 
 @app.command()
@@ -233,8 +287,8 @@ def proof(
 @app.command(name="list")
 def list_everything() -> int:
     """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
-    from packproof.harness.own import OWN  # noqa: PLC0415
     from packproof.adapters.registry import PEERS  # noqa: PLC0415
+    from packproof.harness.own import OWN  # noqa: PLC0415
     from packproof.harness.plan import PROFILES  # noqa: PLC0415
     from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
     from packproof.properties.ops import OPS  # noqa: PLC0415

@@ -1,5 +1,6 @@
 """What a check says while it runs: frozen data, one stream, any number of readers."""
 
+import builtins
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,7 +24,7 @@ class Cell:
     device: str
     beyond: str = ""
 
-    @property
+    @builtins.property
     def law(self) -> str:
         """What the cell asks, as tables name it."""
         return f"{self.property} ({self.beyond})" if self.beyond else str(self.property)

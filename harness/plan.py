@@ -93,7 +93,9 @@ def _import_op(name: str) -> Op:
     return found
 
 
-def plan_cells(request: CheckRequest, op: Op, declared: Declaration, target: str, *, compiled: bool) -> list[Cell]:
+def plan_cells(
+    request: CheckRequest, op: Op, declared: Declaration, target: str, *, compiled: bool, beyond: str = ""
+) -> list[Cell]:
     """The cells of one kernel: the compile tier first, where there is one, then each property at each dtype."""
     dtypes = request.dtypes or declared.dtypes
     names = request.properties or tuple(PROPERTIES)
@@ -101,6 +103,9 @@ def plan_cells(request: CheckRequest, op: Op, declared: Declaration, target: str
     if compiled and (request.properties is None or COMPILE in request.properties):
         cells.append(Cell(op.name, target, COMPILE, "all", request.device))
     cells += [
-        Cell(op.name, target, name, dtype, request.device) for name in names if name != COMPILE for dtype in dtypes
+        Cell(op.name, target, name, dtype, request.device, beyond)
+        for name in names
+        if name != COMPILE
+        for dtype in dtypes
     ]
     return cells

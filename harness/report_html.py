@@ -104,7 +104,7 @@ def _levels() -> list[str]:
 
 def _slug(cell: events.Cell) -> str:
     """An anchor for a cell."""
-    return re.sub(r"[^a-zA-Z0-9]+", "-", f"{cell.op} {cell.target} {cell.property} {cell.dtype} {cell.device}")
+    return re.sub(r"[^a-zA-Z0-9]+", "-", f"{cell.op} {cell.target} {cell.law} {cell.dtype} {cell.device}")
 
 
 def _outcome(finished: events.RunFinished) -> str:

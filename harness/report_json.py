@@ -85,6 +85,8 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         "seconds": round(verdict.seconds, 3),
         "classes": sorted(verdict.classes),
     }
+    if cell.beyond:
+        result["beyond"] = cell.beyond
     if verdict.reason:
         result["reason"] = verdict.reason
     if failure:

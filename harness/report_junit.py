@@ -43,7 +43,7 @@ class JunitReport:
         replace_text(self._file, ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
 
     def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
-        name = {"classname": legal(f"{cell.op}.{cell.target}"), "name": f"{cell.property}-{short(cell.dtype)}"}
+        name = {"classname": legal(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short(cell.dtype)}"}
         case = ElementTree.SubElement(suite, "testcase", name)
         verdict = self._verdicts.get(cell)
         if verdict is None:

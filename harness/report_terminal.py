@@ -53,7 +53,7 @@ class TerminalReport:
         if self._progress:
             self._progress.advance(self._progress.task_ids[0])
         else:
-            self._console.print(_cell_line(verdict))
+            self._console.print(cell_line(verdict))
         if verdict.failure:
             head, _, body = failure_text(verdict).partition("\n")
             self._console.print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"), sep="\n")
@@ -88,7 +88,7 @@ class TerminalReport:
             self._console.print(f"  {layout_classes(board.verdicts, CLASSES)}")
 
 
-def _cell_line(verdict: events.Verdict) -> Text:
+def cell_line(verdict: events.Verdict) -> Text:
     work = f"{verdict.examples} examples, {verdict.seconds:.1f} s" if verdict.status != "skipped" else verdict.reason
     line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
     return line.append(f" {title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

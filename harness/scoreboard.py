@@ -46,7 +46,7 @@ class Board:
     @property
     def reasons(self) -> list[tuple[str, str]]:
         """Properties that were skipped, each with the reason."""
-        return list(dict.fromkeys((v.cell.property, v.reason) for v in self.verdicts if v.reason))
+        return list(dict.fromkeys((v.cell.law, v.reason) for v in self.verdicts if v.reason))
 
     @property
     def refused(self) -> int:
@@ -63,9 +63,9 @@ def boards(verdicts: Iterable[Verdict]) -> list[Board]:
 
 def _board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> Board:
     dtypes = tuple(d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE) or (EVERY_DTYPE,)
-    found = {(v.cell.property, v.cell.dtype): v for v in verdicts}
+    found = {(v.cell.law, v.cell.dtype): v for v in verdicts}
     rows = tuple(
         Row(name, tuple(found.get((name, dtype), found.get((name, EVERY_DTYPE))) for dtype in dtypes))
-        for name in dict.fromkeys(v.cell.property for v in verdicts)
+        for name in dict.fromkeys(v.cell.law for v in verdicts)
     )
     return Board(op, target, device, dtypes, rows, verdicts)

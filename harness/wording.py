@@ -21,7 +21,7 @@ def legal(text: str) -> str:
 
 def title(cell: Cell) -> str:
     """The cell in a few words: `ssd packing bf16`."""
-    return f"{cell.op} {cell.property} {short(cell.dtype)}"
+    return f"{cell.op} {cell.law} {short(cell.dtype)}"
 
 
 def failure_text(verdict: Verdict) -> str:
@@ -30,12 +30,13 @@ def failure_text(verdict: Verdict) -> str:
     if failure is None:
         raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to tell of")
     tensor = f" ({failure.tensor})" if failure.tensor else ""
-    lines = [f"{cell.op} · {cell.target} · FAILED  {cell.property}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
+    lines = [f"{cell.op} · {cell.target} · FAILED  {cell.law}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
     if failure.example:
         found = f"found in example {failure.example}"
         found += f", smallest of {failure.tried} tried" if failure.tried else ""
         lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {found}")
     lines += [f"    {line}" for line in failure.lines]
+    lines += ["    not promised by the kernel: a finding, not a broken promise"] if cell.beyond else []
     if failure.evidence and failure.evidence.errors:
         lines += [f"    {line}" for line in small_error_lines(failure.evidence.errors)]
     lines += [f"    packproof replay {shlex.quote(failure.replay)}"] if failure.replay else []
@@ -48,7 +49,7 @@ def headline(verdict: Verdict) -> str:
     if failure is None:
         return verdict.reason
     where = f" ({failure.tensor})" if failure.tensor else ""
-    return f"{verdict.cell.property}{where}: {failure.lines[0] if failure.lines else 'failed'}"
+    return f"{verdict.cell.law}{where}: {failure.lines[0] if failure.lines else 'failed'}"
 
 
 def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:

@@ -205,3 +205,33 @@ in_place = adapt(
     promises=packproof.Promises(deterministic=True),
     slack=False,
 )
+
+
+def _multiplying(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, seq_idx: Tensor) -> Tensor:
+    """x: (1, t, d). Masks by multiplying, so that NaN passes, and looks at the first token of a pack that has none."""
+    assert x[0, 0] is not None
+    wide, w = torch.promote_types(x.dtype, torch.float32), weight.shape[1]
+    y = torch.zeros_like(x, dtype=wide) if bias is None else bias.to(wide).expand_as(x)
+    rows = functional.pad(x.to(wide), (0, 0, w - 1, 0))
+    ids = functional.pad(seq_idx, (w - 1, 0), value=-1)
+    for tap in range(w):
+        same = (ids[:, tap : tap + x.shape[1]] == seq_idx)[..., None]
+        y = y + same * rows[:, tap : tap + x.shape[1]] * weight[:, tap].to(wide)
+    return y.to(x.dtype)
+
+
+multiplying = adapt(
+    _multiplying, op="causal_conv1d", tokens=Batched(), metadata={"seq_idx": seq_idx}, dtypes=FP32, slack=False
+)
+
+
+@packproof.kernel(op="causal_conv1d", dtypes=FP32)
+def unsteady(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
+    """Right, but for a last bit that changes from call to call, as where atomics add in any order."""
+    _CALLS.append(None)
+    y = refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
+    assert isinstance(y, Tensor)
+    return y * (1 + 2.0**-23 * (len(_CALLS) % 2))
+
+
+_CALLS: list[None] = []

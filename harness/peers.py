@@ -1,0 +1,115 @@
+"""`packproof peers`: judges the kernels of others that are installed here, and asks what they do not promise too."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from packproof.adapters.registry import PEERS, Peer
+from packproof.harness.check import Job, judged, not_offered, open_job
+from packproof.harness.events import Event
+from packproof.harness.names import known, short
+from packproof.harness.plan import CheckRequest, check_names
+from packproof.properties.declaration import Declaration
+from packproof.properties.ops import OPS
+from packproof.refs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A peer on the scoreboard.
+
+    asked: what it will be judged by. reason: why it will not be. offers_no: what the op has, and the request, and the
+    peer does not take.
+    """
+
+    peer: Peer
+    version: str
+    asked: tuple[tuple[CheckRequest, Job], ...] = ()
+    reason: str = ""
+    offers_no: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of every peer, though its documentation may not promise it: with these words, of that property.
+
+    raised: the declaration that promises it, or None if the kernel's own does.
+    """
+
+    word: str
+    property: str
+    meaning: str
+    raised: Callable[[Declaration], Declaration | None]
+
+
+def _isolated(said: Declaration) -> Declaration | None:
+    return None if said.promises.isolated else replace(said, promises=replace(said.promises, isolated=True))
+
+
+def _deterministic(said: Declaration) -> Declaration | None:
+    return None if said.promises.deterministic else replace(said, promises=replace(said.promises, deterministic=True))
+
+
+def _with_slack(said: Declaration) -> Declaration | None:
+    return None if said.slack else replace(said, slack=True)
+
+
+QUESTIONS = (
+    Question("NaN", "isolation", "NaN, Inf and huge values in one sequence reach no other", _isolated),
+    Question("same bits", "determinism", "the same call gives the same bits", _deterministic),
+    Question("slack", "memory", "rows behind the last sequence come back as zeros, and reach nobody", _with_slack),
+)
+
+
+def open_peers(request: CheckRequest, names: Sequence[str]) -> list[Entry]:
+    """The peers of these names, or all, as they stand here; UsageError for a request or a name that makes no sense.
+
+    request: what each is judged by; its target is left alone, and its op chooses among all.
+    """
+    check_names(request)
+    if request.op is not None:
+        known("op", str(request.op), OPS)
+    for name in names:
+        known("peer", name, PEERS)
+        if not PEERS[name].packed:
+            raise UsageError(f"{name} does not keep sequences apart: it can be timed (packproof bench), not judged")
+        if request.op not in (None, PEERS[name].op):
+            raise UsageError(f"--op: {name} computes {PEERS[name].op}, not {request.op}")
+    chosen = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
+    return [_entry(peer, request) for peer in chosen if request.op in (None, peer.op)]
+
+
+def judge(request: CheckRequest, entries: Sequence[Entry]) -> Iterator[Event]:
+    """Judge all that can be, event by event."""
+    return judged(request, [asked for entry in entries for asked in entry.asked])
+
+
+def _entry(peer: Peer, request: CheckRequest) -> Entry:
+    if not peer.installed:
+        return Entry(peer, "", reason="not installed")
+    entry = Entry(peer, peer.version)
+    if not peer.runs_on(request.device):
+        return replace(entry, reason="needs a GPU")
+    own = replace(request, target=peer.name, op=peer.op)
+    try:
+        job = replace(open_job(own), nothing=False)
+    except UsageError as error:
+        return replace(entry, reason=f"cannot be used here: {str(error).partition(chr(10))[0]}")
+    dtypes = tuple(d for d in request.dtypes or job.declared.dtypes if d in job.declared.dtypes)
+    if not dtypes:
+        return replace(entry, reason=f"takes {', '.join(map(short, job.declared.dtypes))} only")
+    forward_only = request.forward_only or (peer.cpu == "forward" and request.device == "cpu")
+    own = replace(own, dtypes=dtypes, forward_only=forward_only)
+    lacking = [*not_offered(own, job), *(short(d) for d in request.dtypes or () if d not in dtypes)]
+    lacking += ["gradients"] if forward_only or not job.declared.gradients else []
+    return replace(entry, asked=((own, job), *_beyond(own, job)), offers_no=tuple(lacking))
+
+
+def _beyond(request: CheckRequest, job: Job) -> Iterator[tuple[CheckRequest, Job]]:
+    """The job once more for each question that its kernel's promises do not answer."""
+    for question in QUESTIONS:
+        raised = question.raised(job.declared)
+        if raised is not None and question.property in (request.properties or (question.property,)):
+            yield (
+                replace(request, properties=(question.property,)),
+                replace(job, declared=raised, beyond=question.word),
+            )
