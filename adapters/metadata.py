@@ -17,18 +17,18 @@ from packproof.refs import seq_idx_from_cu_seqlens
 T = TypeVar("T")
 Metadata = Callable[[Tensor, int], Any]
 
-_prepared: dict[Hashable, Any] = {}
+_prepared: Any = WeakIdKeyDictionary()  # by offsets: what was made of them, gone when they are
 
 
 def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Tensor) -> T:
     """What `make` returns of these tensors, kept for the offsets as long as nobody writes to one of them."""
-    kept = _prepared.setdefault(what, WeakIdKeyDictionary())
+    kept = _prepared.setdefault(cu_seqlens, {})
     state = [(id(x), x._version) for x in (cu_seqlens, *others)]
-    if cu_seqlens in kept and kept[cu_seqlens][0] == state:
-        return kept[cu_seqlens][2]  # type: ignore[no-any-return]
+    if what in kept and kept[what][0] == state:
+        return kept[what][2]  # type: ignore[no-any-return]
     made = make()
     if made is not cu_seqlens:  # which would keep itself
-        kept[cu_seqlens] = state, others, made  # holding the others, whose ids would be given away otherwise
+        kept[what] = state, others, made  # holding the others, whose ids would be given away otherwise
     return made
 
 

@@ -304,7 +304,7 @@ def list_everything() -> int:
 
     section("ops", {name: f"{tensors(op.inputs)} -> {tensors(op.outputs)}" for name, op in OPS.items()})
     section("kernels", {name: own.target for name, own in OWN.items()})
-    section("peers", {peer.name: f"{peer.op}, needs {peer.needs}" for peer in PEERS.values()})
+    section("peers", {peer.name: f"{peer.op}, {_here(peer)}" for peer in PEERS.values()})
     section("properties", {name: (law.__doc__ or "").partition("\n")[0] for name, law in PROPERTIES.items()})
     section("profiles", dict.fromkeys(PROFILES, ""))
     section("dtypes", {short: name for name, short in SHORT.items()})
@@ -378,6 +378,11 @@ def _say(text: str, code: int) -> int:
 def _in_one_line(error: Exception) -> str:
     """Kind and first line of an error; stderr has the rest."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _here(peer: Any) -> str:
+    """Which version of a peer is here, or how to get it."""
+    return f"{peer.distributions[0]} {peer.version}" if peer.installed else f"pip install {peer.distributions[0]}"
 
 
 def _listed(values: list[str] | None) -> list[str]:

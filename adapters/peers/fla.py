@@ -46,7 +46,7 @@ def rope_qk(
 @kernel(
     op="ssd",
     dtypes=("bfloat16", "float16"),
-    promises=Promises(chunk=64, compute="operand"),
+    promises=Promises(chunk=64, cumsum=True, compute="operand"),
     refuses=("Please upgrade Triton",),  # of its gated backward pass on Hopper, whose results would be wrong
     slack=False,
 )

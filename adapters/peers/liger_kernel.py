@@ -11,7 +11,7 @@ from packproof.properties.promises import Promises
 _HEADS_FIRST = Batched(axis=2)
 
 
-@kernel(op="rope_qk", promises=Promises(compute="operand"))
+@kernel(op="rope_qk", promises=Promises(compute="operand"), slack=False)
 def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     """Over a batch of one pack with a row of the tables for each token, gathered once a batch.
 

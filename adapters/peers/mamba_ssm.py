@@ -20,13 +20,14 @@ ssd = adapt(
     slack=False,
 )
 
-# It takes no boundaries: a sequence is a row of a padded batch.
+# It takes no boundaries: a sequence is a row of a padded batch. Its backward pass reads outputs as they were stored.
 selective_scan = adapt(
     _SCAN,
     op="selective_scan",
     tokens=Padded(axis=-1),
     metadata={},
     refuses=(_TOO_MANY_STATES,),
+    promises=Promises(compute="operand"),
 )
 
 # The whole pack as one sequence, to be timed only. The time holds the transposes to channels first.

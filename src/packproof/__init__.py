@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packproof import kernels
 
 if TYPE_CHECKING:
-    from packproof import refs
+    from packproof import adapters, refs
     from packproof.harness.check import check
     from packproof.harness.diff import diff
     from packproof.harness.gradcheck import dot_product_test, gradcheck
@@ -32,6 +32,7 @@ __all__ = [
     "PackproofError",
     "Promises",
     "UsageError",
+    "adapters",
     "check",
     "diff",
     "dot_product_test",
@@ -67,8 +68,8 @@ _KERNELS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "refs":
-        return import_module("packproof.refs")
+    if name in ("adapters", "refs"):
+        return import_module(f"packproof.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'packproof' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
