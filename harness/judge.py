@@ -17,7 +17,7 @@ from packproof.harness.shrink import Allowance, shrink
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.catalogue import CONDUCT, PROPERTIES
 from packproof.properties.layouts import classes
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation
@@ -31,6 +31,7 @@ class Judge:
 
     nothing: whether packs of no tokens are drawn for every property, or only for `metadata`, whose law names them: a
     kernel that crashes at them is then judged by the others all the same.
+    deal: (k, n) judges every nth case only, from the kth, by the properties that are about the call and not its values.
     """
 
     subject: Subject
@@ -41,6 +42,7 @@ class Judge:
     replay_dir: str
     known_tier: Tier | None
     nothing: bool = True
+    deal: tuple[int, int] = (0, 1)
 
     def cell(self, cell: Cell, space: Space) -> Iterator[Event]:
         """Run one cell; the last event holds its verdict."""
@@ -78,7 +80,9 @@ class Judge:
 
     def _cases(self, name: str, space: Space) -> Sequence[Case]:
         found = [*golden_cases(space, self.seed), *random_cases(space, self.examples, self.seed)]
-        return [case for case in suited(name, space, found) if self._drawn(name, case)]
+        first, step = self.deal if name in CONDUCT else (0, 1)
+        drawn = [case for case in suited(name, space, found) if self._drawn(name, case)]
+        return drawn[first::step]
 
     def _drawn(self, name: str, case: Case) -> bool:
         return self.nothing or name == "metadata" or case.n_tokens + case.slack > 0

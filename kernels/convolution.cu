@@ -188,6 +188,29 @@ struct Walk {
 #pragma unroll
             for (int i = 0; i < N; i++) past[j][i] = j + 1 < PAST ? past[j + 1][i] : here[i];
     }
+    // taps of the window's first token that reach in front of its sequence
+    __device__ __forceinline__ int missing() const {
+        return sequence.index < sequence.count ? max(PAST - (int)min(begin - sequence.start, (unsigned)PAST), 0) : 0;
+    }
+};
+
+// SHORT: sequences of a token or two without states. Walking each would cost more than its tokens do; instead a table
+// says of every token of a window, and of the w-1 behind it, whether a sequence begins there
+struct Starts {
+    bool at[SHORT ? WINDOW + PAST : 1];
+
+    // by all threads of a block
+    __device__ __forceinline__ void mark(Sequence sequence, unsigned begin, unsigned stop) {
+        for (unsigned t = begin + threadIdx.x; t < stop; t += THREADS) at[t - begin] = false;
+        __syncthreads();
+        sequence.find(begin);
+        for (unsigned i = sequence.index + threadIdx.x; i < sequence.count; i += THREADS) {
+            unsigned start = sequence.offset(i);
+            if (start >= stop) break;
+            if (start >= begin) at[start - begin] = true;  // an empty one begins where another does, or at the end
+        }
+        __syncthreads();
+    }
 };
 
 template <int N>
@@ -205,13 +228,15 @@ struct Filter {
         for (int i = 0; i < N; i++) bias[i] = 0.0f;
         if (has_bias) load(bias, offset + d);
     }
-    // bias + Σ_j taps[j] x[t - (w-1) + j], oldest tap first
-    __device__ __forceinline__ void apply(float (&sum)[N], const float (&past)[PAST][N], const float (&here)[N]) const {
+    // bias + Σ_j taps[j] x[t - (w-1) + j], oldest tap first; the first `missing` taps reach in front of the sequence
+    __device__ __forceinline__ void apply(
+        float (&sum)[N], const float (&past)[PAST][N], const float (&here)[N], int missing) const {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             sum[i] = bias[i];
 #pragma unroll
-            for (int j = 0; j < PAST; j++) sum[i] = fmaf(past[j][i], taps[j][i], sum[i]);
+            for (int j = 0; j < PAST; j++)
+                if (j >= missing) sum[i] = fmaf(past[j][i], taps[j][i], sum[i]);
             sum[i] = fmaf(here[i], taps[PAST][i], sum[i]);
         }
     }
@@ -226,30 +251,49 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_con
     i64 T, i64 S, i64 D, i64 window, i64 x_stride, i64 has_bias, i64 has_initial) {
     constexpr int N = FORWARD_CHANNELS, ROWS = FORWARD_ROWS;
     Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D, window);
-    if (walk.d >= D) return;
     unsigned t = walk.begin, stop = min(walk.limit, walk.used);
+    __shared__ Starts starts;
+    if (SHORT) starts.mark(walk.sequence, t, stop);
+    if (walk.d >= D) return;
     const Column from[1] = {{x, walk.d, x_stride}}, to(y, walk.d, D);
     __shared__ typename Ring<N, ROWS, 1>::Slots slots;
     Ring<N, ROWS, 1> ring(slots, from, t, stop);
     Filter<N> filter(weight, bias, has_bias, walk.d);
     walk.enter(from[0]);
+    auto pass = [&](int missing) __attribute__((always_inline)) {
+        float here[1][N], sum[N];
+        ring.take(here, t);
+        filter.apply(sum, walk.past, here[0], missing);
+        walk.slide(here[0]);
+        if (SILU)
+#pragma unroll
+            for (int i = 0; i < N; i++) sum[i] *= sigmoid(sum[i]);
+        store(to.at(t), sum);
+        t++;
+    };
     auto walk_to = [&](unsigned last) {
         while (t < last) {
 #pragma unroll
             for (int k = 0; k < TURN; k++) {
                 if (t >= last) return;
-                float here[1][N], sum[N];
-                ring.take(here, t);
-                filter.apply(sum, walk.past, here[0]);
-                walk.slide(here[0]);
-                if (SILU)
-#pragma unroll
-                    for (int i = 0; i < N; i++) sum[i] *= sigmoid(sum[i]);
-                store(to.at(t), sum);
-                t++;
+                pass(0);
             }
         }
     };
+    auto walk_short = [&](int missing) {
+        while (t < stop) {
+            if (starts.at[t - walk.begin]) {
+                pass(PAST);
+                missing = PAST - 1;
+            } else if (missing) {
+                pass(missing);
+                missing--;
+            } else {
+                pass(0);
+            }
+        }
+    };
+    if (SHORT) walk_short(walk.missing());
     while (t < stop) {
         walk_to(min(walk.sequence.end, stop));
         if (t >= stop) break;
@@ -280,12 +324,14 @@ struct Gradients {
         if (wanted) store(to, value);
     }
     // a token adds to the gradients of its own input and of the ones in front, and is the last for the first of them
-    __device__ __forceinline__ void add(float (&done)[N], const float (&g)[N], const float (&taps)[WIDTH][N]) {
+    __device__ __forceinline__ void add(
+        float (&done)[N], const float (&g)[N], const float (&taps)[WIDTH][N], int missing) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            done[i] = fmaf(g[i], taps[0][i], open[0][i]);
+            done[i] = missing > 0 ? open[0][i] : fmaf(g[i], taps[0][i], open[0][i]);
 #pragma unroll
-            for (int j = 0; j + 1 < PAST; j++) open[j][i] = fmaf(g[i], taps[j + 1][i], open[j + 1][i]);
+            for (int j = 0; j + 1 < PAST; j++)
+                open[j][i] = missing > j + 1 ? open[j + 1][i] : fmaf(g[i], taps[j + 1][i], open[j + 1][i]);
             open[PAST - 1][i] = g[i] * taps[PAST][i];
         }
     }
@@ -315,11 +361,13 @@ template <int N>
 struct Parts {
     float sums[WIDTH + 1][N];
 
-    __device__ __forceinline__ void add(const float (&g)[N], const float (&past)[PAST][N], const float (&here)[N]) {
+    __device__ __forceinline__ void add(
+        const float (&g)[N], const float (&past)[PAST][N], const float (&here)[N], int missing) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
 #pragma unroll
-            for (int j = 0; j < PAST; j++) sums[j][i] = fmaf(g[i], past[j][i], sums[j][i]);
+            for (int j = 0; j < PAST; j++)
+                if (j >= missing) sums[j][i] = fmaf(g[i], past[j][i], sums[j][i]);
             sums[PAST][i] = fmaf(g[i], here[i], sums[PAST][i]);
             sums[WIDTH][i] += g[i];
         }
@@ -345,9 +393,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_co
     i64 dy_stride, i64 has_bias, i64 has_initial, i64 has_final, i64 needs_dx) {
     constexpr int N = BACKWARD_CHANNELS, ROWS = BACKWARD_ROWS;
     Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D, window);
-    if (walk.d >= D) return;
     Sequence& sequence = walk.sequence;
     unsigned t = walk.begin, stop = min(walk.limit + PAST, walk.used);
+    __shared__ Starts starts;
+    if (SHORT) starts.mark(sequence, t, stop);
+    if (walk.d >= D) return;
     const Column from[2] = {{x, walk.d, x_stride}, {dy, walk.d, dy_stride}}, to(dx, walk.d, D);
     __shared__ typename Ring<N, ROWS, 2>::Slots slots;
     Ring<N, ROWS, 2> ring(slots, from, t, stop);
@@ -357,34 +407,63 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_co
     clear(gradients.open);
     Parts<N> parts;
     clear(parts.sums);
+    auto pass = [&](float(&done)[N], int missing) __attribute__((always_inline)) {
+        float rows[2][N];
+        ring.take(rows, t);
+        float(&here)[N] = rows[0], (&g)[N] = rows[1];
+        if (SILU) {
+            float sum[N];
+            filter.apply(sum, walk.past, here, missing);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                float gate = sigmoid(sum[i]);
+                g[i] *= fmaf(gate, fmaf(-sum[i], gate, sum[i]), gate);
+            }
+        }
+        if (t < walk.limit) parts.add(g, walk.past, here, missing);
+        gradients.add(done, g, filter.taps, missing);
+        walk.slide(here);
+    };
     auto walk_to = [&](unsigned last, unsigned plain) {
         while (t < last) {
 #pragma unroll
             for (int k = 0; k < TURN; k++) {
                 if (t >= last) return;
-                float rows[2][N], done[N];
-                ring.take(rows, t);
-                float(&here)[N] = rows[0], (&g)[N] = rows[1];
-                if (SILU) {
-                    float sum[N];
-                    filter.apply(sum, walk.past, here);
-#pragma unroll
-                    for (int i = 0; i < N; i++) {
-                        float gate = sigmoid(sum[i]);
-                        g[i] *= fmaf(gate, fmaf(-sum[i], gate, sum[i]), gate);
-                    }
-                }
-                if (t < walk.limit) parts.add(g, walk.past, here);
-                gradients.add(done, g, filter.taps);
+                float done[N];
+                pass(done, 0);
                 if (t >= plain)
                     store(to.at(t - PAST), done);
                 else
                     gradients.emit(walk, t, done);
-                walk.slide(here);
                 t++;
             }
         }
     };
+    auto leave = [&](unsigned row, const float(&value)[N]) __attribute__((always_inline)) {
+        if (needs_dx && row - walk.begin < walk.limit - walk.begin) store(to.at(row), value);
+    };
+    auto walk_short = [&](int missing) {
+        while (t < stop) {
+            float done[N];
+            if (starts.at[t - walk.begin]) {
+                pass(done, PAST);
+                missing = PAST - 1;
+            } else if (missing) {
+                pass(done, missing);
+                missing--;
+            } else {
+                pass(done, 0);
+            }
+            leave(t - PAST, done);
+            t++;
+        }
+    };
+    if (SHORT) {
+        walk_short(walk.missing());
+        if (stop == walk.used)
+#pragma unroll
+            for (int j = 0; j < PAST; j++) leave(t - PAST + j, gradients.open[j]);
+    }
     while (t < stop && sequence.start < walk.limit) {
         walk_to(min(sequence.end, stop), needs_dx ? max(sequence.start, walk.begin) + PAST : NEVER);
         if (t < sequence.end) break;

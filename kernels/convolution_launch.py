@@ -36,6 +36,8 @@ _CHANNELS = {"FORWARD": 4, "BACKWARD": 8}  # of a thread, at most
 _THREADS = 128  # of a block
 # rows under way; blocks of a multiprocessor, for which registers must suffice
 _CONSTANTS = {"FORWARD_ROWS": 16, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 6, "BACKWARD_BLOCKS": 2}
+_FEW_TOKENS = 3  # of a sequence: where they have fewer on average, a walk looks at each token whether one begins there
+_SHORT = {"FORWARD": 4, "BACKWARD": 4}, {"BACKWARD_BLOCKS": 5}  # channels and constants then
 
 
 def refusal(x: Tensor, weight: Tensor) -> str:
@@ -55,11 +57,18 @@ def _near(tensor: Tensor) -> Tensor:
 
 
 @cache
-def _macros(dtype: torch.dtype, width: int, silu: int, channels: int) -> cuda.Macros:
+def _macros(dtype: torch.dtype, width: int, silu: int, channels: int, short: bool) -> cuda.Macros:
     """What the source in CUDA C++ is compiled with. channels: of a thread, if so many are not too many."""
-    most = {f"{direction}_CHANNELS": min(channels, most) for direction, most in _CHANNELS.items()}
-    form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS}
-    return tuple((name, str(value)) for name, value in {**form, **_CONSTANTS, **most}.items())
+    most, constants = _tuning(short)
+    sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in most.items()}
+    form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS, "SHORT": int(short)}
+    every = {**form, "WINDOW": max(_WINDOWS.values()), **constants, **sizes}
+    return tuple((name, str(value)) for name, value in every.items())
+
+
+def _tuning(short: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """The most channels of a thread by direction, and the constants."""
+    return (_SHORT[0], _CONSTANTS | _SHORT[1]) if short else (_CHANNELS, _CONSTANTS)
 
 
 def problem(native: bool, *arguments: Any) -> "Problem":
@@ -74,11 +83,15 @@ def _tiling(kernel: Any, dtype: torch.dtype) -> tuple[int, int]:
 
 
 class _Walks(NamedTuple):
-    """A program walks along a window of tokens, and each of its threads some adjacent channels."""
+    """A program walks along a window of tokens, and each of its threads some adjacent channels.
+
+    short: the way of walking where sequences are short, to the same bits.
+    """
 
     channels: int
     window: int
     programs: int
+    short: bool
 
 
 class Problem:
@@ -192,17 +205,19 @@ class NativeProblem(Problem):
         size, tensors = self.x.dtype.itemsize, (self.weight, self.bias, *matrices, *states)
         strides = (size * n for n in (self.D, *(x.stride(0) for x in matrices)))
         aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
-        window, blocks = _WINDOWS[direction], cdiv(self.D, _THREADS * min(aligned, _CHANNELS[direction]))
+        short = all(x is self.weight for x in states) and self.S * _FEW_TOKENS > self.T
+        window, blocks = _WINDOWS[direction], cdiv(self.D, _THREADS * min(aligned, _tuning(short)[0][direction]))
         while window > _SHORTEST and cdiv(self.T, window) * blocks < _FEW:
             window //= 2
-        return _Walks(aligned, window, cdiv(self.T, window) * blocks)
+        return _Walks(aligned, window, cdiv(self.T, window) * blocks, short)
 
     def walk(self, kernel: str, walks: _Walks, **arguments: Any) -> None:
         if not walks.programs:
             return
         shared = {"weight": self.weight, "bias": self.bias, "has_bias": self.has_bias, "cu_seqlens": self.cu_seqlens}
         sizes = {"T": self.T, "S": self.S, "D": self.D, "window": walks.window}
-        kernels = cuda.kernels(_SOURCE, self.x.device, _macros(self.x.dtype, self.W, self.silu, walks.channels))
+        macros = _macros(self.x.dtype, self.W, self.silu, walks.channels, walks.short)
+        kernels = cuda.kernels(_SOURCE, self.x.device, macros)
         kernels.launch(kernel, walks.programs, _THREADS, 0, {**arguments, **shared, **sizes})
 
 

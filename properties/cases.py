@@ -112,7 +112,7 @@ def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
         for k, lengths in enumerate(space.segment_layouts):
             case = _golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
-    for k in _PLAIN_LAYOUTS:
+    for k in range(len(golden())) if space.on_gpu else _PLAIN_LAYOUTS:
         size = dict(space.op.sizes[0])
         yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=False)
 

@@ -30,3 +30,6 @@ PROPERTIES: dict[str, Property] = {
         size,
     )
 }
+
+# of the call, whatever its values are
+CONDUCT = frozenset(p.__name__ for p in (determinism, memory, strides, metadata))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from packproof.adapters.registry import PEERS
 from packproof.harness.bench.bench import ready
 from packproof.harness.bench.contenders import REFERENCE, Contender, contenders, own_name
 from packproof.harness.bench.layouts import TOKENS, named
@@ -18,7 +19,6 @@ from packproof.harness.bench.results import Proof
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import Run
 from packproof.harness.own import OWN
-from packproof.adapters.registry import PEERS
 from packproof.properties.ops import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")

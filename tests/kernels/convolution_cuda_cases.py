@@ -72,6 +72,40 @@ def matches_the_reference_with_any_options() -> None:
 
 
 @case
+def short_sequences_have_the_bits_of_long_walks() -> None:
+    plain = {"activation": "silu"}
+    few = convolution_launch._FEW_TOKENS
+    for seed in range(12):
+        drawn = random.Random(seed)
+        lengths = drawn.choices(range(6), k=drawn.randrange(4, 20))
+        inputs = sample(lengths, 2 + seed % 3, d=8, slack=seed % 2, dtype=(torch.float32, torch.bfloat16)[seed % 2])
+        del inputs["initial_states"]
+        dy = [cotangents(inputs, lengths)[0]]
+        found = []
+        for convolution_launch._FEW_TOKENS, short in ((0, "0"), (100, "1")):
+            found.append(vjp(native, inputs, dy, cu_seqlens=offsets(lengths), **plain))
+            assert ASKED[-1]["SHORT"] == short
+        for name, value in found[0].items():
+            if name not in ("weight", "bias"):  # summed over other windows
+                same_bits(found[1][name], value, f"{lengths} {name}")
+    convolution_launch._FEW_TOKENS = few
+
+
+@case
+def short_sequences_match_the_reference() -> None:
+    for w in (2, 3, 4):
+        lengths = [1, 0, 2, 1, 1, 3, 0, 0, 1, 1, 2, 1, 1, 1, 5, 1, 0, 1, 1]
+        inputs = sample(lengths, w, d=8)
+        del inputs["initial_states"]
+        dy = cotangents(inputs, lengths)[0]
+        exact = {name: value.double() for name, value in inputs.items()}
+        wanted = vjp(refs.causal_conv1d, exact, [dy.double()], cu_seqlens=offsets(lengths), activation="silu")
+        got = vjp(native, inputs, [dy], cu_seqlens=offsets(lengths), activation="silu")
+        assert ASKED[-1]["SHORT"] == "1"
+        close(got, wanted, 2e-6, f"w={w}")
+
+
+@case
 def matches_the_reference_with_any_width_and_number_of_channels() -> None:
     for w in (2, 3, 4):
         for d in (1, 6, 33, 136):
