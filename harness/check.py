@@ -9,10 +9,12 @@ from typing import Any
 from packproof.harness.compiling import compile_cell
 from packproof.harness.events import Cell, CellFinished, Event, RunFinished, RunStarted, Tier, Verdict
 from packproof.harness.judge import Judge, replay_data
+from packproof.harness.location import Location
 from packproof.harness.names import dtype as dtype_name
 from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names, plan_cells, resolve_op
+from packproof.harness.sanitized import sanitized_cell
 from packproof.harness.wording import failure_text
 from packproof.harness.worker import Worker
 from packproof.properties.cases import Space
@@ -25,6 +27,7 @@ from packproof.refs.errors import CheckFailed, UsageError
 __all__ = ["PROFILES", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
 
 _TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}
+_SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,9 @@ def _compiled_once(asked: Sequence[tuple[CheckRequest, Job]]) -> Iterator[tuple[
 
 def _units(request: CheckRequest, job: Job, compiled: bool) -> Iterator[_Unit]:
     cells = plan_cells(request, job.op, job.declared, job.name, compiled=compiled, beyond=job.beyond)
+    if request.sanitizer is not None:
+        yield from (_Unit((cell,), partial(_sanitized, request, job, cell)) for cell in cells)
+        return
     for cell in cells:
         if cell.property == COMPILE:
             assert job.own is not None
@@ -154,6 +160,15 @@ def _units(request: CheckRequest, job: Job, compiled: bool) -> Iterator[_Unit]:
     for dtype in dict.fromkeys(c.dtype for c in cells if c.property != COMPILE):
         mine = tuple(c for c in cells if c.dtype == dtype)
         yield _Unit(mine, partial(_run_cells, request, job, mine))
+
+
+def _sanitized(request: CheckRequest, job: Job, cell: Cell) -> Iterator[Event]:
+    location = Location.parse(job.target) if isinstance(job.target, str) else Location.of(job.target)
+    assert location is not None  # else it could not have been opened on a GPU
+    space = _space(request, job, cell.dtype)
+    gradients = job.declared.gradients and not request.forward_only
+    timeout = _SANITIZER_SLOWER * (request.timeout or _TIME_LIMITS[request.device])
+    yield from sanitized_cell(cell, location, space, gradients=gradients, seed=request.seed, timeout=timeout)
 
 
 def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterator[Event]:

@@ -51,6 +51,12 @@ def check(
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
     timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="judge no gradients")] = False,
+    sanitizer: Annotated[
+        str | None,
+        typer.Option(
+            help="instead of the properties, the golden cases under compute-sanitizer: memcheck, racecheck or initcheck"
+        ),
+    ] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
@@ -82,6 +88,7 @@ def check(
         seed=seed,
         timeout=timeout,
         forward_only=forward_only,
+        sanitizer=sanitizer,
     )
     reports: list[Report] = [TerminalReport()]
     reports += [JsonReport(json)] if json else []

@@ -6,7 +6,7 @@ from typing import Literal
 
 from packproof.harness.maps import Evidence
 
-Tier = Literal["compile", "interpret", "eager", "gpu"]
+Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "skipped"]
 
 

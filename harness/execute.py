@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from packproof.harness.faults import free_bytes, verdict_on
-from packproof.harness.guard import POISON, Fenced, Guard, distinct
+from packproof.harness.guard import FENCE_BYTES, POISON, Fenced, Guard, distinct
 from packproof.harness.invocation import Invocation, Tensors
 from packproof.harness.modes import MODES
 from packproof.harness.surroundings import Snapshot, settings_kept
@@ -25,11 +25,19 @@ class InProcess:
     """A Runner that calls `function` right here: for tests, and in a worker process, which is what protects the caller.
 
     device: "cpu", or another device of torch's. snapshot: torch's functions before `function` was imported.
+    fence_bytes: of canaries around each tensor.
     Triton programs are sanitised where they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
     """
 
-    def __init__(self, function: Callable[..., Any], device: str = "cpu", snapshot: Snapshot | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        device: str = "cpu",
+        snapshot: Snapshot | None = None,
+        fence_bytes: int = FENCE_BYTES,
+    ) -> None:
         self._function = function
+        self._fence_bytes = fence_bytes
         self.device = device
         self._device = torch.device(device)
         self._snapshot = snapshot or Snapshot()
@@ -56,7 +64,7 @@ class InProcess:
             torch.cuda.empty_cache()
 
     def _run(self, call: Call) -> Result:
-        guard = Guard(native=call.guard)
+        guard = Guard(call.guard, self._fence_bytes)
         interpreting = self._interpreting and call.mode not in ("compiled", "opcheck")  # they look at allocations
         guarded = call.guard or interpreting
         try:

@@ -98,10 +98,11 @@ class Guard:
     """While it is entered, what Python code allocates through torch lies between canaries; uninitialised, it is poison.
 
     native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which
-    `__exit__` leaves to the caller to put back.
+    `__exit__` leaves to the caller to put back. fence_bytes: of canaries on either side, a multiple of 16.
     """
 
-    def __init__(self, native: bool = False) -> None:
+    def __init__(self, native: bool = False, fence_bytes: int = FENCE_BYTES) -> None:
+        self._fence_bytes = fence_bytes
         self._fences: list[Fenced] = []
         self._wrappers: dict[tuple[Any, str], Callable[..., Tensor]] = {}
         self._native = native
@@ -119,8 +120,8 @@ class Guard:
         """A fresh tensor of this size and stride, in elements, that starts `lead` elements into its allocation."""
         n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
         canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated as often as it takes
-        buffer = _EMPTY((n_bytes + 2 * FENCE_BYTES) // 2, dtype=torch.int16, device=device).fill_(canary)
-        start = FENCE_BYTES + lead * dtype.itemsize
+        buffer = _EMPTY((n_bytes + 2 * self._fence_bytes) // 2, dtype=torch.int16, device=device).fill_(canary)
+        start = self._fence_bytes + lead * dtype.itemsize
         # no view: in-place writes and autograd treat it as they treat the plain allocation
         tensor = _EMPTY(0, dtype=dtype, device=device).set_(
             buffer.untyped_storage(), start // dtype.itemsize, size, stride

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+from packproof.harness.compute_sanitizer import TOOLS
 from packproof.harness.events import Cell, Tier
 from packproof.harness.location import Location
 from packproof.harness.names import known
+from packproof.harness.sanitized import require_sanitizer
 from packproof.harness.shrink import Allowance
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import Declaration
@@ -44,7 +46,8 @@ class CheckRequest:
     target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels.
     op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
     promises: instead of declared ones. timeout: seconds that one call of the kernel may take.
-    forward_only: do not differentiate.
+    forward_only: do not differentiate. sanitizer: a tool of NVIDIA's compute-sanitizer, which then looks at the golden
+    cases instead of the properties.
     """
 
     target: str | Callable[..., Any] | None = None
@@ -58,6 +61,7 @@ class CheckRequest:
     forward_only: bool = False
     promises: Promises | None = None
     replay_dir: str = ".packproof"
+    sanitizer: str | None = None
 
 
 def check_names(request: CheckRequest) -> None:
@@ -68,6 +72,9 @@ def check_names(request: CheckRequest) -> None:
         raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
     for dtype in request.dtypes or ():
         known("dtype", dtype, DTYPES)
+    if request.sanitizer is not None:
+        known("sanitizer", request.sanitizer, TOOLS)
+        require_sanitizer(request.device)
     for name in request.properties or ():
         known("property", name, [*PROPERTIES, COMPILE])
 
@@ -98,6 +105,8 @@ def plan_cells(
 ) -> list[Cell]:
     """The cells of one kernel: the compile tier first, where there is one, then each property at each dtype."""
     dtypes = request.dtypes or declared.dtypes
+    if request.sanitizer is not None:
+        return [Cell(op.name, target, request.sanitizer, dtype, request.device) for dtype in dtypes]
     names = request.properties or tuple(PROPERTIES)
     cells = []
     if compiled and (request.properties is None or COMPILE in request.properties):

@@ -1,0 +1,104 @@
+"""What NVIDIA's compute-sanitizer prints, read: findings of memcheck, racecheck and initcheck, by kernel.
+
+A report is a block of lines that begin with "=========", the first with one space after it and the others with more:
+
+    ========= Invalid __global__ write of size 4 bytes
+    =========     at _scan_kernel+0x160 in scan.py:41
+    =========     by thread (0,0,0) in block (2,0,0)
+    =========     Access to 0x7f1f2c000800 is out of bounds
+    =========     Saved host backtrace up to driver entry point at kernel launch time
+
+    ========= Error: Race reported between Write access at reduce(int *)+0xf0 in sum.cu:12
+    =========     and Read access at reduce(int *)+0xd0 in sum.cu:12 [32 hazards]
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+TOOLS = ("memcheck", "racecheck", "initcheck")
+
+_BLOCK = re.compile(r"^=========( ?)( *)(.*)$")
+_TITLE = re.compile(
+    r"Invalid |Misaligned |Uninitialized |Error: Race reported|Race reported|Error: Potential|Barrier error"
+    r"|Host API memory access error|Malloc/Free|Stack overflow|Fatal |Internal Memcheck"
+)
+_SUMMARY = re.compile(r"(?:ERROR SUMMARY: |RACECHECK SUMMARY: \d+ hazards? displayed \()(\d+) error")
+# newer versions say "kernel+0x160 in file:41", older ones "0x160 in file:41:kernel" or "0x160 in kernel"
+_PLACES = (
+    re.compile(r"^(?P<kernel>.+?)\+0x[0-9a-f]+(?: in (?P<line>\S.*:\d+))?$"),
+    re.compile(r"^0x[0-9a-f]+ in (?:(?P<line>\S.*:\d+):)?(?P<kernel>.+)$"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One report. title: what happened. kernel: its name without arguments, or "". line: of its source, "" where the
+    program was built without. details: which thread, which address."""
+
+    title: str
+    kernel: str = ""
+    line: str = ""
+    details: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """In one line."""
+        where = f" in {self.kernel}" if self.kernel else ""
+        return f"{self.title}{where}" + (f" ({self.line})" if self.line else "")
+
+
+def findings(output: Iterable[str]) -> Iterator[Finding]:
+    """The findings in what a run printed, line by line; whatever else it printed is passed over."""
+    title, body = "", list[str]()
+    for text in output:
+        match = _BLOCK.match(text.rstrip())
+        if match and match[2]:
+            body.append(match[3])
+            continue
+        if title:
+            yield _finding(title, body)
+        title, body = (match[3] if match and _TITLE.match(match[3]) else ""), []
+    if title:
+        yield _finding(title, body)
+
+
+def counted(output: Iterable[str]) -> int | None:
+    """The number of errors in the summary, without warnings; None where there is none: the run has not ended."""
+    found = [int(match[1]) for text in output if (match := _SUMMARY.search(text))]
+    return found[-1] if found else None
+
+
+def _finding(title: str, body: list[str]) -> Finding:
+    head, _, place = title.partition(" access at ")
+    if not place:
+        head, place = title, next((text.removeprefix("at ") for text in body if text.startswith("at ")), "")
+    kernel, line = _place(place)
+    kept = []
+    for text in body:
+        if text.startswith("Saved host backtrace"):
+            break
+        if not text.startswith("at ") and text:
+            kept.append(text)
+    return Finding(head.removeprefix("Error: "), kernel, line, tuple(kept))
+
+
+def _place(text: str) -> tuple[str, str]:
+    """The kernel and its line from "kernel(int *)+0x70 in file.cu:41" and its older forms."""
+    bare = re.sub(r" \[\d+ hazards?\]$", "", text)
+    for form in _PLACES:
+        if match := form.match(bare):
+            return _without_arguments(match["kernel"]), match["line"] or ""
+    return _without_arguments(bare), ""
+
+
+def _without_arguments(name: str) -> str:
+    """`void f<(bool)0>(int *)` as `f<(bool)0>`."""
+    if name.endswith(")"):
+        depth = 0
+        for k in range(len(name) - 1, -1, -1):
+            depth += {")": 1, "(": -1}.get(name[k], 0)
+            if depth == 0:
+                name = name[:k]
+                break
+    return name.removeprefix("void ").strip()
