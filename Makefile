@@ -1,5 +1,5 @@
 # Each target sets up what it needs; see .ci/env for which Python it takes.
-.PHONY: check test lint proof
+.PHONY: check test lint docs proof
 
 check:
 	@.ci/env python -m packproof check
@@ -12,6 +12,11 @@ lint:
 	@.ci/env ruff format --check .
 	@.ci/env python -m mypy -p packproof
 	@.ci/env typos
+
+docs:
+	@.ci/env python docs/properties.py
+	@.ci/env python -m sphinx -q -W -c docs . build/site
+	@echo build/site/index.html
 
 runs = .packproof/proof
 proof:

@@ -140,16 +140,21 @@ class Proof:
             self._record(name, value)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("packproof") is None:
-        return
-    if item.get_closest_marker("slow") and not item.config.getoption("packproof_slow"):
-        pytest.skip("slow: judged with --packproof-slow")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("packproof") and (reason := _not_now(item, config)):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _not_now(item: pytest.Item, config: pytest.Config) -> str:
+    """Why a kernel is not judged in this run, as its markers `slow` and `gpu` say; empty where it is."""
+    if item.get_closest_marker("slow") and not config.getoption("packproof_slow"):
+        return "slow: judged with --packproof-slow"
     if item.get_closest_marker("gpu") and item.callspec.params["proof"].device != "cuda":  # type: ignore[attr-defined]
-        asked = item.config.getoption("packproof_device") == "cpu"
+        asked = config.getoption("packproof_device") == "cpu"
         why = "this run judges on cpu" if asked else "torch sees no CUDA device here"
-        pytest.skip(f"gpu: judged on cuda only, and {why}")
+        return f"gpu: judged on cuda only, and {why}"
+    return ""
 
 
 @pytest.fixture

@@ -1,20 +1,30 @@
 """The documentation runs: its files are written to a folder, its commands run there and print what the page says."""
 
 import ast
+import importlib.metadata
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from packproof.harness.cli import app
+from packproof.properties.catalogue import PROPERTIES
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/new_op.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))
+INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
+PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin")
 FILE = re.compile(r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```", re.S)
 TABLE = re.compile(r"(<!-- packproof table (\S+) -->.*?<!-- end of table -->)", re.S)
 OUTPUT = re.compile(r"```text\n(.*?)```", re.S)
+BLOCK = re.compile(r"(?:`(\w+\.py)`[^`]*:\n\n)?```(python|console)\n(.*?)```", re.S)
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,31 +48,48 @@ def write_files(page: str, folder: Path) -> dict[str, str]:
 
 
 def failure_block(output: str) -> str:
-    """The report of the first failure, with its figures blotted out: they depend on the machine."""
+    """The report of the first failure, with its figures blotted out."""
     start = re.search(r"^.* · FAILED .*$", output, re.M)
     assert start, output
-    block = output[start.start() :].partition("\n\n")[0].rstrip()
+    return blotted(output[start.start() :].partition("\n\n")[0].rstrip())
+
+
+def blotted(block: str) -> str:
+    """Errors and names of files as #: they depend on the machine."""
     return re.sub(r"(?<![\w\[])-?\d[\d.]*(e[+-]?\d+)?(?= x |\)|,|;)|(?<=-)[0-9a-f]{8}(?=\.json)", "#", block)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *PAGES,
-        "docs/bench.md",
-        "docs/museum.md",
-        "docs/reports.md",
-        "docs/mutate.md",
-        "ARCHITECTURE.md",
-        "CONTRIBUTING.md",
-    ],
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_examples_are_python_and_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for source in PYTHON.findall(text):
         ast.parse(source)
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert ((ROOT / page).parent / link).exists(), link
+
+
+def command_lines(page: str) -> list[str]:
+    """What a page shows to be typed: the blocks without a language, without the remarks behind them."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+    return [line.partition("  #")[0] for kind, block in blocks if not kind for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_command_lines_are_ones_that_packproof_takes(page: str) -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    for line in command_lines(page):
+        tool, _, arguments = line.partition(" ")
+        if tool == "make":
+            assert arguments.split()[0] in targets, line
+        if tool == "packproof" and arguments:
+            parse(typer.main.get_command(app), shlex.split(arguments))
+
+
+def parse(command: Any, arguments: list[str]) -> None:
+    """A usage error unless the arguments are ones of the command, or of one of its own."""
+    while hasattr(command, "commands") and arguments and arguments[0] in command.commands:
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    command.make_context("packproof", arguments)
 
 
 def test_the_readme_shows_what_was_measured() -> None:
@@ -113,3 +140,59 @@ def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
     assert bad.returncode == 1, bad.stdout
     [printed] = OUTPUT.findall((ROOT / "docs/new_op.md").read_text())
     assert failure_block(bad.stdout) == failure_block(printed)
+
+
+def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
+    """Its files are written and its commands typed in their order; `...` stands for what the page leaves out."""
+    for name, kind, text in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
+        if kind == "python":
+            assert name, f"a file without a name: {text}"
+            (tmp_path / name).write_text(text)
+            continue
+        line, _, printed = text.partition("\n")
+        done = run(tmp_path, *shlex.split(line.replace("$ packproof", "-m packproof")), "--device", "cpu")
+        wanted = re.escape(plain(printed)).replace(r"\.\.\.", "[^§]*")
+        assert re.fullmatch(wanted, plain(done.stdout)), f"{line} printed\n{done.stdout}{done.stderr}"
+
+
+def plain(output: str) -> str:
+    """An output without blanks at line ends, repeated blanks, times and figures."""
+    seconds = re.sub(r"\d[\d.]* s\b", "# s", output)
+    return blotted(re.sub(r" *\n", "\n", re.sub(r"(?<=\S) +", " ", seconds)).strip())
+
+
+def test_every_figure_on_why_norms_lie(tmp_path: Path) -> None:
+    text = (ROOT / "docs/why_norms_lie.md").read_text()
+    mark = "-- end of a block --"
+    code = f"\nprint({mark!r})\n".join(PYTHON.findall(text))
+    done = run(tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(f"{mark}\n") == OUTPUT.findall(text)
+
+
+def test_the_suite_for_a_gpu_runner_skips_where_there_is_none(tmp_path: Path) -> None:
+    [source] = PYTHON.findall((ROOT / "docs/gpu_ci.md").read_text())
+    (tmp_path / "test_kernels.py").write_text(source)
+    done = run(tmp_path, "-m", "pytest", "-q", "-rs", *PLUGIN, "--packproof-device", "cpu")
+    assert f"SKIPPED [{len(PROPERTIES)}] test_kernels.py" in done.stdout, done.stdout
+    assert "gpu: judged on cuda only, and this run judges on cpu" in done.stdout
+    assert "slow: judged with --packproof-slow" in done.stdout
+
+
+def test_the_page_of_properties_is_what_its_script_writes(tmp_path: Path) -> None:
+    page = "import sys; sys.path.insert(0, sys.argv[1]); import properties; print(properties.page(), end='')"
+    done = run(tmp_path, "-c", page, str(ROOT / "docs"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (ROOT / "docs/properties.md").read_text(), "run `python docs/properties.py`"
+
+
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    for module in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(module, reason="needs the extra `docs`")
+    done = run(ROOT, "-m", "sphinx", "-q", "-W", "-c", "docs", ".", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert {page.stem for page in pages} >= {Path(page).stem for page in PAGES}
+    for page in pages:
+        loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=.https?:[^>]*>", page.read_text())
+        assert not loaded, page

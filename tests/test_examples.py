@@ -1,0 +1,61 @@
+"""The examples run: each script on its own, and its notebook's cells in their order, which are the script's."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted(ROOT.glob("examples/*.py"))
+
+
+def run(folder: Path, *arguments: str) -> str:
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def cells(script: Path) -> list[tuple[str, str]]:
+    """Kind and text of what lies between the lines that begin with `# %%`."""
+    parts = re.split(r"^# %%(.*)\n", script.read_text(), flags=re.M)[1:]
+    found = []
+    for title, text in zip(parts[::2], parts[1::2], strict=True):
+        markdown = "markdown" in title
+        lines = re.sub(r"^# ?", "", text, flags=re.M) if markdown else text
+        found.append(("markdown" if markdown else "code", lines.strip()))
+    return found
+
+
+def notebook_cells(script: Path) -> list[tuple[str, str]]:
+    notebook = json.loads(script.with_suffix(".ipynb").read_text())
+    return [(cell["cell_type"], "".join(cell["source"]).strip()) for cell in notebook["cells"]]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_notebook_has_the_cells_of_its_script(script: Path) -> None:
+    name = script.relative_to(ROOT)
+    assert notebook_cells(script) == cells(script), f"run `jupytext --to ipynb {name}`"
+
+
+def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
+    said = run(tmp_path, str(ROOT / "examples/lost_exp.py"))
+    assert "FAILED  packing (gradient of B)" in said
+    assert "lengths [15, 2]" in said
+    assert re.search(r"^reference: passed, \d+ examples\npacking: passed, \d+ examples$", said, re.M)
+    everywhere = [code for kind, code in notebook_cells(ROOT / "examples/lost_exp.py") if kind == "code"]
+    (tmp_path / "cells.json").write_text(json.dumps(everywhere))
+    execute = (
+        "import json\nfor cell in json.load(open('cells.json')):\n    exec(compile(cell, 'cell', 'exec'), globals())"
+    )
+    assert failure(run(tmp_path, "-c", execute)) == failure(said)
+
+
+def failure(said: str) -> str:
+    return re.sub(r"-[0-9a-f]{8}\.json", "", said)
