@@ -12,6 +12,8 @@ from packproof.properties.declaration import Declaration
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
+_TUNING = 600.0  # seconds: with every core at work, a kernel that tunes itself takes minutes for its first call
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -89,7 +91,8 @@ def _entry(peer: Peer, request: CheckRequest) -> Entry:
     entry = Entry(peer, peer.version)
     if not peer.runs_on(request.device):
         return replace(entry, reason="needs a GPU")
-    own = replace(request, target=peer.name, op=peer.op)
+    timeout = request.timeout or (_TUNING if request.device == "cuda" else None)
+    own = replace(request, target=peer.name, op=peer.op, timeout=timeout)
     try:
         job = replace(open_job(own), nothing=False)
     except UsageError as error:

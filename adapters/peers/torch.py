@@ -28,7 +28,7 @@ def _compiled(function: F, like: Tensor) -> F:
     op="attention",
     dtypes=("bfloat16", "float16"),
     promises=Promises(compute="operand"),
-    refuses=("head_size should be a multiple of 8", "only supports head dimension", "multiple of 8"),
+    refuses=("multiple of 8", "only supports head dimension", "unexpected keyword argument 'scale'"),
     slack=False,
 )
 def varlen_attn(
@@ -48,7 +48,8 @@ def varlen_attn(
         raise NotImplementedError("one head dim and one number of heads for q, k and v")
     most = once("longest", lambda: max_seqlen(cu_seqlens, len(q)), cu_seqlens)
     window = (window_size[0], 0) if causal else window_size
-    result: Any = attend(q, k, v, cu_seqlens, cu_seqlens, most, most, scale=softmax_scale, window_size=window)
+    said: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not in every version
+    result: Any = attend(q, k, v, cu_seqlens, cu_seqlens, most, most, window_size=window, **said)
     return result  # type: ignore[no-any-return]
 
 
