@@ -21,6 +21,7 @@ from packproof.harness.location import Location
 from packproof.harness.names import known
 from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import DEVICES
+from packproof.properties.call import MachineLimit
 from packproof.properties.sample import Sample
 from packproof.refs.errors import UsageError
 
@@ -99,7 +100,7 @@ def _at_layout(
 ) -> Iterator[Result]:
     """The results at one layout: those that may be timed, once they are right there too, and the verdicts."""
     racers = [contender for contender, proof in group if proof.may_be_timed]
-    race, channels = _Race({}, {}), 1
+    race, channels = _Race({}, {}, {}), 1
     if racers:
         sample = chosen.sample(racers[0].job.op, layout, request.dtype, request.seed)
         channels = next(iter(sample.inputs.values()))[0].numel()
@@ -109,6 +110,8 @@ def _at_layout(
         verdict = proof.text if proof.status == "failed" else race.verdicts.get(contender.name, "")
         if verdict:
             yield replace(result, verdict=verdict)
+        elif contender.name in race.limits:
+            yield replace(result, limit=race.limits[contender.name])
         elif contender.name in race.times:
             passes, kept = race.times[contender.name]
             yield replace(result, passes=passes, kept=kept)
@@ -116,38 +119,48 @@ def _at_layout(
 
 @dataclass(frozen=True)
 class _Race:
-    """times: the passes of those that are right, and what they keep for backward. verdicts: on the others."""
+    """times: the passes of those that are right, and what they keep for backward. verdicts: on the others. limits: of
+    the machine, where the layout takes more than it has."""
 
     times: Mapping[str, tuple[tuple[Pass, ...], int | None]]
     verdicts: Mapping[str, str]
+    limits: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Ready:
-    """runs: those that may be timed, warmed up, with what they allocate. verdicts: on the others; "" for the right."""
+    """runs: those that may be timed, warmed up, with what they allocate. verdicts: on the others; "" for the right.
+    limits: of the machine, for those that it cannot run here."""
 
     runs: Mapping[str, Run]
     footprints: Mapping[str, Footprint]
     verdicts: Mapping[str, str]
+    limits: Mapping[str, str]
 
 
 def ready(racers: Sequence[Contender], sample: Sample, device: str) -> Ready:
     """Check every racer at the very layout, and prepare those that are right for their timing."""
     functions = {c.name: _function(c) for c in racers}
-    verdicts = {c.name: spot_check(c, functions[c.name], sample, device) for c in racers if c.packed}
+    verdicts: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    for racer in racers:
+        try:
+            verdicts[racer.name] = spot_check(racer, functions[racer.name], sample, device) if racer.packed else ""
+        except MachineLimit as limit:
+            limits[racer.name] = str(limit)
     runs: dict[str, Run] = {}
     seen: dict[str, Footprint] = {}
     tensors = Tensors.of(sample, device)  # not before: the checks need the memory
     for racer in racers:
-        if verdicts.get(racer.name):
+        if verdicts.get(racer.name) or racer.name in limits:
             continue
         run = Run(functions[racer.name], tensors, gradients=racer.job.declared.gradients)
         try:
             seen[racer.name] = footprint(run, device)
             runs[racer.name] = run
         except torch.OutOfMemoryError as error:
-            verdicts[racer.name] = str(error).partition("\n")[0]
-    return Ready(runs, seen, verdicts)
+            limits[racer.name] = str(error).partition("\n")[0]
+    return Ready(runs, seen, verdicts, limits)
 
 
 def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock) -> _Race:
@@ -159,7 +172,7 @@ def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock
         cost, host = costs(sample, gradients=run.gradients), host_times(run, device)
         passes = tuple(Pass(p, spread, host.get(p), cost[p], seen.peak.get(p)) for p, spread in spreads.items())
         times[name] = passes, seen.kept
-    return _Race(times, started.verdicts)
+    return _Race(times, started.verdicts, started.limits)
 
 
 def _function(contender: Contender) -> Callable[..., Any]:

@@ -30,7 +30,8 @@ class BenchFile:
     """Collects the events of one bench into a document, and keeps it in a file if it is given one.
 
     `rows` has a row for each implementation, layout and pass; `verdicts` one for each layout where an implementation is
-    wrong; `proofs` what was proven before. Raises UsageError at once if the file cannot be written.
+    wrong, `limits` one where it takes more than the machine has; `proofs` what was proven before. Raises UsageError at
+    once if the file cannot be written.
     """
 
     def __init__(self, path: str | None, command: str) -> None:
@@ -47,6 +48,7 @@ class BenchFile:
             "proofs": [],
             "rows": [],
             "verdicts": [],
+            "limits": [],
         }
 
     def __call__(self, event: Event) -> None:
@@ -59,6 +61,7 @@ class BenchFile:
             case LayoutFinished(results, matmul):
                 self.document["rows"] += [row for r in results for row in _rows(r, self._ceilings, matmul=matmul)]
                 self.document["verdicts"] += [_place(r) | {"verdict": r.verdict} for r in results if r.verdict]
+                self.document["limits"] += [_place(r) | {"limit": r.limit} for r in results if r.limit]
             case BenchFinished():
                 self.document["finished"] = True
         if self._file:

@@ -28,8 +28,13 @@ def _page(data: Mapping[str, Any]) -> Iterator[str]:
     yield from _heading(data)
     for op, setting, dtype in dict.fromkeys((r["op"], r["setting"], r["dtype"]) for r in data["rows"]):
         rows = [r for r in data["rows"] if (r["op"], r["setting"], r["dtype"]) == (op, setting, dtype)]
-        wrong = {(v["implementation"], v["layout"]) for v in data["verdicts"] if v["op"] == op}
-        yield from ("", f"**{op}** · {short(dtype)} · {setting}", "", *_table(rows, wrong))
+        untimed = {
+            (v["implementation"], v["layout"]): word
+            for kind, word in (("limits", "no memory"), ("verdicts", "wrong"))
+            for v in data[kind]
+            if v["op"] == op
+        }
+        yield from ("", f"**{op}** · {short(dtype)} · {setting}", "", *_table(rows, untimed))
     absent = {p["implementation"]: p["status"] for p in data["proofs"] if p["status"] in ("not installed", "declined")}
     if absent:
         yield from ("", "Not timed: " + ", ".join(f"{name} ({why})" for name, why in absent.items()))
@@ -45,18 +50,18 @@ def _heading(data: Mapping[str, Any]) -> Iterator[str]:
     yield "the first row. Host: µs to enqueue a call. Kept: bytes per token and channel kept for the backward pass."
 
 
-def _table(rows: list[Row], wrong: set[tuple[str, str]]) -> Iterator[str]:
+def _table(rows: list[Row], untimed: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """A line for each implementation and pass, a column for each layout; the largest host time and memory of these."""
     layouts = list(dict.fromkeys(row["layout"] for row in rows))
     passes = [name for name in _PASSES if any(row["pass"] == name for row in rows)]
     cells = {(row["implementation"], row["pass"], row["layout"]): row for row in rows}
-    names = dict.fromkeys([*(row["implementation"] for row in rows), *(name for name, _ in wrong)])
+    names = dict.fromkeys([*(row["implementation"] for row in rows), *(name for name, _ in untimed)])
     yield f"| | pass | {' | '.join(layouts)} | host | kept |"
     yield f"| --- | --- |{' ---: |' * (len(layouts) + 2)}"
     for name in names:
         for pass_name in passes:
             mine = {layout: cells.get((name, pass_name, layout)) for layout in layouts}
-            shown = [_cell(mine[x], _first(cells, names, pass_name, x), (name, x) in wrong) for x in layouts]
+            shown = [_cell(mine[x], _first(cells, names, pass_name, x), untimed.get((name, x), "")) for x in layouts]
             host = [r["host_ms"]["median"] for r in mine.values() if r and r["host_ms"]]
             kept = [r["kept_bytes_per_channel"] for r in mine.values() if r and r["kept_bytes_per_channel"] is not None]
             if any(shown):
@@ -72,8 +77,8 @@ def _first(
     return next((row for row in found if row), None)
 
 
-def _cell(row: Row | None, first: Row | None, wrong: bool) -> str:
+def _cell(row: Row | None, first: Row | None, untimed: str) -> str:
     if row is None or first is None:
-        return "wrong" if wrong else ""
+        return untimed
     times = "" if row is first else f", {row['ms']['median'] / first['ms']['median']:.2f} x"
     return f"{figures(row['ms']['median'])} ({row['of_ceiling']:.0%}{times})"

@@ -80,6 +80,10 @@ class BenchReport:
                 reason = result.verdict.partition("\n")[0]
                 line = Text(f"  {result.implementation:<{names}} ").append("FAILED ", style=_STYLES["failed"])
                 self._console.print(line.append(f"{reason}; no time"))
+            if result.limit:
+                self._console.print(
+                    f"  {result.implementation:<{names}} not timed: {result.limit.partition(chr(10))[0]}"
+                )
             for timed in result.passes:
                 self._console.print(f"  {result.implementation:<{names}} {self._row(timed, first, matmul=matmul)}")
         for result in results:

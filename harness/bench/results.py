@@ -106,7 +106,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class Result:
-    """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time.
+    """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time, or the limit
+    of the machine that one runs into which may be right.
 
     kept: bytes that wait for the backward pass, inputs and outputs aside; None where that cannot be seen. channels: of
     a token of the first input.
@@ -121,6 +122,7 @@ class Result:
     kept: int | None = None
     channels: int = 1
     verdict: str = ""
+    limit: str = ""
 
     @property
     def kept_per_channel(self) -> float | None:

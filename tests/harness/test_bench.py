@@ -12,6 +12,7 @@ from packproof.harness import cli
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.contenders import Contender
 from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.markdown import table
 from packproof.harness.bench.proof import _chosen, prove, spot_check
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, Proof, Result
 from packproof.harness.bench.settings import Setting, setting
@@ -147,6 +148,18 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     assert "forward · lengths, 56 tokens · float32 · d=3 w=2, bias, activation=silu: 2 ms, was 1.667: 1.20 x" in (
         capsys.readouterr().out
     )
+
+
+def test_what_does_not_fit_is_not_called_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.json"
+    targets = [f"{SAMPLES}:right", f"{SAMPLES}:fits_on_few_tokens"]
+    line = ["bench", *targets, "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu", "--against", ""]
+    assert cli.run([*line, "--lengths", "150,30", "--json", str(file)]) == cli.HELD
+    assert "not timed: OutOfMemoryError: CUDA out of memory. Tried to allocate 644.00 GiB" in capsys.readouterr().out
+    data = json.loads(file.read_text())
+    assert [limit["implementation"] for limit in data["limits"]] == ["bench_samples.py:fits_on_few_tokens"]
+    assert data["verdicts"] == []
+    assert "| no memory |" in table(str(file))
 
 
 def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
