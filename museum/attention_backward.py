@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, einsum
+from torch.autograd.function import once_differentiable
 
 from packproof.museum.forms import named
 from packproof.museum.memory import as_contiguous
@@ -30,6 +31,7 @@ class Attention(torch.autograd.Function):
         return O
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dO: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, P, O = ctx.saved_tensors  # noqa: E741
         out = strided_like(O, dO) if ctx.bug == "output_by_gradient_strides" and O.numel() else O

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from packproof.museum.forms import named, numbered
 
@@ -163,6 +164,7 @@ class Convolution(torch.autograd.Function):
         return torch.where(rows.real, y, 0), last_inputs(x, with_slack, rows, w, bug)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, pre, *taps = ctx.saved_tensors
         rows, w = ctx.rows, weight.shape[1]

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Outputs = Tensor | tuple[Tensor, Tensor]
 
@@ -16,6 +17,26 @@ class _Graft(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None]:
         return None, d
+
+
+class _Sloped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return d * slope, None, None
+
+
+def sloped(x: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    """A function of x, from its value and its slope there, neither of which autograd follows."""
+    y = _Sloped.apply(x, value, slope)  # type: ignore[no-untyped-call]
+    assert isinstance(y, Tensor)
+    return y
 
 
 def graft(values: Outputs, gradients: Outputs) -> Outputs:

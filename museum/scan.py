@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from packproof.museum.forms import named, numbered
+from packproof.museum.grafts import sloped
 
 CHUNK = 16
 
@@ -216,6 +218,7 @@ class Recurrence(torch.autograd.Function):
         return h, final_states(h, h0, a, pack, bug)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, dh: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
         a, h, h0 = ctx.saved_tensors
         pack, back = ctx.pack, ctx.pack.flip()
@@ -244,7 +247,7 @@ def softplus(x: Tensor) -> Tensor:
         large = 1 + small
         log1p = torch.where(large == 1, small, small * large.log() / (large - 1))
         value, slope = x.clamp(min=0) + log1p, sigmoid(x)
-    return value + (x - x.detach()) * slope
+    return sloped(x, value, slope)
 
 
 def by_channel(x: Tensor, real: Tensor, d: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, einsum
 from torch.nn.functional import pad
 
 from packproof.museum.forms import named, numbered
+from packproof.museum.grafts import sloped
 
 CHUNK = 16
 
@@ -224,7 +225,7 @@ def softplus(x: Tensor) -> Tensor:
         large = 1 + small
         log1p = torch.where(large == 1, small, small * large.log() / (large - 1))
         value, slope = x.clamp(min=0) + log1p, sigmoid(x)
-    return value + (x - x.detach()) * slope
+    return sloped(x, value, slope)
 
 
 def by_head(x: Tensor, heads: int) -> Tensor:
