@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import json
 import os
 import re
 import shlex
@@ -144,15 +145,25 @@ def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
 
 def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
     """Its files are written and its commands typed in their order; `...` stands for what the page leaves out."""
-    for name, kind, text in BLOCK.findall((ROOT / "docs/tutorial.md").read_text()):
-        if kind == "python":
-            assert name, f"a file without a name: {text}"
-            (tmp_path / name).write_text(text)
-            continue
-        line, _, printed = text.partition("\n")
-        done = run(tmp_path, *shlex.split(line.replace("$ packproof", "-m packproof")), "--device", "cpu")
-        wanted = re.escape(plain(printed)).replace(r"\.\.\.", "[^§]*")
-        assert re.fullmatch(wanted, plain(done.stdout)), f"{line} printed\n{done.stdout}{done.stderr}"
+    steps = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
+    assert all(name for name, kind, _ in steps if kind == "python"), "a file without a name"
+    commands = [text.partition("\n") for _, kind, text in steps if kind == "console"]
+    done = run(tmp_path, "-c", ONE_PROCESS, json.dumps(steps))
+    for (line, _, wanted), printed in zip(commands, done.stdout.split("$ \n")[1:], strict=True):
+        pattern = re.escape(plain(wanted)).replace(r"\.\.\.", "[^§]*")
+        assert re.fullmatch(pattern, plain(printed)), f"{line} printed\n{printed}{done.stderr}"
+
+
+ONE_PROCESS = """
+import json, pathlib, shlex, sys
+from packproof.harness import cli
+for name, kind, text in json.loads(sys.argv[1]):
+    if kind == "python":
+        pathlib.Path(name).write_text(text)
+        continue
+    print("$ ", flush=True)
+    cli.run([*shlex.split(text.partition("\\n")[0].removeprefix("$ packproof ")), "--device", "cpu"])
+"""
 
 
 def plain(output: str) -> str:
