@@ -16,7 +16,9 @@ from typing import IO, Any
 from packproof.harness.worker_main import speak_into
 from packproof.harness.zygote import Zygote, import_early, prepare
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
+)
 _TAIL = 2000
 
 

@@ -41,12 +41,12 @@ def torch(subject: Subject, case: Case) -> Iterator[Violation]:
 def _modes(subject: Subject, case: Case) -> Iterator[tuple[Mode, str]]:
     """The ways to call it that its device has, and how to put them."""
     on_gpu = subject.runner.device != "cpu"
-    if on_gpu or (_plain(case) and not subject.interpreted):
-        yield "compiled", "through torch.compile"
     if on_gpu:
         yield "side stream", "on a side stream, where its inputs come late"
     if on_gpu and subject.promises.capturable:
         yield "graph", "replayed from a CUDA graph that was captured with the lengths in opposite order"
+    if on_gpu or (_plain(case) and not subject.interpreted):
+        yield "compiled", "through torch.compile"
 
 
 def _plain(case: Case) -> bool:
