@@ -4,6 +4,7 @@ project = "packproof"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md"]
+exclude_patterns = [".*", "build", "src"]  # not to walk them
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "packproof"
