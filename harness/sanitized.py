@@ -98,7 +98,7 @@ def _output(
     cell: Cell, location: Location, space: Space, cases: Sequence[Case], *, gradients: bool, timeout: float
 ) -> list[str]:
     """What the run printed, by line."""
-    options = ["--tool", cell.property, "--report-api-errors", "no", "--target-processes", "all"]
+    options = ["--tool", cell.property, "--report-api-errors", "no", "--target-processes", "application-only"]
     place = (location.module, location.file, location.path)
     with tempfile.NamedTemporaryFile(suffix=".calls") as calls:
         for number, case in enumerate(cases):
