@@ -20,7 +20,7 @@ class Peer:
 
     name: "package:function". op: what it computes. needs: the module that it imports; distributions: what to install,
     the usual one first. packed: whether it keeps sequences apart; one that does not is only timed. cpu: what of it can
-    run without a GPU: "nothing", "forward" or "all".
+    run without a GPU: "nothing", "forward" or "all"; Triton kernels in packproof's interpreter.
     """
 
     name: str
@@ -86,14 +86,14 @@ PEERS: Mapping[str, Peer] = {
         Peer("mamba_ssm:selective_scan", "selective_scan", "mamba_ssm", _MAMBA),
         Peer("mamba_ssm:selective_scan_unpacked", "selective_scan", "mamba_ssm", _MAMBA, packed=False),
         Peer("causal_conv1d:causal_conv1d", "causal_conv1d", "causal_conv1d", ("causal-conv1d",)),
-        Peer("fla:causal_conv1d", "causal_conv1d", "fla", _FLA),
-        Peer("fla:rope", "rope", "fla", _FLA),
-        Peer("fla:rope_qk", "rope_qk", "fla", _FLA),
+        Peer("fla:causal_conv1d", "causal_conv1d", "fla", _FLA, cpu="all"),
+        Peer("fla:rope", "rope", "fla", _FLA, cpu="all"),
+        Peer("fla:rope_qk", "rope_qk", "fla", _FLA, cpu="all"),
         Peer("fla:ssd", "ssd", "fla", _FLA),
         Peer("flash_attn:rope", "rope", "flash_attn", _FLASH),
         Peer("flash_attn:rope_qk", "rope_qk", "flash_attn", _FLASH),
         Peer("flash_attn:attention", "attention", "flash_attn", _FLASH),
-        Peer("liger_kernel:rope_qk", "rope_qk", "liger_kernel", ("liger-kernel",)),
+        Peer("liger_kernel:rope_qk", "rope_qk", "liger_kernel", ("liger-kernel",), cpu="all"),
         Peer("torch:varlen_attn", "attention", "torch.nn.attention.varlen", _TORCH),
         Peer("torch:flex_attention", "attention", "torch.nn.attention.flex_attention", _TORCH, cpu="forward"),
         Peer("torch:jagged_sdpa", "attention", "torch.nested", _TORCH, cpu="all"),

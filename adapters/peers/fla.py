@@ -47,7 +47,7 @@ def rope_qk(
     op="ssd",
     dtypes=("bfloat16", "float16"),
     promises=Promises(chunk=64, cumsum=True, compute="operand"),
-    refuses=("Please upgrade Triton",),  # of its gated backward pass on Hopper, whose results would be wrong
+    refuses=("Please upgrade Triton", "requires even K and V"),  # the first: its gated backward pass on Hopper
     slack=False,
 )
 def ssd(
