@@ -21,7 +21,7 @@ from packproof.harness.location import Location
 from packproof.harness.names import known
 from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import DEVICES
-from packproof.properties.call import MachineLimit
+from packproof.properties.call import Refused
 from packproof.properties.sample import Sample
 from packproof.refs.errors import UsageError
 
@@ -119,8 +119,8 @@ def _at_layout(
 
 @dataclass(frozen=True)
 class _Race:
-    """times: the passes of those that are right, and what they keep for backward. verdicts: on the others. limits: of
-    the machine, where the layout takes more than it has."""
+    """times: the passes of those that are right, and what they keep for backward. verdicts: on the others. limits: why
+    others cannot run at this layout."""
 
     times: Mapping[str, tuple[tuple[Pass, ...], int | None]]
     verdicts: Mapping[str, str]
@@ -130,7 +130,7 @@ class _Race:
 @dataclass(frozen=True)
 class Ready:
     """runs: those that may be timed, warmed up, with what they allocate. verdicts: on the others; "" for the right.
-    limits: of the machine, for those that it cannot run here."""
+    limits: why those cannot run here that decline, or need more memory than there is."""
 
     runs: Mapping[str, Run]
     footprints: Mapping[str, Footprint]
@@ -146,8 +146,8 @@ def ready(racers: Sequence[Contender], sample: Sample, device: str) -> Ready:
     for racer in racers:
         try:
             verdicts[racer.name] = spot_check(racer, functions[racer.name], sample, device) if racer.packed else ""
-        except MachineLimit as limit:
-            limits[racer.name] = str(limit)
+        except Refused as refused:  # for lack of memory, or a layout that it does not take
+            limits[racer.name] = str(refused)
     runs: dict[str, Run] = {}
     seen: dict[str, Footprint] = {}
     tensors = Tensors.of(sample, device)  # not before: the checks need the memory

@@ -30,8 +30,8 @@ class BenchFile:
     """Collects the events of one bench into a document, and keeps it in a file if it is given one.
 
     `rows` has a row for each implementation, layout and pass; `verdicts` one for each layout where an implementation is
-    wrong, `limits` one where it takes more than the machine has; `proofs` what was proven before. Raises UsageError at
-    once if the file cannot be written.
+    wrong, `limits` one where it declines or takes more memory than there is; `proofs` what was proven before. Raises
+    UsageError at once if the file cannot be written.
     """
 
     def __init__(self, path: str | None, command: str) -> None:

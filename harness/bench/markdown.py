@@ -30,7 +30,7 @@ def _page(data: Mapping[str, Any]) -> Iterator[str]:
         rows = [r for r in data["rows"] if (r["op"], r["setting"], r["dtype"]) == (op, setting, dtype)]
         untimed = {
             (v["implementation"], v["layout"]): word
-            for kind, word in (("limits", "no memory"), ("verdicts", "wrong"))
+            for kind, word in (("limits", "too large"), ("verdicts", "wrong"))
             for v in data[kind]
             if v["op"] == op
         }

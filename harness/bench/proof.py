@@ -17,7 +17,7 @@ from packproof.harness.execute import InProcess
 from packproof.harness.judge import broken
 from packproof.harness.plan import CheckRequest
 from packproof.properties.axes import role
-from packproof.properties.call import KernelFault, MachineLimit, Refused
+from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
 from packproof.properties.oracle import expected
 from packproof.properties.sample import Sample
@@ -75,7 +75,7 @@ def spot_check(contender: Contender, function: Callable[..., Any], sample: Sampl
     gradient, must then be what the reference computes of them alone. Of an op that is not causal the two shortest
     sequences are taken whole; of a kernel whose budget grows with what lies before a sequence, the first one alone.
 
-    Raises MachineLimit where the machine has too little memory for it.
+    Raises Refused where it declines this layout, or the machine has too little memory for it.
     """
     job = contender.job
     subject = Subject(job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients)
@@ -83,9 +83,7 @@ def spot_check(contender: Contender, function: Callable[..., Any], sample: Sampl
     alone = sample.select(chosen).piece([(0, n) for n in counts])
     try:
         got = subject.run(_only_incoming(sample, chosen, counts))
-    except MachineLimit:
-        raise
-    except (KernelFault, Refused) as fault:
+    except KernelFault as fault:
         return f"on the timed layout: {fault}"
     want = expected(alone, job.declared.promises, gradients=subject.gradients)
     for name, value in want.values.items():

@@ -106,8 +106,8 @@ class Proof:
 
 @dataclass(frozen=True)
 class Result:
-    """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time, or the limit
-    of the machine that one runs into which may be right.
+    """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time, or why one
+    cannot run here that may be right.
 
     kept: bytes that wait for the backward pass, inputs and outputs aside; None where that cannot be seen. channels: of
     a token of the first input.

@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_not_called_wrong(tmp_path: Path, capsys: pytest.Ca
     data = json.loads(file.read_text())
     assert [limit["implementation"] for limit in data["limits"]] == ["bench_samples.py:fits_on_few_tokens"]
     assert data["verdicts"] == []
-    assert "| no memory |" in table(str(file))
+    assert "| too large |" in table(str(file))
 
 
 def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
