@@ -196,7 +196,7 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
 
 
 def _deal(request: CheckRequest, job: Job, dtype: str) -> tuple[int, int]:
-    """Interpreted calls are slow: the dtypes judged deal among them the cases that no dtype decides."""
+    """Interpreted calls are slow: the dtypes judged share the cases that none of them decides."""
     dtypes = request.dtypes or job.declared.dtypes
     return dtypes.index(dtype), len(dtypes)
 

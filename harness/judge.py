@@ -17,7 +17,7 @@ from packproof.harness.shrink import Allowance, shrink
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
-from packproof.properties.catalogue import CONDUCT, PROPERTIES
+from packproof.properties.catalogue import DEALT, PROPERTIES
 from packproof.properties.layouts import classes
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation
@@ -31,7 +31,8 @@ class Judge:
 
     nothing: whether packs of no tokens are drawn for every property, or only for `metadata`, whose law names them: a
     kernel that crashes at them is then judged by the others all the same.
-    deal: (k, n) judges every nth case only, from the kth, by the properties that are about the call and not its values.
+    deal: the kth of n dtypes that share the cases of some properties: each judges every nth case, and each property
+    deals them differently.
     """
 
     subject: Subject
@@ -80,12 +81,14 @@ class Judge:
 
     def _cases(self, name: str, space: Space) -> Sequence[Case]:
         found = [*golden_cases(space, self.seed), *random_cases(space, self.examples, self.seed)]
-        first, step = self.deal if name in CONDUCT else (0, 1)
         drawn = [case for case in suited(name, space, found) if self._drawn(name, case)]
-        return drawn[first::step]
+        if name not in DEALT:
+            return drawn
+        dtype, dtypes = self.deal
+        return drawn[(dtype + DEALT.index(name)) % dtypes :: dtypes]
 
     def _drawn(self, name: str, case: Case) -> bool:
-        return self.nothing or name == "metadata" or case.n_tokens + case.slack > 0
+        return self.nothing or name == "metadata" or case.n_tokens > 0
 
     def _tier(self) -> Tier:
         return self.known_tier or ("interpret" if self.subject.interpreted else "eager")

@@ -5,7 +5,7 @@ from packproof.properties.promises import Promises
 
 _SCAN = "mamba_ssm.ops.selective_scan_interface:selective_scan_fn"
 _NO_STATES_OF_PACKS = ("initial_states", "return_final_states")  # they are of a row of the batch
-_TOO_MANY_STATES = "only supports state dimension <= 256"
+_REFUSALS = ("only supports state dimension <= 256", "C must have shape")  # the second: where B has other groups than C
 
 # In its usual chunks, which start where the pack does. It takes fp32, but rounds operands of its products to tf32.
 ssd = adapt(
@@ -26,7 +26,7 @@ selective_scan = adapt(
     op="selective_scan",
     tokens=Padded(axis=-1),
     metadata={},
-    refuses=(_TOO_MANY_STATES,),
+    refuses=_REFUSALS,
     promises=Promises(compute="operand"),
 )
 
@@ -36,5 +36,5 @@ selective_scan_unpacked = adapt(
     op="selective_scan",
     tokens=Batched(axis=-1),
     metadata={},
-    refuses=(_TOO_MANY_STATES,),
+    refuses=_REFUSALS,
 )

@@ -1,4 +1,4 @@
-"""One forked process for each mutant, some at a time: it may crash or hang, and nothing of it stays behind."""
+"""Forked processes that do work which may crash or hang, some at a time: nothing of it stays behind in their parent."""
 
 import json
 import os
@@ -7,7 +7,8 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Generic, NoReturn, TypeVar
 
 from packproof.refs.errors import PackproofError
@@ -15,68 +16,100 @@ from packproof.refs.errors import PackproofError
 T = TypeVar("T")
 Words = Mapping[str, Any]
 _BACKSTOP = 1200  # seconds, for a process that waits instead of computing
+_BATCH = 16  # items of a child: a fork of a process with torch costs more than most of them
+
+DONE, TAINTED = "done", "tainted"
 
 
 @dataclass
 class _Child(Generic[T]):
+    """left: the items that it has not ended, the first one under way. said: of that one."""
+
     pid: int
-    item: T
-    said: bytes = b""
+    left: deque[T]
+    heard: bytes = b""
+    said: dict[str, Any] = field(default_factory=dict)
 
 
 def forked(items: Iterable[T], work: Callable[[T], Iterator[Words]], jobs: int) -> Iterator[tuple[T, dict[str, Any]]]:
     """Do the work for each item in a child; yields what each has said, later words over earlier ones, as they end.
 
-    Of a child that did not end by itself "by" says how: "hung" or "crashed". Raises PackproofError where the work did.
+    A child takes several items, one after the other, up to one whose last words are "tainted": true. Of an item during
+    which the child did not end by itself "by" says how: "hung" or "crashed". Raises PackproofError where the work did.
     """
     waiting, running = deque(items), dict[int, _Child[T]]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                pipe, child = _start(waiting.popleft(), work)
+                batch = deque(islice(_taken(waiting), max(1, min(_BATCH, len(waiting) // jobs))))
+                pipe, child = _start(batch, work)
                 running[pipe] = child
             for pipe in select.select(list(running), [], [])[0]:
                 data = os.read(pipe, 1 << 16)
-                running[pipe].said += data
+                yield from _heard(running[pipe], data)
                 if not data:
                     os.close(pipe)
                     child = running.pop(pipe)
-                    yield child.item, _outcome(child)
+                    yield from _ended(child)
+                    waiting.extendleft(reversed(child.left))
     finally:
         for child in running.values():
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
 
 
-def _start(item: T, work: Callable[[T], Iterator[Words]]) -> tuple[int, _Child[T]]:
+def _taken(waiting: deque[T]) -> Iterator[T]:
+    while waiting:
+        yield waiting.popleft()
+
+
+def _start(batch: deque[T], work: Callable[[T], Iterator[Words]]) -> tuple[int, _Child[T]]:
     pipe, its = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _live(item, work, its)
+        _live(batch, work, its)
     os.close(its)
-    return pipe, _Child(pid, item)
+    return pipe, _Child(pid, batch)
 
 
-def _live(item: T, work: Callable[[T], Iterator[Words]], pipe: int) -> NoReturn:
+def _live(batch: Iterable[T], work: Callable[[T], Iterator[Words]], pipe: int) -> NoReturn:
+    def say(words: Words) -> None:
+        os.write(pipe, json.dumps(words).encode() + b"\n")
+
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
-        signal.alarm(_BACKSTOP)
-        for words in work(item):
-            os.write(pipe, json.dumps(words).encode() + b"\n")
+        for item in batch:
+            signal.alarm(_BACKSTOP)
+            words: Words = {}
+            for words in work(item):
+                say(words)
+            say({DONE: True})
+            if words.get(TAINTED):
+                break
     except BaseException:  # nobody above may see it: those frames belong to the parent
-        os.write(pipe, json.dumps({"error": traceback.format_exc()}).encode() + b"\n")
+        say({"error": traceback.format_exc()})
     finally:
         os._exit(0)
 
 
-def _outcome(child: _Child[T]) -> dict[str, Any]:
+def _heard(child: _Child[T], data: bytes) -> Iterator[tuple[T, dict[str, Any]]]:
+    """The items that end with these data, with all that was said of each."""
+    *lines, child.heard = (child.heard + data).split(b"\n")
+    for line in lines:
+        child.said |= json.loads(line)
+        if "error" in child.said:
+            raise PackproofError(f"a mutant could not be judged: {child.left[0]}\n{child.said['error']}")
+        if child.said.pop(DONE, False):
+            child.said.pop(TAINTED, None)
+            said, child.said = child.said, {}
+            yield child.left.popleft(), said
+
+
+def _ended(child: _Child[T]) -> Iterator[tuple[T, dict[str, Any]]]:
+    """The item that was under way when the process was ended, if it was."""
     _, status = os.waitpid(child.pid, 0)
-    whole, _, _ = child.said.rpartition(b"\n")
-    said = {key: value for line in whole.splitlines() for key, value in json.loads(line).items()}
-    if "error" in said:
-        raise PackproofError(f"a mutant could not be judged: {child.item}\n{said['error']}")
     if os.WIFSIGNALED(status):
-        said["by"] = "hung" if os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM) else "crashed"
-    return said
+        hung = os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
+        yield child.left.popleft(), child.said | {"by": "hung" if hung else "crashed"}

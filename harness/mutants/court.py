@@ -14,6 +14,7 @@ from typing import Any
 from packproof.harness.execute import InProcess
 from packproof.harness.judge import broken
 from packproof.harness.location import Location
+from packproof.harness.mutants.children import TAINTED
 from packproof.harness.mutants.mutant import Mutant, installed
 from packproof.harness.own import OwnKernel
 from packproof.properties.call import Refused
@@ -81,7 +82,7 @@ class Court:
     def judge(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
         """In a child of this process: names each check before it runs; the last word says what convicted, if anything.
 
-        A check that takes too long ends the process.
+        A check that takes too long ends the process; a fault may leave something behind in it.
         """
         self._subject.renew()
         started = time.process_time()
@@ -93,7 +94,8 @@ class Court:
                     break
         if by and not check.lines:
             self._require_innocence(check)
-        yield {"by": by, "seconds": time.process_time() - started}
+        faulty = bool(by) and by not in PROPERTIES
+        yield {"by": by, "seconds": time.process_time() - started, TAINTED: faulty}
 
     def _conviction(self, check: Check) -> str:
         limit = _LIMIT[0] + _LIMIT[1] * check.seconds if check.seconds else _LIMIT_UNKNOWN

@@ -96,4 +96,5 @@ def installed(mutant: Mutant) -> Iterator[None]:
     try:
         yield
     finally:
+        shared.clear()
         shared.update(kept)

@@ -21,7 +21,7 @@ def work(item: str) -> Iterator[dict[str, Any]]:
             pass
     if item == "exit":
         raise SystemExit
-    yield {"seen": 2}
+    yield {"seen": 2, "tainted": item == "taints"}
 
 
 def test_how_children_end() -> None:
@@ -32,6 +32,21 @@ def test_how_children_end() -> None:
         "crash": {"item": "crash", "seen": 1, "by": "crashed"},
         "hang": {"item": "hang", "seen": 1, "by": "hung"},
     }
+
+
+def processes(item: str) -> Iterator[dict[str, Any]]:
+    yield {"pid": os.getpid(), "tainted": item == "taints"}
+    if item == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_child_takes_several_items_until_one_taints_or_ends_it() -> None:
+    done = dict(forked(["a", "b", "taints", "c", "crash", "d", "e"], processes, jobs=1))
+    assert list(done) == ["a", "b", "taints", "c", "crash", "d", "e"]
+    pids = {item: said["pid"] for item, said in done.items()}
+    assert pids["a"] == pids["b"] == pids["taints"] != pids["c"]
+    assert pids["c"] == pids["crash"] != pids["d"] == pids["e"]
+    assert "tainted" not in done["taints"]
 
 
 def test_a_fault_of_the_work_is_not_the_mutants() -> None:
