@@ -281,6 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_con
         }
     };
     auto walk_short = [&](int missing) {
+#pragma unroll 1
         while (t < stop) {
             if (starts.at[t - walk.begin]) {
                 pass(PAST);
@@ -294,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_con
         }
     };
     if (SHORT) walk_short(walk.missing());
-    while (t < stop) {
+    while (!SHORT && t < stop) {
         walk_to(min(walk.sequence.end, stop));
         if (t >= stop) break;
         walk.sequence.pass_to(t);
@@ -443,6 +444,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_co
         if (needs_dx && row - walk.begin < walk.limit - walk.begin) store(to.at(row), value);
     };
     auto walk_short = [&](int missing) {
+#pragma unroll 1
         while (t < stop) {
             float done[N];
             if (starts.at[t - walk.begin]) {
@@ -464,7 +466,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_co
 #pragma unroll
             for (int j = 0; j < PAST; j++) leave(t - PAST + j, gradients.open[j]);
     }
-    while (t < stop && sequence.start < walk.limit) {
+    while (!SHORT && t < stop && sequence.start < walk.limit) {
         walk_to(min(sequence.end, stop), needs_dx ? max(sequence.start, walk.begin) + PAST : NEVER);
         if (t < sequence.end) break;
         gradients.finish(walk);

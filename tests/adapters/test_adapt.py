@@ -79,7 +79,7 @@ LENGTHS = ((3, 0, 5, 1), (0,), (), (4, 4))
         (Padded(axis=-1), lambda t, s, longest: (s, 2, 3, longest)),
         (Gaps(4), None),
     ],
-    ids=str,
+    ids=lambda value: "" if callable(value) else str(value),
 )
 def test_there_and_back(
     tokens: Any, shape: Callable[[int, int, int], tuple[int, ...]] | None, lengths: tuple[int, ...], slack: int
