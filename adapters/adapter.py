@@ -134,12 +134,11 @@ class Adapter:
 
     def check_declaration(self, dtypes: Sequence[str]) -> None:
         """UsageError for a name that the op does not have, or a convention that is none."""
-        inputs, known = self.op.inputs, [*self.op.inputs, *self.op.options]
-        required = [n for n, spec in inputs.items() if not parse(spec).optional]
-        tokens = [n for n in inputs if self._per_token(n)]
+        known = [*self.op.inputs, *self.op.options]
+        tokens = [n for n in self.op.inputs if self._per_token(n)]
         expected = {
             "names": (self.names, known, "inputs and options of the op"),
-            "without": (self.without, [n for n in known if n not in required], "what is optional in the op"),
+            "without": (self.without, [n for n in known if n not in self._required], "what is optional in the op"),
             "in_place": (self.in_place, tokens, "inputs along the tokens"),
             "dtypes": (dtypes, list(DTYPES), "dtypes"),
         }
@@ -160,6 +159,11 @@ class Adapter:
                     f"adapt({self.title}): metadata {name!r} is {make!r}, expected a function of cu_seqlens and the "
                     "number of rows; what is the same for every pack belongs in given"
                 )
+
+    @property
+    def _required(self) -> frozenset[str]:
+        """The inputs that every call of the op has."""
+        return frozenset(n for n, spec in self.op.inputs.items() if not parse(spec).optional)
 
     @cached_property
     def _function(self) -> Callable[..., Any]:
@@ -183,8 +187,7 @@ class Adapter:
         opened = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self._check_signature(parameters, opened)
         wanted = [*self.op.inputs, *self.op.options]
-        required = {n for n, spec in self.op.inputs.items() if not parse(spec).optional}
-        said = {*required, *self.names} if opened else required
+        said = {*self._required, *self.names} if opened else self._required
         return tuple(n for n in wanted if (self._theirs(n) in parameters or n in said) and n not in self.without)
 
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -197,9 +200,8 @@ class Adapter:
         """UsageError unless every call of the op has what the kernel needs, and the kernel takes what it is given."""
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         own = {n: p for n, p in parameters.items() if p.kind not in variadic}
-        required = [n for n, spec in self.op.inputs.items() if not parse(spec).optional]
         says = {
-            **{self._theirs(n): f"the op's {n}" for n in {*required, *self.names} if n not in self.without},
+            **{self._theirs(n): f"the op's {n}" for n in {*self._required, *self.names} if n not in self.without},
             **dict.fromkeys(self.metadata, "in metadata"),
             **dict.fromkeys(self.given, "in given"),
         }

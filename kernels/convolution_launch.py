@@ -37,7 +37,7 @@ _THREADS = 128  # of a block
 # rows under way; blocks of a multiprocessor, for which registers must suffice
 _CONSTANTS = {"FORWARD_ROWS": 16, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 6, "BACKWARD_BLOCKS": 2}
 _FEW_TOKENS = 3  # of a sequence: where they have fewer on average, a walk looks at each token whether one begins there
-_SHORT = {"FORWARD": 4, "BACKWARD": 4}, {"BACKWARD_BLOCKS": 5}  # channels and constants then
+_SHORT = {"BACKWARD": 4}, {"BACKWARD_BLOCKS": 5}  # channels and constants that differ then
 
 
 def refusal(x: Tensor, weight: Tensor) -> str:
@@ -68,7 +68,7 @@ def _macros(dtype: torch.dtype, width: int, silu: int, channels: int, short: boo
 
 def _tuning(short: bool) -> tuple[dict[str, int], dict[str, int]]:
     """The most channels of a thread by direction, and the constants."""
-    return (_SHORT[0], _CONSTANTS | _SHORT[1]) if short else (_CHANNELS, _CONSTANTS)
+    return (_CHANNELS | _SHORT[0], _CONSTANTS | _SHORT[1]) if short else (_CHANNELS, _CONSTANTS)
 
 
 def problem(native: bool, *arguments: Any) -> "Problem":
