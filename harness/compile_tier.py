@@ -185,10 +185,10 @@ class _Child:
             result["failure"] = f"not compiled within {self._limit:g} s"
         if result["failure"]:
             result["detail"] += said[-4000:]
-            diagnosis = re.search(
-                r"\berror: (.+)", said
-            )  # MLIR and ptxas print what is wrong, Python only that something is
-            result["failure"] += f": {diagnosis[1]}" if diagnosis else ""
+            # MLIR and ptxas print what is wrong, or at least in which pass; Python only that something is
+            diagnoses = (r"\bPipeline failed while executing \[`(\w+)`", r"\berror: (.+)")
+            found = next(filter(None, (re.search(pattern, said) for pattern in diagnoses)), None)
+            result["failure"] += f": {found[1]}" if found else ""
         self._process.kill()
         self._process.join()
         self._said.close()
@@ -217,7 +217,7 @@ def _result(variant: Variant, target: str) -> Compiled:
 def _answer(variant: Variant, target: str, answer: Connection, said: int) -> None:
     os.dup2(said, 2)
     try:
-        found = _compile(variant, target)
+        found = compile_variant(variant, target)
     except Exception as error:  # whatever the compiler raises is this variant's result
         found = {"failure": _first_line(error), "detail": str(error)[-2000:]}
     answer.send_bytes(json.dumps(found).encode())
@@ -229,7 +229,8 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {said[-1] if said else ''}"
 
 
-def _compile(variant: Variant, target: str) -> dict[str, Any]:
+def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
+    """In this process: what it needs, and why that is too much; "" if it is not. Raises what the compiler raises."""
     import triton  # noqa: PLC0415  (`import packproof` works where Triton is not installed)
     from triton.compiler import ASTSource  # noqa: PLC0415
 

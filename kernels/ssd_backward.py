@@ -151,8 +151,11 @@ def steps_back_kernel(
             x_here = x + chunk_row * x_stride + head * x_head
             dy_here = dy + chunk_row * dy_stride + head * dy_head
             low_here = dy_low + (chunk_row * H + head) * P
-            dM = tl.zeros((ROWS, ROWS), tl.float32)
-            for first in tl.range(0, P, BLOCK_P, disable_licm=True):
+            # no loop that starts from zeros: Triton 3.7 fails to compile those for Blackwell in one process out of ten
+            p = tl.arange(0, BLOCK_P)
+            values, incoming = tile(x_here, row, alive, x_stride, p, P), tile(dy_here, row, alive, dy_stride, p, P)
+            dM = product(values, tl.trans(incoming), tl.zeros((ROWS, ROWS), tl.float32), EXACT)
+            for first in tl.range(BLOCK_P, P, BLOCK_P, disable_licm=True):
                 p = first + tl.arange(0, BLOCK_P)
                 values = tile(x_here, row, alive, x_stride, p, P)
                 dM = product(values, tl.trans(tile(dy_here, row, alive, dy_stride, p, P)), dM, EXACT)

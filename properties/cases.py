@@ -29,6 +29,7 @@ _GOLDEN_REGIMES = ("normal", "one-hot", "hard decay", "normal", "wide", "normal"
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8)
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
 _FEW = 2  # cases for what torch makes of a kernel
+_CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that sums by atomics change their order
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
 
 def suited(name: str, space: Space, found: Collection[Case]) -> list[Case]:
     """Those of the cases that the property of this name is judged at, or others in their place."""
-    own = {"carry": with_state, "torch": _few, "size": _large}.get(name)
+    own = {"carry": with_state, "determinism": _crowded, "torch": _few, "size": _large}.get(name)
     return own(space, found) if own else list(found)
 
 
@@ -194,6 +195,13 @@ def with_state(space: Space, found: Collection[Case]) -> list[Case]:
     if {initial, wants} & set(space.missing):
         return []
     return [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]
+
+
+def _crowded(space: Space, found: Collection[Case]) -> list[Case]:
+    """The same cases, and for a kernel that promises the same bits packs in which all of a GPU adds to one sum."""
+    sizes = space.model_sizes[:1] if space.promises.deterministic else ()
+    crowds = [_golden_case(space, 0, _CROWD, dict(s), seed=0, rich=rich) for s in sizes for rich in (True, False)]
+    return [*found, *dict.fromkeys(crowds)]
 
 
 def _few(space: Space, found: Collection[Case]) -> list[Case]:

@@ -59,6 +59,14 @@ def test_sizes_of_a_right_kernel() -> None:
     assert not any(found)
 
 
+def test_a_sum_by_atomics_has_other_bits_when_thousands_of_tokens_add_to_it() -> None:
+    promises = Promises(deterministic=True)
+    *_, crowd = judge("determinism", "wrong_on_gpu.py:weight_gradient_by_atomics", promises, gradients=True)
+    assert crowd is not None
+    assert crowd.tensor == "gradient of weight"
+    assert not any(judge("determinism", "wrong_on_gpu.py:right", promises, gradients=True))
+
+
 @pytest.mark.parametrize(
     ("target", "note"), [("torch_graph", "replayed from a CUDA graph"), ("torch_side_stream", "on a side stream")]
 )

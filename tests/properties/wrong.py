@@ -149,12 +149,12 @@ def torch_operator(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 
 
 def vectorised(x: Tensor, weight: Tensor, seq_idx: Tensor) -> Tensor:
-    """A convolution that waits for nothing, given the sequence of each token."""
-    y, taps = x * weight[:, -1], weight.shape[1]
+    """A convolution that waits for nothing, given the sequence of each token. weight: (d, w), or (t, d, w)."""
+    y, taps = x * weight[..., -1], weight.shape[-1]
     for k in range(1, taps):
         earlier = torch.roll(x, k, 0)
         same = (torch.roll(seq_idx, k) == seq_idx) & (torch.arange(len(x), device=x.device) >= k)
-        y = y + torch.where(same[:, None], earlier, 0) * weight[:, taps - 1 - k]
+        y = y + torch.where(same[:, None], earlier, 0) * weight[..., taps - 1 - k]
     return torch.where(seq_idx[:, None] >= 0, y, 0)
 
 
