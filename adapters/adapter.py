@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
@@ -125,6 +125,10 @@ class Adapter:
         if returned is None and self.in_place:
             returned = tuple(theirs[self._theirs(n)] for n in self.op.inputs if n in self.in_place)
         return self._outputs(returned, arguments, cu_seqlens, rows)
+
+    def compiled(self, backend: str) -> "Adapter":
+        """The same around the kernel through torch.compile: what lays out its tensors is no part of the kernel."""
+        return replace(self, target=torch.compile(self._function, backend=backend))
 
     @property
     def __signature__(self) -> inspect.Signature:

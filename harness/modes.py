@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from packproof.adapters.adapter import Adapter
 from packproof.harness.invocation import Invocation, Tensors
 from packproof.properties.call import Mode
 
@@ -33,10 +34,17 @@ def eager(invocation: Invocation) -> Ran:
 
 
 def compiled(invocation: Invocation) -> Ran:
-    """Through torch.compile, with as many graph breaks as it takes: by Inductor on a GPU, elsewhere without it."""
+    """Through torch.compile, with as many graph breaks as it takes: by Inductor on a GPU, elsewhere without it.
+
+    Of an adapter, the kernel that it calls.
+    """
     invocation.stage = "through torch.compile: "
     backend = "aot_eager" if invocation.cu_seqlens.device.type == "cpu" else "inductor"
-    outputs = invocation.forward(torch.compile(invocation.function, backend=backend))
+    function = invocation.function
+    if isinstance(function, Adapter):
+        outputs = invocation.forward(function.compiled(backend))
+    else:
+        outputs = invocation.forward(torch.compile(function, backend=backend))
     return outputs, invocation.backward(outputs)
 
 

@@ -194,3 +194,21 @@ def test_of_a_kernel_with_keywords_only_what_is_named_is_offered() -> None:
     assert describe(adapt(everything, op="causal_conv1d"))["parameters"] == ["x", "weight", "cu_seqlens"]
     named = adapt(everything, op="causal_conv1d", names={"activation": "act"})
     assert describe(named)["parameters"] == ["x", "weight", "activation", "cu_seqlens"]
+
+
+def test_what_is_compiled_is_the_kernel_and_not_what_lays_out_its_tensors() -> None:
+    seen = []
+
+    def conv(x: Tensor, weight: Tensor) -> Tensor:
+        seen.append(torch.compiler.is_compiling())
+        return x * weight[:, -1:]
+
+    def lengths(cu_seqlens: Tensor, tokens: int) -> None:
+        seen.append(torch.compiler.is_compiling())
+
+    adapted = adapt(
+        lambda x, weight, made: conv(x, weight), op="causal_conv1d", tokens=Batched(axis=-1), metadata={"made": lengths}
+    )
+    x, weight, cu_seqlens = torch.ones(3, 2), torch.full((2, 2), 3.0), torch.tensor([0, 1, 3])
+    assert torch.equal(adapted.compiled("aot_eager")(x, weight, cu_seqlens=cu_seqlens), 3 * x)
+    assert seen == [False, True]
