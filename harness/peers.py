@@ -1,5 +1,6 @@
 """`packproof peers`: judges the kernels of others that are installed here, and asks what they do not promise too."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -81,8 +82,14 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[Entry]:
 
 
 def judge(request: CheckRequest, entries: Sequence[Entry]) -> Iterator[Event]:
-    """Judge all that can be, event by event."""
-    return judged(request, [asked for entry in entries for asked in entry.asked])
+    """Judge all that can be, event by event.
+
+    Every peer's own promises come first, so that different kernels tune themselves side by side; what they chose is
+    kept on disk for the processes that follow.
+    """
+    os.environ.setdefault("TRITON_CACHE_AUTOTUNING", "1")
+    most = max((len(entry.asked) for entry in entries), default=0)
+    return judged(request, [e.asked[k] for k in range(most) for e in entries if k < len(e.asked)])
 
 
 def _entry(peer: Peer, request: CheckRequest) -> Entry:
