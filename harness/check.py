@@ -129,7 +129,8 @@ def _space(request: CheckRequest, job: Job, dtype: str) -> Space:
 
 def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worker:
     """A process for the target, with the time that the request gives one call."""
-    return Worker(target, request.device, request.timeout or _TIME_LIMITS[request.device])
+    limit = request.timeout or _TIME_LIMITS[request.device]
+    return Worker(target, request.device, limit, draw_configs=request.draw_configs)
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
             examples=profile.examples[tier],
             allowance=profile.shrink,
             seed=request.seed,
-            replay=replay_data(job.name, job.op_name, subject),
+            replay=replay_data(job.name, job.op_name, subject, draw_configs=request.draw_configs),
             replay_dir=request.replay_dir,
             known_tier=known,
             nothing=job.nothing,

@@ -51,6 +51,14 @@ def check(
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
     timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="judge no gradients")] = False,
+    draw_configs: Annotated[
+        bool,
+        typer.Option(
+            "--draw-configs",
+            help="a Triton kernel that tunes itself gets a drawn configuration for each kind of call, without timing: "
+            "sooner done, and more of them judged",
+        ),
+    ] = False,
     sanitizer: Annotated[
         str | None,
         typer.Option(
@@ -88,6 +96,7 @@ def check(
         seed=seed,
         timeout=timeout,
         forward_only=forward_only,
+        draw_configs=draw_configs,
         sanitizer=sanitizer,
     )
     reports: list[Report] = [TerminalReport()]

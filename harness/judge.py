@@ -158,6 +158,7 @@ def _why_skipped(space: Space, name: str, drawn: int) -> str:
     return f"the kernel does not take {', '.join(missing)}"
 
 
-def replay_data(target: str, op: str, subject: Subject) -> dict[str, Any]:
-    """The part of a replay file that belongs to the kernel."""
-    return {"target": target, "op": op, "promises": asdict(subject.promises), "gradients": subject.gradients}
+def replay_data(target: str, op: str, subject: Subject, *, draw_configs: bool) -> dict[str, Any]:
+    """The part of a replay file that belongs to the kernel, and to how it was called."""
+    said = {"target": target, "op": op, "promises": asdict(subject.promises), "gradients": subject.gradients}
+    return {**said, "draw_configs": draw_configs}

@@ -1,6 +1,5 @@
 """`packproof peers`: judges the kernels of others that are installed here, and asks what they do not promise too."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,7 @@ from packproof.properties.declaration import Declaration
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
-_TUNING = 600.0  # seconds: with every core at work, a kernel that tunes itself takes minutes for its first call
+_COMPILING = 600.0  # seconds: with every core at work, a first call of many large kernels takes minutes
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,7 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[Entry]:
 
 
 def judge(request: CheckRequest, entries: Sequence[Entry]) -> Iterator[Event]:
-    """Judge all that can be, event by event.
-
-    Every peer's own promises come first, so that different kernels tune themselves side by side; what they chose is
-    kept on disk for the processes that follow.
-    """
-    os.environ.setdefault("TRITON_CACHE_AUTOTUNING", "1")
+    """Judge all that can be, event by event; every peer's own promises first, so that each is compiled once."""
     most = max((len(entry.asked) for entry in entries), default=0)
     return judged(request, [e.asked[k] for k in range(most) for e in entries if k < len(e.asked)])
 
@@ -98,8 +92,8 @@ def _entry(peer: Peer, request: CheckRequest) -> Entry:
     entry = Entry(peer, peer.version)
     if not peer.runs_on(request.device):
         return replace(entry, reason="needs a GPU")
-    timeout = request.timeout or (_TUNING if request.device == "cuda" else None)
-    own = replace(request, target=peer.name, op=peer.op, timeout=timeout)
+    timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
+    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True)
     try:
         job = replace(open_job(own), nothing=False)
     except UsageError as error:

@@ -46,8 +46,9 @@ class CheckRequest:
     target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels.
     op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
     promises: instead of declared ones. timeout: seconds that one call of the kernel may take.
-    forward_only: do not differentiate. sanitizer: a tool of NVIDIA's compute-sanitizer, which then looks at the golden
-    cases instead of the properties.
+    forward_only: do not differentiate. draw_configs: kernels that tune themselves get drawn configurations, untimed, on
+    a GPU; on a CPU they have the first one. sanitizer: a tool of NVIDIA's compute-sanitizer, which then looks at the
+    golden cases instead of the properties.
     """
 
     target: str | Callable[..., Any] | None = None
@@ -62,6 +63,7 @@ class CheckRequest:
     promises: Promises | None = None
     replay_dir: str = ".packproof"
     sanitizer: str | None = None
+    draw_configs: bool = False
 
 
 def check_names(request: CheckRequest) -> None:

@@ -72,7 +72,13 @@ def replay(
         return outcome("not applicable", "not applicable: the failure was on cuda, which is not here")
     promises = _promises(data["promises"])
     try:
-        request = CheckRequest(target=cell.target, op=cell.op, device=where, promises=promises)
+        request = CheckRequest(
+            target=cell.target,
+            op=cell.op,
+            device=where,
+            promises=promises,
+            draw_configs=data.get("draw_configs") is True,
+        )
         job = open_job(request)
     except UsageError as error:
         return outcome("not applicable", f"not applicable: {error}")

@@ -29,7 +29,7 @@ class Worker:
     (a closure) runs in a fork of this process, on the CPU only.
     device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
     time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
-    compile (default: time_limit).
+    compile (default: time_limit). draw_configs: see `tuning`; of no use on the CPU.
     """
 
     def __init__(
@@ -38,6 +38,8 @@ class Worker:
         device: str = "cpu",
         time_limit: float = 10.0,
         warmup_limit: float | None = None,
+        *,
+        draw_configs: bool = False,
     ) -> None:
         self._target = target
         self._name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
@@ -50,6 +52,7 @@ class Worker:
         self._child: Child | None = None
         self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
         self._keeps_spare = device != "cpu"
+        self._draw_configs = draw_configs and device != "cpu"
         self._description: dict[str, Any] = {}
         self._number = 0
         self._slowest = 0.0
@@ -90,6 +93,7 @@ class Worker:
         order = {
             "location": self._location and [self._location.module, self._location.file, self._location.path],
             "device": self.device,
+            "draw_configs": self._draw_configs,
             "sys_path": import_path(),
             "cwd": os.getcwd(),
         }

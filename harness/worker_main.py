@@ -16,6 +16,7 @@ import torch
 from packproof.harness.execute import InProcess
 from packproof.harness.location import Location
 from packproof.harness.surroundings import Snapshot
+from packproof.harness.tuning import draw_configurations
 from packproof.harness.wire import Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.declaration import describe
@@ -36,7 +37,7 @@ def work(
 ) -> NoReturn:
     """Be a worker, in a process that was just forked from the zygote whose id is given.
 
-    order: "location" (the fields of Location, or None for `function`), "device", "sys_path", "cwd".
+    order: "location" (the fields of Location, or None for `function`), "device", "draw_configs", "sys_path", "cwd".
     """
     code = 1
     try:
@@ -82,6 +83,8 @@ def _serve(
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
     try:
+        if order["draw_configs"]:
+            draw_configurations()
         if order["location"] is not None:
             function = Location(*order["location"]).load()
         else:

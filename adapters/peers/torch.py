@@ -56,7 +56,12 @@ def varlen_attn(
 @kernel(
     op="attention",
     promises=Promises(compute="operand"),
-    refuses=("No viable backend for scaled_dot_product_attention", "no broadcasting is currently performed"),
+    refuses=(
+        "No viable backend for scaled_dot_product_attention",
+        "no broadcasting is currently performed",
+        "not implemented for jagged layout",
+        "no kernel found to launch",
+    ),
     slack=False,
 )
 def jagged_sdpa(
@@ -82,7 +87,12 @@ def jagged_sdpa(
     return result
 
 
-@kernel(op="attention", promises=Promises(compute="operand"), slack=False)
+@kernel(
+    op="attention",
+    promises=Promises(compute="operand"),
+    refuses=("embedding dimension of the query, key, and value must be at least 16",),
+    slack=False,
+)
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, causal: bool = False) -> Tensor:
     """FlexAttention with a document mask over a batch of one pack; its block mask is made once a batch.
 
