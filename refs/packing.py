@@ -223,7 +223,8 @@ def position_ids_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tenso
 def _locate(cu_seqlens: Tensor, total_tokens: int) -> tuple[Tensor, Tensor]:
     """For each row, how many sequences end at or before it (in slack: all of them), and the row itself."""
     rows = torch.arange(total_tokens, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
-    return torch.searchsorted(cu_seqlens[1:].contiguous(), rows, right=True, out_int32=True), rows
+    # not in cu_seqlens[1:]: Inductor searches a slice from the start of what it is a slice of (PyTorch issue 182343)
+    return torch.searchsorted(cu_seqlens.contiguous(), rows, right=True, out_int32=True) - 1, rows
 
 
 def _counts(name: str, values: Iterable[int]) -> tuple[int, ...]:

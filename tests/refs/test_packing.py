@@ -78,6 +78,15 @@ def test_device_conversions_read_no_value() -> None:
     assert position_ids_from_cu_seqlens(cu_seqlens, 7).shape == (7,)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="Inductor searches a slice wrongly on a GPU")
+def test_device_conversions_are_the_same_through_torch_compile() -> None:
+    cu_seqlens = torch.tensor([0, 0, 5, 5, 5, 12, 12], device="cuda")
+    for convert in (seq_idx_from_cu_seqlens, position_ids_from_cu_seqlens):
+        compiled = torch.compile(convert)
+        assert torch.equal(compiled(cu_seqlens, 14), convert(cu_seqlens, 14))
+
+
 def test_rows_of_a_layout_with_gaps() -> None:
     layout = PackLayout((2, 0, 3), slack=1, gaps=(1, 2, 0))
     assert (layout.n_sequences, layout.n_tokens, layout.total_tokens, layout.max_seqlen) == (3, 5, 9, 3)
