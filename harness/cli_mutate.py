@@ -20,6 +20,10 @@ def mutate(
     seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
     jobs: Annotated[int | None, typer.Option(help="processes side by side  [default: one a core]", min=1)] = None,
     resume: Annotated[str | None, typer.Option(help="a file of outcomes: take those it has, append the others")] = None,
+    witnesses: Annotated[
+        str | None,
+        typer.Option(help="a file of what convicted each mutant: that comes first, and is brought up to date"),
+    ] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     list_only: Annotated[bool, typer.Option("--list", help="show the mutants and run none")] = False,
 ) -> int:
@@ -29,13 +33,14 @@ def mutate(
 
     \b
     packproof mutate --op rope
-    packproof mutate --resume mutants.jsonl --json mutants.json
+    packproof mutate --witnesses docs/proof/witnesses.json --resume mutants.jsonl --json mutants.json
     packproof mutate --kernel scan_forward:scan_kernel --sample 40 --seed 1
     packproof mutate --kernel products --list
     """
     from packproof.harness.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.mutants import run as runs  # noqa: PLC0415
     from packproof.harness.mutants import table  # noqa: PLC0415
+    from packproof.harness.mutants import witnesses as known_witnesses  # noqa: PLC0415
     from packproof.harness.mutants.explained import explained  # noqa: PLC0415
     from packproof.harness.mutants.mutant import all_mutants  # noqa: PLC0415
     from packproof.harness.names import known  # noqa: PLC0415
@@ -52,10 +57,12 @@ def mutate(
         return HELD
     file = writable(json, "--json") if json else None
     kept = writable(resume, "--resume") if resume else None
+    hints = writable(witnesses, "--witnesses") if witnesses else None
+    first = known_witnesses.read(hints) if hints else {}
     mutants, excused = {m.id: m for m in chosen}, explained(chosen)
     started = told = time.monotonic()
     done = []
-    for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept):
+    for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept, first):
         done.append(outcome)
         if not outcome.by and outcome.id not in excused and (outcome.op or not op):
             typer.echo(table.survived(outcome, mutants[outcome.id]))
@@ -66,6 +73,8 @@ def mutate(
         done = [o for o in done if o.op]
     wrong = table.wrongly_explained(done, excused)
     typer.echo("\n".join([*wrong, *table.summary(done, excused, time.monotonic() - started)]))
+    if hints:
+        replace_text(hints, known_witnesses.text(first, done))
     if file:
         replace_text(file, table.as_json(done, mutants, excused))
     holes = [o for o in done if not o.by and o.id not in excused]

@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,6 +78,13 @@ class Court:
         found = [c for c in self._proven[make] if any((mutant.module, line) in c.lines for line in mutant.lines)]
         spent = accumulate((c.seconds for c in found), initial=0.0)
         return [c for c, before in zip(found, spent, strict=False) if not glance or before < _GLANCE]
+
+    def named(self, words: Mapping[Mutant, tuple[str, str]]) -> dict[Mutant, list[Check]]:
+        """The check of each by its property and its case in words, those that there are no more left out."""
+        every = {(c.property, str(c.case)): c for make in _TURNS for c in make(self._spaces)}
+        wanted = [every[said] for said in dict.fromkeys(words.values()) if said in every]
+        proven = {(c.property, str(c.case)): c for c in self._proof(wanted)}
+        return {mutant: [proven[said]] for mutant, said in words.items() if said in proven}
 
     def judge(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
         """In a child of this process: names each check before it runs; the last word says what convicted, if anything.

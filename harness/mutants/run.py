@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,11 +44,20 @@ def sample(mutants: Sequence[Mutant], size: int | None, seed: int) -> list[Mutan
     return [m for k, m in enumerate(mutants) if k in chosen]
 
 
-def run(mutants: Sequence[Mutant], ops: Sequence[str], jobs: int, resume: Path | None = None) -> Iterator[Outcome]:
-    """The outcomes as they come, first those that `resume` has for the same kernels; it gets the new ones."""
+def run(
+    mutants: Sequence[Mutant],
+    ops: Sequence[str],
+    jobs: int,
+    resume: Path | None = None,
+    first: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[Outcome]:
+    """The outcomes as they come, first those that `resume` has for the same kernels; it gets the new ones.
+
+    first: by id, the op, the property and the case of the check that a mutant is to be judged by before all others.
+    """
     known = _known(resume) if resume else {}
     yield from (known[m.id] for m in mutants if m.id in known)
-    for outcome in _judged([m for m in mutants if m.id not in known], ops, jobs):
+    for outcome in _judged([m for m in mutants if m.id not in known], ops, jobs, first or {}):
         if resume:
             with resume.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"kernels": _digest(), **asdict(outcome)}) + "\n")
@@ -74,11 +83,14 @@ def _digest() -> str:
     return h.hexdigest()
 
 
-def _judged(mutants: Sequence[Mutant], ops: Sequence[str], jobs: int) -> Iterator[Outcome]:
+def _judged(
+    mutants: Sequence[Mutant], ops: Sequence[str], jobs: int, first: Mapping[str, Sequence[str]]
+) -> Iterator[Outcome]:
     if not mutants:
         return
     ids = [m.id for m in mutants]
     order = {"ops": list(ops), "mutants": ids, "explained": list(explained(mutants)), "jobs": jobs}
+    order["first"] = {name: list(first[name]) for name in ids if name in first}
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
     environment["TRITON_INTERPRET"] = "1"

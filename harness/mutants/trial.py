@@ -1,8 +1,9 @@
 """The process that judges mutants: kernels, references and properties are warm in it, and each mutant is a fork of it.
 
 Run as `python -m packproof.harness.mutants.trial` with TRITON_INTERPRET=1. Reads an order from stdin, one line of JSON:
-"ops", "mutants" (ids), "explained" (ids of those that nothing is expected to convict) and "jobs". Writes an outcome a
-line; that of a survivor has no "by", and none has an "op" whose line no check executes.
+"ops", "mutants" (ids), "explained" (ids of those that nothing is expected to convict), "first" (by id, the op, the
+property and the case of a check) and "jobs". Writes an outcome a line; that of a survivor has no "by", and none has an
+"op" whose line no check executes.
 """
 
 import gc
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from packproof.harness.mutants.children import forked
-from packproof.harness.mutants.court import TURNS, Court
+from packproof.harness.mutants.court import TURNS, Check, Court
 from packproof.harness.mutants.mutant import Mutant, all_mutants
 from packproof.harness.own import OWN
 from packproof.harness.zygote import prepare
@@ -23,26 +24,34 @@ from packproof.harness.zygote import prepare
 Outcome = dict[str, Any]
 
 
-def judged(ops: list[str], mutants: list[Mutant], explained: set[str], jobs: int) -> Iterator[Outcome]:
-    """The outcomes, turn by turn: each goes on with those alive that nothing explains."""
+def judged(
+    ops: list[str], mutants: list[Mutant], explained: set[str], first: dict[str, list[str]], jobs: int
+) -> Iterator[Outcome]:
+    """The outcomes, turn by turn: each goes on with those alive that nothing explains. What is to come first does."""
     alive: dict[str, Outcome] = {m.id: {"id": m.id, "seconds": 0.0} for m in mutants}
     courts = {op: Court(OWN[op]) for op in ops}
-    for turn in TURNS:
+
+    def turn(court: Court, checks: dict[Mutant, list[Check]]) -> Iterator[Outcome]:
+        gc.collect()
+        gc.freeze()
+        for mutant, said in forked([m for m in checks if checks[m]], partial(_judge, court, checks), jobs):
+            seconds = alive[mutant.id]["seconds"] + said.pop("seconds", 0.0)
+            alive[mutant.id] |= said | {"seconds": seconds}
+            if said.get("by"):
+                yield alive.pop(mutant.id)
+
+    for op, court in courts.items():
+        words = {m: (first[m.id][1], first[m.id][2]) for m in mutants if first.get(m.id, [""])[0] == op}
+        yield from turn(court, court.named(words))
+    for k in TURNS:
         for court in courts.values():
             left = [m for m in mutants if m.id in alive and m.module in court.modules]
-            left = [m for m in left if turn == 0 or m.id not in explained]
-            checks = {m: court.checks(turn, m, glance=m.id in explained) for m in left}
-            gc.collect()
-            gc.freeze()
-            for mutant, said in forked([m for m in left if checks[m]], partial(_judge, court, checks), jobs):
-                seconds = alive[mutant.id]["seconds"] + said.pop("seconds", 0.0)
-                alive[mutant.id] |= said | {"seconds": seconds}
-                if said.get("by"):
-                    yield alive.pop(mutant.id)
+            left = [m for m in left if k == 0 or m.id not in explained]
+            yield from turn(court, {m: court.checks(k, m, glance=m.id in explained) for m in left})
     yield from alive.values()
 
 
-def _judge(court: Court, checks: dict[Mutant, list[Any]], mutant: Mutant) -> Iterator[dict[str, Any]]:
+def _judge(court: Court, checks: dict[Mutant, list[Check]], mutant: Mutant) -> Iterator[dict[str, Any]]:
     return court.judge(mutant, checks[mutant])
 
 
@@ -52,7 +61,7 @@ def main() -> None:
     torch.set_num_threads(1)
     wanted = set(order["mutants"])
     mutants = [m for m in all_mutants() if m.id in wanted]
-    for outcome in judged(order["ops"], mutants, set(order["explained"]), order["jobs"]):
+    for outcome in judged(order["ops"], mutants, set(order["explained"]), order["first"], order["jobs"]):
         print(json.dumps(outcome), flush=True)
 
 
