@@ -9,10 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import POINTERS, alignments, cdiv
+from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted
 from packproof.kernels.variant import Variant
 
 _TILE = {"BLOCK_T": 16, "BLOCK_D": 128}
+_TILE_INTERPRETED = {"BLOCK_T": 4, "BLOCK_D": 8}  # so that the outputs of tests take several turns and programs
 _NUM_WARPS = 4
 _TENSORS = ("tensor", "tensor1", "tensor2", "tensor3")
 _MOST = len(_TENSORS)
@@ -46,8 +47,9 @@ def zero_slack(cu_seqlens: Tensor, *tensors: Tensor) -> None:
     if T:
         four = (*tensors, *tensors[:1] * (_MOST - len(tensors)))
         widths = (tensor.numel() // T for tensor in four)
-        grid = cdiv(T, _TILE["BLOCK_T"]), len(tensors)
-        zero_slack_kernel[grid](*four, cu_seqlens, T, S, *widths, **_TILE, num_warps=_NUM_WARPS)
+        tile = _TILE_INTERPRETED if interpreted(zero_slack_kernel) else _TILE
+        grid = cdiv(T, tile["BLOCK_T"]), len(tensors)
+        zero_slack_kernel[grid](*four, cu_seqlens, T, S, *widths, **tile, num_warps=_NUM_WARPS)
 
 
 def variants(dtypes: Sequence[torch.dtype]) -> list[Variant]:

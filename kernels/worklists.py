@@ -21,6 +21,7 @@ _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
 _MAX_PROGRAMS_INTERPRETED = 3  # enough to take turns
 _LISTS = 5
 _BLOCK = 1024
+_BLOCK_INTERPRETED = 8  # so that the packs of tests take several turns and programs
 _NUM_WARPS = 4
 
 
@@ -112,9 +113,10 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
     lists = cu_seqlens.new_empty(_LISTS, slots + 1, 4)
     offsets = cu_seqlens.new_empty(_LISTS, n_sequences + 1)
     arguments = (cu_seqlens, offsets, lists, n_tokens, n_sequences, slots, chunk, short, segment, int(every))
-    _offsets_kernel[(_LISTS,)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
+    block = _BLOCK_INTERPRETED if interpreted(_items_kernel) else _BLOCK
+    _offsets_kernel[(_LISTS,)](*arguments, block, num_warps=_NUM_WARPS)
     if slots:
-        _items_kernel[(cdiv(slots, _BLOCK), _LISTS)](*arguments, _BLOCK, num_warps=_NUM_WARPS)
+        _items_kernel[(cdiv(slots, block), _LISTS)](*arguments, block, num_warps=_NUM_WARPS)
     return Worklists(*lists)
 
 
