@@ -12,9 +12,6 @@ from packproof.kernels.sequences import offsets
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.ssd_tiles import (
-    BLOCK_H,
-    BLOCK_STATE,
-    GATE,
     MULTIPLE,
     Rows,
     launch_options,
@@ -141,12 +138,12 @@ class Problem:
         return n_programs(self.slots * each)
 
     def steps(self) -> Steps:
-        found = Steps(*(self.new(self.H, self.T) for _ in range(3)))
+        found, block = Steps(*(self.new(self.H, self.T) for _ in range(3))), self.tiles.step_h
         for rows in row_classes(self.tiles):
             self.launch(
-                steps_kernel, "steps", self.items(cdiv(self.H, BLOCK_H)), self.dt, self.A, self.bias,
+                steps_kernel, "steps", self.items(cdiv(self.H, block)), self.dt, self.A, self.bias,
                 self.chunks(rows), *found, self.T, self.H, self.dt.stride(0), self.has_bias, self.softplus,
-                ROWS=rows.rows, BLOCK_H=BLOCK_H,
+                ROWS=rows.rows, BLOCK_H=block,
             )  # fmt: skip
         return found
 
@@ -190,10 +187,10 @@ class Problem:
         if several:
             size = self.P * self.N
             self.launch(
-                pass_kernel, "pass", len(carried.ends) * self.H * cdiv(size, BLOCK_STATE), steps.high,
+                pass_kernel, "pass", len(carried.ends) * self.H * cdiv(size, t.pass_size), steps.high,
                 steps.high if entering is None else entering, self.cu_seqlens, carried.ends, carried.finals, self.T,
                 self.S, self.H, size, int(entering is not None), int(keep_final), REVERSE=reverse, CHUNK=t.chunk,
-                CHUNKS=t.segment // t.chunk, BLOCK=BLOCK_STATE,
+                CHUNKS=t.segment // t.chunk, BLOCK=t.pass_size,
             )  # fmt: skip
         if store and self.T > t.chunk:
             self._walk(*arguments, keep_final=False, store_all=True, reverse=reverse)
@@ -233,10 +230,11 @@ class Problem:
     def ungate(self, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, Incoming]:
         """dz, and the gradient of y, the outputs before the gate in fp32."""
         dz, high, low = (self.new(self.T, self.H, self.P, dtype=self.dtype) for _ in range(3))
-        programs = cdiv(self.T, GATE["BLOCK_T"]) * self.H * cdiv(self.P, GATE["BLOCK_P"])
+        gate = self.tiles.gate
+        programs = cdiv(self.T, gate["BLOCK_T"]) * self.H * cdiv(self.P, gate["BLOCK_P"])
         self.launch(
             gate_kernel, "gate", programs, y, z, dy, dz, high, low, self.cu_seqlens, self.T, self.S, self.H, self.P,
-            z.stride(0), z.stride(1), dy.stride(0), dy.stride(1), **GATE,
+            z.stride(0), z.stride(1), dy.stride(0), dy.stride(1), **gate,
         )  # fmt: skip
         return dz, Incoming(y, high, low, self.dtype != torch.float32)
 

@@ -16,8 +16,6 @@ MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so t
 MAX_STATES = 256
 CHUNK, SEGMENT = 64, 2048
 CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
-BLOCK_H, BLOCK_STATE = 16, 1024
-GATE = {"BLOCK_T": 32, "BLOCK_P": 64}
 
 # Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
 _HOPPER = {
@@ -57,7 +55,9 @@ class Tiles:
 
     block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; split_n: of a
     walk that stores them in two parts; walk_n: of one that holds all in registers and makes outputs, its forms, none
-    where it would spill. heads: heads of a group that one program takes in turn.
+    where it would spill. heads: heads of a group that one program takes in turn. step_h: heads whose time steps one
+    program prepares. pass_size: elements of a state that pass from segment to segment together. gate_t, gate_p: of a
+    program of the gate.
     """
 
     chunk: int
@@ -74,6 +74,14 @@ class Tiles:
     group_p: int
     columns: int
     heads: int
+    step_h: int = 16
+    pass_size: int = 1024
+    gate_t: int = 32
+    gate_p: int = 64
+
+    @property
+    def gate(self) -> dict[str, int]:
+        return {"BLOCK_T": self.gate_t, "BLOCK_P": self.gate_p}
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=16, states_p=16, states_n=16,
             split_n=16, walk_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, value_p=16, step_p=16,
-            group_p=16, columns=16, heads=2,
+            group_p=16, columns=16, heads=2, step_h=2, pass_size=128, gate_t=16, gate_p=16,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
@@ -148,13 +156,13 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
         aligned, *_ = alignments(label, kernel, pointers | types, constants, options.pop("num_warps"))
         found.append(replace(aligned, num_stages=options.pop("num_stages"), options=options))
 
-    add("gate", gate_kernel, GATE, y="*fp32")
+    add("gate", gate_kernel, t.gate, y="*fp32")
     for block_n in t.walk_n:
         held = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK_P": t.output_p, "BLOCK_N": block_n}
         add("walk", walk_kernel, held, f"n{block_n}")
     walk = base | {"CHUNKS": t.segment // t.chunk, "BLOCK_P": t.states_p}
     for reverse in (False, True):
-        way = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK": BLOCK_STATE, "REVERSE": reverse}
+        way = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK": t.pass_size, "REVERSE": reverse}
         back = "back" * reverse
         add("pass", pass_kernel, way, back)
         for x in both if reverse else (kind,):
@@ -168,7 +176,7 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
                 name = "states_back" if reverse else "states_low" if low else "states"
                 add(name, states_kernel, walk | form, "all" if every else "ends", x=x)
     for rows in row_classes(t):
-        add("steps", steps_kernel, {"ROWS": rows.rows, "BLOCK_H": BLOCK_H}, f"r{rows.rows}")
+        add("steps", steps_kernel, {"ROWS": rows.rows, "BLOCK_H": t.step_h}, f"r{rows.rows}")
         shape = base | {"ROWS": rows.rows}
         for y in both:
             blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": output_heads(t, rows)}
