@@ -33,7 +33,7 @@ def mutate(
 
     \b
     packproof mutate --op rope
-    packproof mutate --witnesses docs/proof/witnesses.json --resume mutants.jsonl --json mutants.json
+    packproof mutate --witnesses docs/witnesses.json --resume mutants.jsonl --json mutants.json
     packproof mutate --kernel scan_forward:scan_kernel --sample 40 --seed 1
     packproof mutate --kernel products --list
     """
