@@ -29,7 +29,7 @@ def _shuffled(prune: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         kind += [str(x.dtype) for x in given.values() if hasattr(x, "dtype")]
         configs = list(prune(self, kwargs))
         random.Random(repr(kind)).shuffle(configs)
-        self.cache_results, self.do_bench, self.runs = False, _run_once, False
+        self.cache_results, self.do_bench, self.runs = False, run_once, False
         return configs
 
     return prune_configs
@@ -46,6 +46,7 @@ def _until_one_runs(bench: Callable[..., list[float]]) -> Callable[..., list[flo
     return _bench
 
 
-def _run_once(kernel_call: Callable[[], Any], quantiles: Any) -> list[float]:
+def run_once(kernel_call: Callable[[], Any], quantiles: Any) -> list[float]:
+    """The trial run of an autotuner: once, so that a kernel that accumulates without `reset_to_zero` shows it."""
     kernel_call()
     return [0.0] * len(quantiles)
