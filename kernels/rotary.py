@@ -32,7 +32,7 @@ _HEADS = 8  # of a program, which reads cos and sin once for all of them
 _STEP = 2  # of them that it reads at once, and twice as many where pairs are interleaved
 _BLOCK_R = 64
 _NUM_WARPS = 4
-_TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small, and want more than one
+_TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "STAGES": 1, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
@@ -92,13 +92,14 @@ def _write(token, channel, R, mask, first, second, INTERLEAVED: tl.constexpr):
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "H2", "M", "sign"])
 def _rope_kernel(
     x, x2, cos, sin, cu_seqlens, y, y2, T, S, H, H2, K, R, M, x_stride, x2_stride, head_stride, head2_stride, sign,
-    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, STEP: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
+    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Turn the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels behind them.
 
     The heads of x2, none if H2 is 0, follow those of x. STEP heads are read before the first of them is written, so
-    that a thread waits for all of them at once. A token has a 64-bit address, and its channels have offsets of 32 bits,
-    which leaves registers for more threads.
+    that a thread waits for all of them at once; with two STAGES the next ones are on their way by then. A token has a
+    64-bit address, and its channels have offsets of 32 bits, which leaves registers for more threads.
     """
     groups = tl.cdiv(H, HEADS)
     all_groups = groups + tl.cdiv(H2, HEADS)
@@ -129,7 +130,7 @@ def _rope_kernel(
         s = widen(tl.load(sin + row, mask=known, other=unknown)) * sign
         channel = block * EACH + tl.arange(0, EACH * BLOCK_R)[None, :]
         read, write = alive & (channel < R * EACH), stored & (channel < R * EACH)
-        for h in range(0, heads, STEP):
+        for h in tl.range(0, heads, STEP, num_stages=STAGES):
             pairs = ()
             for u in tl.static_range(STEP):
                 mask = read & (h + u < heads)
@@ -157,8 +158,8 @@ def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
         return _TILE_INTERPRETED
     tokens = _NUM_WARPS * 32 * 16 // dtype.itemsize // _BLOCK_R  # whose channels, or first halves, are one such load
     if interleaved:
-        return {"HEADS": _HEADS, "STEP": 2 * _STEP, "BLOCK_T": tokens // 2, "BLOCK_R": _BLOCK_R}
-    return {"HEADS": _HEADS, "STEP": _STEP, "BLOCK_T": tokens, "BLOCK_R": _BLOCK_R}
+        return {"HEADS": _HEADS, "STEP": 2 * _STEP, "STAGES": 1, "BLOCK_T": tokens // 2, "BLOCK_R": _BLOCK_R}
+    return {"HEADS": _HEADS, "STEP": _STEP, "STAGES": 2, "BLOCK_T": tokens, "BLOCK_R": _BLOCK_R}
 
 
 def _check(

@@ -144,6 +144,7 @@ def steps_back_kernel(
             keys, queries = tile(B_here, row, alive, B_stride, n, N), tile(C_here, row, alive, C_stride, n, N)
             similarities = product(keys, tl.trans(queries), similarities, EXACT)
         later = (row[:, None] <= row[None, :]) & alive[None, :]
+        similarities = tl.where(later, similarities, 0.0)  # the others may overflow
         total = tl.zeros((ROWS, ROWS), tl.float32)
         for head in tl.range(first_head, last_head, disable_licm=True):
             base = T.to(tl.int64) * head + chunk

@@ -67,6 +67,15 @@ def matches_the_reference_in_blocks_of_channels_states_heads_and_groups() -> Non
 
 
 @case
+def a_score_against_time_may_overflow() -> None:
+    lengths = [2, 1]
+    inputs = sample(lengths)
+    inputs["C"][0], inputs["B"][1] = 1e25, 1e25  # of which no output knows
+    inputs["C"][1] = 0
+    matches(lengths, inputs, "C_0 . B_1 overflows")
+
+
+@case
 def takes_any_strides_and_ignores_slack() -> None:
     lengths, slack = [CHUNK + 1, 2], 3
     inputs = sample(lengths, slack=slack)
