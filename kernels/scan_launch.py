@@ -62,8 +62,8 @@ _TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
     scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
     back={"WINDOW": 8, "SIZE": 8, "KEEP": 4, "TOKENS": 2, "BLOCK_D": 4},
     BLOCK_N=8,
-    TILE=4,
-    elements=32,
+    TILE=2,
+    elements=64,
 )
 _TOKENS = ("u", "delta", "z", "dy", "y", "du", "ddelta", "dz", "dB", "dC")
 _STATES = (

@@ -12,9 +12,9 @@ from packproof.kernels.sequences import offsets
 from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.ssd_tiles import (
-    MULTIPLE,
     Rows,
     launch_options,
+    multiple,
     output_heads,
     row_classes,
     tiles,
@@ -24,9 +24,10 @@ from packproof.kernels.worklists import n_programs, worklists
 
 def aligned(tensor: Tensor) -> Tensor:
     """The tensor itself if its last axis is dense and all else is aligned, otherwise a padded copy."""
-    short = -tensor.shape[-1] % MULTIPLE
-    fits = tensor.stride(-1) == 1 and not short and all(stride % MULTIPLE == 0 for stride in tensor.stride()[:-1])
-    if fits and (not tensor.is_cuda or tensor.data_ptr() % MULTIPLE == 0) and tensor.stride(0) < 2**24:
+    n = multiple()
+    short = -tensor.shape[-1] % n
+    fits = tensor.stride(-1) == 1 and not short and all(stride % n == 0 for stride in tensor.stride()[:-1])
+    if fits and (not tensor.is_cuda or tensor.data_ptr() % n == 0) and tensor.stride(0) < 2**24:
         return tensor
     return padded(tensor, short).clone(memory_format=torch.contiguous_format)
 
@@ -34,8 +35,7 @@ def aligned(tensor: Tensor) -> Tensor:
 def ends_shape(x: Tensor, B: Tensor) -> tuple[int, ...]:
     """The shape of the states between segments, of which a short pack has none."""
     (T, H, P), N, segment = x.shape, B.shape[2], tiles(x.dtype, architecture(x.device)).segment
-    padded = (-(-P // MULTIPLE) * MULTIPLE, -(-N // MULTIPLE) * MULTIPLE)
-    return (T // segment + 1 if T > segment else 0, H, *padded)
+    return (T // segment + 1 if T > segment else 0, H, *(cdiv(size, multiple()) * multiple() for size in (P, N)))
 
 
 class Steps(NamedTuple):

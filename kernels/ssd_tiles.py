@@ -13,6 +13,7 @@ from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_ke
 from packproof.kernels.variant import Variant
 
 MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so that a kernel has one compiled form
+MULTIPLE_INTERPRETED = 2  # which leaves blocks that are not whole
 MAX_STATES = 256
 CHUNK, SEGMENT = 64, 2048
 CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
@@ -84,6 +85,10 @@ class Tiles:
         return {"BLOCK_T": self.gate_t, "BLOCK_P": self.gate_p}
 
 
+def multiple() -> int:
+    return MULTIPLE_INTERPRETED if interpreted(outputs_kernel) else MULTIPLE
+
+
 @dataclass(frozen=True)
 class Rows:
     """Tiles of so many rows, for the long or the short chunks: these would leave most of a long tile empty."""
@@ -100,7 +105,7 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     """The tiles for tokens of bf16 or fp32."""
     if interpreted(outputs_kernel):
         return Tiles(
-            chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=16, states_p=16, states_n=16,
+            chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=8, states_p=16, states_n=16,
             split_n=16, walk_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, value_p=16, step_p=16,
             group_p=16, columns=16, heads=2, step_h=2, pass_size=128, gate_t=16, gate_p=16,
         )  # fmt: skip

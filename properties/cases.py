@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -25,10 +26,10 @@ from packproof.properties.promises import Promises
 
 Sizes = Mapping[str, int | str]
 
-_GOLDEN_REGIMES = ("normal", "one-hot", "hard decay", "normal", "wide", "normal", "long decay", "cancelling")
-_PLAIN_LAYOUTS = (3, 5, 6, 7, 8)
+_GOLDEN_REGIMES = ("normal", "one-hot", "normal", "normal", "wide", "hard decay", "long decay", "cancelling")
+_PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
+_PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
-_FEW = 2  # cases for what torch makes of a kernel
 _CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that sums by atomics change their order
 
 
@@ -105,7 +106,8 @@ class Space:
 
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
-    """Every golden layout with all that the kernel offers, and some with nothing optional; another seed, other data."""
+    """Every golden layout with all that the kernel offers, and some with one optional input left out or with none at
+    all; another seed, other data."""
     for sizes in filter(None, (space.op.sizes, space.model_sizes)):
         for k in range(len(golden())):
             size = dict(sizes[k % len(sizes)])
@@ -116,12 +118,17 @@ def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
     for k in range(len(golden())) if space.on_gpu else _PLAIN_LAYOUTS:
         size = dict(space.op.sizes[0])
         yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=False)
+    for k, name in zip(cycle(_PARTIAL_LAYOUTS), space.optional):
+        size = dict(space.op.sizes[k % len(space.op.sizes)])
+        case = _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
+        yield case.without(name)
 
 
 def _golden_case(
     space: Space, k: int, lengths: tuple[int, ...], size: dict[str, int | str], seed: int, *, rich: bool
 ) -> Case:
     rng = random.Random(k)
+    digits = 3 + k + k // 4  # so that inputs have other axes than each other, and each size has all of them
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
     return Case(
         lengths=lengths,
@@ -129,7 +136,7 @@ def _golden_case(
         sizes=tuple(size.items()),
         slack=space.slacks[k % len(space.slacks)] if rich else 0,
         present=tuple(space.optional) if rich else (),
-        axes=tuple((n, (k + 1) % many if rich else 0) for n, many in space.choices.items()),
+        axes=tuple((n, (digits >> i) % many if rich else 0) for i, (n, many) in enumerate(space.choices.items())),
         options=space.known_options(options),
         regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
         seed=rng.randrange(4) + 4 * seed,
@@ -205,12 +212,14 @@ def _crowded(space: Space, found: Collection[Case]) -> list[Case]:
 
 
 def _few(space: Space, found: Collection[Case]) -> list[Case]:
-    """The smallest that change when the order of lengths is turned round, of each kind of sizes: what torch makes of a
-    kernel takes long, and does not hang on the layout."""
+    """The smallest that change when the order of lengths is turned round: with something optional and with nothing, and
+    in the sizes of a model. What torch makes of a kernel takes long, and does not hang on the layout."""
     several = [c.replace(regime="normal") for c in found if c.n_tokens and c.lengths != c.lengths[::-1]]
-    modelled = [c for c in several if dict(c.sizes) in space.model_sizes]
-    plain = [c for c in several if dict(c.sizes) not in space.model_sizes]
-    return [c for group in (plain, modelled) for c in sorted(group, key=lambda c: c.n_tokens)[:_FEW]]
+    kinds = {
+        (dict(c.sizes) in space.model_sizes, bool(c.present) or any(value for _, value in c.options)): c
+        for c in sorted(several, key=lambda c: -c.n_tokens)
+    }
+    return list(kinds.values())
 
 
 def _large(space: Space, found: Collection[Case]) -> list[Case]:

@@ -32,4 +32,6 @@ PROPERTIES: dict[str, Property] = {
 }
 
 # compare runs of a kernel with each other, in which a dtype rounds alike: what shows a fault is the layout
-DEALT = tuple(p.__name__ for p in (isolation, causality, permutation, carry, determinism, memory, strides, metadata))
+DEALT = tuple(
+    p.__name__ for p in (packing, isolation, causality, permutation, carry, determinism, memory, strides, metadata)
+)
