@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from packproof.harness import gpus
 from packproof.harness.zygote import import_early
 from packproof.harness.zygote_client import shared
 
@@ -27,13 +28,27 @@ Unit = Callable[[], Iterator[T]]
 
 
 def on_every_core(units: Sequence[Unit[T]], device: str) -> Iterator[T]:
-    """Run the units side by side; their workers come from one zygote, and torch has one thread in each."""
+    """Run the units side by side; their workers come from one zygote, and torch has one thread in each.
+
+    On "cuda" the units take the GPUs in turn: what the environment of a unit shows is its own GPU alone.
+    """
     with ExitStack() as stack:
         # references of a few tokens: on many cores torch's threads would mostly wait for each other
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
         shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
-        yield from side_by_side(units, os.cpu_count() or 1)
+        placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
+        yield from side_by_side(placed, os.cpu_count() or 1)
+
+
+def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
+    before = dict(os.environ)
+    os.environ.update(gpus.pinned(number))
+    try:
+        yield from unit()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def side_by_side(units: Sequence[Unit[T]], most: int) -> Iterator[T]:

@@ -37,13 +37,16 @@ def work(
 ) -> NoReturn:
     """Be a worker, in a process that was just forked from the zygote whose id is given.
 
-    order: "location" (the fields of Location, or None for `function`), "device", "draw_configs", "sys_path", "cwd".
+    order: "location" (the fields of Location, or None for `function`), "device", "draw_configs", "sys_path", "cwd",
+    "gpus" (CUDA_VISIBLE_DEVICES, or None).
     """
     code = 1
     try:
         _settle(output, zygote)
         sys.path[:] = order["sys_path"]
         os.chdir(order["cwd"])
+        if order["gpus"] is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = order["gpus"]
         torch.set_num_threads(1)
         code = _serve(order, function, snapshot, channel)
     except BaseException:  # the last frame of a process that was forked: nobody above may see it

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from packproof.harness import parallel
-from packproof.harness.parallel import side_by_side
+from packproof.harness.parallel import on_every_core, side_by_side
 
 
 def pids(count: int, seconds: float = 0.0) -> Iterator[int]:
@@ -68,3 +68,13 @@ def test_nothing_is_left_when_the_stream_is_left() -> None:
 def test_where_forks_cannot_differentiate_units_run_here_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_forks_differentiate", lambda: False)
     assert list(side_by_side([partial(pids, 2)] * 2, most=2)) == [os.getpid()] * 4
+
+
+def test_units_on_cuda_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def where() -> Iterator[str]:
+        yield os.environ["CUDA_VISIBLE_DEVICES"]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert sorted(on_every_core([where] * 3, "cuda")) == ["4", "4", "7"]
+    assert list(on_every_core([where], "cpu")) == ["4,7"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
