@@ -23,6 +23,7 @@ from packproof.harness.zygote_client import shared
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
+_MOST = 32  # processes: torch starts a thread for each core in each of them, and hosts limit threads
 
 Unit = Callable[[], Iterator[T]]
 
@@ -38,7 +39,7 @@ def on_every_core(units: Sequence[Unit[T]], device: str) -> Iterator[T]:
         torch.set_num_threads(1)
         shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
         placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
-        yield from side_by_side(placed, os.cpu_count() or 1)
+        yield from side_by_side(placed, min(os.cpu_count() or 1, _MOST))
 
 
 def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
