@@ -23,7 +23,7 @@ from packproof.harness.zygote_client import shared
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
-_MOST = 32  # processes: torch starts a thread for each core in each of them, and hosts limit threads
+_MOST = 32  # processes: torch has a thread for each core in each of them
 
 Unit = Callable[[], Iterator[T]]
 
@@ -90,12 +90,18 @@ def _forked(work: Callable[[Connection, int], None]) -> tuple[Connection, BasePr
     """Start some work, and what can be heard of it."""
     context = get_context("fork")
     ours, its = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(its, os.getpid()))
+    process = context.Process(target=_settled, args=(work, its, os.getpid()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the fork runs none of them
         process.start()
     its.close()
     return ours, process
+
+
+def _settled(work: Callable[[Connection, int], None], said: Connection, parent: int) -> None:
+    # a fork renews torch's thread pool at first use; autograd's threads, one for each GPU, would do so all at once
+    torch.set_num_threads(torch.get_num_threads())
+    work(said, parent)
 
 
 def _run(unit: Unit[Any], said: Connection, parent: int) -> None:

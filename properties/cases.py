@@ -26,7 +26,7 @@ from packproof.properties.promises import Promises
 
 Sizes = Mapping[str, int | str]
 
-_GOLDEN_REGIMES = ("normal", "one-hot", "normal", "normal", "wide", "hard decay", "long decay", "cancelling")
+_GOLDEN_REGIMES = ("normal", "one-hot", "normal", "long decay", "wide", "hard decay", "normal", "cancelling")
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
