@@ -109,10 +109,12 @@ def _covered(name: str) -> dict[str, Any]:
 def _mutants(results: Sequence[Row]) -> dict[str, Any]:
     count = Counter(r["status"] for r in results)
     killed, same = count["killed"], count["equivalent"]
+    reasons = {kind: Counter(r["reason"] for r in results if r["status"] == kind) for kind in ("equivalent", "beyond")}
     return {
         "all": len(results),
         "killed": killed,
         "equivalent": same,
+        "beyond": count["beyond"],
         "killed of all": round(killed / max(len(results), 1), 4),
         "killed of those that differ": round(killed / max(len(results) - same, 1), 4),
         "by": dict(Counter(r["by"] for r in results if r["by"]).most_common()),
@@ -122,7 +124,7 @@ def _mutants(results: Sequence[Row]) -> dict[str, Any]:
             if (group := [r for r in results if r["file"] == name])
         },
         "seconds": round(sum(r["seconds"] for r in results)),
-        "reasons": dict(Counter(r["reason"] for r in results if r["status"] == "equivalent").most_common()),
+        "reasons": {kind: dict(found.most_common()) for kind, found in reasons.items()},
         "survivors": [{"id": r["id"], "was": r["was"], "now": r["now"]} for r in results if r["status"] == "survived"],
     }
 
@@ -175,14 +177,16 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         "",
         f"{mutants['killed']} of {mutants['all']} are killed ({mutants['killed of all']:.1%}); "
         f"{mutants['equivalent']} of the others compute the same, so that {mutants['killed of those that differ']:.1%} "
-        f"of those that differ are killed. {mutants['seconds']} CPU seconds.",
+        f"of those that differ are killed. {mutants['beyond']} are wrong, and only other tiles or sizes would show it. "
+        f"`harness/mutants/equivalent.json` has them one by one. {mutants['seconds']} CPU seconds.",
         "",
     )
     yield from _table(
         ("kernels", "killed"), [(name, f"{n['killed']} of {n['all']}") for name, n in mutants["by kernel"].items()]
     )
     yield from _table(("killed by", "mutants"), mutants["by"].items())
-    yield from _table(("why a survivor computes the same", "mutants"), mutants["reasons"].items())
+    yield from _table(("why a survivor computes the same", "mutants"), mutants["reasons"]["equivalent"].items())
+    yield from _table(("why a survivor is wrong out of reach", "mutants"), mutants["reasons"]["beyond"].items())
     if mutants["survivors"]:
         yield from _table(
             ("survivor without a reason", "was", "now"),

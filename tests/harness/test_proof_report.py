@@ -25,6 +25,7 @@ MUTANTS = [
     MUTANT | {"id": "a:f:comparison:0", "status": "killed", "by": "packing"},
     MUTANT | {"id": "a:f:comparison:1", "status": "equivalent", "reason": "both are zero"},
     MUTANT | {"id": "a:f:comparison:2", "status": "survived"},
+    MUTANT | {"id": "a:f:comparison:3", "status": "beyond", "reason": "only a long pack shows it"},
 ]
 
 
@@ -44,8 +45,12 @@ def test_numbers_are_counted(runs: Path) -> None:
     assert found["recipes"]["caught"] == {"packproof": 2, "assert_close": 1}
     assert found["recipes"]["accused"]["assert_close"] == 1
     assert found["alarms"] == {"right kernels": 1, "seeds": 8, "judgements": 80, "false": 1}
-    assert found["mutants"]["killed of all"] == 0.3333
-    assert found["mutants"]["killed of those that differ"] == 0.5
+    assert found["mutants"]["killed of all"] == 0.25
+    assert found["mutants"]["killed of those that differ"] == 0.3333
+    assert found["mutants"]["reasons"] == {
+        "equivalent": {"both are zero": 1},
+        "beyond": {"only a long pack shows it": 1},
+    }
     assert [m["id"] for m in found["mutants"]["survivors"]] == ["a:f:comparison:2"]
 
 
