@@ -36,10 +36,10 @@ def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Leng
             1,
         ),  # around the window, several resets in a chunk
         (5, 4 * c + 6, 3),  # starts inside a chunk, spans several
-        (2 * c - 1, 4 * c + 1, 0, 2 * c),  # starts on the last token of a chunk
+        (2 * c - 1, 4 * c + 2, 0, 2 * c),  # starts on the last token of a chunk
         (1,) * 17 + (0,) + (2,) * 16,  # more sequences than a table of 16 or 32 holds
         (4 * c, 1, 4 * c - 1),
-        (c // 2, c // 2 + 1, c),  # around half a chunk
+        (2 * c + 1, c // 2, c // 2 + 1, c),  # ends one past the grid, around half a chunk
         (0, 0),  # slack alone
         (1, 0, 2, 0, c),
     )

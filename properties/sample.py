@@ -221,7 +221,7 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
     g = _generator(case, name)
     how, _, softplus = op.draws.get(name, "normal").partition("|")
     if how == "decay":
-        x = -(0.1 + 0.9 * torch.rand(size, generator=g, dtype=torch.float64)) * _DECAY_SCALE.get(case.regime, 1.0)
+        x = _draw_decay(size, g, case.regime)
     elif how == "step":
         x = _draw_step(size, g, hard=case.regime == "hard decay" and role(axes) == "token")
         if softplus and options.get(softplus):
@@ -237,7 +237,12 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
     return x.to(dtype_of(op, name, case.dtype))
 
 
-_DECAY_SCALE = {"long decay": 1e-3, "hard decay": 60.0}
+def _draw_decay(size: tuple[int, ...], g: torch.Generator, regime: str) -> Tensor:
+    """Rates below 0; under long decay slower by 10 to 1,000: some lose a part over a chunk, others nothing."""
+    rate = -(0.1 + 0.9 * torch.rand(size, generator=g, dtype=torch.float64))
+    if regime == "long decay":
+        return rate * 10 ** -(1 + 2 * torch.rand(size, generator=g, dtype=torch.float64))
+    return rate * 60 if regime == "hard decay" else rate
 
 
 def _draw_step(size: tuple[int, ...], g: torch.Generator, *, hard: bool) -> Tensor:
