@@ -11,15 +11,9 @@ import triton.language as tl
 
 
 @triton.jit
-def operand(tile):
-    """A tile of tokens as an exact operand: bf16 as it is, anything else in fp32."""
-    return tile if tile.dtype == tl.bfloat16 else tile.to(tl.float32)
-
-
-@triton.jit
 def _first_part(tile):
     part = tile.to(tl.bfloat16)
-    return part, tile - part.to(tl.float32)
+    return part, tile - part
 
 
 @triton.jit

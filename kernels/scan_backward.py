@@ -156,7 +156,7 @@ def _keep_states(
                 row_of(delta, delta_stride, ahead, d, channels),
             )
             step = time_step(delta_row, bias, use_softplus)
-            h = tl.exp2(decay * step[None, :]) * h + B_row * (step * u_row.to(tl.float32))[None, :]
+            h = tl.exp2(decay * step[None, :]) * h + B_row * (step * u_row)[None, :]
             u_row, delta_row = next_u, next_delta
 
 
@@ -172,7 +172,7 @@ def _back_group(
         step = tl.where(t + k < last, time_step(deltas[k], bias, use_softplus), 0.0)
         a = tl.exp2(decay * step[None, :])
         B_row = states_of(B, B_stride, tl.minimum(t + k, last - 1), n)
-        h = a * h + B_row * (step * us[k].to(tl.float32))[None, :]
+        h = a * h + B_row * (step * us[k])[None, :]
         states += (h,)
         factors += (a,)
         steps += (step,)
@@ -203,8 +203,8 @@ def _back_group(
             tl.store(sums + row_stride, from_B, mask=passed)
             tl.store(sums + 2 * row_stride, from_A, mask=passed)
         dstep = from_B * u_here + from_A
-        dstep = tl.where(use_softplus != 0, dstep * sigmoid(deltas[k].to(tl.float32) + bias), dstep)
-        dz_here = dys[k].to(tl.float32) * (value + skip * u_here) * silu_slope(z_here)
+        dstep = tl.where(use_softplus != 0, dstep * sigmoid(deltas[k] + bias), dstep)
+        dz_here = dys[k] * (value + skip * u_here) * silu_slope(z_here)
         tl.store(du + here, (from_B * step + skip * g).to(du.dtype.element_ty), mask=final)
         tl.store(ddelta + here, dstep.to(ddelta.dtype.element_ty), mask=final)
         tl.store(dz + here, dz_here.to(dz.dtype.element_ty), mask=final & (has_z != 0))

@@ -76,7 +76,7 @@ def states_of(B, stride, t, n):
 
 @triton.jit
 def time_step(delta, bias, use_softplus):
-    x = delta.to(tl.float32) + bias
+    x = delta + bias
     return tl.where(use_softplus != 0, softplus(x), x)
 
 
@@ -132,7 +132,7 @@ def scan_ends_kernel(
                 row_of(delta, delta_stride, ahead, d, channels),
             )
             step = time_step(delta_row, offset, use_softplus)
-            h = power(decay * step[None, :]) * h + B_row * (step * u_row.to(tl.float32))[None, :]
+            h = power(decay * step[None, :]) * h + B_row * (step * u_row)[None, :]
             total += step
             u_row, delta_row = next_u, next_delta
         row = window.to(tl.int64)

@@ -92,13 +92,13 @@ def values_kernel(
                     after = state_tile(dS_out, tl.where(has_dS, p, P), P, n, N)
                     gradient = product(tile(B_here, row, alive, B_stride, n, N), tl.trans(after), gradient, EXACT)
                     seen = product(tile(C_here, row, alive, C_stride, n, N), tl.trans(before), seen, EXACT)
-                    through_all += tl.sum(tl.sum(before.to(tl.float32) * after.to(tl.float32), 1), 0)
+                    through_all += tl.sum(tl.sum(before.to(tl.float32) * after, 1), 0)
                 gradient *= to_end[:, None]
-                went += tl.sum(tile(x_here, row, alive, x_stride, p, P).to(tl.float32) * gradient, 1)
+                went += tl.sum(tile(x_here, row, alive, x_stride, p, P) * gradient, 1)
                 gradient *= delta[:, None]
                 whole = tile(dy_here, row, alive, dy_stride, p, P).to(tl.float32)
                 if GATED:
-                    whole += tile(dy_low + out, row, alive, H * P, p, P).to(tl.float32)
+                    whole += tile(dy_low + out, row, alive, H * P, p, P)
                 came += tl.sum(whole * seen, 1)
             incoming = tile(dy_here, row, alive, dy_stride, p, P)
             gradient = product(scores, incoming, gradient, EXACT)
@@ -106,7 +106,7 @@ def values_kernel(
             if GATED:
                 rest = tile(dy_low + out, row, alive, H * P, p, P)
                 gradient = product(scores.to(rest.dtype), rest, gradient, EXACT)
-                whole += rest.to(tl.float32)
+                whole += rest
             if has_D != 0:
                 gradient += whole * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
                 values = tile(x_here, row, alive, x_stride, p, P).to(tl.float32)
@@ -229,7 +229,7 @@ def groups_kernel(
                     weight = tl.exp2(tl.where(alive, tl.load(high + at, mask=alive, other=0.0), float("-inf")))
                 state = _state_or(given, states, sequence, edge, at_edge, head, H, size, CHUNK)
                 here = values + chunk_row * values_stride + head * values_head
-                scaled = tile(here, row, alive, values_stride, p, P).to(tl.float32) * weight[:, None]
+                scaled = tile(here, row, alive, values_stride, p, P) * weight[:, None]
                 total = product(scaled, state_tile(state, p, P, n, N), total, EXACT)
         mates = tile(other + chunk_row * other_stride + group * other_group, row, alive, other_stride, n, N)
         scores = tl.zeros((ROWS, ROWS), tl.float32)
@@ -260,11 +260,11 @@ def gate_kernel(
     stored = (t < T)[:, None] & (p < P)[None, :]
     at = (t * H + head)[:, None] * P + p[None, :]
     gate = tl.load(z + t[:, None] * z_stride + head * z_head + p[None, :], mask=mask, other=0.0).to(tl.float32)
-    incoming = tl.load(dy + t[:, None] * dy_stride + head * dy_head + p[None, :], mask=mask, other=0.0).to(tl.float32)
+    incoming = tl.load(dy + t[:, None] * dy_stride + head * dy_head + p[None, :], mask=mask, other=0.0)
     before = tl.load(y + at, mask=mask, other=0.0)
     tl.store(dz + at, (incoming * before * silu_slope(gate)).to(dz.dtype.element_ty), mask=stored)
     gradient = incoming * silu(gate)
     rounded = gradient.to(high.dtype.element_ty)
     tl.store(y + at, gradient, mask=stored)
     tl.store(high + at, rounded, mask=stored)
-    tl.store(low + at, (gradient - rounded.to(tl.float32)).to(low.dtype.element_ty), mask=stored)
+    tl.store(low + at, (gradient - rounded).to(low.dtype.element_ty), mask=stored)

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from packproof.kernels.elementwise import silu, softplus
-from packproof.kernels.products import operand, product
+from packproof.kernels.products import product
 from packproof.kernels.sequences import locate
 from packproof.kernels.worklists import item
 
@@ -31,7 +31,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 def tile(pointer, row, alive, stride, column, width):
     """Rows of a token tensor from `pointer` on, as an operand; zero where there is no token: [rows, columns]."""
     mask = alive[:, None] & (column < width)[None, :]
-    return operand(tl.load(pointer + row[:, None] * stride + column[None, :], mask=mask, other=0.0))
+    return tl.load(pointer + row[:, None] * stride + column[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -115,12 +115,12 @@ def steps_kernel(
             value = softplus(value)
         value = tl.where(mask, value, 0.0)
         rate = tl.load(A + h, mask=h < H, other=0.0).to(tl.float64) * LOG2_E
-        decay = tl.cumsum(value.to(tl.float64) * rate[None, :], 0)
+        decay = tl.cumsum(value * rate[None, :], 0)
         rounded = decay.to(tl.float32)
         at = h.to(tl.int64)[None, :] * T + t[:, None]
         tl.store(step + at, value, mask=mask)
         tl.store(high + at, rounded, mask=mask)
-        tl.store(low + at, (decay - rounded.to(tl.float64)).to(tl.float32), mask=mask)
+        tl.store(low + at, decay - rounded, mask=mask)
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "has_entering", "keep_final"])
@@ -174,7 +174,7 @@ def states_kernel(
                     at_boundary = state_at(boundary // CHUNK, head, H, size)
                     store_state(states + at_boundary, state, p, P, n, N)
                     if STORE_LOW:
-                        rest = state - state.to(states.dtype.element_ty).to(tl.float32)
+                        rest = state - state.to(states.dtype.element_ty)
                         store_state(states_low + at_boundary, rest, p, P, n, N)
             alive = chunk + row < stop
             at = at_head + chunk + row
@@ -184,7 +184,7 @@ def states_kernel(
             else:
                 weight *= tl.load(step + at, mask=alive, other=0.0)
             chunk_row = chunk.to(tl.int64)
-            values = tile(x_head_0 + chunk_row * x_stride, row, alive, x_stride, p, P).to(tl.float32)
+            values = tile(x_head_0 + chunk_row * x_stride, row, alive, x_stride, p, P)
             keys = tile(B_head_0 + chunk_row * B_stride, row, alive, B_stride, n, N)
             state = product(tl.trans(values * weight[:, None]), keys, state * decay, EXACT)
         if not STORE_ALL:
@@ -285,7 +285,7 @@ def walk_kernel(
             scores = tl.where(later, scores, 0.0)
             result = tl.trans(product(tl.trans(values), scores, result, False))
             if has_D != 0:
-                result += values.to(tl.float32) * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
+                result += values * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
             if has_z != 0:
                 gate = tile(z + chunk_row * z_stride + head * z_head, near, whole, z_stride, p, P)
                 result *= silu(gate.to(tl.float32))
@@ -294,7 +294,7 @@ def walk_kernel(
             tl.store(out + row[:, None] * H * P + p[None, :], result.to(y.dtype.element_ty), mask=mask)
             total = tl.load(high + at + tl.minimum(CHUNK, last - chunk) - 1)
             weight = tl.exp2(tl.where(alive, total - exponent, float("-inf"))) * delta
-            state = product(tl.trans(values.to(tl.float32) * weight[:, None]), keys, state * tl.exp2(total), False)
+            state = product(tl.trans(values * weight[:, None]), keys, state * tl.exp2(total), False)
 
 
 @triton.jit
