@@ -111,13 +111,17 @@ def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
     for sizes in filter(None, (space.op.sizes, space.model_sizes)):
         for k in range(len(golden())):
             size = dict(sizes[k % len(sizes)])
-            yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
+            case = _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
+            if case.n_tokens or case.slack:  # no rows at all are a matter of `metadata`
+                yield case
         for k, lengths in enumerate(space.segment_layouts):
             case = _golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
     for k in range(len(golden())) if space.on_gpu else _PLAIN_LAYOUTS:
         size = dict(space.op.sizes[0])
-        yield _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=False)
+        case = _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=False)
+        if case.n_tokens:
+            yield case
     for k, name in zip(cycle(_PARTIAL_LAYOUTS), space.optional):
         size = dict(space.op.sizes[k % len(space.op.sizes)])
         case = _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)

@@ -36,8 +36,8 @@ def _padded_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, atten
     """x: (s, longest, d)."""
     d, w = weight.shape
     wide = torch.promote_types(x.dtype, torch.float32)
-    rows = functional.pad(x.to(wide).mT, (w - 1, 0))
-    y = functional.conv1d(rows, weight[:, None].to(wide), None if bias is None else bias.to(wide), groups=d).mT
+    rows = functional.pad(x.to(wide).mT, (w, 0))  # one too many: a batch may have no tokens
+    y = functional.conv1d(rows, weight[:, None].to(wide), None if bias is None else bias.to(wide), groups=d).mT[:, 1:]
     return rows_of(attention_mask, y).to(x.dtype)
 
 

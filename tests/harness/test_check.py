@@ -85,9 +85,9 @@ def test_a_device_that_is_lost_on_one_layout_convicts_and_the_other_properties_a
 def test_examples_without_memory_are_counted_and_not_judged() -> None:
     some, none = check("runs_out_of_memory", "reference"), check("never_has_memory", "reference")
     assert some[0].status == "passed"
-    assert re.match(r"\d+ of 17 examples are too large to be judged here: OutOfMemoryError: CUDA", some[0].reason)
+    assert re.match(r"\d+ of 21 examples are too large to be judged here: OutOfMemoryError: CUDA", some[0].reason)
     assert none[0].status == "skipped"
-    assert none[0].reason.startswith("17 of 17 examples")
+    assert none[0].reason.startswith("21 of 21 examples")
 
 
 def test_a_hang_on_one_token_is_shown_on_one_token() -> None:
