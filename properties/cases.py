@@ -1,7 +1,7 @@
 """How cases are drawn: golden ones, one for each boundary class, then a Hypothesis strategy biased to boundaries."""
 
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -108,24 +108,22 @@ class Space:
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
     """Every golden layout with all that the kernel offers, and some with one optional input left out or with none at
     all; another seed, other data."""
+
+    def at(k: int, sizes: Sequence[Sizes], *, rich: bool) -> Case:
+        size = dict(sizes[k % len(sizes)])
+        return _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=rich)
+
+    every = range(len(golden()))
     for sizes in filter(None, (space.op.sizes, space.model_sizes)):
-        for k in range(len(golden())):
-            size = dict(sizes[k % len(sizes)])
-            case = _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
-            if case.n_tokens or case.slack:  # no rows at all are a matter of `metadata`
-                yield case
+        rich = (at(k, sizes, rich=True) for k in every)
+        yield from (c for c in rich if c.n_tokens or c.slack)  # no rows at all are a matter of `metadata`
         for k, lengths in enumerate(space.segment_layouts):
             case = _golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
-    for k in range(len(golden())) if space.on_gpu else _PLAIN_LAYOUTS:
-        size = dict(space.op.sizes[0])
-        case = _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=False)
-        if case.n_tokens:
-            yield case
+    plain = (at(k, space.op.sizes[:1], rich=False) for k in (every if space.on_gpu else _PLAIN_LAYOUTS))
+    yield from (c for c in plain if c.n_tokens)
     for k, name in zip(cycle(_PARTIAL_LAYOUTS), space.optional):
-        size = dict(space.op.sizes[k % len(space.op.sizes)])
-        case = _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=True)
-        yield case.without(name)
+        yield at(k, space.op.sizes, rich=True).without(name)
 
 
 def _golden_case(
