@@ -189,7 +189,7 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
             replay_dir=request.replay_dir,
             known_tier=known,
             nothing=job.nothing,
-            deal=_deal(request, job, cells[0].dtype) if tier == "interpret" else (0, 1),
+            deal=_deal(request, job, cells[0].dtype) if tier == "interpret" else None,
         )
         space = _space(request, job, cells[0].dtype)
         for cell in cells:
@@ -197,7 +197,7 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
 
 
 def _deal(request: CheckRequest, job: Job, dtype: str) -> tuple[int, int]:
-    """Interpreted calls are slow: the dtypes judged share the cases that none of them decides."""
+    """Interpreted calls are slow: the dtypes judged share the layouts that none of them decides."""
     dtypes = request.dtypes or job.declared.dtypes
     return dtypes.index(dtype), len(dtypes)
 

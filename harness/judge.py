@@ -18,7 +18,7 @@ from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.catalogue import DEALT, PROPERTIES
-from packproof.properties.layouts import classes
+from packproof.properties.layouts import Lengths, classes
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation
 
@@ -31,8 +31,8 @@ class Judge:
 
     nothing: whether packs of no tokens are drawn for every property, or only for `metadata`, whose law names them: a
     kernel that crashes at them is then judged by the others all the same.
-    deal: the kth of n dtypes that share the cases of some properties: each judges every nth case, and each property
-    deals them differently.
+    deal: the kth of n dtypes that share the cases of some properties, one case for each layout: each dtype judges every
+    nth, and each property deals them differently. None: every dtype judges all cases.
     """
 
     subject: Subject
@@ -43,7 +43,7 @@ class Judge:
     replay_dir: str
     known_tier: Tier | None
     nothing: bool = True
-    deal: tuple[int, int] = (0, 1)
+    deal: tuple[int, int] | None = None
 
     def cell(self, cell: Cell, space: Space) -> Iterator[Event]:
         """Run one cell; the last event holds its verdict."""
@@ -82,10 +82,13 @@ class Judge:
     def _cases(self, name: str, space: Space) -> Sequence[Case]:
         found = [*golden_cases(space, self.seed), *random_cases(space, self.examples, self.seed)]
         drawn = [case for case in suited(name, space, found) if self._drawn(name, case)]
-        if name not in DEALT:
+        if self.deal is None or name not in DEALT:
             return drawn
-        dtype, dtypes = self.deal
-        return drawn[(dtype + DEALT.index(name)) % dtypes :: dtypes]
+        (dtype, dtypes), turn = self.deal, DEALT.index(name)
+        layouts: dict[Lengths, list[Case]] = {}
+        for case in drawn:
+            layouts.setdefault(case.lengths, []).append(case)
+        return [alike[turn % len(alike)] for alike in layouts.values()][(dtype + turn) % dtypes :: dtypes]
 
     def _drawn(self, name: str, case: Case) -> bool:
         return self.nothing or name == "metadata" or case.n_tokens > 0

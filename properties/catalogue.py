@@ -31,7 +31,7 @@ PROPERTIES: dict[str, Property] = {
     )
 }
 
-# compare runs of a kernel with each other, in which a dtype rounds alike: what shows a fault is the layout
+# compare runs of a kernel with each other, which round alike: what shows a fault is the layout
 DEALT = tuple(
     p.__name__ for p in (packing, isolation, causality, permutation, carry, determinism, memory, strides, metadata)
 )
