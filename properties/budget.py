@@ -71,11 +71,15 @@ def budget(r: Tensor, absolute: Tensor, stored: torch.dtype, tokens: torch.dtype
     """
     compute = promises.compute or ("operand" if op.matmul else "fp32")
     u_op = {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]
-    u_acc = UNIT_ROUNDOFF[torch.float64 if tokens == torch.float64 else torch.float32]
     # an fp32 or fp64 tensor holds the accumulator itself: its rounding is one of those that K_acc counts
     u_out = 0.0 if stored in (torch.float32, torch.float64) else UNIT_ROUNDOFF[stored]
     k_acc = K_ACC_WITH_CUMSUM if promises.cumsum else K_ACC
-    return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * absolute, k_acc * u_acc * absolute)
+    return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * absolute, k_acc * accumulator(tokens) * absolute)
+
+
+def accumulator(tokens: torch.dtype) -> float:
+    """u_acc: sums over tokens of this dtype are fp32, of fp64 tokens fp64."""
+    return UNIT_ROUNDOFF[torch.float64 if tokens == torch.float64 else torch.float32]
 
 
 def score(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:

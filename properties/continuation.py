@@ -112,9 +112,9 @@ def _judge(subject: Subject, sample: Sample, cuts: Cuts, *, exact: bool) -> Iter
 
 
 def _allowed(subject: Subject, sample: Sample, pieces: list[Sample], cuts: Cuts, name: str, rows: slice) -> Budget:
-    """What one run and several may differ by: the budgets of both."""
+    """What one run and several may differ by: the budgets of both, which have other chunks and cumulative sums."""
     own = subject.budget(name, sample, pieces=len(cuts) - 1)[rows]
-    if not subject.pack_decides:
+    if not subject.promises.cumsum:
         return own * 2
     budgets = [subject.budget(name, piece, pieces=0) for piece in pieces]
     if role(subject.frame(name, sample).axes) == "sequence":  # the hand-overs lie in one piece or the other

@@ -31,7 +31,7 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     """Run the reference and its absolute twin in float64 on the sample's inputs, as they are in the kernel's dtype."""
     op = sample.op
     values = vjp(op.reference, sample, gradients=gradients)
-    absolute = vjp(_twin(op, promises), sample, gradients=gradients, absolute=True)
+    absolute = vjp(twin(op, promises), sample, gradients=gradients, absolute=True)
     tokens = sample.inputs[next(iter(op.inputs))].dtype
     stored = {n: dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
@@ -39,17 +39,18 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     return Expected(values, budgets, absolute)
 
 
-def _twin(op: Op, promises: Promises) -> Callable[..., Any]:
+def twin(op: Op, promises: Promises) -> Callable[..., Any]:
+    """What bounds the terms of the op's values and gradients: see `properties.absolute`."""
     if promises.cumsum and op.cumsum is not None:
         return op.cumsum(promises)
     return op.absolute or _on_absolute_values(op)
 
 
 def _on_absolute_values(op: Op) -> Callable[..., Any]:
-    def twin(**arguments: Any) -> Any:
+    def run(**arguments: Any) -> Any:
         return op.reference(**{k: magnitude(v) if k in op.inputs else v for k, v in arguments.items()})
 
-    return twin
+    return run
 
 
 def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: bool = False) -> dict[str, Tensor]:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, autograd, full_like, zeros_like
 
-from packproof.properties.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.budget import K_ACC, UNIT_ROUNDOFF, Budget, accumulator
 from packproof.properties.call import KernelFault, Mode
 from packproof.properties.case import Case
-from packproof.properties.oracle import gradient
+from packproof.properties.oracle import gradient, twin
 from packproof.properties.sample import Sample
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Frame, Violation, within
@@ -66,8 +66,9 @@ def _registered(subject: Subject, sample: Sample) -> Iterator[Violation]:
 def _twice(subject: Subject, sample: Sample) -> Iterator[Violation]:
     """A second derivative is the reference's, or there is an error: never another value.
 
-    It has no derived budget. What is wrong there lacks whole terms, so half of the digits are compared, of the largest
-    element of each tensor.
+    What is wrong there lacks whole terms, so half of the digits are compared, of the largest element of each tensor.
+    Where large terms cancel, accumulation leaves K_acc u_acc B, of the terms that the absolute twin has: some of those
+    there are.
     """
     try:
         result = subject.runner.run(sample.call(mode="double backward"))
@@ -75,14 +76,15 @@ def _twice(subject: Subject, sample: Sample) -> Iterator[Violation]:
         if fault.kind != "raised":
             yield Violation(text=str(fault), note="differentiated twice", fault=fault.kind)
         return
-    want = second(sample.op.reference, sample)
+    want, terms = second(sample.op.reference, sample), second(twin(sample.op, subject.promises), sample, absolute=True)
+    u_acc = accumulator(sample.inputs[next(iter(sample.op.inputs))].dtype)
     largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
     for name, x in want.items():
         given = sample.cotangents[name.removeprefix(_COTANGENT)] if name.startswith(_COTANGENT) else sample.inputs[name]
         got = result.gradients.get(name, zeros_like(given))
         unit = UNIT_ROUNDOFF[given.dtype]
         error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
-        allowed = Budget(full_like(x, error), zeros_like(x), zeros_like(x))
+        allowed = Budget(full_like(x, error), zeros_like(x), K_ACC * u_acc * terms[name].abs())
         frame = Frame(sample.axes[name.removeprefix(_COTANGENT)], sample.offsets)
         yield from within(_second(name), got, x, allowed, frame, note="differentiated twice")
 
@@ -96,10 +98,14 @@ def _second(name: str) -> str:
     return f"second {gradient(of)}"
 
 
-def second(f: Callable[..., object], sample: Sample) -> Mapping[str, Tensor]:
-    """In float64, the gradients of the sum of all products of a first gradient of `f` with its input, as runners do."""
+def second(f: Callable[..., object], sample: Sample, *, absolute: bool = False) -> Mapping[str, Tensor]:
+    """In float64, the gradients of the sum of all products of a first gradient of `f` with its input, as runners do.
+
+    absolute: `f` is a twin, whose incoming gradients and factors are absolute.
+    """
     inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
-    cotangents = {n: c.double().requires_grad_() for n, c in sample.cotangents.items()}
+    given = {n: c.double().abs() if absolute else c.double() for n, c in sample.cotangents.items()}
+    cotangents = {n: c.requires_grad_() for n, c in given.items()}
     results = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     reached = [n for n, y in named.items() if y.requires_grad]
@@ -110,7 +116,8 @@ def second(f: Callable[..., object], sample: Sample) -> Mapping[str, Tensor]:
         create_graph=True,
         allow_unused=True,
     )
-    products = [(g * inputs[n].detach()).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
+    factors = {n: inputs[n].detach().abs() if absolute else inputs[n].detach() for n in sample.wrt}
+    products = [(g * factors[n]).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
     leaves = {**{n: inputs[n] for n in sample.wrt}, **{f"{_COTANGENT}{n}": c for n, c in cotangents.items()}}
     found = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
     return {n: zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), found, strict=True)}

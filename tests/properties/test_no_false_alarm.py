@@ -1,0 +1,51 @@
+"""Right kernels at cases that have convicted them: what a budget had forgotten."""
+
+import pytest
+
+from packproof.harness.execute import InProcess
+from packproof.harness.judge import broken
+from packproof.museum import controls
+from packproof.properties.case import Case
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.subject import Subject
+
+CASES = {
+    "a cut piece begins its chunks anew: it has other cumulative sums than the whole": (
+        "ssd.own_grid",
+        "carry",
+        Case(
+            lengths=(15, 5, 4, 2, 51),
+            dtype="float64",
+            sizes=(("h", 6), ("p", 19), ("n", 3), ("g", 2)),
+            slack=1,
+            present=("z", "initial_states"),
+            axes=(("D", 1),),
+            options=(("dt_softplus", True), ("return_final_states", True)),
+            regime="hard decay",
+            seed=6,
+        ),
+    ),
+    "a softmax over one score has second derivatives of terms that cancel": (
+        "attention.correct",
+        "torch",
+        Case(
+            lengths=(1, 0, 1, 0),
+            dtype="float32",
+            sizes=(("hq", 6), ("hk", 2), ("k", 8), ("v", 8)),
+            slack=16,
+            options=(("causal", False), ("window_size", (5, 0)), ("softmax_scale", None)),
+            regime="wide",
+            seed=4,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("why", CASES)
+def test_a_right_kernel_is_not_convicted(why: str) -> None:
+    name, judged, case = CASES[why]
+    control = controls()[name]
+    subject = Subject(OPS[control.op], InProcess(control.load()), Promises(**control.promises))
+    violation = broken(subject, judged, case)
+    assert violation is None, violation.lines()
