@@ -199,7 +199,7 @@ def bench(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="rivals, several with commas: reference, or a peer as `packproof list` names it  "
+            help="rivals, several with commas: reference, or a peer as `packproof list` names it; '' for none  "
             "[default: on cuda every peer, on cpu the reference]"
         ),
     ] = None,

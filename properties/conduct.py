@@ -8,6 +8,7 @@ import torch
 from packproof.properties.axes import role
 from packproof.properties.call import KernelFault, Placement
 from packproof.properties.case import Case
+from packproof.properties.layouts import DEFAULT_CHUNK
 from packproof.properties.sample import Sample
 from packproof.properties.subject import Subject, Tensors
 from packproof.properties.violation import Violation, identical, within
@@ -28,7 +29,8 @@ def determinism(subject: Subject, case: Case) -> Iterator[Violation]:
     if edited:
         yield from _repeated(subject, sample, first, subject.run(sample), "in a second run")
         yield from edited
-    if len(case.lengths) == 1:  # a new process may have to compile and tune again: not for every case
+    chunk = subject.promises.chunk or DEFAULT_CHUNK
+    if len(case.lengths) == 1 and case.n_tokens > 2 * chunk:  # a new process starts, compiles and tunes: seldom
         subject.runner.restart()
         yield from _repeated(subject, sample, first, subject.run(sample), "in a new process")
 
