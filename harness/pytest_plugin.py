@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
 
 
-@pytest.hookimpl(optionalhook=True)
+@pytest.hookimpl(optionalhook=True, tryfirst=True)  # before xdist's own, whichever of the two was loaded first
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """`-n auto` of a run on cuda: workers for each GPU. `-n logical` and xdist's own variable mean cores."""
     from packproof.harness import gpus  # noqa: PLC0415

@@ -16,7 +16,7 @@ from packproof.harness.pytest_plugin import Proof
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin")
+PLUGIN = ("-p", "packproof" if INSTALLED else "packproof.harness.pytest_plugin")  # loaded before xdist
 SUITE = """
 import os, pathlib, pytest
 
@@ -77,9 +77,9 @@ def test_every_gpu_has_as_many_workers(host: Path, monkeypatch: pytest.MonkeyPat
     assert gpus.workers() == expected
 
 
-def seen(folder: Path, *arguments: str, **environment: str) -> set[tuple[str, ...]]:
+def seen(folder: Path, *arguments: str, suite: str = SUITE, **environment: str) -> set[tuple[str, ...]]:
     """Worker and CUDA_VISIBLE_DEVICES of each test of a suite under pytest-xdist."""
-    (folder / "test_where.py").write_text(SUITE)
+    (folder / "test_where.py").write_text(suite)
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -106,6 +106,14 @@ def test_n_auto_starts_workers_for_every_gpu(host: Path) -> None:
     found = seen(host, "-n", "auto", "--packproof-device=cuda")
     assert found <= {(f"gw{number}", str(number % 2)) for number in range(gpus.workers() or 0)}
     assert {gpu for _, gpu in found} == {"0", "1"}
+
+
+def test_n_auto_means_gpus_whichever_plugin_was_loaded_first(host: Path) -> None:
+    pytest.importorskip("xdist", reason="needs pytest-xdist")
+    many = [str(number) for number in range(2 * len(os.sched_getaffinity(0)) + 1)]  # xdist would count cores
+    suite = SUITE.replace("range(8)", f"range({4 * len(many)})")
+    found = seen(host, "-n", "auto", "--packproof-device=cuda", suite=suite, CUDA_VISIBLE_DEVICES=",".join(many))
+    assert {gpu for _, gpu in found} == set(many)
 
 
 def test_a_suite_that_does_not_ask_for_cuda_keeps_all_gpus(host: Path) -> None:
