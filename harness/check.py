@@ -58,12 +58,15 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     yield from judged(request, [(request, job) for job in _jobs(request)])
 
 
-def judged(request: CheckRequest, asked: Sequence[tuple[CheckRequest, Job]]) -> Iterator[Event]:
-    """Judge each job as its own request says; the first one says how the run as a whole is called."""
+def judged(request: CheckRequest, asked: Sequence[tuple[CheckRequest, Job]], *, apart: bool = False) -> Iterator[Event]:
+    """Judge each job as its own request says; the first one says how the run as a whole is called.
+
+    apart: each cell in a process of its own, so that none waits for what another one has to compile.
+    """
     started = time.monotonic()
     verdicts: list[Verdict] = []
     interrupted = False
-    units = [unit for own, job, compiled in _compiled_once(asked) for unit in _units(own, job, compiled)]
+    units = [unit for own, job, compiled in _compiled_once(asked) for unit in _units(own, job, compiled, apart=apart)]
     cells = tuple(c for unit in units for c in unit.cells)
     yield RunStarted(cells, request.profile, request.seed, tuple(n for own, job in asked for n in _notes(own, job)))
     try:
@@ -135,7 +138,7 @@ def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worke
 
 @dataclass(frozen=True)
 class _Unit:
-    """Cells that run one after another: those of one kernel and dtype, which share runs and reference values."""
+    """Cells that run one after another, such as those of one kernel and dtype, which share runs and references."""
 
     cells: tuple[Cell, ...]
     run: Callable[[], Iterator[Event]]
@@ -149,7 +152,7 @@ def _compiled_once(asked: Sequence[tuple[CheckRequest, Job]]) -> Iterator[tuple[
         modules |= {job.own.module} if job.own else set()
 
 
-def _units(request: CheckRequest, job: Job, compiled: bool) -> Iterator[_Unit]:
+def _units(request: CheckRequest, job: Job, compiled: bool, *, apart: bool) -> Iterator[_Unit]:
     cells = plan_cells(request, job.op, job.declared, job.name, compiled=compiled, beyond=job.beyond)
     if request.sanitizer is not None:
         yield from (_Unit((cell,), partial(_sanitized, request, job, cell)) for cell in cells)
@@ -160,7 +163,8 @@ def _units(request: CheckRequest, job: Job, compiled: bool) -> Iterator[_Unit]:
             yield _Unit((cell,), partial(compile_cell, cell, job.own))
     for dtype in dict.fromkeys(c.dtype for c in cells if c.property != COMPILE):
         mine = tuple(c for c in cells if c.dtype == dtype)
-        yield _Unit(mine, partial(_run_cells, request, job, mine))
+        for together in [(c,) for c in mine] if apart else [mine]:
+            yield _Unit(together, partial(_run_cells, request, job, together))
 
 
 def _sanitized(request: CheckRequest, job: Job, cell: Cell) -> Iterator[Event]:

@@ -81,9 +81,13 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[Entry]:
 
 
 def judge(request: CheckRequest, entries: Sequence[Entry]) -> Iterator[Event]:
-    """Judge all that can be, event by event; every peer's own promises first, so that each is compiled once."""
+    """Judge all that can be, event by event; every peer's own promises first.
+
+    On a GPU cells run apart: some peers compile for seconds for each new shape, all of an SSD's cells for ten minutes.
+    """
     most = max((len(entry.asked) for entry in entries), default=0)
-    return judged(request, [e.asked[k] for k in range(most) for e in entries if k < len(e.asked)])
+    asked = [e.asked[k] for k in range(most) for e in entries if k < len(e.asked)]
+    return judged(request, asked, apart=request.device == "cuda")
 
 
 def _entry(peer: Peer, request: CheckRequest) -> Entry:

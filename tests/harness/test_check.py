@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.check import run_check
+from packproof.harness.check import judged, open_job, run_check
 from packproof.harness.events import CellFinished, CellStarted, RunFinished, RunStarted, Verdict
 from packproof.harness.plan import CheckRequest
 from packproof.refs.errors import CheckFailed, UsageError
@@ -40,6 +40,22 @@ def test_variants_of_a_module_are_compiled_once() -> None:
     alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
     assert isinstance(alone, RunStarted)
     assert [cell.target for cell in alone.cells] == ["packproof.kernels.rotary:rope_qk"]
+
+
+@pytest.mark.parametrize(("apart", "processes"), [(False, 1), (True, 3)])
+def test_cells_may_run_in_processes_of_their_own(tmp_path: Path, apart: bool, processes: int) -> None:
+    (tmp_path / "tells.py").write_text(
+        "import os, pathlib\n"
+        "def scaled(x, weight, *, cu_seqlens):\n"
+        f"    (pathlib.Path({str(tmp_path)!r}) / f'by-{{os.getpid()}}').touch()\n"
+        "    return x * weight\n"
+    )
+    properties = ("reference", "causality", "memory")
+    request = CheckRequest("tells.py:scaled", op=OP, dtypes=("float32",), properties=properties, profile="quick")
+    events = list(judged(request, [(request, open_job(request))], apart=apart))
+    verdicts = [event.verdict for event in events if isinstance(event, CellFinished)]
+    assert {verdict.cell.property for verdict in verdicts if verdict.status == "passed"} == set(properties)
+    assert len(list(tmp_path.glob("by-*"))) == processes
 
 
 def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
