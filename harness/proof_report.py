@@ -95,6 +95,7 @@ def _alarms(results: Sequence[Row]) -> dict[str, Any]:
         "seeds": min((r["seeds"] for r in results), default=0),
         "judgements": sum(r["judged"] for r in results),
         "false": sum(len(r["false"]) for r in results),
+        "accused": sum(bool(r["false"]) for r in results),
     }
 
 
@@ -154,10 +155,11 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         ("class", "convicted"), [(name, f"{n['convicted']} of {n['run']}") for name, n in museum["by class"].items()]
     )
     yield from _table(("property", "convicts first"), museum["by property"].items())
+    accused = recipes["accused"] | {"packproof": alarms["accused"]}
     yield from ("## What the recipes of public suites catch of them", "")
     yield from _table(
         ("recipe", f"bugs, of {recipes['bugs']}", f"right kernels accused, of {recipes['right kernels']}"),
-        [(name, n, "" if name == "packproof" else recipes["accused"][name]) for name, n in recipes["caught"].items()],
+        [(name, n, accused[name]) for name, n in recipes["caught"].items()],
     )
     yield from (
         "## False alarms",

@@ -132,6 +132,8 @@ def _positions(cu_seqlens: Tensor, tokens: int) -> Tensor:
 @kernel(op="rope")
 def compiled_rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """Rope by gathered rows of the tables, compiled by torch.compile."""
+    if not len(cos):  # a table as long as the longest sequence, where none has a token
+        return torch.zeros_like(x)
     return _compiled(_rope, x)(x, cos, sin, _positions(cu_seqlens, len(x)), interleaved)
 
 

@@ -44,7 +44,7 @@ def test_numbers_are_counted(runs: Path) -> None:
     assert found["museum"]["missed"] == ["B"]
     assert found["recipes"]["caught"] == {"packproof": 2, "assert_close": 1}
     assert found["recipes"]["accused"]["assert_close"] == 1
-    assert found["alarms"] == {"right kernels": 1, "seeds": 8, "judgements": 80, "false": 1}
+    assert found["alarms"] == {"right kernels": 1, "seeds": 8, "judgements": 80, "false": 1, "accused": 1}
     assert found["mutants"]["killed of all"] == 0.25
     assert found["mutants"]["killed of those that differ"] == 0.3333
     assert found["mutants"]["reasons"] == {
@@ -71,3 +71,21 @@ def test_a_run_that_is_not_there_is_answered_in_one_line(runs: Path, capsys: pyt
     (runs / "alarms.json").unlink()
     assert cli.run(["proof", str(runs), str(runs / "proof")]) == cli.WRONG_CALL
     assert "alarms.json: No such file or directory; `make proof` writes it" in capsys.readouterr().err
+
+
+def test_the_readme_quotes_the_report() -> None:
+    root = Path(__file__).parents[2]
+    found = json.loads((root / "docs/proof.json").read_text())
+    museum, mutants, alarms, recipes = found["museum"], found["mutants"], found["alarms"], found["recipes"]["caught"]
+    readme = " ".join((root / "README.md").read_text().split())
+    for said in (
+        f"{museum['convicted']} of {museum['run']} are convicted",
+        f"median {museum['seconds']['median']:.1f} s, worst {museum['seconds']['worst']:.1f} s",
+        f"catches {recipes['assert_close, forward']} at fixed layouts, with gradients {recipes['assert_close']}",
+        f"{mutants['killed']:,} of {mutants['all']:,} mutants",
+        f"{mutants['killed of those that differ']:.1%} of those that compute something else",
+        f"{alarms['false']} false alarms in {alarms['judgements']:,} judgements",
+    ):
+        assert said in readme
+    assert museum["missed"] == mutants["survivors"] == []
+    assert mutants["killed of all"] >= 0.95
