@@ -16,6 +16,9 @@ def mutate(
     kernel: Annotated[
         str | None, typer.Option(help="only mutants of this module of kernels, or module:function")
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, where mutants are interpreted, or cuda, where each is compiled: minutes for a few")
+    ] = "cpu",
     sample: Annotated[int | None, typer.Option(help="only so many, drawn by the seed", min=1)] = None,
     seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
     jobs: Annotated[int | None, typer.Option(help="processes side by side  [default: one a core]", min=1)] = None,
@@ -36,6 +39,7 @@ def mutate(
     packproof mutate --witnesses docs/witnesses.json --resume mutants.jsonl --json mutants.json
     packproof mutate --kernel scan_forward:scan_kernel --sample 40 --seed 1
     packproof mutate --kernel products --list
+    packproof mutate --device cuda --kernel ssd_forward --sample 100
     """
     from packproof.harness.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.mutants import run as runs  # noqa: PLC0415
@@ -44,6 +48,12 @@ def mutate(
     from packproof.harness.mutants.explained import explained  # noqa: PLC0415
     from packproof.harness.mutants.mutant import all_mutants  # noqa: PLC0415
     from packproof.harness.names import known  # noqa: PLC0415
+    from packproof.harness.plan import CheckRequest, check_names  # noqa: PLC0415
+    from packproof.refs.errors import UsageError  # noqa: PLC0415
+
+    check_names(CheckRequest(device=device))
+    if witnesses and device != "cpu":
+        raise UsageError("--witnesses: these are checks of interpreted kernels; leave it out with --device cuda")
 
     everything = all_mutants()
     functions = {f"{m.module}:{m.function}" for m in everything}
@@ -62,7 +72,7 @@ def mutate(
     mutants, excused = {m.id: m for m in chosen}, explained(chosen)
     started = told = time.monotonic()
     done = []
-    for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept, first):
+    for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept, first, device):
         done.append(outcome)
         if not outcome.by and outcome.id not in excused and (outcome.op or not op):
             typer.echo(table.survived(outcome, mutants[outcome.id]))
@@ -71,7 +81,8 @@ def mutate(
             typer.echo(f"{len(done)} of {len(chosen)} mutants, {told - started:.0f} s", err=True)
     if op:
         done = [o for o in done if o.op]
-    wrong = table.wrongly_explained(done, excused)
+    settled = excused if device == "cpu" else {name: e for name, e in excused.items() if not e.beyond}
+    wrong = table.wrongly_explained(done, settled)
     typer.echo("\n".join([*wrong, *table.summary(done, excused, time.monotonic() - started)]))
     if hints:
         replace_text(hints, known_witnesses.text(first, done))

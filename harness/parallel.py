@@ -28,9 +28,10 @@ _MOST = 32  # processes: torch has a thread for each core in each of them
 Unit = Callable[[], Iterator[T]]
 
 
-def on_every_core(units: Sequence[Unit[T]], device: str) -> Iterator[T]:
+def on_every_core(units: Sequence[Unit[T]], device: str, *, most: int = _MOST) -> Iterator[T]:
     """Run the units side by side; their workers come from one zygote, and torch has one thread in each.
 
+    most: units at a time, if there are as many cores.
     On "cuda" the units take the GPUs in turn: what the environment of a unit shows is its own GPU alone.
     """
     with ExitStack() as stack:
@@ -39,7 +40,7 @@ def on_every_core(units: Sequence[Unit[T]], device: str) -> Iterator[T]:
         torch.set_num_threads(1)
         shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
         placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
-        yield from side_by_side(placed, min(os.cpu_count() or 1, _MOST))
+        yield from side_by_side(placed, min(os.cpu_count() or 1, most))
 
 
 def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:

@@ -62,13 +62,20 @@ def _museum(results: Sequence[Row]) -> dict[str, Any]:
         "need a GPU": len(results) - len(ran),
         "seconds": _spread(r["seconds"] for r in caught),
         "examples": _spread(r["examples"] for r in caught),
-        "by class": {
-            name: {"run": len(group), "convicted": sum(r["status"] == "convicted" for r in group)}
-            for name in bug_classes()
-            if (group := [r for r in ran if r["class"] == name])
-        },
+        "by class": _rates(ran, "class", bug_classes()),
+        "by tier": _rates(ran, "tier", ("eager", "interpret", "gpu")),
         "by property": dict(Counter(r["property"] for r in caught).most_common()),
         "missed": [r["id"] for r in ran if r["status"] == "missed"],
+    }
+
+
+def _rates(ran: Sequence[Row], key: str, kinds: Iterable[str]) -> dict[str, Any]:
+    """Of the entries of each kind, how many are convicted."""
+    groups = {kind: [r for r in ran if r[key] == kind] for kind in kinds}
+    return {
+        kind: {"run": len(group), "convicted": sum(r["status"] == "convicted" for r in group)}
+        for kind, group in groups.items()
+        if group
     }
 
 
@@ -151,9 +158,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"To conviction: {_range(museum['seconds'], 's')}; {_range(museum['examples'], 'examples')}.",
         "",
     )
-    yield from _table(
-        ("class", "convicted"), [(name, f"{n['convicted']} of {n['run']}") for name, n in museum["by class"].items()]
-    )
+    for kind in ("class", "tier"):
+        rows = museum[f"by {kind}"].items()
+        yield from _table((kind, "convicted"), [(name, f"{n['convicted']} of {n['run']}") for name, n in rows])
     yield from _table(("property", "convicts first"), museum["by property"].items())
     accused = recipes["accused"] | {"packproof": alarms["accused"]}
     yield from ("## What the recipes of public suites catch of them", "")

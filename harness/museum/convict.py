@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from packproof.harness.events import Tier
 from packproof.harness.judge import broken
 from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import PROFILES
@@ -28,7 +29,8 @@ class Conviction:
     """What came of one entry.
 
     by: the first property that convicted it, "" if none did. lengths: of the case that did. examples: cases drawn.
-    seconds: since its process was there. lines: what was wrong, for a person. skipped: why it was not run.
+    seconds: since its process was there. lines: what was wrong, for a person. tier: how the kernel ran. skipped: why it
+    was not run.
     """
 
     entry: Entry
@@ -37,6 +39,7 @@ class Conviction:
     examples: int = 0
     seconds: float = 0.0
     lines: tuple[str, ...] = ()
+    tier: Tier = "eager"
     skipped: str = ""
 
     @property
@@ -67,8 +70,8 @@ def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Convic
             for name in entry.properties:
                 if found := _broken(subject, space, name, case):
                     seconds = time.monotonic() - started
-                    return Conviction(entry, name, case.lengths, drawn, seconds, tuple(found))
-    return Conviction(entry, examples=drawn, seconds=time.monotonic() - started)
+                    return Conviction(entry, name, case.lengths, drawn, seconds, tuple(found), _tier(subject, space))
+    return Conviction(entry, examples=drawn, seconds=time.monotonic() - started, tier=_tier(subject, space))
 
 
 def _cases(entry: Entry, subject: Subject, space: Space, profile: str, seed: int) -> Iterator[Case]:
@@ -78,8 +81,12 @@ def _cases(entry: Entry, subject: Subject, space: Space, profile: str, seed: int
         first = next(golden_cases(space, seed))
         yield first.replace(lengths=entry.lengths, sizes=tuple(OPS[entry.op].sizes[0].items()))
     yield from golden
-    tier = "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
-    yield from random_cases(space, PROFILES[profile].examples[tier], seed)  # type: ignore[index]
+    yield from random_cases(space, PROFILES[profile].examples[_tier(subject, space)], seed)
+
+
+def _tier(subject: Subject, space: Space) -> Tier:
+    """How the kernel runs, known once it has."""
+    return "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
 
 
 def _broken(subject: Subject, space: Space, name: str, case: Case) -> list[str]:

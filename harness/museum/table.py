@@ -128,6 +128,7 @@ def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) ->
             "class": c.entry.bug_class,
             "status": "skipped" if c.skipped else "missed" if c.missed else "convicted",
             "property": c.by,
+            "tier": c.tier,
             "examples": c.examples,
             "seconds": round(c.seconds, 3),
             "lengths": list(c.lengths),

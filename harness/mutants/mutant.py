@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from packproof.harness.mutants.operators import OPERATORS, Edit, Scope, Text
 
@@ -82,19 +83,34 @@ def all_mutants() -> list[Mutant]:
 
 @contextmanager
 def installed(mutant: Mutant) -> Iterator[None]:
-    """The mutant in the place of its function, in a process where Triton interprets: all modules share one object."""
-    module = importlib.import_module(f"packproof.kernels.{mutant.module}")
-    source, file = mutant.source, f"<{mutant.id}>"
-    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # Triton reads it there
-    tree = ast.parse(source)
-    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == mutant.function]
-    found: dict[str, object] = {}
-    exec(compile(tree, file, "exec"), vars(module), found)
-    shared = vars(getattr(module, mutant.function))
+    """The mutant in the place of its function."""
+    shared = vars(getattr(_module(mutant), mutant.function))
     kept = dict(shared)
-    shared.update(vars(found[mutant.function]))
+    _put(mutant)
     try:
         yield
     finally:
         shared.clear()
         shared.update(kept)
+
+
+def put_for_good(name: str) -> None:
+    """The mutant of this id in the place of its function, in a process that judges nothing else."""
+    [mutant] = [m for m in all_mutants() if m.id == name]
+    _put(mutant)
+
+
+def _put(mutant: Mutant) -> None:
+    """All modules share the one object that stands for the function, interpreted or compiled."""
+    source, file = mutant.source, f"<{mutant.id}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # Triton reads it there
+    tree = ast.parse(source)
+    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == mutant.function]
+    found: dict[str, object] = {}
+    module = _module(mutant)
+    exec(compile(tree, file, "exec"), vars(module), found)
+    vars(getattr(module, mutant.function)).update(vars(found[mutant.function]))
+
+
+def _module(mutant: Mutant) -> ModuleType:
+    return importlib.import_module(f"packproof.kernels.{mutant.module}")

@@ -8,32 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from packproof.harness.mutants.compiled import compiled
 from packproof.harness.mutants.explained import explained
 from packproof.harness.mutants.mutant import KERNELS, Mutant
+from packproof.harness.mutants.outcome import Outcome
 from packproof.harness.own import OWN
 from packproof.harness.zygote_client import import_path
 from packproof.refs.errors import PackproofError
 
 OPS = [name for name in reversed(list(OWN)) if OWN[name].runs_on("cpu")]  # the cheapest first
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a mutant.
-
-    by: the property that convicted it, or how it failed by itself (memory, raised, hung, crashed, malformed); "" if it
-    survived. op, property, case: of the last check, "" where none executes the line. seconds: of a CPU.
-    """
-
-    id: str
-    by: str = ""
-    op: str = ""
-    property: str = ""
-    case: str = ""
-    seconds: float = 0.0
 
 
 def sample(mutants: Sequence[Mutant], size: int | None, seed: int) -> list[Mutant]:
@@ -50,34 +36,38 @@ def run(
     jobs: int,
     resume: Path | None = None,
     first: Mapping[str, Sequence[str]] | None = None,
+    device: str = "cpu",
 ) -> Iterator[Outcome]:
     """The outcomes as they come, first those that `resume` has for the same kernels; it gets the new ones.
 
     first: by id, the op, the property and the case of the check that a mutant is to be judged by before all others.
+    device: "cpu", where mutants are interpreted in forks, or "cuda", where each is compiled.
     """
-    known = _known(resume) if resume else {}
+    known = _known(resume, _digest(device)) if resume else {}
     yield from (known[m.id] for m in mutants if m.id in known)
-    for outcome in _judged([m for m in mutants if m.id not in known], ops, jobs, first or {}):
+    left = [m for m in mutants if m.id not in known]
+    judged = compiled(left, ops, device, jobs) if device == "cuda" else _judged(left, ops, jobs, first or {})
+    for outcome in judged:
         if resume:
             with resume.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kernels": _digest(), **asdict(outcome)}) + "\n")
+                file.write(json.dumps({"kernels": _digest(device), **asdict(outcome)}) + "\n")
         yield outcome
 
 
-def _known(file: Path) -> dict[str, Outcome]:
+def _known(file: Path, digest: str) -> dict[str, Outcome]:
     found = {}
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # a line that was cut off
                 said = json.loads(line)
-                if said.pop("kernels") == _digest():
+                if said.pop("kernels") == digest:
                     found[said["id"]] = Outcome(**said)
     return found
 
 
-def _digest() -> str:
-    """Of the kernels' sources: an outcome holds for these."""
-    h = hashlib.blake2b(digest_size=8)
+def _digest(device: str) -> str:
+    """Of the kernels' sources and of where they ran: an outcome holds for these."""
+    h = hashlib.blake2b(device.encode(), digest_size=8)
     for file in sorted(KERNELS.glob("*.py")):
         h.update(file.read_bytes())
     return h.hexdigest()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import packproof
 from packproof.harness.mutants.explained import Explanation
 from packproof.harness.mutants.mutant import Mutant
-from packproof.harness.mutants.run import Outcome
+from packproof.harness.mutants.outcome import Outcome
 
 
 def listed(mutants: Iterable[Mutant]) -> list[str]:

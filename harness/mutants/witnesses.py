@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from packproof.harness.mutants.run import Outcome
+from packproof.harness.mutants.outcome import Outcome
 from packproof.refs.errors import UsageError
 
 

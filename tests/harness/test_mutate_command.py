@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from packproof.harness import cli
 from packproof.harness.mutants.mutant import all_mutants
@@ -37,3 +38,10 @@ def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert cli.run([*call, "--resume", str(kept)]) == 0
     assert "2 of 2 killed" in capsys.readouterr().out
     assert kept.read_text() == outcomes
+
+
+def test_a_gpu_that_is_not_there_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert cli.run(["mutate", "--device", "cuda", "--sample", "1"]) == 2
+    assert "sees no CUDA device here" in capsys.readouterr().err

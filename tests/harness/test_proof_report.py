@@ -8,11 +8,12 @@ import pytest
 from packproof.harness import cli
 from packproof.harness.proof_report import PARTS, report
 
+RUN = {"property": "", "examples": 3, "seconds": 1.5, "tier": "eager"}
 MUSEUM = [
-    {"id": "A", "class": "strides", "status": "convicted", "property": "strides", "examples": 1, "seconds": 0.5},
-    {"id": "B", "class": "strides", "status": "missed", "property": "", "examples": 60, "seconds": 9.0},
-    {"id": "C", "class": "wrong-grid", "status": "convicted", "property": "packing", "examples": 3, "seconds": 1.5},
-    {"id": "D", "class": "wrong-grid", "status": "skipped", "property": "", "examples": 0, "seconds": 0.0},
+    RUN | {"id": "A", "class": "strides", "status": "convicted", "property": "strides", "examples": 1, "seconds": 0.5},
+    RUN | {"id": "B", "class": "strides", "status": "missed", "examples": 60, "seconds": 9.0},
+    RUN | {"id": "C", "class": "wrong-grid", "status": "convicted", "property": "packing", "tier": "interpret"},
+    RUN | {"id": "D", "class": "wrong-grid", "status": "skipped"},
 ]
 RECIPES = [
     {"id": "A", "class": "strides", "caught_by": ["packproof", "assert_close"]},
@@ -41,6 +42,7 @@ def test_numbers_are_counted(runs: Path) -> None:
     assert (found["museum"]["convicted"], found["museum"]["run"], found["museum"]["need a GPU"]) == (2, 3, 1)
     assert found["museum"]["seconds"] == {"median": 1.0, "worst": 1.5}
     assert found["museum"]["by class"]["strides"] == {"run": 2, "convicted": 1}
+    assert found["museum"]["by tier"]["eager"] == {"run": 2, "convicted": 1}
     assert found["museum"]["missed"] == ["B"]
     assert found["recipes"]["caught"] == {"packproof": 2, "assert_close": 1}
     assert found["recipes"]["accused"]["assert_close"] == 1

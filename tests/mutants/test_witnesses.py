@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.mutants.mutant import all_mutants
-from packproof.harness.mutants.run import Outcome
+from packproof.harness.mutants.outcome import Outcome
 from packproof.harness.mutants.witnesses import Witness, read, text
 from packproof.refs.errors import UsageError
 

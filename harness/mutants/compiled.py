@@ -1,0 +1,98 @@
+"""Mutants for real: each compiled in a process of its own, and judged on a device as a check would."""
+
+import ast
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from packproof.harness.judge import broken
+from packproof.harness.mutants.mutant import KERNELS, Mutant
+from packproof.harness.mutants.outcome import Outcome
+from packproof.harness.own import OWN, OwnKernel
+from packproof.harness.parallel import on_every_core
+from packproof.harness.worker import Worker
+from packproof.properties.call import Refused
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.ops import OPS
+from packproof.properties.subject import Subject
+
+_DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the ways of these
+_PROPERTIES = tuple(name for name in PROPERTIES if name not in ("torch", "size"))
+_LIMIT = 60.0  # seconds of a call: some mutants never return
+_FILE = '''"""A kernel of packproof, with one mutant in its place: judge it as a file of your own."""
+
+from packproof.harness.mutants.mutant import put_for_good
+
+put_for_good("{mutant}")
+
+from {module} import {function}
+'''
+
+
+def compiled(mutants: Sequence[Mutant], ops: Sequence[str], device: str, jobs: int) -> Iterator[Outcome]:
+    """The outcomes as they come, of golden cases by every property but those that no mutant decides."""
+    with TemporaryDirectory() as folder:
+        units = [partial(_unit, mutant, ops, device, Path(folder)) for mutant in mutants]
+        yield from on_every_core(units, device, most=jobs)
+
+
+def _unit(mutant: Mutant, ops: Sequence[str], device: str, folder: Path) -> Iterator[Outcome]:
+    started, said = time.monotonic(), Outcome(mutant.id)
+    for own in executing(mutant.module, device):
+        if own.op in ops:
+            said = _judged(mutant, own, device, folder)
+        if said.by:
+            break
+    yield Outcome(**{**vars(said), "seconds": time.monotonic() - started})
+
+
+def _judged(mutant: Mutant, own: OwnKernel, device: str, folder: Path) -> Outcome:
+    function = own.function or own.op
+    file = folder / f"{mutant.id.replace(':', '_')}_{function}.py"
+    file.write_text(_FILE.format(mutant=mutant.id, module=own.module, function=function), encoding="utf-8")
+    declared, last = own.declaration(device), Outcome(mutant.id)
+    with Worker(f"{file}:{function}", device, _LIMIT) as worker:
+        subject = Subject(OPS[own.op], worker, declared.promises)
+        for name, case in _checks(own, device):
+            violation = _violation(subject, name, case)
+            last = Outcome(mutant.id, "", own.op, name, str(case))
+            if violation is not None:
+                return Outcome(mutant.id, violation, own.op, name, str(case))
+    return last
+
+
+def _checks(own: OwnKernel, device: str) -> Iterator[tuple[str, Case]]:
+    """By dtype, a property at all of its cases before the next one."""
+    promises = own.declaration(device).promises
+    for dtype in (d for d in _DTYPES if d in own.dtypes):
+        space = Space(OPS[own.op], dtype, promises, on_gpu=device == "cuda")
+        golden = list(golden_cases(space))
+        yield from ((name, case) for name in _PROPERTIES for case in suited(name, space, golden))
+
+
+def _violation(subject: Subject, name: str, case: Case) -> str | None:
+    try:
+        found = broken(subject, name, case)
+    except Refused:
+        return None
+    return (found.fault or name) if found else None
+
+
+def executing(module: str, device: str) -> list[OwnKernel]:
+    """The kernels of packproof in Triton that use a module, one for each op, the cheapest first."""
+    in_triton = {own.op: own for own in OWN.values() if own.runs_on(device)}  # where there are two, it is the second
+    return [own for own in reversed(in_triton.values()) if module in _used(own.module.rpartition(".")[2])]
+
+
+@cache
+def _used(module: str) -> frozenset[str]:
+    """The module, and those of kernels that it imports, and that these do."""
+    tree = ast.parse((KERNELS / f"{module}.py").read_text(encoding="utf-8"))
+    package = "packproof.kernels."
+    names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    direct = {name.removeprefix(package) for name in names if name.startswith(package)}
+    return frozenset({module}.union(*(_used(name) for name in direct)))
