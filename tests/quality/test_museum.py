@@ -54,7 +54,7 @@ def test_a_bug_is_convicted(name: str, record_property: Callable[[str, object], 
 
 
 # in turn: the long run over seeds and `packproof museum alarms` take all four for each
-@pytest.mark.parametrize(("name", "dtype"), zip(CONTROLS, cycle(DTYPES), strict=False))
+@pytest.mark.parametrize(("name", "dtype"), list(zip(CONTROLS, cycle(DTYPES), strict=False)))
 def test_a_right_kernel_is_not_accused(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert accusations(CONTROLS[name], "quick", (dtype,)) == []
