@@ -3,25 +3,22 @@
 import ast
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from packproof.harness.judge import broken
 from packproof.harness.mutants.mutant import KERNELS, Mutant
-from packproof.harness.mutants.outcome import Outcome
+from packproof.harness.mutants.outcome import DECIDING, Outcome, convicted_by
 from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.parallel import on_every_core
 from packproof.harness.worker import Worker
-from packproof.properties.call import Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, suited
-from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.properties.subject import Subject
 
 _DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the ways of these
-_PROPERTIES = tuple(name for name in PROPERTIES if name not in ("torch", "size"))
 _LIMIT = 60.0  # seconds of a call: some mutants never return
 _FILE = '''"""A kernel of packproof, with one mutant in its place: judge it as a file of your own."""
 
@@ -47,21 +44,20 @@ def _unit(mutant: Mutant, ops: Sequence[str], device: str, folder: Path) -> Iter
             said = _judged(mutant, own, device, folder)
         if said.by:
             break
-    yield Outcome(**{**vars(said), "seconds": time.monotonic() - started})
+    yield replace(said, seconds=time.monotonic() - started)
 
 
 def _judged(mutant: Mutant, own: OwnKernel, device: str, folder: Path) -> Outcome:
-    function = own.function or own.op
+    module, _, function = own.target.partition(":")
     file = folder / f"{mutant.id.replace(':', '_')}_{function}.py"
-    file.write_text(_FILE.format(mutant=mutant.id, module=own.module, function=function), encoding="utf-8")
+    file.write_text(_FILE.format(mutant=mutant.id, module=module, function=function), encoding="utf-8")
     declared, last = own.declaration(device), Outcome(mutant.id)
     with Worker(f"{file}:{function}", device, _LIMIT) as worker:
         subject = Subject(OPS[own.op], worker, declared.promises)
         for name, case in _checks(own, device):
-            violation = _violation(subject, name, case)
-            last = Outcome(mutant.id, "", own.op, name, str(case))
-            if violation is not None:
-                return Outcome(mutant.id, violation, own.op, name, str(case))
+            last = Outcome(mutant.id, convicted_by(subject, name, case), own.op, name, str(case))
+            if last.by:
+                break
     return last
 
 
@@ -71,15 +67,7 @@ def _checks(own: OwnKernel, device: str) -> Iterator[tuple[str, Case]]:
     for dtype in (d for d in _DTYPES if d in own.dtypes):
         space = Space(OPS[own.op], dtype, promises, on_gpu=device == "cuda")
         golden = list(golden_cases(space))
-        yield from ((name, case) for name in _PROPERTIES for case in suited(name, space, golden))
-
-
-def _violation(subject: Subject, name: str, case: Case) -> str | None:
-    try:
-        found = broken(subject, name, case)
-    except Refused:
-        return None
-    return (found.fault or name) if found else None
+        yield from ((name, case) for name in DECIDING for case in suited(name, space, golden))
 
 
 def executing(module: str, device: str) -> list[OwnKernel]:

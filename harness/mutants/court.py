@@ -16,6 +16,7 @@ from packproof.harness.judge import broken
 from packproof.harness.location import Location
 from packproof.harness.mutants.children import TAINTED
 from packproof.harness.mutants.mutant import Mutant, installed
+from packproof.harness.mutants.outcome import DECIDING, convicted_by
 from packproof.harness.own import OwnKernel
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
@@ -31,8 +32,6 @@ _FEW_CHUNKS = 7  # of a short case
 _GLANCE = 1.0  # seconds of the kernel: what is spent on a mutant that nothing is expected to convict
 _LIMIT = 2.0, 5.0  # seconds that a check may take, and how many times what it takes the kernel
 _LIMIT_UNKNOWN = 300.0
-# what torch makes of an operator hangs on how it is registered, and sizes on a GPU: neither on what mutants change
-_PROPERTIES = tuple(name for name in PROPERTIES if name not in ("torch", "size"))
 
 Lines = frozenset[tuple[str, int]]
 
@@ -108,12 +107,9 @@ class Court:
     def _conviction(self, check: Check) -> str:
         limit = _LIMIT[0] + _LIMIT[1] * check.seconds if check.seconds else _LIMIT_UNKNOWN
         signal.setitimer(signal.ITIMER_PROF, limit)
-        try:
-            violation = broken(self._subject, check.property, check.case)
-        except Refused:
-            violation = None
+        by = convicted_by(self._subject, check.property, check.case)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        return (violation.fault or check.property) if violation else ""
+        return by
 
     def _require_innocence(self, check: Check) -> None:
         self._subject.renew()
@@ -162,15 +158,13 @@ def _others(spaces: Sequence[Space]) -> list[Check]:
     several = [c for c in golden_cases(spaces[0]) if len(c.lengths) > 1]
     seeds = {c.seed: c for c in reversed(several)}
     found = [Check("strides", case) for case in seeds.values()]
-    found += [
-        Check(name, case) for name in _PROPERTIES if name not in ("reference", "strides") for case in several[1:3]
-    ]
+    found += [Check(name, case) for name in DECIDING if name not in ("reference", "strides") for case in several[1:3]]
     return [Check(c.property, case) for c in found for case in suited(c.property, spaces[0], [c.case])]
 
 
 def _everything(spaces: Sequence[Space]) -> list[Check]:
     """Every property at every golden case: what a check of the kernel does, without the random cases."""
-    found = [Check(name, case) for space in spaces for case in golden_cases(space) for name in _PROPERTIES]
+    found = [Check(name, case) for space in spaces for case in golden_cases(space) for name in DECIDING]
     return [Check(c.property, case) for c in found for case in suited(c.property, spaces[0], [c.case])]
 
 

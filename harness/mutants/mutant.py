@@ -77,8 +77,11 @@ def _for_triton(function: ast.FunctionDef) -> bool:
 
 def all_mutants() -> list[Mutant]:
     """Those of all modules of kernels."""
-    files = sorted(KERNELS.glob("*.py"))
-    return [m for file in files for m in mutants_of(file.stem, file.read_text(encoding="utf-8"))]
+    return [m for file in sorted(KERNELS.glob("*.py")) for m in _mutants_in(file)]
+
+
+def _mutants_in(file: Path) -> Iterator[Mutant]:
+    return mutants_of(file.stem, file.read_text(encoding="utf-8"))
 
 
 @contextmanager
@@ -96,7 +99,7 @@ def installed(mutant: Mutant) -> Iterator[None]:
 
 def put_for_good(name: str) -> None:
     """The mutant of this id in the place of its function, in a process that judges nothing else."""
-    [mutant] = [m for m in all_mutants() if m.id == name]
+    [mutant] = [m for m in _mutants_in(KERNELS / f"{name.partition(':')[0]}.py") if m.id == name]
     _put(mutant)
 
 

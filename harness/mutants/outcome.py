@@ -1,6 +1,15 @@
-"""What became of a mutant."""
+"""What became of a mutant, and what decides it."""
 
 from dataclasses import dataclass
+
+from packproof.harness.judge import broken
+from packproof.properties.call import Refused
+from packproof.properties.case import Case
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.subject import Subject
+
+# what torch makes of an operator hangs on how it is registered, and sizes on a GPU: neither on what mutants change
+DECIDING = tuple(name for name in PROPERTIES if name not in ("torch", "size"))
 
 
 @dataclass(frozen=True)
@@ -16,3 +25,12 @@ class Outcome:
     property: str = ""
     case: str = ""
     seconds: float = 0.0
+
+
+def convicted_by(subject: Subject, name: str, case: Case) -> str:
+    """As `Outcome.by`, of a property at a case."""
+    try:
+        violation = broken(subject, name, case)
+    except Refused:
+        return ""
+    return (violation.fault or name) if violation else ""

@@ -40,8 +40,9 @@ def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert kept.read_text() == outcomes
 
 
-def test_a_gpu_that_is_not_there_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
+def test_a_gpu_that_is_not_there_is_answered_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert cli.run(["mutate", "--device", "cuda", "--sample", "1"]) == 2
     assert "sees no CUDA device here" in capsys.readouterr().err

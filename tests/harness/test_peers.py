@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from packproof.adapters import registry
+from packproof.adapters.peers.torch import compiled_rope
 from packproof.adapters.registry import PEERS, Peer
 from packproof.harness import cli, events, location, peers
 from packproof.harness.events import Cell, Verdict
@@ -166,3 +168,8 @@ def test_torch_s_own_are_judged_here(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert cli.run(["peers", "torch:compiled_rope", *options, "--json", str(file)]) == 0
     assert [r["verdict"] for r in json.loads(file.read_text())["rows"]] == ["passed"]
     assert "torch:compiled_rope" in capsys.readouterr().out
+
+
+def test_torch_s_rope_takes_a_table_of_no_rows() -> None:
+    x, table, nothing = torch.ones(1, 2, 8), torch.zeros(0, 4), torch.zeros(1, dtype=torch.int32)
+    assert torch.equal(compiled_rope(x, table, table, cu_seqlens=nothing), torch.zeros_like(x))
