@@ -19,6 +19,9 @@ def mutate(
     device: Annotated[
         str, typer.Option(help="cpu, where mutants are interpreted, or cuda, where each is compiled: minutes for a few")
     ] = "cpu",
+    beyond: Annotated[
+        bool, typer.Option("--beyond", help="only those explained as beyond the tiles and sizes of the interpreter")
+    ] = False,
     sample: Annotated[int | None, typer.Option(help="only so many, drawn by the seed", min=1)] = None,
     seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
     jobs: Annotated[int | None, typer.Option(help="processes side by side  [default: one a core]", min=1)] = None,
@@ -40,6 +43,7 @@ def mutate(
     packproof mutate --kernel scan_forward:scan_kernel --sample 40 --seed 1
     packproof mutate --kernel products --list
     packproof mutate --device cuda --kernel ssd_forward --sample 100
+    packproof mutate --device cuda --beyond
     """
     from packproof.harness.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.mutants import run as runs  # noqa: PLC0415
@@ -60,7 +64,9 @@ def mutate(
     if kernel:
         known("kernel", kernel, [*{m.module: None for m in everything}, *sorted(functions)])
     named = [m for m in everything if kernel in (None, m.module, f"{m.module}:{m.function}")]
-    chosen = runs.sample(named, sample, seed)
+    excused = explained(named)
+    wanted = [m for m in named if m.id in excused and excused[m.id].beyond] if beyond else named
+    chosen = runs.sample(wanted, sample, seed)
     ops = [known("op", op, runs.OPS)] if op else runs.OPS
     if list_only:
         typer.echo("\n".join([*table.listed(chosen), f"{len(chosen)} mutants"]))
@@ -69,7 +75,7 @@ def mutate(
     kept = writable(resume, "--resume") if resume else None
     hints = writable(witnesses, "--witnesses") if witnesses else None
     first = known_witnesses.read(hints) if hints else {}
-    mutants, excused = {m.id: m for m in chosen}, explained(chosen)
+    mutants = {m.id: m for m in chosen}
     started = told = time.monotonic()
     done = []
     for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept, first, device):

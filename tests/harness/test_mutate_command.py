@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from packproof.harness import cli
+from packproof.harness.mutants.explained import explained
 from packproof.harness.mutants.mutant import all_mutants
 
 
@@ -20,6 +21,13 @@ def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[s
     assert lines[1].startswith("kernels/rotary.py:")
     assert lines[2].startswith("- first = tl.load(token + channel, mask=mask")
     assert lines[3].startswith("+ first = tl.load(token + channel, eviction_policy=")
+
+
+def test_those_beyond_the_interpreter_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["mutate", "--beyond", "--kernel", "scan_forward", "--list"]) == 0
+    listed = {line for line in capsys.readouterr().out.splitlines() if line.startswith("scan_forward:")}
+    assert listed == {name for name, e in explained(all_mutants()).items() if e.beyond and name in listed}
+    assert listed
 
 
 def test_an_unknown_kernel_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
