@@ -2,13 +2,14 @@
 
 import ast
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from packproof.harness.mutants.mutant import KERNELS, Mutant
+from packproof.harness.mutants.mutant import KERNELS, Mutant, as_it_is
 from packproof.harness.mutants.outcome import DECIDING, Outcome, convicted_by
 from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.parallel import on_every_core
@@ -17,6 +18,7 @@ from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, suited
 from packproof.properties.ops import OPS
 from packproof.properties.subject import Subject
+from packproof.refs.errors import PackproofError
 
 _DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the ways of these
 _LIMIT = 60.0  # seconds of a call: some mutants never return
@@ -31,30 +33,45 @@ from {module} import {function}
 
 
 def compiled(mutants: Sequence[Mutant], ops: Sequence[str], device: str, jobs: int) -> Iterator[Outcome]:
-    """The outcomes as they come, of golden cases by every property but those that no mutant decides."""
+    """The outcomes as they come, of golden cases by every property but those that no mutant decides.
+
+    First every function is put in its own place as it is. PackproofError if that convicts it: so it would its mutants.
+    """
+    controls = {control.id: control for control in map(as_it_is, mutants)}
     with TemporaryDirectory() as folder:
-        units = [partial(_unit, mutant, ops, device, Path(folder)) for mutant in mutants]
-        yield from on_every_core(units, device, most=jobs)
+
+        def judged(mutants: Iterable[Mutant], most: int | None = None) -> Iterator[Outcome]:
+            units = [partial(_unit, mutant, ops, device, Path(folder), most) for mutant in mutants]
+            return on_every_core(units, device, most=jobs)
+
+        for control in judged(controls.values(), most=1):
+            if control.by:
+                raise PackproofError(
+                    f"{control.id} fails though nothing in it is changed: {control.by} at {control.case}\n"
+                    f"    None of its mutants can be judged. Try: packproof check --op {control.op} --device {device}"
+                )
+        yield from judged(mutants)
 
 
-def _unit(mutant: Mutant, ops: Sequence[str], device: str, folder: Path) -> Iterator[Outcome]:
+def _unit(mutant: Mutant, ops: Sequence[str], device: str, folder: Path, most: int | None = None) -> Iterator[Outcome]:
+    """most: checks of each op, or None for all."""
     started, said = time.monotonic(), Outcome(mutant.id)
     for own in executing(mutant.module, device):
         if own.op in ops:
-            said = _judged(mutant, own, device, folder)
+            said = _judged(mutant, own, islice(_checks(own, device), most), device, folder)
         if said.by:
             break
     yield replace(said, seconds=time.monotonic() - started)
 
 
-def _judged(mutant: Mutant, own: OwnKernel, device: str, folder: Path) -> Outcome:
+def _judged(mutant: Mutant, own: OwnKernel, checks: Iterable[tuple[str, Case]], device: str, folder: Path) -> Outcome:
     module, _, function = own.target.partition(":")
     file = folder / f"{mutant.id.replace(':', '_')}_{function}.py"
     file.write_text(_FILE.format(mutant=mutant.id, module=module, function=function), encoding="utf-8")
     declared, last = own.declaration(device), Outcome(mutant.id)
     with Worker(f"{file}:{function}", device, _LIMIT) as worker:
         subject = Subject(OPS[own.op], worker, declared.promises)
-        for name, case in _checks(own, device):
+        for name, case in checks:
             last = Outcome(mutant.id, convicted_by(subject, name, case), own.op, name, str(case))
             if last.by:
                 break

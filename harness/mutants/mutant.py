@@ -5,13 +5,14 @@ import importlib
 import linecache
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 from packproof.harness.mutants.operators import OPERATORS, Edit, Scope, Text
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+_OF_THE_OBJECT = "device_caches"  # what Triton compiled of a function that is launched, by a method bound to the object
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,16 @@ def installed(mutant: Mutant) -> Iterator[None]:
         shared.update(kept)
 
 
+def as_it_is(mutant: Mutant) -> Mutant:
+    """A control: the function of a mutant without the edit; its id is module:function."""
+    was = mutant.text.source[mutant.edit.start : mutant.edit.end]
+    return replace(mutant, id=f"{mutant.module}:{mutant.function}", edit=replace(mutant.edit, new=was))
+
+
 def put_for_good(name: str) -> None:
-    """The mutant of this id in the place of its function, in a process that judges nothing else."""
-    [mutant] = [m for m in _mutants_in(KERNELS / f"{name.partition(':')[0]}.py") if m.id == name]
-    _put(mutant)
+    """The mutant or control of this id in the place of its function, in a process that judges nothing else."""
+    mutants = _mutants_in(KERNELS / f"{name.partition(':')[0]}.py")
+    _put({each.id: each for m in mutants for each in (m, as_it_is(m))}[name])
 
 
 def _put(mutant: Mutant) -> None:
@@ -112,7 +119,8 @@ def _put(mutant: Mutant) -> None:
     found: dict[str, object] = {}
     module = _module(mutant)
     exec(compile(tree, file, "exec"), vars(module), found)
-    vars(getattr(module, mutant.function)).update(vars(found[mutant.function]))
+    new = {name: value for name, value in vars(found[mutant.function]).items() if name != _OF_THE_OBJECT}
+    vars(getattr(module, mutant.function)).update(new)
 
 
 def _module(mutant: Mutant) -> ModuleType:

@@ -8,7 +8,9 @@ import pytest
 
 from packproof.harness.mutants.compiled import compiled, executing
 from packproof.harness.mutants.mutant import all_mutants
+from packproof.refs.errors import PackproofError
 
+WEIGHT_TERM = "convolution_backward:causal_conv1d_bwd_weight_kernel:term:1"
 CACHE_KEY = """
 import sys
 from packproof.harness.mutants.mutant import put_for_good
@@ -18,10 +20,36 @@ from packproof.kernels.rotary import _rope_kernel
 print(_rope_kernel.cache_key)
 """
 
+LAUNCHED = """
+import sys
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from packproof.harness.mutants.mutant import put_for_good
 
-def cache_key(*mutants: str) -> str:
+class Device:
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+triton.runtime.driver.set_active(Device())
+for name in sys.argv[1:]:
+    put_for_good(name)
+from packproof.kernels.convolution_backward import causal_conv1d_bwd_weight_kernel as kernel
+compiled = kernel.warmup(*[torch.float32] * 3, 5, 64, 4, BLOCK_T=64, BLOCK_D=32, grid=(1,))
+print(compiled.asm["ttgir"])
+"""
+
+
+def printed(script: str, *mutants: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", CACHE_KEY, *mutants]
+    environment["TRITON_DISABLE_LINE_INFO"] = "1"
+    command = [sys.executable, "-c", script, *mutants]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
@@ -40,12 +68,26 @@ def test_an_op_that_was_not_asked_for_judges_nothing() -> None:
 
 def test_a_kernel_is_compiled_anew_for_a_mutant_of_what_it_calls() -> None:
     pytest.importorskip("triton", reason="needs triton")
-    assert cache_key() == cache_key()
-    assert cache_key() != cache_key("rotary:_write:mask:1")
-    assert cache_key() != cache_key("sequences:bounds:extremum:0")
+    assert printed(CACHE_KEY) == printed(CACHE_KEY)
+    assert printed(CACHE_KEY) != printed(CACHE_KEY, "rotary:_write:mask:1")
+    assert printed(CACHE_KEY) != printed(CACHE_KEY, "sequences:bounds:extremum:0")
+
+
+def test_a_kernel_that_is_launched_is_compiled_as_the_mutant() -> None:
+    pytest.importorskip("triton", reason="needs triton")
+    without_the_turn, with_it = (printed(LAUNCHED, *names) for names in ([WEIGHT_TERM], []))
+    assert without_the_turn.count("scf.for") == with_it.count("scf.for") == 1
+    assert without_the_turn != with_it
 
 
 def test_on_a_gpu_it_is_the_triton_implementation_that_is_judged() -> None:
     assert [own.target for own in executing("scan_forward", "cuda")] == ["packproof.kernels.scan:selective_scan_triton"]
     assert [own.op for own in executing("worklists", "cpu")] == ["ssd"]
     assert next(own.op for own in executing("sequences", "cpu")) == "rope_qk"
+
+
+def test_mutants_are_not_judged_of_a_function_that_fails_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packproof.harness.mutants.compiled.convicted_by", lambda *_: "raised")
+    mutants = [m for m in all_mutants() if m.function == "_write"]
+    with pytest.raises(PackproofError, match=r"rotary:_write fails though nothing in it is changed: raised at lengths"):
+        next(compiled(mutants, ["rope"], "cpu", jobs=1))
