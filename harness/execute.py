@@ -57,11 +57,16 @@ class InProcess:
         """Returns the result, or raises KernelFault or Refused."""
         if not call.large or self._device.type != "cuda":
             return self._run(call)
+        lost = False
         try:
             self._require_memory(call)
             return self._run(call)
+        except KernelFault as fault:
+            lost = fault.kind == "crashed"  # the context of CUDA, and all memory with it: it would raise once more
+            raise
         finally:
-            torch.cuda.empty_cache()
+            if not lost:
+                torch.cuda.empty_cache()
 
     def _run(self, call: Call) -> Result:
         guard = Guard(call.guard, self._fence_bytes)

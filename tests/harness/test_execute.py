@@ -170,6 +170,23 @@ def test_a_kernel_that_asks_for_more_memory_than_its_call_can_take(
     assert fault.value.kind == "raised"
 
 
+def test_a_device_that_is_lost_in_a_large_call_is_asked_for_nothing_more(
+    make_call: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def lost(call: Call) -> None:
+        raise KernelFault("crashed", "CUDA error: an illegal memory access was encountered")
+
+    runner = InProcess(lambda x, *, cu_seqlens: x, "cuda")
+    monkeypatch.setattr(torch.cuda, "empty_cache", no_more)
+    monkeypatch.setattr(runner, "_require_memory", lambda call: None)
+    monkeypatch.setattr(runner, "_run", lost)
+    with pytest.raises(KernelFault, match="illegal memory access"):
+        runner.run(replace(make_call(), copies=2))
+
+
 def test_rows_far_apart_are_where_they_should_be(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "_REACH", {"beyond 2^31": 2**15})
     seen = []
