@@ -147,7 +147,7 @@ def broken(subject: Subject, name: str, case: Case) -> Violation | None:
     try:
         return next(PROPERTIES[name](subject, case), None)
     except KernelFault as fault:
-        return Violation(text=str(fault), fault=fault.kind)
+        return Violation(text=str(fault), note=fault.note, fault=fault.kind)
 
 
 def _why_skipped(space: Space, name: str, drawn: int) -> str:

@@ -128,7 +128,7 @@ def _mutants(results: Sequence[Row]) -> dict[str, Any]:
         "by": dict(Counter(r["by"] for r in results if r["by"]).most_common()),
         "by kernel": {
             name: {"all": len(group), "killed": sum(r["status"] == "killed" for r in group)}
-            for name in dict.fromkeys(r["file"] for r in results)
+            for name in sorted({r["file"] for r in results})
             if (group := [r for r in results if r["file"] == name])
         },
         "seconds": round(sum(r["seconds"] for r in results)),

@@ -71,11 +71,15 @@ class Result:
 
 
 class KernelFault(PackproofError):
-    """The kernel did not return a result. `kind` says how it ended, the text says it to a person."""
+    """The kernel did not return a result. `kind` says how it ended, the text says it to a person.
+
+    note: what a property had done to the pack, "" where it ran as it is.
+    """
 
     def __init__(self, kind: FaultKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+        self.note = ""
 
     def refuses(self, *words: str) -> bool:
         """Whether the kernel raised an error that names one of these words: a clear refusal."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -23,16 +24,17 @@ def determinism(subject: Subject, case: Case) -> Iterator[Violation]:
     """
     sample = subject.sample(case)
     first = subject.remembered(sample)
-    subject.run(subject.sample(_other_layout(case)), gradients=False)  # its cu_seqlens is edited next
+    other = subject.sample(_other_layout(case))
+    subject.run(other, gradients=False, note="with other boundaries")  # this cu_seqlens is edited next
     note = "after another layout in the same cu_seqlens tensor"
-    edited = list(_repeated(subject, sample, first, subject.run(sample, edit_metadata=True), note))
+    edited = list(_repeated(subject, sample, first, note, edit_metadata=True))
     if edited:
-        yield from _repeated(subject, sample, first, subject.run(sample), "in a second run")
+        yield from _repeated(subject, sample, first, "in a second run")
         yield from edited
     chunk = subject.promises.chunk or DEFAULT_CHUNK
     if len(case.lengths) == 1 and case.n_tokens > 2 * chunk:  # a new process starts, compiles and tunes: seldom
         subject.runner.restart()
-        yield from _repeated(subject, sample, first, subject.run(sample), "in a new process")
+        yield from _repeated(subject, sample, first, "in a new process")
 
 
 def _other_layout(case: Case) -> Case:
@@ -46,8 +48,8 @@ def _other_layout(case: Case) -> Case:
     return case.replace(lengths=moved, slack=0)
 
 
-def _repeated(subject: Subject, sample: Sample, first: Tensors, again: Tensors, note: str) -> Iterator[Violation]:
-    for name, x in again.items():
+def _repeated(subject: Subject, sample: Sample, first: Tensors, note: str, **flags: Any) -> Iterator[Violation]:
+    for name, x in subject.run(sample, note=note, **flags).items():
         frame = subject.frame(name, sample)
         if subject.promises.deterministic:
             yield from identical(name, first[name], x, frame, other="again", note=note)
@@ -62,13 +64,13 @@ def memory(subject: Subject, case: Case) -> Iterator[Violation]:
     What the kernel allocates starts as NaN, so that a row which it does not write, or reads too early, shows.
     """
     sample = subject.sample(case)
-    got, result = subject.results(sample, guard=True)
+    note = "with every new buffer filled with NaN"
+    got, result = subject.results(sample, guard=True, note=note)
     for name, before in {**sample.inputs, "cu_seqlens": sample.cu_seqlens}.items():
         after = result.inputs_after[name]
         if after.shape != before.shape or not torch.equal(_bytes(after), _bytes(before)):
             yield Violation(tensor=name, text=f"{name} was changed by the kernel: inputs are the caller's")
     want, plain = subject.expect(sample), subject.remembered(sample)
-    note = "with every new buffer filled with NaN"
     for name, x in got.items():
         frame = subject.frame(name, sample)
         unwritten = torch.where(torch.isfinite(x), want.values[name].to(x.dtype), x)
@@ -117,10 +119,10 @@ def metadata(subject: Subject, case: Case) -> Iterator[Violation]:
         for name, x in got.items():
             yield from subject.agree(name, x, want[name], sample, other="int32", note="with int64 offsets")
     yield from _with_empty(subject, case, sample, want)
-    nothing = sample.select([])
-    for name, x in subject.run(nothing).items():
+    nothing, note = sample.select([]), "with zero sequences"
+    for name, x in subject.run(nothing, note=note).items():
         zero = torch.zeros_like(x)
-        yield from identical(name, x, zero, subject.frame(name, nothing), other="nothing", note="with zero sequences")
+        yield from identical(name, x, zero, subject.frame(name, nothing), other="nothing", note=note)
 
 
 def _with_empty(subject: Subject, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:
@@ -139,10 +141,11 @@ def _with_empty(subject: Subject, case: Case, sample: Sample, want: Tensors) -> 
                 getattr(padded, kind)[name] = torch.cat([x, getattr(wide, kind)[name][n:]])
             else:
                 getattr(padded, kind)[name] = x
-    got = subject.run(padded.select(spread))
+    note = "with empty sequences put in"
+    got = subject.run(padded.select(spread), note=note)
     for name, x in got.items():
         axes = subject.frame(name, sample).axes
         rows = x[1 : 2 * n : 2] if role(axes) == "sequence" else x
         kept = want[name][: len(rows)]
         # the sequences keep their order and tokens, hence the chunks of the pack and the budget
-        yield from subject.agree(name, rows, kept, sample, other="before", note="with empty sequences put in")
+        yield from subject.agree(name, rows, kept, sample, other="before", note=note)

@@ -17,6 +17,8 @@ from packproof.properties.violation import Violation, identical, within
 
 Cuts = list[list[tuple[int, int]]]
 
+_OF_A_PIECE = "in a piece of every sequence"
+
 
 def carry(subject: Subject, case: Case) -> Iterator[Violation]:
     """Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run.
@@ -59,7 +61,7 @@ def _in_pieces(subject: Subject, sample: Sample, cuts: Cuts) -> tuple[Tensors, l
         piece = sample.piece(cut)
         pieces.append(dataclasses.replace(piece, inputs={**piece.inputs, initial: state}))
         if k + 1 < len(cuts) or not subject.gradients:
-            runs.append(subject.run(pieces[-1], gradients=False))
+            runs.append(subject.run(pieces[-1], gradients=False, note=_OF_A_PIECE))
             state = runs[-1][final]
     if subject.gradients:
         runs = _backward(subject, sample, pieces)
@@ -77,7 +79,8 @@ def _backward(subject: Subject, sample: Sample, pieces: list[Sample]) -> list[Te
     incoming = sample.cotangents[final]
     runs: list[Tensors] = []
     for piece in reversed(pieces):
-        runs.insert(0, subject.run(dataclasses.replace(piece, cotangents={**piece.cotangents, final: incoming})))
+        given = dataclasses.replace(piece, cotangents={**piece.cotangents, final: incoming})
+        runs.insert(0, subject.run(given, note=_OF_A_PIECE))
         incoming = runs[0][gradient(initial)].to(incoming.dtype)
     return runs
 

@@ -59,10 +59,10 @@ def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
     sample = subject.sample(case)
     before = subject.remembered(sample)
     if case.slack:
-        poisoned = sample.with_slack(float("nan"))
-        after = subject.run(poisoned)
+        poisoned, note = sample.with_slack(float("nan")), "with NaN in the slack"
+        after = subject.run(poisoned, note=note)
         for name, x in after.items():
-            yield from subject.agree(name, x, before[name], sample, other="before", note="with NaN in the slack")
+            yield from subject.agree(name, x, before[name], sample, other="before", note=note)
     if len(case.lengths) < 2:
         return
     redrawn = subject.sample(case.replace(seed=case.seed + 1000))
@@ -84,7 +84,7 @@ def _unchanged(
     subject: Subject, sample: Sample, changed: Sample, j: int, note: str, against: Sample | None = None
 ) -> Iterator[Violation]:
     """Sequence j is in `changed` as in the sample. against: `changed`, unless it holds values without a budget."""
-    before, after = subject.remembered(sample), subject.run(changed)
+    before, after = subject.remembered(sample), subject.run(changed, note=note)
     for name, x in after.items():
         if not subject.shared(name, sample):
             rows = sample.rows(j, subject.frame(name, sample).axes)
@@ -105,8 +105,8 @@ def permutation(subject: Subject, case: Case) -> Iterator[Violation]:
     if order == sorted(order):
         order.reverse()
     before, moved = subject.remembered(sample), sample.select(order)
-    after = subject.run(moved)
     note = f"in the order {shorten(tuple(order))}"
+    after = subject.run(moved, note=note)
     for name, x in after.items():
         if subject.shared(name, sample):
             yield from subject.agree(name, before[name], x, sample, other="permuted", note=note)
@@ -131,20 +131,21 @@ def causality(subject: Subject, case: Case) -> Iterator[Violation]:
     redrawn = subject.sample(case.replace(seed=case.seed + 2000))
     before = subject.remembered(sample)
     changed = sample.after(last, redrawn, inputs=True)
-    after = subject.run(changed, gradients=False)
+    note = "after later tokens were redrawn"
+    after = subject.run(changed, gradients=False, note=note)
     names = [n for n in sample.outputs if role(sample.axes[n]) == "token"]
     starts = sample.offsets
     for j, p in enumerate(last):
         span = slice(starts[j], starts[j] + p + 1)
-        yield from _same(subject, sample, changed, names, before, after, span, "after later tokens were redrawn")
+        yield from _same(subject, sample, changed, names, before, after, span, note)
     if not subject.gradients:
         return
     changed = sample.after(last, redrawn, inputs=False)
-    after = subject.run(changed)
+    note = "after earlier incoming gradients were redrawn"
+    after = subject.run(changed, note=note)
     names = [gradient(n) for n in sample.wrt if role(sample.axes[n]) == "token"]
     for j, p in enumerate(last):
         span = slice(starts[j] + p + 1, starts[j + 1])
-        note = "after earlier incoming gradients were redrawn"
         yield from _same(subject, sample, changed, names, before, after, span, note)
 
 

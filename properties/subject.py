@@ -45,10 +45,16 @@ class Subject:
         """Outputs and gradients by name. Raises KernelFault, also for a wrong shape or dtype, and Refused."""
         return self.results(sample, gradients=gradients, **flags)[0]
 
-    def results(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> tuple[Tensors, Result]:
-        """As `run`, with the whole result."""
+    def results(
+        self, sample: Sample, *, gradients: bool | None = None, note: str = "", **flags: Any
+    ) -> tuple[Tensors, Result]:
+        """As `run`, with the whole result. note: what was done to the pack, for a fault to say."""
         with_gradients = self.gradients if gradients is None else gradients
-        result = self.runner.run(sample.call(gradients=with_gradients, **flags))
+        try:
+            result = self.runner.run(sample.call(gradients=with_gradients, **flags))
+        except KernelFault as fault:
+            fault.note = note
+            raise
         self.interpreted |= result.interpreted
         return self._judge_form(sample, result, with_gradients), result
 

@@ -30,7 +30,7 @@ def torch(subject: Subject, case: Case) -> Iterator[Violation]:
     if on_gpu or _plain(case):
         yield from _registered(subject, sample)
     for mode, note in _modes(subject, case):
-        got = subject.run(sample, mode=mode)
+        got = subject.run(sample, mode=mode, note=note)
         for name, x in got.items():
             exact = subject.promises.deterministic and mode != "compiled"
             yield from subject.agree(name, x, plain[name], sample, exact=exact, other="before", note=note)

@@ -61,6 +61,7 @@ def varlen_attn(
         "no broadcasting is currently performed",
         "not implemented for jagged layout",
         "no kernel found to launch",
+        "hidden_dim should be multiple of 8",
     ),
     slack=False,
 )

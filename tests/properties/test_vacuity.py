@@ -1,12 +1,16 @@
 """Every property fails on a deliberately wrong kernel, and passes the reference in its place."""
 
+from collections.abc import Callable
+
 import pytest
+from torch import Tensor
 
 from packproof import refs
 from packproof.harness import execute
 from packproof.harness.execute import InProcess
 from packproof.harness.judge import broken
 from packproof.properties import size as sizes
+from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, suited
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import describe
@@ -100,3 +104,28 @@ def test_a_state_folded_in_within_a_segment_is_no_carry_at_its_chunks() -> None:
 def test_a_given_state_that_enters_otherwise_than_one_handed_over_shows_at_a_segment() -> None:
     assert judge("reference", "selective_scan", segments.folds_the_first_only, SEGMENTS) is None
     assert judge("carry", "selective_scan", segments.folds_the_first_only, SEGMENTS) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "raises", "note"),
+    [
+        ("metadata", lambda x, offsets: len(offsets) == 1, "with zero sequences"),
+        ("metadata", lambda x, offsets: len(offsets) > 1 and offsets[1] == 0, "with empty sequences put in"),
+        ("isolation", lambda x, offsets: bool((x > 1e20).any()), "with 1e+30 in the other sequences"),
+        ("permutation", lambda x, offsets: len(offsets) > 1 and offsets[1] == 3, "in the order [1, 0]"),
+    ],
+)
+def test_a_fault_says_what_had_been_done_to_the_pack(
+    name: str, raises: Callable[[Tensor, Tensor], bool], note: str
+) -> None:
+    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        if raises(x, cu_seqlens):
+            raise ValueError("not today")
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    promises = Promises(isolated=True)
+    subject = Subject(OPS["causal_conv1d"], InProcess(kernel), promises)
+    case = Case((5, 3), "float32", sizes=(("d", 3), ("w", 4)), seed=1)
+    found = broken(subject, name, case)
+    assert found is not None
+    assert (found.fault, found.note) == ("raised", note)
