@@ -52,11 +52,11 @@ class Subject:
         with_gradients = self.gradients if gradients is None else gradients
         try:
             result = self.runner.run(sample.call(gradients=with_gradients, **flags))
+            self.interpreted |= result.interpreted
+            return self._judge_form(sample, result, with_gradients), result
         except KernelFault as fault:
             fault.note = note
             raise
-        self.interpreted |= result.interpreted
-        return self._judge_form(sample, result, with_gradients), result
 
     def remembered(self, sample: Sample) -> Tensors:
         """As `run` for a plain call, which is made once."""
