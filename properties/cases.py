@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
-from packproof.properties.axes import parse
+from packproof.properties.axes import parse, role
 from packproof.properties.case import REGIMES, Case
 from packproof.properties.layouts import (
     DEFAULT_CHUNK,
@@ -30,7 +30,7 @@ _GOLDEN_REGIMES = ("normal", "one-hot", "normal", "long decay", "wide", "hard de
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
-_CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that sums by atomics change their order
+_CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that what all add to has parts of every kind
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,12 @@ class Space:
     def options(self) -> dict[str, tuple[Any, ...]]:
         """The values that each option may take; only the plainest of an option that the kernel does not know."""
         return {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
+
+    @property
+    def sums(self) -> list[str]:
+        """Inputs that the kernel takes whose gradient is a sum over all tokens."""
+        shared = [n for n, spec in self.op.inputs.items() if all(role(a) == "shared" for a in parse(spec).alternatives)]
+        return [n for n in shared if n not in self.op.constants and self._takes(n)]
 
     @property
     def slacks(self) -> tuple[int, ...]:
@@ -192,7 +198,7 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
 
 def suited(name: str, space: Space, found: Collection[Case]) -> list[Case]:
     """Those of the cases that the property of this name is judged at, or others in their place."""
-    own = {"carry": with_state, "determinism": _crowded, "torch": _few, "size": _large}.get(name)
+    own = {"reference": _summed, "carry": with_state, "determinism": _crowded, "torch": _few, "size": _large}.get(name)
     return own(space, found) if own else list(found)
 
 
@@ -204,6 +210,12 @@ def with_state(space: Space, found: Collection[Case]) -> list[Case]:
     if {initial, wants} & set(space.missing):
         return []
     return [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]
+
+
+def _summed(space: Space, found: Collection[Case]) -> list[Case]:
+    """The same cases, and on a GPU, where gradients are sums, a pack in which they are sums of thousands of tokens."""
+    sizes = space.op.sizes[:1] if space.on_gpu and space.sums else ()
+    return [*found, *(_golden_case(space, 0, _CROWD, dict(s), seed=0, rich=True) for s in sizes)]
 
 
 def _crowded(space: Space, found: Collection[Case]) -> list[Case]:

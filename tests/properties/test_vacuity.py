@@ -1,6 +1,7 @@
 """Every property fails on a deliberately wrong kernel, and passes the reference in its place."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from torch import Tensor
@@ -104,6 +105,24 @@ def test_a_state_folded_in_within_a_segment_is_no_carry_at_its_chunks() -> None:
 def test_a_given_state_that_enters_otherwise_than_one_handed_over_shows_at_a_segment() -> None:
     assert judge("reference", "selective_scan", segments.folds_the_first_only, SEGMENTS) is None
     assert judge("carry", "selective_scan", segments.folds_the_first_only, SEGMENTS) is not None
+
+
+def test_on_a_gpu_a_gradient_is_a_sum_over_thousands_of_tokens() -> None:
+    """The small packs, which are all that a CPU has time for, would pass it."""
+    promises = Promises()
+    subject = Subject(OPS["causal_conv1d"], InProcess(wrong.reference_sums), promises)
+    space = Space(OPS["causal_conv1d"], "float32", promises, frozenset({"x", "weight"}), on_gpu=True)
+    assert suited("reference", replace(space, on_gpu=False), []) == []
+    [case] = suited("reference", space, [])
+    assert broken(subject, "reference", case.replace(lengths=(1, 400, 0, 300))) is None
+    found = broken(subject, "reference", case)
+    assert found is not None
+    assert found.tensor == "gradient of weight"
+
+
+@pytest.mark.parametrize("op", ["rope", "rope_qk", "attention"])
+def test_an_op_without_such_sums_gets_no_such_pack(op: str) -> None:
+    assert suited("reference", Space(OPS[op], "float32", Promises(), on_gpu=True), []) == []
 
 
 @pytest.mark.parametrize(
