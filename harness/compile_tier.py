@@ -42,7 +42,8 @@ class Compiled(TypedDict):
 
     failure: why it cannot be used, in one line; "" if it can. detail: the compiler's own words, where it has some.
     skipped: why this installation of Triton cannot compile for the target at all; "" if it can.
-    registers: per thread. spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
+    slow: that it spills, in one line, which costs time and no digit; "" if it does not. registers: per thread.
+    spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
     atomics: the kinds of `tl.atomic_*` found. Counts are None where compilation did not get that far.
     """
 
@@ -52,6 +53,7 @@ class Compiled(TypedDict):
     failure: str
     detail: str
     skipped: str
+    slow: str
     registers: int | None
     spills: int | None
     shared: int | None
@@ -206,6 +208,7 @@ def _result(variant: Variant, target: str) -> Compiled:
         failure="",
         detail="",
         skipped="",
+        slow="",
         registers=None,
         spills=None,
         shared=None,
@@ -246,13 +249,11 @@ def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
     kernel = triton.compile(source, target=_gpu(target), options=options)
     registers, spills = _resources_amd(kernel) if target.startswith("gfx") else _resources_nvidia(kernel, target)
     shared, limit = int(kernel.metadata.shared), SHARED_LIMITS[target]
-    failure = ""
-    if shared > limit:
-        failure = f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch"
-    elif spills:
-        failure = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
+    refused = f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch"
+    spilled = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
     return {
-        "failure": failure,
+        "failure": refused if shared > limit else "",
+        "slow": spilled if spills else "",
         "registers": registers,
         "spills": spills,
         "shared": shared,
