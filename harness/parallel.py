@@ -56,16 +56,41 @@ def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
 def side_by_side(units: Sequence[Unit[T]], most: int) -> Iterator[T]:
     """Run the units, at most `most` at a time, in order of their start; yields what they yield as it comes.
 
-    An exception in one ends the stream with that exception. Leaving the stream early, by an exception such as Ctrl-C or
-    by closing it, ends every unit. Where this process has used autograd beside a GPU, which no fork survives, the units
-    run in it, one after the other.
+    An exception in one ends that one; the stream ends with it, once the others are done. Leaving the stream early, by
+    an exception such as Ctrl-C or by closing it, ends every unit. Where this process has used autograd beside a GPU,
+    which no fork survives, the units run in it, one after the other.
     """
     import_early()  # here, and not in each fork
-    if not _forks_differentiate():
-        for unit in units:
+    failed: list[BaseException] = []
+    try:
+        with closing(_forks(units, most) if _forks_differentiate() else _turns(units)) as events:  # type: ignore[type-var]
+            for event in events:
+                if isinstance(event, BaseException):
+                    failed.append(event)
+                else:
+                    yield event
+    except KeyboardInterrupt:
+        if not failed:
+            raise
+    if failed:
+        first, *others = failed
+        for other in others:
+            first.add_note(f"and beside it {type(other).__name__}: {other}")
+        raise first
+
+
+def _turns(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
+    """What the units yield or raise, one after the other."""
+    for unit in units:
+        try:
             with closing(unit()) as events:  # type: ignore[type-var]
                 yield from events
-        return
+        except Exception as error:
+            yield error
+
+
+def _forks(units: Sequence[Unit[T]], most: int) -> Iterator[T | BaseException]:
+    """What the units yield or raise, each in a fork of this process."""
     waiting, running = deque(units), dict[Connection, BaseProcess]()
     try:
         while waiting or running:
@@ -76,10 +101,11 @@ def side_by_side(units: Sequence[Unit[T]], most: int) -> Iterator[T]:
                 try:
                     event = said.recv()
                 except EOFError:
-                    _end(said, running.pop(said))
+                    try:
+                        _end(said, running.pop(said))
+                    except RuntimeError as error:
+                        yield error
                     continue
-                if isinstance(event, BaseException):
-                    raise event
                 yield event
     finally:
         for process in running.values():

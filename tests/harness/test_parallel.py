@@ -47,15 +47,37 @@ def test_units_run_at_the_same_time() -> None:
     assert time.monotonic() - started < 3.0
 
 
-def test_an_exception_ends_the_stream_and_says_where_it_came_from() -> None:
+def drained(stream: Iterator[int], found: list[int]) -> None:
+    found.extend(stream)  # keeps what came before an exception
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_an_exception_ends_the_stream_behind_the_others_and_says_where_it_came_from(
+    forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "_forks_differentiate", lambda: forks)
+    found: list[int] = []
     with pytest.raises(ValueError, match="lengths") as error:
-        list(side_by_side([fails, partial(pids, 10, 1.0)], most=2))
-    assert 'raise ValueError("lengths")' in error.value.__notes__[0]
+        drained(side_by_side([fails, partial(pids, 3, 0.1), fails], most=2), found)
+    assert len(found) == 5
+    assert error.value.__notes__[-1] == "and beside it ValueError: lengths"
+    if forks:
+        assert 'raise ValueError("lengths")' in error.value.__notes__[0]
 
 
-def test_a_unit_that_dies_is_no_end() -> None:
+def test_a_unit_that_dies_is_no_end_of_the_others() -> None:
+    found: list[int] = []
     with pytest.raises(RuntimeError, match="ended with exit code 3"):
-        list(side_by_side([dies], most=1))
+        drained(side_by_side([dies, partial(pids, 3)], most=1), found)
+    assert len(found) == 4
+
+
+def test_an_exception_is_not_lost_to_an_interrupt() -> None:
+    stream = side_by_side([fails, partial(pids, 100, 0.1)], most=2)
+    taken = [next(stream) for _ in range(4)]
+    with pytest.raises(ValueError, match="lengths"):
+        stream.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert all(map(gone, taken))
 
 
 def test_nothing_is_left_when_the_stream_is_left() -> None:
