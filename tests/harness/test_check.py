@@ -1,15 +1,19 @@
 """The check end to end on kernels that misbehave: each is convicted in plain words, and the run goes on."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 import packproof
+from packproof.harness import cli
 from packproof.harness.check import judged, open_job, run_check
-from packproof.harness.events import CellFinished, CellStarted, RunFinished, RunStarted, Verdict
+from packproof.harness.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
+from packproof.harness.judge import Judge
 from packproof.harness.plan import CheckRequest
+from packproof.properties.cases import Space
 from packproof.refs.errors import CheckFailed, UsageError
 
 HERE = Path(__file__).parent
@@ -56,6 +60,26 @@ def test_cells_may_run_in_processes_of_their_own(tmp_path: Path, apart: bool, pr
     verdicts = [event.verdict for event in events if isinstance(event, CellFinished)]
     assert {verdict.cell.property for verdict in verdicts if verdict.status == "passed"} == set(properties)
     assert len(list(tmp_path.glob("by-*"))) == processes
+
+
+def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "right.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
+
+    def cell(judge: Judge, cell: Cell, space: Space) -> Iterator[Event]:
+        if cell.dtype == "float32":
+            raise RuntimeError("oops")
+        yield from judged_cell(judge, cell, space)
+
+    judged_cell = Judge.cell
+    monkeypatch.setattr(Judge, "cell", cell)
+    call = ["check", "right.py:scaled", "--op", OP, "--dtype", "fp32,fp64", "--property", "reference,causality"]
+    assert cli.run([*call, "--profile", "quick"]) == 3
+    out = capsys.readouterr().out
+    assert "passed   scaled reference fp64" in out
+    assert "passed   scaled causality fp64" in out
+    assert "packproof itself failed: RuntimeError: oops: 2 passed, 2 not run" in out
 
 
 def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
