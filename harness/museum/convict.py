@@ -16,6 +16,7 @@ from packproof.properties.call import Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.declaration import declaration
+from packproof.properties.layouts import Lengths
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
@@ -69,8 +70,8 @@ def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Convic
         for drawn, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
             for name in entry.properties:
                 if found := _broken(subject, space, name, case):
-                    seconds = time.monotonic() - started
-                    return Conviction(entry, name, case.lengths, drawn, seconds, tuple(found), _tier(subject, space))
+                    (lengths, lines), seconds = found, time.monotonic() - started
+                    return Conviction(entry, name, lengths, drawn, seconds, lines, _tier(subject, space))
     return Conviction(entry, examples=drawn, seconds=time.monotonic() - started, tier=_tier(subject, space))
 
 
@@ -89,8 +90,8 @@ def _tier(subject: Subject, space: Space) -> Tier:
     return "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
 
 
-def _broken(subject: Subject, space: Space, name: str, case: Case) -> list[str]:
-    """What a property found at a case, in lines."""
+def _broken(subject: Subject, space: Space, name: str, case: Case) -> tuple[Lengths, tuple[str, ...]] | None:
+    """What a property found at a case, or at one that it is judged at besides: where, and in lines."""
     for judged in suited(name, space, [case]):
         try:
             violation = broken(subject, name, judged)
@@ -99,5 +100,5 @@ def _broken(subject: Subject, space: Space, name: str, case: Case) -> list[str]:
         if violation is not None:
             tensor = f"{violation.tensor}: " if violation.tensor else ""
             head, *rest = violation.lines()
-            return [f"{judged}", f"{tensor}{head}", *rest]
-    return []
+            return judged.lengths, (f"{judged}", f"{tensor}{head}", *rest)
+    return None
