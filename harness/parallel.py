@@ -101,10 +101,8 @@ def _forks(units: Sequence[Unit[T]], most: int) -> Iterator[T | BaseException]:
                 try:
                     event = said.recv()
                 except EOFError:
-                    try:
-                        _end(said, running.pop(said))
-                    except RuntimeError as error:
-                        yield error
+                    if fault := _end(said, running.pop(said)):
+                        yield fault
                     continue
                 yield event
     finally:
@@ -149,7 +147,8 @@ def _run(unit: Unit[Any], said: Connection, parent: int) -> None:
 def _forks_differentiate() -> bool:
     said, process = _forked(_differentiate)
     fit: bool = said.recv()
-    _end(said, process)
+    if fault := _end(said, process):
+        raise fault
     return fit
 
 
@@ -163,8 +162,9 @@ def _differentiate(said: Connection, parent: int) -> None:
         said.send(True)
 
 
-def _end(said: Connection, process: BaseProcess) -> None:
+def _end(said: Connection, process: BaseProcess) -> RuntimeError | None:
+    """Wait for the process; what to raise if it failed."""
     said.close()
     process.join()
-    if process.exitcode:
-        raise RuntimeError(f"a process that judged a kernel ended with exit code {process.exitcode}")
+    code = process.exitcode
+    return RuntimeError(f"a process that judged a kernel ended with exit code {code}") if code else None

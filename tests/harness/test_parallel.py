@@ -73,7 +73,7 @@ def test_a_unit_that_dies_is_no_end_of_the_others() -> None:
 
 
 def test_an_exception_is_not_lost_to_an_interrupt() -> None:
-    stream = side_by_side([fails, partial(pids, 100, 0.1)], most=2)
+    stream = side_by_side([fails, partial(pids, 100, 0.1)], most=1)  # the second starts when the first has failed
     taken = [next(stream) for _ in range(4)]
     with pytest.raises(ValueError, match="lengths"):
         stream.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
