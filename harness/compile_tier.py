@@ -42,7 +42,8 @@ class Compiled(TypedDict):
 
     failure: why it cannot be used, in one line; "" if it can. detail: the compiler's own words, where it has some.
     skipped: why this installation of Triton cannot compile for the target at all; "" if it can.
-    slow: that it spills, in one line, which costs time and no digit; "" if it does not. registers: per thread.
+    slow: that it spills more than it may, in one line, which costs time and no digit; "" if it does not. registers: per
+    thread.
     spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
     atomics: the kinds of `tl.atomic_*` found. Counts are None where compilation did not get that far.
     """
@@ -253,7 +254,7 @@ def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
     spilled = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
     return {
         "failure": refused if shared > limit else "",
-        "slow": spilled if spills else "",
+        "slow": spilled if spills > variant.spills else "",
         "registers": registers,
         "spills": spills,
         "shared": shared,

@@ -53,6 +53,11 @@ class InProcess:
         except RuntimeError as error:
             raise UsageError(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
 
+    def reach(self) -> None:
+        """Raises UsageError where the device cannot be used, and makes no context where it can."""
+        if self._device.type == "cuda" and not (self._device.index or 0) < torch.cuda.device_count():
+            self.warm()  # which says why
+
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""
         if not call.large or self._device.type != "cuda":

@@ -1,7 +1,7 @@
 """Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds.
 
-On a GPU a fresh process takes a second or more until it can compute; so another one waits there, ready, for the first
-to be lost.
+On a GPU a fresh process takes a second or more until it can compute; so once one was lost there, another one waits,
+ready, for the next to be lost.
 """
 
 import os
@@ -51,7 +51,7 @@ class Worker:
         self._own_zygote: ZygoteClient | None = None
         self._child: Child | None = None
         self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
-        self._keeps_spare = device != "cpu"
+        self._keeps_spare = False
         self._draw_configs = draw_configs and device != "cpu"
         self._description: dict[str, Any] = {}
         self._number = 0
@@ -62,11 +62,14 @@ class Worker:
                 "of a module and name it as package.module:function or path/file.py:function"
             )
 
-    def open(self) -> None:
-        """Start the process and import the target. Raises UsageError with the reason where that cannot be done."""
+    def open(self, *, warm: bool = True) -> None:
+        """Start the process and import the target. Raises UsageError with the reason where that cannot be done.
+
+        warm: make the device's context too, which takes it a second or so, other processes' contexts in turn.
+        """
         if self._child is not None:
             return
-        self._child, self._spare = self._spare or self._started(), None
+        self._child, self._spare = self._spare or self._started(warm=warm), None
         zygote = self._child.zygote
         self._limit = self._warmup_limit
         try:
@@ -89,10 +92,11 @@ class Worker:
             raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
         self._description = dict(hello.body)
 
-    def _started(self) -> Child:
+    def _started(self, *, warm: bool = True) -> Child:
         order = {
             "location": self._location and [self._location.module, self._location.file, self._location.path],
             "device": self.device,
+            "warm": warm,
             "draw_configs": self._draw_configs,
             "sys_path": import_path(),
             "cwd": os.getcwd(),
@@ -102,7 +106,7 @@ class Worker:
 
     def describe(self) -> dict[str, Any]:
         """What the function says of itself (see `target.describe`): data from a process that is not trusted."""
-        self.open()
+        self.open(warm=False)
         return self._description
 
     def run(self, call: Call) -> Result:
@@ -144,6 +148,7 @@ class Worker:
         if self._child is not None:
             self._child.close()
             self._child = None
+            self._keeps_spare |= self.device != "cpu"
 
     @contextmanager
     def impatient(self) -> Iterator[None]:

@@ -37,8 +37,8 @@ def work(
 ) -> NoReturn:
     """Be a worker, in a process that was just forked from the zygote whose id is given.
 
-    order: "location" (the fields of Location, or None for `function`), "device", "draw_configs", "sys_path", "cwd",
-    "gpus" (CUDA_VISIBLE_DEVICES, or None).
+    order: "location" (the fields of Location, or None for `function`), "device", "warm" (whether to make its context),
+    "draw_configs", "sys_path", "cwd", "gpus" (CUDA_VISIBLE_DEVICES, or None).
     """
     code = 1
     try:
@@ -94,7 +94,7 @@ def _serve(
             _require_autograd()
         assert function is not None
         runner = InProcess(function, order["device"], snapshot)
-        runner.warm()
+        runner.warm() if order["warm"] else runner.reach()
         hello = Frame("ready", body=describe(function))
     except UsageError as error:
         hello = Frame("unusable", body={"text": str(error)})

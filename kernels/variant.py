@@ -16,6 +16,7 @@ class Variant:
     divisible: arguments specialised as multiples of 16.
     num_warps, num_stages, options: launch options.
     targets: those that the wrapper chooses it for, such as "sm_90"; all if empty.
+    spills: bytes that it may spill, where every form that spills less was measured to be slower.
     """
 
     name: str
@@ -27,3 +28,4 @@ class Variant:
     num_stages: int = 2
     options: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
+    spills: int = 0
