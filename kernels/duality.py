@@ -124,7 +124,7 @@ def _ssd(
     steps = problem.steps()
     carried = problem.carry(
         problem.x, problem.B, steps, problem.initial,
-        keep_final=return_final_states, store=not problem.fused, keep_low=True, reverse=False,
+        keep_final=return_final_states, store=not problem.fused, reverse=False,
     )  # fmt: skip
     gate = None if z is None else aligned(z.to(problem.dtype))
     y = problem.outputs(steps, carried, gate, problem.dtype, fused=problem.fused)
@@ -146,23 +146,23 @@ def _ssd_backward(
     steps = problem.steps()
     carried = problem.carry(
         problem.x, problem.B, steps, problem.initial,
-        ends=ends, keep_final=False, store=True, keep_low=z is not None, reverse=False,
+        ends=ends, keep_final=False, store=True, reverse=False,
     )  # fmt: skip
     states = carried.states
     dy, dz = aligned(dy.to(problem.dtype)), x.new_empty(0)
-    incoming = Incoming(dy, dy, dy, False)
+    incoming = Incoming(dy, dy, dy)
     if z is not None:
         y = problem.outputs(steps, carried, None, torch.float32, fused=False)
         dz, incoming = problem.ungate(y, aligned(z.to(problem.dtype)), dy)
+        dy = incoming.whole
     dfinal = problem.states_of(dfinal)
-    _, dinitial, dstates, _ = problem.carry(
-        incoming.whole, problem.C, steps, dfinal,
-        keep_final=initial_states is not None, store=True, keep_low=False, reverse=True,
-    )  # fmt: skip
-    dx, dD, edges = problem.value_gradients(incoming, steps, states, dfinal, dstates)
-    ddt, dA, dbias, dscores = problem.step_gradients(incoming, steps, edges)
-    dB = problem.group_gradient(problem.x, problem.C, steps, dfinal, dstates, dscores, of_B=True)
-    dC = problem.group_gradient(incoming.whole, problem.B, steps, problem.initial, states, dscores, of_B=False)
+    fused = problem.fused and z is None
+    back = problem.carry(
+        dy, problem.C, steps, dfinal, keep_final=initial_states is not None, store=not fused, reverse=True
+    )
+    dx = problem.value_gradients(dy, steps, dfinal, back, fused=fused)
+    crossing = problem.crossing(dy, steps, states, dfinal, back.states)
+    ddt, dA, dbias, dB, dC, dD = problem.inside(incoming, steps, crossing, has_final=dfinal is not None)
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
     dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
     return (
@@ -174,7 +174,7 @@ def _ssd_backward(
         A.new_empty(0) if D is None else dD.sum(1) if D.ndim == 1 else dD.contiguous(),
         dz if z is None else dz[..., : problem.p].to(x.dtype).contiguous(),
         A.new_empty(0) if dt_bias is None else dbias.sum(1),
-        A.new_empty(0) if initial_states is None else problem.trimmed(dinitial),
+        A.new_empty(0) if initial_states is None else problem.trimmed(back.finals),
     )
 
 

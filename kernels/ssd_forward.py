@@ -70,12 +70,12 @@ def heads_of(block, H, G, HEADS: tl.constexpr):
 
 
 @triton.jit
-def decays(high, low, earlier, EXACT: tl.constexpr):
-    """L[i, j], what is left at token i of what token j added; 0 unless `earlier`. Masked before the exponential."""
+def decays(high, low, EXACT: tl.constexpr):
+    """L[i, j], what is left at token i of what token j added, if j is not behind i; anything where it is."""
     gap = high[:, None] - high[None, :]
     if EXACT:
         gap += low[:, None] - low[None, :]
-    return tl.exp2(tl.where(earlier, gap, float("-inf")))
+    return tl.exp2(gap)
 
 
 @triton.jit
@@ -125,9 +125,9 @@ def steps_kernel(
 
 @triton.jit(do_not_specialize=["T", "H", "G", "has_entering", "keep_final"])
 def states_kernel(
-    x, B, step, high, low, entering, segments, ends, finals, states, states_low, T, H, G, P, N,
+    x, B, step, high, low, entering, segments, ends, finals, states, T, H, G, P, N,
     x_stride, x_head, B_stride, B_group, has_entering, keep_final,
-    STORE_ALL: tl.constexpr, STORE_LOW: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr,
+    STORE_ALL: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Carry a block of a state through a segment: h = exp(Σ Δ A) h + Σ_j exp(a_last - a_j) Δ_j x_j B_jᵀ, by chunks.
@@ -136,10 +136,9 @@ def states_kernel(
     is exp(a_i). `entering` (s, h, p, n) is the state at the end of the sequence where the walk begins.
 
     STORE_ALL: start from the state that enters the segment (`ends`, after the pass) and write the state at each
-    boundary b between chunks to states[b // CHUNK]; STORE_LOW: and to states_low what rounding it there took off.
-    Otherwise start from zero, and write the state at the end of the segment to ends[b // SEGMENT] or, where the
-    sequence ends, what it makes of the state that enters it to `finals` (s, h, p, n): of several segments the pass
-    completes it.
+    boundary b between chunks to states[b // CHUNK]. Otherwise start from zero, and write the state at the end of the
+    segment to ends[b // SEGMENT] or, where the sequence ends, what it makes of the state that enters it to `finals`
+    (s, h, p, n): of several segments the pass completes it.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks_n = tl.cdiv(N, BLOCK_N)
@@ -171,11 +170,7 @@ def states_kernel(
             if STORE_ALL:
                 boundary = stop if REVERSE else chunk
                 if (boundary > start) & (boundary < end):
-                    at_boundary = state_at(boundary // CHUNK, head, H, size)
-                    store_state(states + at_boundary, state, p, P, n, N)
-                    if STORE_LOW:
-                        rest = state - state.to(states.dtype.element_ty)
-                        store_state(states_low + at_boundary, rest, p, P, n, N)
+                    store_state(states + state_at(boundary // CHUNK, head, H, size), state, p, P, n, N)
             alive = chunk + row < stop
             at = at_head + chunk + row
             weight, decay = decay_to_end(high, low, at_head + chunk, row, alive, stop - chunk, EXACT)
@@ -236,7 +231,7 @@ def pass_kernel(
 @triton.jit
 def scores_of(similarities, exponent, exponent_low, delta, earlier, EXACT: tl.constexpr):
     """L ∘ C Bᵀ with the time steps: y = scores @ x inside a chunk."""
-    weighted = similarities * decays(exponent, exponent_low, earlier, EXACT) * delta[None, :]
+    weighted = similarities * decays(exponent, exponent_low, EXACT) * delta[None, :]
     return tl.where(earlier, weighted, 0.0)
 
 
@@ -280,9 +275,8 @@ def walk_kernel(
             exponent = tl.load(high + at + near)
             delta = tl.load(step + at + near)
             result *= tl.exp2(exponent)[None, :]
-            later = (row[:, None] <= row[None, :]) & alive[None, :]
-            scores *= decays(-exponent, -exponent, later, False) * delta[:, None]
-            scores = tl.where(later, scores, 0.0)
+            scores *= decays(-exponent, -exponent, False) * delta[:, None]
+            scores = tl.where(row[:, None] <= row[None, :], scores, 0.0)
             result = tl.trans(product(tl.trans(values), scores, result, False))
             if has_D != 0:
                 result += values * tl.load(D + head * P + p, mask=p < P, other=0.0)[None, :]
@@ -312,12 +306,12 @@ def similarities(
 
 @triton.jit
 def head_outputs(
-    shared, x, B, C, D, z, step, high, low, entering, ends, states, states_low, y, sequence, start, chunk, head, row,
-    alive, p, T, H, P, N, x_stride, x_head, B_stride, C_stride, z_stride, z_head, has_entering, has_D, has_z,
-    EXACT: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr, ROWS: tl.constexpr, SHARED: tl.constexpr,
+    shared, x, C, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head, row,
+    alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z,
+    ENTERED: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """y of one head in a chunk, where B and C point to its rows. shared: C Bᵀ, if there is one for several heads."""
+    """y of one head in a chunk, where C points to its rows. shared: C Bᵀ. ENTERED: whether a state enters the chunk."""
     size = (P * N).to(tl.int64)
     chunk_row = chunk.to(tl.int64)
     at = T.to(tl.int64) * head + chunk + row
@@ -325,24 +319,20 @@ def head_outputs(
     exponent_low = tl.load(low + at, mask=alive, other=0.0) if EXACT else exponent
     delta = tl.load(step + at, mask=alive, other=0.0)
     result = tl.zeros((ROWS, BLOCK_P), tl.float32)
-    if (chunk - start) % SEGMENT != 0:
-        at_state = state_at(chunk // CHUNK, head, H, size)
-        for k in range(0, N, BLOCK_K):
-            n = k + tl.arange(0, BLOCK_K)
-            queries = tile(C, row, alive, C_stride, n, N)
-            if not EXACT:  # the small part first, as a product takes the parts of the state that is given
-                rest = tl.trans(state_tile(states_low + at_state, p, P, n, N))
-                result = product(queries, rest, result, EXACT)
-            result = product(queries, tl.trans(state_tile(states + at_state, p, P, n, N)), result, EXACT)
-    elif (chunk > start) | (has_entering != 0):
-        given = state_entering(entering, ends, sequence, start, chunk, head, H, size, SEGMENT)
-        for k in range(0, N, BLOCK_K):
-            n = k + tl.arange(0, BLOCK_K)
-            queries = tile(C, row, alive, C_stride, n, N)
-            result = product(queries, tl.trans(state_tile(given, p, P, n, N)), result, EXACT)
-    result *= tl.exp2(tl.where(alive, exponent, float("-inf")))[:, None]
-    if not SHARED:  # not before registers are free of the state
-        shared = similarities(C, B, C_stride, B_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
+    if ENTERED:
+        if (chunk - start) % SEGMENT != 0:
+            at_state = state_at(chunk // CHUNK, head, H, size)
+            for k in range(0, N, BLOCK_K):
+                n = k + tl.arange(0, BLOCK_K)
+                queries = tile(C, row, alive, C_stride, n, N)
+                result = product(queries, tl.trans(state_tile(states + at_state, p, P, n, N)), result, EXACT)
+        else:
+            given = state_entering(entering, ends, sequence, start, chunk, head, H, size, SEGMENT)
+            for k in range(0, N, BLOCK_K):
+                n = k + tl.arange(0, BLOCK_K)
+                queries = tile(C, row, alive, C_stride, n, N)
+                result = product(queries, tl.trans(state_tile(given, p, P, n, N)), result, EXACT)
+        result *= tl.exp2(tl.where(alive, exponent, float("-inf")))[:, None]
     earlier = (row[:, None] >= row[None, :]) & alive[:, None]
     scores = scores_of(shared, exponent, exponent_low, delta, earlier, EXACT)
     values = tile(x + chunk_row * x_stride + head * x_head, row, alive, x_stride, p, P)
@@ -359,7 +349,7 @@ def head_outputs(
 
 @triton.jit(do_not_specialize=["D", "T", "H", "G", "n_blocks", "has_entering", "has_D", "has_z"])
 def outputs_kernel(
-    x, B, C, D, z, step, high, low, entering, ends, states, states_low, chunks, y, T, H, G, P, N, n_blocks,
+    x, B, C, D, z, step, high, low, entering, ends, states, chunks, y, T, H, G, P, N, n_blocks,
     x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
     EXACT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -367,8 +357,8 @@ def outputs_kernel(
     """y of chunks of up to ROWS tokens, HEADS heads of a group at a time: what the tokens make of each other and of the
     state that enters the chunk.
 
-    That state is `entering` (s, h, p, n) where the sequence begins and in `ends` where another segment does; next to
-    bf16 tokens the others come in two parts.
+    That state is `entering` (s, h, p, n) where the sequence begins, in `ends` where another segment does, elsewhere in
+    `states`.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(P, BLOCK_P)
@@ -380,17 +370,18 @@ def outputs_kernel(
         alive = chunk + row < stop
         chunk_row = chunk.to(tl.int64)
         B_here, C_here = B + chunk_row * B_stride + group * B_group, C + chunk_row * C_stride + group * C_group
-        if HEADS == 1:
-            head_outputs(
-                0, x, B_here, C_here, D, z, step, high, low, entering, ends, states, states_low, y, sequence, start,
-                chunk, first_head, row, alive, p, T, H, P, N, x_stride, x_head, B_stride, C_stride, z_stride, z_head,
-                has_entering, has_D, has_z, EXACT, CHUNK, SEGMENT, ROWS, False, BLOCK_P, BLOCK_K,
-            )  # fmt: skip
-        else:
-            shared = similarities(C_here, B_here, C_stride, B_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
+        shared = similarities(C_here, B_here, C_stride, B_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
+        if (chunk > start) | (has_entering != 0):
             for head in tl.range(first_head, last_head, disable_licm=True):
                 head_outputs(
-                    shared, x, B_here, C_here, D, z, step, high, low, entering, ends, states, states_low, y, sequence,
-                    start, chunk, head, row, alive, p, T, H, P, N, x_stride, x_head, B_stride, C_stride, z_stride,
-                    z_head, has_entering, has_D, has_z, EXACT, CHUNK, SEGMENT, ROWS, True, BLOCK_P, BLOCK_K,
+                    shared, x, C_here, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head,
+                    row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, True, EXACT,
+                    CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
+                )  # fmt: skip
+        else:  # a loop without loops, whose loads run ahead
+            for head in tl.range(first_head, last_head, disable_licm=True):
+                head_outputs(
+                    shared, x, C_here, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head,
+                    row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, False, EXACT,
+                    CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip

@@ -9,14 +9,20 @@ from torch import Tensor
 
 from packproof.kernels.launch import architecture, cdiv, padded
 from packproof.kernels.sequences import offsets
-from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
+from packproof.kernels.ssd_backward import (
+    crossing_kernel,
+    gate_kernel,
+    inside_kernel,
+    values_kernel,
+    walk_back_kernel,
+)
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.ssd_tiles import (
     Rows,
     launch_options,
     multiple,
-    output_heads,
     row_classes,
+    shared_heads,
     tiles,
 )
 from packproof.kernels.worklists import n_programs, worklists
@@ -47,32 +53,34 @@ class Steps(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """The gradient of the outputs before the gate (t, h, p): whole, rounded to the kernels' dtype, and the rest."""
+    """The gradient of the outputs before the gate (t, h, p): whole, rounded to the kernels' dtype, and the rest.
+
+    All are the same where there is no gate.
+    """
 
     whole: Tensor
     high: Tensor
     low: Tensor
-    gated: bool
 
 
-class Edges(NamedTuple):
-    """What the gradients of decays take from the edges of chunks: entered and left (h, t), passed by kind of chunk."""
+class Crossing(NamedTuple):
+    """What the states at the edges of chunks are to other gradients.
+
+    entered, left: parts of those of decays, (parts, h, t). to_b, to_c: those of B and C, (t, g, n), in fp32.
+    """
 
     entered: Tensor
     left: Tensor
-    passed: Tensor
+    to_b: Tensor
+    to_c: Tensor
 
 
 class Carried(NamedTuple):
-    """States where segments end, at the end of each sequence if kept, and between chunks: at token b in b // chunk.
-
-    states_low: what rounding the last took off, or `states` again.
-    """
+    """States where segments end, at the end of each sequence if kept, and between chunks: at token b in b // chunk."""
 
     ends: Tensor
     finals: Tensor
     states: Tensor
-    states_low: Tensor
 
 
 class Problem:
@@ -121,6 +129,20 @@ class Problem:
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return self.x.new_empty(shape, dtype=dtype)
 
+    @property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        return self.T, self.H, self.G, self.P, self.N
+
+    @property
+    def held_n(self) -> int:
+        """States of the smallest form that holds all in registers."""
+        return min(n for n in self.tiles.walk_n if self.N <= n)
+
+    def _strides(self, values: Tensor, *of_dt: int) -> tuple[int, ...]:
+        """Of tokens and of heads or groups, in x, dt if it is given, B, C, and `values`."""
+        of_B_and_C = (self.B.stride(0), self.B.stride(1), self.C.stride(0), self.C.stride(1))
+        return self.x.stride(0), self.x.stride(1), *of_dt, *of_B_and_C, values.stride(0), values.stride(1)
+
     def parts(self, *shape: int) -> Tensor:
         """Something for each kind of chunk and each chunk; zero for those that are not there."""
         return self.x.new_zeros(len(row_classes(self.tiles)), self.slots, *shape, dtype=torch.float32)
@@ -151,35 +173,32 @@ class Problem:
         self, values: Tensor, keys: Tensor, steps: Steps, entering: Tensor | None, carried: Carried,
         *, keep_final: bool, store_all: bool, reverse: bool,
     ) -> None:  # fmt: skip
-        t, store_low = self.tiles, store_all and carried.states_low is not carried.states
-        block_n = t.split_n if store_low else t.states_n
-        blocks = cdiv(self.P, t.states_p) * cdiv(self.N, block_n)
-        name = "states_back" if reverse else "states_low" if store_low else "states"
+        t = self.tiles
+        blocks = cdiv(self.P, t.states_p) * cdiv(self.N, t.states_n)
         self.launch(
-            states_kernel, name, self.items(self.H * blocks), values, keys, *steps,
-            steps.high if entering is None else entering, self.work.segments, *carried, self.T, self.H, self.G, self.P,
-            self.N, values.stride(0), values.stride(1), keys.stride(0), keys.stride(1), int(entering is not None),
-            int(keep_final), **self.constants, STORE_ALL=store_all, STORE_LOW=store_low,
-            REVERSE=reverse, CHUNKS=t.segment // t.chunk, BLOCK_P=t.states_p, BLOCK_N=block_n,
+            states_kernel, self._named("states_back", values) if reverse else "states", self.items(self.H * blocks),
+            values, keys, *steps, steps.high if entering is None else entering, self.work.segments, *carried, self.T,
+            self.H, self.G, self.P, self.N, values.stride(0), values.stride(1), keys.stride(0), keys.stride(1),
+            int(entering is not None), int(keep_final), **self.constants, STORE_ALL=store_all, REVERSE=reverse,
+            CHUNKS=t.segment // t.chunk, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
         )  # fmt: skip
 
     def carry(
         self, values: Tensor, keys: Tensor, steps: Steps, entering: Tensor | None,
-        *, keep_final: bool, store: bool, keep_low: bool, reverse: bool, ends: Tensor | None = None,
+        *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None,
     ) -> Carried:  # fmt: skip
         """The states, or their gradients: where segments end, and if asked for, where sequences do and between chunks.
 
-        ends: those where segments end, if they are known.
+        ends: those where segments end, if they are known; then, and in reverse, those between chunks are rounded to the
+        dtype of the kernels, for gradients.
         """
-        t, state = self.tiles, (self.H, self.P, self.N)
-        several = self.T > t.segment and ends is None
-        between = (self.T // t.chunk + 1 if store and self.T > t.chunk else 0, *state)
-        states = self.new(*between, dtype=self.dtype)
+        t, several = self.tiles, self.T > self.tiles.segment and ends is None
+        between = self.T // t.chunk + 1 if self.T > t.chunk and (store or reverse) else 0
+        rounded = self.dtype if ends is not None or reverse else torch.float32
         carried = Carried(
             self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32) if ends is None else ends,
-            self.new(self.S if keep_final else 0, *state),
-            states,
-            self.new(*between, dtype=self.dtype) if keep_low and self.dtype == torch.bfloat16 else states,
+            self.new(self.S if keep_final else 0, self.H, self.P, self.N),
+            self.new(between, self.H, self.P, self.N, dtype=rounded),
         )
         arguments = (values, keys, steps, entering, carried)
         if several or keep_final:
@@ -204,24 +223,20 @@ class Problem:
         t, gate = self.tiles, self.x if z is None else z
         y = self.new(self.T, self.H, self.P, dtype=dtype)
         blocks, entering = cdiv(self.P, t.output_p), steps.high if self.initial is None else self.initial
-        sizes = self.T, self.H, self.G, self.P, self.N
-        strides = (
-            self.x.stride(0), self.x.stride(1), self.B.stride(0), self.B.stride(1), self.C.stride(0), self.C.stride(1),
-            gate.stride(0), gate.stride(1), int(self.initial is not None), self.has_D, int(z is not None),
-        )  # fmt: skip
+        strides = (*self._strides(gate), int(self.initial is not None), self.has_D, int(z is not None))
         if fused:
             self.launch(
                 walk_kernel, "walk", self.items(self.H * blocks), self.x, self.B, self.C, self.D, gate, steps.step,
-                steps.high, entering, carried.ends, self.work.long_segments, y, *sizes, *strides, CHUNK=t.chunk,
-                CHUNKS=t.segment // t.chunk, BLOCK_P=t.output_p, BLOCK_N=min(n for n in t.walk_n if self.N <= n),
+                steps.high, entering, carried.ends, self.work.long_segments, y, *self.sizes, *strides, CHUNK=t.chunk,
+                CHUNKS=t.segment // t.chunk, BLOCK_P=t.output_p, BLOCK_N=self.held_n,
             )  # fmt: skip
         for rows in row_classes(t)[int(fused) :]:  # the short ones only, where a walk takes the long ones
-            heads = output_heads(t, rows)
+            heads = shared_heads(t, rows)
             in_turn = self.G * self._heads_in_group(heads)
             self.launch(
                 outputs_kernel, "outputs" + rows.label, self.items(in_turn * blocks), self.x, self.B, self.C, self.D,
-                gate, *steps, entering, carried.ends, carried.states, carried.states_low,
-                self.work.short_segments if fused else self.chunks(rows), y, *sizes, in_turn, *strides,
+                gate, *steps, entering, carried.ends, carried.states,
+                self.work.short_segments if fused else self.chunks(rows), y, *self.sizes, in_turn, *strides,
                 **self.constants, CHUNKS=t.segment // t.chunk, ROWS=rows.rows, HEADS=heads, BLOCK_P=t.output_p,
                 BLOCK_K=t.block_k,
             )  # fmt: skip
@@ -233,65 +248,81 @@ class Problem:
         gate = self.tiles.gate
         programs = cdiv(self.T, gate["BLOCK_T"]) * self.H * cdiv(self.P, gate["BLOCK_P"])
         self.launch(
-            gate_kernel, "gate", programs, y, z, dy, dz, high, low, self.cu_seqlens, self.T, self.S, self.H, self.P,
-            z.stride(0), z.stride(1), dy.stride(0), dy.stride(1), **gate,
+            gate_kernel, "gate", programs, y, z, dy, dz, high, low, self.cu_seqlens, self.T, self.S, self.H,
+            self.P, z.stride(0), z.stride(1), dy.stride(0), dy.stride(1), **gate,
         )  # fmt: skip
-        return dz, Incoming(y, high, low, self.dtype != torch.float32)
+        return dz, Incoming(y, high, low)
 
     def value_gradients(
-        self, dy: Incoming, steps: Steps, states: Tensor, dfinal: Tensor | None, dstates: Tensor
-    ) -> tuple[Tensor, Tensor, Edges]:
-        """dx, the parts of dD (h, p), and what crosses the edges of chunks."""
-        t = self.tiles
-        dx = self.new(self.T, self.H, self.P, dtype=self.dtype)
-        dD = self.parts(self.H, self.P) if self.has_D else self.parts(0)
-        edges = Edges(self.new(self.H, self.T), self.new(self.H, self.T), self.parts(self.H))
-        for kind, rows in enumerate(row_classes(t)):
-            self.launch(
-                values_kernel, "values" + "_gated" * dy.gated + rows.label, self.items(self.H), self.x, self.B, self.C,
-                self.D, dy.high, dy.low, *steps, _rounded(self.initial, states), states, _rounded(dfinal, dstates),
-                dstates, self.chunks(rows), dx, dD[kind], edges.entered, edges.left, edges.passed[kind], self.T, self.H,
-                self.G, self.P, self.N, self.x.stride(0), self.x.stride(1), self.B.stride(0), self.B.stride(1),
-                self.C.stride(0), self.C.stride(1), dy.high.stride(0), dy.high.stride(1),
-                int(self.initial is not None), int(dfinal is not None), self.has_D, **self.constants, GATED=dy.gated,
-                ROWS=rows.rows, BLOCK_P=t.value_p, BLOCK_K=t.block_k,
-            )  # fmt: skip
-        return dx, dD, edges
+        self, dy: Tensor, steps: Steps, dfinal: Tensor | None, carried: Carried, *, fused: bool
+    ) -> Tensor:
+        """dx.
 
-    def step_gradients(self, dy: Incoming, steps: Steps, edges: Edges) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """ddt, each token's part of dA and of the bias's gradient (h, t), and parts of the gradient of C Bᵀ, from some
-        heads each: (parts, t, g, chunk)."""
-        t, n_parts = self.tiles, self._heads_in_group(self.tiles.heads)
-        dscores = self.new(n_parts, self.T, self.G, t.chunk)
-        ddt = self.new(self.T, self.H, dtype=self.dtype)
-        dA, dbias = self.x.new_zeros(2, self.H, self.T, dtype=torch.float32)
-        for kind, rows in enumerate(row_classes(t)):
+        carried: gradients of states. fused: those between chunks are not there yet; a walk finds and keeps them.
+        """
+        t, dx, given = self.tiles, self.new(self.T, self.H, self.P, dtype=self.dtype), int(dfinal is not None)
+        strides = self._strides(dy)[2:]
+        if fused:
             self.launch(
-                steps_back_kernel, "steps_back" + rows.label, self.items(self.G * n_parts), self.x, self.dt, self.A,
-                self.B, self.C, self.bias, dy.high, dy.low, *steps, edges.entered, edges.left, edges.passed[kind],
-                self.chunks(rows), ddt, dA, dbias, dscores, self.T, self.H, self.G, self.P, self.N, self.G * n_parts,
-                self.x.stride(0), self.x.stride(1), self.dt.stride(0), self.B.stride(0), self.B.stride(1),
-                self.C.stride(0), self.C.stride(1), dy.high.stride(0), dy.high.stride(1), self.has_bias, self.softplus,
-                **self.constants, GATED=dy.gated, ROWS=rows.rows, HEADS=t.heads, BLOCK_P=t.step_p, BLOCK_K=t.block_k,
+                walk_back_kernel, "walk_back", self.items(self.H * cdiv(self.P, t.output_p)), self.B,
+                self.C, self.D, dy, steps.step, steps.high, steps.high if dfinal is None else dfinal, carried.ends,
+                carried.states, self.work.long_segments, dx, *self.sizes, *strides, given, self.has_D, CHUNK=t.chunk,
+                CHUNKS=t.segment // t.chunk, BLOCK_P=t.output_p, BLOCK_N=self.held_n,
             )  # fmt: skip
-        return ddt, dA, dbias, dscores
+        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where a walk takes the long ones
+            heads = shared_heads(t, rows)
+            in_turn = self.G * self._heads_in_group(heads)
+            self.launch(
+                values_kernel, self._named("values" + rows.label, dy), self.items(in_turn * cdiv(self.P, t.value_p)),
+                self.B, self.C, self.D, dy, *steps, _rounded(dfinal, carried.states), carried.states,
+                self.work.short_segments if fused else self.chunks(rows), dx, *self.sizes, in_turn, *strides, given,
+                self.has_D, **self.constants, ROWS=rows.rows, HEADS=heads, BLOCK_P=t.value_p, BLOCK_K=t.block_k,
+            )  # fmt: skip
+        return dx
 
-    def group_gradient(
-        self, values: Tensor, other: Tensor, steps: Steps, given: Tensor | None, states: Tensor, dscores: Tensor,
-        *, of_B: bool,
-    ) -> Tensor:  # fmt: skip
-        """dB or dC."""
-        t = self.tiles
-        gradient = self.new(self.T, self.G, self.N, dtype=self.dtype)
+    def crossing(self, dy: Tensor, steps: Steps, states: Tensor, dfinal: Tensor | None, dstates: Tensor) -> Crossing:
+        """What follows from the states at the edges of chunks and their gradients."""
+        t, whole = self.tiles, self._whole(dy)
+        n_parts = cdiv(self.N, t.columns)
+        entered, left = (self.new(n_parts, self.H, self.T) for _ in range(2))
+        of_B, of_C = (self.new(self.T, self.G, self.N) for _ in range(2))
         for rows in row_classes(t):
             self.launch(
-                groups_kernel, "groups" + rows.label, self.items(self.G * cdiv(self.N, t.columns)), values,
-                other, *steps, _rounded(given, states), states, self.chunks(rows), dscores, gradient, self.T, self.H,
-                self.G, self.P, self.N, len(dscores), values.stride(0), values.stride(1), other.stride(0),
-                other.stride(1), int(given is not None), **self.constants, OF_B=of_B, ROWS=rows.rows,
-                BLOCK_P=t.group_p, COLUMNS=t.columns,
+                crossing_kernel, self._named("crossing" + rows.label + "_whole" * whole, dy),
+                self.items(self.G * n_parts), self.x, self.B, self.C, dy, *steps, _rounded(self.initial, states),
+                states, _rounded(dfinal, dstates), dstates, self.chunks(rows), entered, left, of_B, of_C, *self.sizes,
+                *self._strides(dy), int(self.initial is not None), int(dfinal is not None), **self.constants,
+                WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.group_p, COLUMNS=t.columns,
             )  # fmt: skip
-        return gradient
+        return Crossing(entered.sum(0), left.sum(0), of_B, of_C)
+
+    def inside(
+        self, dy: Incoming, steps: Steps, crossing: Crossing, *, has_final: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """ddt, each token's part of dA and of the bias's gradient (h, t), dB, dC, and the parts of dD (h, p)."""
+        t, gated, whole = self.tiles, dy.whole.dtype != self.dtype, self._whole(dy.whole)
+        ddt = self.new(self.T, self.H, dtype=self.dtype)
+        dA, dbias = self.x.new_zeros(2, self.H, self.T, dtype=torch.float32)
+        dB, dC = (self.new(self.T, self.G, self.N, dtype=self.dtype) for _ in range(2))
+        dD = self.parts(*((self.H, self.P) if self.has_D else (0,)))
+        for kind, rows in enumerate(row_classes(t)):
+            self.launch(
+                inside_kernel, "inside" + rows.label + "_whole" * whole + "_gated" * gated, self.items(self.G), self.x,
+                self.dt, self.A, self.B, self.C, self.bias, dy.high, dy.low, *steps, *crossing, self.chunks(rows), ddt,
+                dA, dbias, dB, dC, dD[kind], *self.sizes, *self._strides(dy.high, self.dt.stride(0)),
+                int(self.initial is not None), int(has_final), self.has_bias, self.softplus, self.has_D,
+                **self.constants, GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.step_p, BLOCK_K=t.block_k,
+                COLUMNS=t.columns,
+            )  # fmt: skip
+        return ddt, dA, dbias, dB, dC, dD
+
+    def _whole(self, dy: Tensor) -> bool:
+        """Whether loops over heads have none over channels inside."""
+        return self.P <= self.tiles.whole_p and dy.dtype == self.dtype
+
+    def _named(self, name: str, dy: Tensor) -> str:
+        """The name by which launch options are known; gradients that passed a gate are fp32 next to bf16 tokens."""
+        return name + "_gated" * (dy.dtype != self.dtype)
 
     def _heads_in_group(self, heads: int) -> int:
         """Blocks of so many heads in a group."""

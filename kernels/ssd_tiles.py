@@ -8,7 +8,13 @@ import torch
 
 from packproof.kernels import slack, worklists
 from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
-from packproof.kernels.ssd_backward import gate_kernel, groups_kernel, steps_back_kernel, values_kernel
+from packproof.kernels.ssd_backward import (
+    crossing_kernel,
+    gate_kernel,
+    inside_kernel,
+    values_kernel,
+    walk_back_kernel,
+)
 from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.variant import Variant
 
@@ -21,19 +27,35 @@ CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
 # Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
 _HOPPER = {
     "states": {"num_stages": 3},
-    "states_back": {},
-    "states_low": {"num_stages": 3, "maxnreg": 168},
-    "outputs": {"maxnreg": 168},
-    "groups": {"num_stages": 3},
+    "outputs": {"num_stages": 1},
+    "outputs_short": {"num_warps": 1},
+    "values_short": {"num_warps": 1},
     "values_gated": {"num_warps": 8},
-    "outputs_short": {"num_warps": 2},
-    "values_short": {"num_warps": 2},
-    "values_gated_short": {"num_warps": 2},
-    "steps_back_short": {"num_warps": 2},
+    "values_short_gated": {"num_warps": 2},
+    "walk_back": {"num_stages": 1},
+    "crossing": {"num_warps": 8},
+    "crossing_gated": {"num_warps": 8},
+    "crossing_whole": {"num_stages": 3},
+    "crossing_short": {"num_warps": 2},
+    "crossing_short_gated": {"num_warps": 2},
+    "crossing_short_whole": {"num_warps": 2},
+    "inside": {"num_warps": 8},
+    "inside_gated": {"num_warps": 8, "num_stages": 1},
+    "inside_whole": {"num_stages": 3},
+    "inside_short": {"num_warps": 1},
+    "inside_short_gated": {"num_warps": 2},
+    "inside_short_whole": {"num_warps": 1},
 }
-_OTHERS = {
-    name: {"num_warps": 2} for name in ("outputs_short", "values_short", "values_gated_short", "steps_back_short")
-}
+# bytes that are spilled with open eyes. Hopper: what a loop only reads, and reads again in each turn; forms that spill
+# less have fewer programs on a multiprocessor, and took 1.4 to 2.2 times as long (NOTES.md). Others: never timed
+_SPILLS = {
+    "hopper": {
+        "walk": 56, "walk_back": 16, "outputs_short": 64, "values_short": 48, "crossing_whole": 336,
+        "crossing_gated": 8, "inside_whole": 228, "inside_gated": 8,
+    },
+    "nvidia": {"crossing_gated": 48, "inside": 16, "inside_gated": 612},
+    "amd": {},
+}  # fmt: skip
 
 
 def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, Any]:
@@ -42,11 +64,13 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
     if architecture == "hopper" and tokens == torch.bfloat16:
         return options | _HOPPER.get(name, {})
     if architecture == "hopper":
-        return options
-    options |= {"num_warps": 8} | _OTHERS.get(name, {})
+        return options | ({"num_warps": 8} if name == "crossing" else {})
+    options |= {"num_warps": 2 if "_short" in name else 8}
     if architecture == "amd":
-        options |= {"num_stages": 1} | ({"num_warps": 4} if name == "steps_back" else {})
+        options |= {"num_stages": 1} | ({"num_warps": 4} if name.startswith(("inside", "crossing")) else {})
         del options["maxnreg"]
+    elif name in ("inside", "inside_gated", "crossing_gated"):
+        options |= {"num_stages": 1}
     return options
 
 
@@ -54,11 +78,11 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
 class Tiles:
     """chunk, segment: tokens. short: chunks of up to so many tokens have tiles of their own; 0 if none have.
 
-    block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; split_n: of a
-    walk that stores them in two parts; walk_n: of one that holds all in registers and makes outputs, its forms, none
-    where it would spill. heads: heads of a group that one program takes in turn. step_h: heads whose time steps one
-    program prepares. pass_size: elements of a state that pass from segment to segment together. gate_t, gate_p: of a
-    program of the gate.
+    block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; walk_n: of
+    kernels that hold all in registers, their forms, none where they would spill. heads: heads of a group that one
+    program takes in turn. whole_p: up to so many channels, a loop over heads has none over channels inside. step_h:
+    heads whose time steps one program prepares. pass_size: elements of a state that pass from segment to segment
+    together. gate_t, gate_p: of a program of the gate.
     """
 
     chunk: int
@@ -67,7 +91,6 @@ class Tiles:
     block_k: int
     states_p: int
     states_n: int
-    split_n: int
     walk_n: tuple[int, ...]
     output_p: int
     value_p: int
@@ -75,6 +98,7 @@ class Tiles:
     group_p: int
     columns: int
     heads: int
+    whole_p: int = 0
     step_h: int = 16
     pass_size: int = 1024
     gate_t: int = 32
@@ -106,24 +130,24 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     if interpreted(outputs_kernel):
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=8, states_p=16, states_n=16,
-            split_n=16, walk_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, value_p=16, step_p=16,
-            group_p=16, columns=16, heads=2, step_h=2, pass_size=128, gate_t=16, gate_p=16,
+            walk_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, value_p=16, step_p=16, group_p=16,
+            columns=16, heads=2, whole_p=16, step_h=2, pass_size=128, gate_t=16, gate_p=16,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
-            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, split_n=64, walk_n=(),
+            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, walk_n=(),
             output_p=32, value_p=16, step_p=16, group_p=32, columns=64, heads=8,
         )  # fmt: skip
+    hopper = architecture == "hopper"
     return Tiles(
         chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
-        states_p=64, states_n=128 if architecture == "hopper" else 64, split_n=64,
-        walk_n=(64, 128) if architecture == "hopper" else (), output_p=64, value_p=64, step_p=64, group_p=64,
-        columns=128, heads=8,
+        states_p=64, states_n=128 if hopper else 64, walk_n=(64, 128) if hopper else (), output_p=64, value_p=64,
+        step_p=64 if hopper else 16, group_p=64, columns=64, heads=8, whole_p=64 if hopper else 0,
     )  # fmt: skip
 
 
-def output_heads(t: Tiles, rows: Rows) -> int:
-    """Heads that share C Bᵀ of a chunk: next to so few rows of values it is most of the work."""
+def shared_heads(t: Tiles, rows: Rows) -> int:
+    """Heads that share C Bᵀ of a chunk in a kernel of outputs or values: next to few rows it is most of the work."""
     return t.heads if rows.short else 1
 
 
@@ -132,10 +156,10 @@ def row_classes(t: Tiles) -> list[Rows]:
     return [Rows(t.chunk, False), Rows(t.short, True)] if t.short else [Rows(t.chunk, False)]
 
 
-_TOKENS = ("x", "B", "C", "z", "y", "dt", "dy", "dy_low", "dx", "ddt", "dz", "values", "other", "gradient", "states",
-           "states_low", "dstates", "dfinal", "given")  # fmt: skip
-_FP32 = ("A", "D", "bias", "step", "high", "low", "entering", "ends", "finals", "dscores", "dA", "dD", "dbias",
-         "entered", "left", "passed")  # fmt: skip
+_TOKENS = ("x", "B", "C", "z", "y", "dt", "dy", "dy_low", "dx", "ddt", "dz", "dB", "dC", "gradient", "states",
+           "dstates", "dfinal")  # fmt: skip
+_FP32 = ("A", "D", "bias", "step", "high", "low", "entering", "ends", "finals", "dends", "dA", "dD", "dbias",
+         "entered", "left", "of_B", "of_C")  # fmt: skip
 _INT32 = ("cu_seqlens", "chunks", "segments")
 
 
@@ -151,50 +175,55 @@ def variants() -> list[Variant]:
 def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
     t, kind, exact = tiles(tokens, architecture), POINTERS[tokens], tokens == torch.float32
     found: list[Variant] = []
-    both = dict.fromkeys((kind, "*fp32"))  # of tensors that a gate leaves in fp32
     pointers = dict.fromkeys(_TOKENS, kind) | dict.fromkeys(_FP32, "*fp32") | dict.fromkeys(_INT32, "*i32")
-    base = {"EXACT": exact, "CHUNK": t.chunk}
+    base, held = {"EXACT": exact, "CHUNK": t.chunk}, {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk}
 
     def add(name: str, kernel: Any, constants: Mapping[str, Any], form: str = "", **types: str) -> None:
         label = "-".join(filter(None, [architecture, name, kind, form, *types.values()])).replace("*", "")
         options = launch_options(name, architecture, tokens)
         aligned, *_ = alignments(label, kernel, pointers | types, constants, options.pop("num_warps"))
-        found.append(replace(aligned, num_stages=options.pop("num_stages"), options=options))
+        spills = 0 if exact else _SPILLS[architecture].get(name, 0)
+        found.append(replace(aligned, num_stages=options.pop("num_stages"), options=options, spills=spills))
 
-    add("gate", gate_kernel, t.gate, y="*fp32")
+    add("gate", gate_kernel, t.gate, y="*fp32", high=kind, low=kind)
+    both = dict.fromkeys((kind, "*fp32"))  # gradients that passed a gate are fp32
+
+    def gated(dy: str | None) -> str:
+        return "_gated" * (dy != kind)
+
     for block_n in t.walk_n:
-        held = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK_P": t.output_p, "BLOCK_N": block_n}
-        add("walk", walk_kernel, held, f"n{block_n}")
-    walk = base | {"CHUNKS": t.segment // t.chunk, "BLOCK_P": t.states_p}
+        blocks = {"BLOCK_P": t.output_p, "BLOCK_N": block_n}
+        add("walk", walk_kernel, held | blocks, f"n{block_n}")
+        add("walk_back", walk_back_kernel, held | blocks, f"n{block_n}", dfinal="*fp32")
     for reverse in (False, True):
-        way = {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk, "BLOCK": t.pass_size, "REVERSE": reverse}
         back = "back" * reverse
-        add("pass", pass_kernel, way, back)
-        for x in both if reverse else (kind,):
-            for every, low in ((False, False), (True, False), *([] if reverse or exact else [(True, True)])):
-                form = {
-                    "REVERSE": reverse,
-                    "STORE_ALL": every,
-                    "STORE_LOW": low,
-                    "BLOCK_N": t.split_n if low else t.states_n,
-                }
-                name = "states_back" if reverse else "states_low" if low else "states"
-                add(name, states_kernel, walk | form, "all" if every else "ends", x=x)
+        add("pass", pass_kernel, held | {"BLOCK": t.pass_size, "REVERSE": reverse}, back)
+        form = {"REVERSE": reverse, "BLOCK_P": t.states_p, "BLOCK_N": t.states_n}
+        ends, every = ({"STORE_ALL": every, **base, **held, **form} for every in (False, True))
+        if not reverse:
+            add("states", states_kernel, ends, "ends", states="*fp32")
+            for states in both:  # fp32 for outputs
+                add("states", states_kernel, every, "all", states=states)
+            continue
+        for x in both:
+            add("states_back" + gated(x), states_kernel, ends, "ends", x=x)
+            add("states_back" + gated(x), states_kernel, every, "all", x=x)
     for rows in row_classes(t):
         add("steps", steps_kernel, {"ROWS": rows.rows, "BLOCK_H": t.step_h}, f"r{rows.rows}")
         shape = base | {"ROWS": rows.rows}
-        for y in both:
-            blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": output_heads(t, rows)}
-            blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
-            add("outputs" + rows.label, outputs_kernel, shape | blocks, y=y)
-        for gated in (False,) if exact else (False, True):
-            form, label = shape | {"GATED": gated}, "gated" * gated
-            of_states = {"BLOCK_P": t.value_p, "BLOCK_K": t.block_k}
-            add("values" + "_gated" * gated + rows.label, values_kernel, form | of_states, entering=kind)
-            of_heads = {"HEADS": t.heads, "BLOCK_P": t.step_p, "BLOCK_K": t.block_k}
-            add("steps_back" + rows.label, steps_back_kernel, form | of_heads, label)
-        for of_B in (False, True):
-            for values in (kind,) if of_B else both:
-                blocks = {"OF_B": of_B, "BLOCK_P": t.group_p, "COLUMNS": t.columns}
-                add("groups" + rows.label, groups_kernel, shape | blocks, "dB" if of_B else "dC", values=values)
+        blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": shared_heads(t, rows)}
+        blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
+        for y, states in {kind: "*fp32", "*fp32": kind}.items():  # fp32 before a gate, whose gradient it is for
+            add("outputs" + rows.label, outputs_kernel, shape | blocks, y=y, states=states)
+        of_states = {"HEADS": shared_heads(t, rows), "BLOCK_P": t.value_p, "BLOCK_K": t.block_k}
+        for dy in both:
+            add("values" + rows.label + gated(dy), values_kernel, shape | of_states, dy=dy)
+            for whole in (False, True) if t.whole_p and dy == kind else (False,):
+                of_heads = {"WHOLE": whole, "COLUMNS": t.columns}
+                crossing = of_heads | {"BLOCK_P": t.group_p}
+                inside = of_heads | {"GATED": dy != kind, "BLOCK_P": t.step_p, "BLOCK_K": t.block_k}
+                label = rows.label + "_whole" * whole + gated(dy)
+                fp32 = {"dB": "*fp32", "dC": "*fp32"}
+                add("crossing" + label, crossing_kernel, shape | crossing, dy=dy, entering=kind, **fp32)
+                add("inside" + label, inside_kernel, shape | inside)
     return found

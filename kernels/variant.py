@@ -16,7 +16,7 @@ class Variant:
     divisible: arguments specialised as multiples of 16.
     num_warps, num_stages, options: launch options.
     targets: those that the wrapper chooses it for, such as "sm_90"; all if empty.
-    spills: bytes that it may spill, where every form that spills less was measured to be slower.
+    spills: bytes that it may spill; the reason stands where it is declared.
     """
 
     name: str
