@@ -15,8 +15,8 @@ _CHOSEN_WITH = "3.7."  # Triton whose registers the forms were chosen by; anothe
 def compile_cell(cell: Cell, own: OwnKernel) -> Iterator[Event]:
     """Compile; the kernel fails if a variant does not compile or needs more shared memory than there is.
 
-    One that spills is right all the same. It fails with the Triton that its form was chosen with, and is told of with
-    any other.
+    One that spills more than it says is right all the same. It fails with the Triton that its form was chosen with, and
+    is told of with any other.
     """
     yield CellStarted(cell)
     started = time.monotonic()

@@ -3,6 +3,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
 import os
+from dataclasses import replace
 
 import triton
 import triton.language as tl
@@ -48,6 +49,7 @@ def bad() -> list[Variant]:
         _dot("oversized", "bf16", 2048, 32),
         _dot("tiny", "bf16", 4, 4),
         _dot("spilling", "fp32", 64, 64),
+        replace(_dot("spilling with open eyes", "fp32", 64, 64), spills=1_000_000),
         _line("mistyped", _carried_kernel),
     ]
 

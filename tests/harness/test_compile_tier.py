@@ -48,6 +48,8 @@ def test_bad_variants_fail_with_the_reason() -> None:
     assert spills > 100
     assert found["spilling"]["slow"] == f"spills {spills} bytes at 255 registers"
     assert found["spilling"]["failure"] == found["oversized"]["slow"] == ""
+    assert found["spilling with open eyes"]["spills"] == spills
+    assert found["spilling with open eyes"]["slow"] == ""
     assert found["mistyped"]["failure"].startswith("CompilationError: ")
     assert "total has initial type int32 but is re-assigned to" in found["mistyped"]["failure"]
     assert "for i in range(4):" in found["mistyped"]["detail"]
