@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import Any
 
@@ -112,8 +112,8 @@ class Space:
 
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
-    """Every golden layout with all that the kernel offers, and some with one optional input left out or with none at
-    all; another seed, other data."""
+    """Every golden layout with all that the kernel offers, and some with one optional input left out, every other time
+    without options too, or with none at all; another seed, other data."""
 
     def at(k: int, sizes: Sequence[Sizes], *, rich: bool) -> Case:
         size = dict(sizes[k % len(sizes)])
@@ -128,8 +128,11 @@ def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
     plain = (at(k, space.op.sizes[:1], rich=False) for k in (every if space.on_gpu else _PLAIN_LAYOUTS))
     yield from (c for c in plain if c.n_tokens)
-    for k, name in zip(cycle(_PARTIAL_LAYOUTS), space.optional):
-        yield at(k, space.op.sizes, rich=True).without(name)
+    off = space.known_options({name: values[0] for name, values in space.options.items()})
+    for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional)):
+        # sizes that leave a kernel's blocks, where a path of its own may begin, and options on and off in turn
+        case = at(k, [space.op.sizes[(3 - i % 2) % len(space.op.sizes)]], rich=True).without(name)
+        yield case if i % 2 else replace(case, options=off)
 
 
 def _golden_case(
