@@ -66,7 +66,7 @@ class Incoming(NamedTuple):
 class Crossing(NamedTuple):
     """What the states at the edges of chunks are to other gradients.
 
-    entered, left: parts of those of decays, (parts, h, t). to_b, to_c: those of B and C, (t, g, n), in fp32.
+    entered, left: those of decays, (h, t). to_b, to_c: those of B and C, (t, g, n), in fp32.
     """
 
     entered: Tensor

@@ -47,7 +47,8 @@ _HOPPER = {
     "inside_short_whole": {"num_warps": 1},
 }
 # bytes that are spilled with open eyes. Hopper: what a loop only reads, and reads again in each turn; forms that spill
-# less have fewer programs on a multiprocessor, and took 1.4 to 2.2 times as long (NOTES.md). Others: never timed
+# less have fewer programs on a multiprocessor, and took 1.4 to 2.2 times as long (NOTES.md). Gated ones and other GPUs
+# were not timed
 _SPILLS = {
     "hopper": {
         "walk": 56, "walk_back": 16, "outputs_short": 64, "values_short": 48, "crossing_whole": 336,
