@@ -65,7 +65,7 @@ class Worker:
     def open(self, *, warm: bool = True) -> None:
         """Start the process and import the target. Raises UsageError with the reason where that cannot be done.
 
-        warm: make the device's context too, which takes it a second or so, other processes' contexts in turn.
+        warm: make the device's context too, which takes a second or so.
         """
         if self._child is not None:
             return
