@@ -146,6 +146,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start what kernels' processes are forked from: it imports for seconds, meanwhile other workers collect."""
+    judged = [item for item in session.items if item.get_closest_marker("packproof") and hasattr(item, "callspec")]
+    if session.config.option.collectonly or not judged:
+        return
+    from packproof.harness import zygote_client  # noqa: PLC0415
+
+    for device in {item.callspec.params["proof"].device for item in judged if not item.get_closest_marker("skip")}:
+        zygote_client.shared(interpreted=device == "cpu")
+
+
 def _not_now(item: pytest.Item, config: pytest.Config) -> str:
     """Why a kernel is not judged in this run, as its markers `slow` and `gpu` say; empty where it is."""
     if item.get_closest_marker("slow") and not config.getoption("packproof_slow"):

@@ -140,10 +140,20 @@ def import_early() -> None:
 def prepare() -> None:
     """Import what workers will need; repair Triton's interpreter where it is on."""
     import_early()
-    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None:
+    if find_spec("triton") is None:
+        return
+    if os.environ.get("TRITON_INTERPRET") == "1":
         from packproof.harness.interpreter import install  # noqa: PLC0415  (needs triton)
 
         install()
+    else:
+        _hash_triton()
+
+
+def _hash_triton() -> None:
+    """Have Triton hash its own files, 400 MB, of which it keeps the result: every worker would need it to launch."""
+    with suppress(ImportError, AttributeError):  # no public name: where it has moved, workers hash
+        importlib.import_module("triton.runtime.cache").triton_key()
 
 
 if __name__ == "__main__":

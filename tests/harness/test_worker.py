@@ -378,3 +378,11 @@ def test_triton_is_compiled_on_a_gpu(make_call: Make) -> None:
         result = worker.run(call)
     assert not result.interpreted
     torch.testing.assert_close(result.outputs["y"][0], x[0] * weight[:, 1])
+
+
+def test_workers_on_a_gpu_inherit_the_hash_of_triton() -> None:
+    script = (
+        "from packproof.harness.zygote import prepare; prepare(); from triton.runtime.cache import triton_key; "
+        "assert triton_key.cache_info().currsize == 1"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"TRITON_INTERPRET": "0"})
