@@ -22,6 +22,7 @@ from typing import Any, overload
 import torch
 from einops import einsum, repeat
 from torch import Tensor
+from torch.nn.functional import pad
 
 from packproof import refs
 from packproof.properties.promises import Promises
@@ -37,6 +38,7 @@ from packproof.refs.recurrence import (
 Twin = Callable[..., Any]
 
 UNDERFLOW = 2.0**-100
+_CHUNK = 64  # tokens
 
 
 def causal_conv1d(
@@ -130,9 +132,7 @@ def ssd(
     """Twin of `refs.ssd`."""
 
     def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        added = (magnitude(dt)[..., None] * x)[..., None] * B[:, :, None]
-        states, h = _states(h, dt[..., None, None], A[:, None, None], added)
-        return (states * C[:, :, None]).sum(-1), h
+        return _dual(h, magnitude(dt)[..., None] * x, *_decay(dt, A), B, C)
 
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
@@ -269,12 +269,37 @@ def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor,
     Rounding of the exponent Δ A is an error |Δ A| of each decay, relative to it: what is left of a term after several
     decays has the sum of theirs, which a second run of the recurrence adds up.
     """
-    exponent = magnitude(delta) * magnitude(A)
-    decay = _sloped((delta * A).exp() + UNDERFLOW, (delta * A).exp().detach() * exponent)
+    decay, exponent = _decay(delta, A)
     states = _run(h, added, decay)
     before = torch.cat([h[None], states])[:-1]
     states = states + _run(torch.zeros_like(h), decay * exponent * before, decay)
     return states, torch.cat([h[None], states])[-1]
+
+
+def _decay(delta: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """The decay of each token in absolute terms, and the magnitude of its exponent."""
+    exponent = magnitude(delta) * magnitude(A)
+    return _sloped((delta * A).exp() + UNDERFLOW, (delta * A).exp().detach() * exponent), exponent
+
+
+def _dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    """What C reads from the `_states` of an SSD, and the last one, with no state but those between chunks.
+
+    With one decay for each head that is masked attention (`refs.ssd_chunked`): by the decays L for the first run of the
+    recurrence, and for the second by E, L times the sum of the exponents that it multiplies. e is the second's state.
+    """
+    e, ys = torch.zeros_like(h), []
+    for tokens in zip(*(torch.split(x, _CHUNK) for x in (added, decay, exponent, B, C)), strict=True):
+        added, decay, exponent, B, C = tokens
+        L = refs.segsum(pad(decay.log().mT, (1, 0))).exp()  # the states enter as token 0
+        E = L * refs.segsum(pad(exponent.mT, (1, 0))).tril()
+        scores = einsum(C, B, "i h n, j h n -> h i j") * (L + E)[:, 1:, 1:]
+        carried = [einsum(W[:, 1:, 0], C, x, "h i, i h n, h p n -> i h p") for W, x in ((L + E, h), (L, e))]
+        ys.append(einsum(scores, added, "h i j, j h p -> i h p") + sum(carried))
+        to_h, to_e = (einsum(W[:, -1, 1:], added, B, "h j, j h p, j h n -> h p n") for W in (L, E))
+        from_L, from_E = (W[:, -1, 0, None, None] for W in (L, E))
+        h, e = to_h + from_L * h, to_e + from_E * h + from_L * e
+    return torch.cat(ys), h + e
 
 
 def _run(h: Tensor, added: Tensor, decay: Tensor) -> Tensor:

@@ -277,3 +277,26 @@ def test_magnitude_has_slope_one():
     y = absolute.magnitude(x)
     assert y.tolist() == [2, 0, 3]
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 64, 150])
+def test_an_ssd_has_the_same_terms_token_by_token(n_tokens: int) -> None:
+    generator = torch.Generator().manual_seed(n_tokens)
+    shapes = {"h": (2, 3, 4), "x": (n_tokens, 2, 3), "dt": (n_tokens, 2), "A": (2,), "B": (n_tokens, 2, 4)}
+    draws = {n: torch.randn(s, generator=generator, dtype=torch.float64).abs() for n, s in shapes.items()}
+    draws |= {"C": draws["B"].flip(0), "A": -draws["A"]}
+
+    def chunks(h, x, dt, A, B, C):
+        return absolute._dual(h, x, *absolute._decay(dt, A), B, C)
+
+    def tokens(h, x, dt, A, B, C):
+        added = x[..., None] * B[:, :, None]
+        states, h = absolute._states(h, dt[..., None, None], A[:, None, None], added)
+        return (states * C[:, :, None]).sum(-1), h
+
+    found, wanted = (torch.autograd.functional.vjp(f, tuple(draws.values()), _ones(f, draws)) for f in (chunks, tokens))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0)
+
+
+def _ones(f: Callable[..., Any], draws: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    return tuple(torch.ones_like(y) for y in f(**draws))
