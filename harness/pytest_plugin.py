@@ -7,13 +7,14 @@
 The marker takes the arguments of `packproof.check`. Nothing but pytest is imported until a test carries it, and tests
 without it are left alone: the markers `gpu` and `slow` decide about tests that carry it too.
 
-Under pytest-xdist each worker judges on one GPU. With `--packproof-device cuda` the workers see no other one, whatever
-they run, and `-n auto` starts some for each.
+Under pytest-xdist each worker judges on one GPU, and kernels, dtypes and properties come in turns. With
+`--packproof-device cuda` the workers see no other GPU, whatever they run, and `-n auto` starts some for each.
 """
 
 import dataclasses
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -67,8 +68,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if "proof" not in metafunc.fixturenames:
         pytest.fail(f"{metafunc.definition.name} is marked packproof but has no argument `proof`", pytrace=False)
+    _fork_soon(metafunc.config)
     requests = _requests(marker, metafunc.config)
     metafunc.parametrize("proof", list(requests.values()), indirect=True, ids=list(requests))
+
+
+def _fork_soon(config: pytest.Config) -> None:
+    """Start what kernels' processes are forked from, if the run says where: it imports for seconds, as this does."""
+    from packproof.harness import zygote_client  # noqa: PLC0415  (without torch, which comes after)
+
+    device = config.getoption("packproof_device")
+    if device and not config.option.collectonly:
+        zygote_client.shared(interpreted=device == "cpu")
 
 
 def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
@@ -141,20 +152,40 @@ class Proof:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    judged = [at for at, item in enumerate(items) if item.get_closest_marker("packproof")]
+    for at in judged:
+        if reason := _not_now(items[at], config):
+            items[at].add_marker(pytest.mark.skip(reason=reason))
+    if hasattr(config, "workerinput"):
+        for at, item in zip(judged, _dealt([items[at] for at in judged]), strict=True):
+            items[at] = item
+
+
+def _dealt(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The tests so that workers side by side have different kernels and dtypes, which each would else compile for
+    itself, and different properties: of `size` one at a time runs on a GPU.
+    """
+    kernels = _grouped(items, lambda item: item.nodeid.partition("[")[0])
+    return _in_turns([_in_turns(_grouped(kernel, _dtypes)) for kernel in kernels])
+
+
+def _dtypes(item: Any) -> object:
+    return item.callspec.params["proof"].dtypes if hasattr(item, "callspec") else None
+
+
+def _in_turns(groups: Sequence[list[Any]]) -> list[Any]:
+    """One of each group after the other, every group begun at another place and taken all round."""
+    begun = [n * len(group) // len(groups) for n, group in enumerate(groups)]
+    turned = (group[at:] + group[:at] for at, group in zip(begun, groups, strict=True))
+    nothing = object()
+    return [x for turn in zip_longest(*turned, fillvalue=nothing) for x in turn if x is not nothing]
+
+
+def _grouped(items: Iterable[pytest.Item], key: Callable[[Any], object]) -> list[list[pytest.Item]]:
+    found: dict[object, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("packproof") and (reason := _not_now(item, config)):
-            item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start what kernels' processes are forked from: it imports for seconds, meanwhile other workers collect."""
-    judged = [item for item in session.items if item.get_closest_marker("packproof") and hasattr(item, "callspec")]
-    if session.config.option.collectonly or not judged:
-        return
-    from packproof.harness import zygote_client  # noqa: PLC0415
-
-    for device in {item.callspec.params["proof"].device for item in judged if not item.get_closest_marker("skip")}:
-        zygote_client.shared(interpreted=device == "cpu")
+        found.setdefault(key(item), []).append(item)
+    return list(found.values())
 
 
 def _not_now(item: pytest.Item, config: pytest.Config) -> str:

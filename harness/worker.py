@@ -100,7 +100,6 @@ class Worker:
             "draw_configs": self._draw_configs,
             "sys_path": import_path(),
             "cwd": os.getcwd(),
-            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),  # of who asks, and not of who started the zygote
         }
         return Child(self._zygote(), order)
 

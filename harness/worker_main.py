@@ -38,21 +38,28 @@ def work(
     """Be a worker, in a process that was just forked from the zygote whose id is given.
 
     order: "location" (the fields of Location, or None for `function`), "device", "warm" (whether to make its context),
-    "draw_configs", "sys_path", "cwd", "gpus" (CUDA_VISIBLE_DEVICES, or None).
+    "draw_configs", "sys_path", "cwd", "environment" (what to change in it; None takes a name away).
     """
     code = 1
     try:
         _settle(output, zygote)
         sys.path[:] = order["sys_path"]
         os.chdir(order["cwd"])
-        if order["gpus"] is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = order["gpus"]
+        _change_environment(order["environment"])
         torch.set_num_threads(1)
         code = _serve(order, function, snapshot, channel)
     except BaseException:  # the last frame of a process that was forked: nobody above may see it
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _change_environment(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _settle(output: int, zygote: int) -> None:

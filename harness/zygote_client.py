@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
-from packproof.harness.worker_main import speak_into
-from packproof.harness.zygote import Zygote, import_early, prepare
-
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
 )
+_SETTLED = {*_ONE_THREAD, "PYTHONHASHSEED", "PYTHONPATH", "TRITON_INTERPRET"}  # in a zygote, whatever the parent has
 _TAIL = 2000
 
 
@@ -33,21 +31,30 @@ class ZygoteClient:
         self._log = log
         self._wait = wait
         self._owner = os.getpid()
+        self._environment = dict(os.environ)
         self.proven = False
 
     def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
-        """Ask for a worker. Returns its channel, the end of the pipe that it prints into, and its leash."""
+        """Ask for a worker, which sees this process's environment. Returns its channel, the end of the pipe that it
+        prints into, and its leash.
+        """
         channel, its_channel = socket.socketpair()
         leash, its_leash = socket.socketpair()
         output, its_output = os.pipe()
         os.set_blocking(output, False)
         descriptors = [its_channel.fileno(), its_output, its_leash.fileno()]
         with suppress(ConnectionError):  # a zygote that is gone shows on the leash
-            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors)
+            packet = json.dumps({**order, "environment": self._changes()}).encode()
+            socket.send_fds(self._control, [packet], descriptors)
         its_channel.close()
         its_leash.close()
         os.close(its_output)
         return channel, output, leash
+
+    def _changes(self) -> dict[str, str | None]:
+        """What the environment has become since the zygote was started; None where a name went."""
+        names = {*self._environment, *os.environ} - _SETTLED
+        return {n: os.environ.get(n) for n in names if os.environ.get(n) != self._environment.get(n)}
 
     def last_words(self) -> str:
         """The end of what the zygote itself printed: why it could not go on."""
@@ -106,6 +113,8 @@ def _spawned(interpreted: bool) -> ZygoteClient:
 
 def forked(function: Callable[..., Any]) -> ZygoteClient:
     """A zygote that is a fork of this very process, for a function that no other process could import."""
+    from packproof.harness.zygote import import_early  # noqa: PLC0415  (torch: the shared zygote starts before it is here)
+
     import_early()  # here, where it lasts
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
@@ -122,6 +131,9 @@ def _become_zygote(
     function: Callable[..., Any], parents: socket.socket, control: socket.socket, log: IO[bytes]
 ) -> None:
     try:
+        from packproof.harness.worker_main import speak_into  # noqa: PLC0415
+        from packproof.harness.zygote import Zygote, prepare  # noqa: PLC0415
+
         parents.close()
         os.setsid()
         speak_into(log.fileno())

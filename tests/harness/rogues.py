@@ -15,6 +15,10 @@ def good(x, weight, *, cu_seqlens, scale=1.0):
     return x * weight * scale
 
 
+def scaled_by_the_environment(x, weight, *, cu_seqlens, scale=1.0):
+    return x * weight * float(os.environ.get("PACKPROOF_ROGUE_SCALE", "1"))
+
+
 def segfault_on_empty_sequence(x, weight, *, cu_seqlens):
     if (cu_seqlens.diff() == 0).any():
         ctypes.string_at(0)

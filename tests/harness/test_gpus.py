@@ -6,13 +6,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from packproof.harness import gpus
 from packproof.harness.events import Cell, Event, RunFinished, Verdict
 from packproof.harness.plan import CheckRequest
-from packproof.harness.pytest_plugin import Proof
+from packproof.harness.pytest_plugin import Proof, _dealt
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
@@ -136,3 +138,19 @@ def test_a_kernel_is_judged_on_the_gpu_of_its_worker(monkeypatch: pytest.MonkeyP
         Proof(CheckRequest("m:f", device="cuda"), lambda name, value: None)()
     assert told == ["4", "7", "4"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
+
+
+def test_workers_side_by_side_judge_different_kernels_and_dtypes() -> None:
+    laws, kinds = ("reference", "packing", "memory", "torch", "size"), ("float32", "bfloat16", "float16")
+
+    def item(kernel: str, kind: str, law: str) -> Any:
+        params = {"proof": SimpleNamespace(dtypes=(kind,), properties=(law,))}
+        return SimpleNamespace(nodeid=f"test_it.py::{kernel}[{law}-{kind}]", callspec=SimpleNamespace(params=params))
+
+    items = [item(kernel, kind, law) for kernel in ("scan", "conv", "rope") for law in laws for kind in kinds]
+    dealt = _dealt(items)
+    assert sorted(i.nodeid for i in dealt) == sorted(i.nodeid for i in items)
+    first = [i.nodeid for i in dealt[:9]]
+    assert len({(name.partition("[")[0], name.rpartition("-")[2]) for name in first}) == 9
+    size = [at for at, i in enumerate(dealt) if i.callspec.params["proof"].properties == ("size",)]
+    assert [at // 15 for at in size] == [0, 0, 0, 1, 1, 1, 2, 2, 2]

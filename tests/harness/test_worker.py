@@ -33,6 +33,21 @@ def test_a_result_comes_back(make_call: Make, rogue: Rogue) -> None:
     assert not result.interpreted
 
 
+def test_a_kernel_has_the_environment_of_who_calls_it(
+    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not what it was when the first kernel ran, from whose process all others come."""
+    call = make_call(2)
+    for scale in ("3", "5", None):
+        if scale:
+            monkeypatch.setenv("PACKPROOF_ROGUE_SCALE", scale)
+        else:
+            monkeypatch.delenv("PACKPROOF_ROGUE_SCALE")
+        with Worker(rogue("scaled_by_the_environment")) as worker:
+            y = worker.run(call).outputs["y"]
+        assert torch.equal(y, call.inputs["x"] * call.inputs["weight"] * float(scale or 1))
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
