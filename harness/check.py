@@ -24,9 +24,9 @@ from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
 from packproof.refs.errors import CheckFailed, UsageError
 
-__all__ = ["PROFILES", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
+__all__ = ["PROFILES", "TIME_LIMITS", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
 
-_TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}
+TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
 
 
@@ -132,7 +132,7 @@ def _space(request: CheckRequest, job: Job, dtype: str) -> Space:
 
 def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worker:
     """A process for the target, with the time that the request gives one call."""
-    limit = request.timeout or _TIME_LIMITS[request.device]
+    limit = request.timeout or TIME_LIMITS[request.device]
     return Worker(target, request.device, limit, draw_configs=request.draw_configs)
 
 
@@ -172,7 +172,7 @@ def _sanitized(request: CheckRequest, job: Job, cell: Cell) -> Iterator[Event]:
     assert location is not None  # else it could not have been opened on a GPU
     space = _space(request, job, cell.dtype)
     gradients = job.declared.gradients and not request.forward_only
-    timeout = _SANITIZER_SLOWER * (request.timeout or _TIME_LIMITS[request.device])
+    timeout = _SANITIZER_SLOWER * (request.timeout or TIME_LIMITS[request.device])
     yield from sanitized_cell(cell, location, space, gradients=gradients, seed=request.seed, timeout=timeout)
 
 

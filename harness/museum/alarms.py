@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from packproof.harness.check import TIME_LIMITS
 from packproof.harness.judge import broken
-from packproof.harness.museum.convict import TIME_LIMITS
 from packproof.harness.parallel import on_every_core
 from packproof.harness.worker import Worker
 from packproof.museum import Control
