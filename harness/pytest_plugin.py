@@ -174,11 +174,13 @@ def _dtypes(item: Any) -> object:
 
 
 def _in_turns(groups: Sequence[list[Any]]) -> list[Any]:
-    """One of each group after the other, every group begun at another place and taken all round."""
-    begun = [n * len(group) // len(groups) for n, group in enumerate(groups)]
-    turned = (group[at:] + group[:at] for at, group in zip(begun, groups, strict=True))
-    nothing = object()
-    return [x for turn in zip_longest(*turned, fillvalue=nothing) for x in turn if x is not nothing]
+    """Two of each group after the other, as many as xdist gives a worker to begin with; every group is begun at another
+    place and taken all round.
+    """
+    pairs = [[group[at : at + 2] for at in range(0, len(group), 2)] for group in groups]
+    begun = [n * len(group) // len(pairs) for n, group in enumerate(pairs)]
+    turned = (group[at:] + group[:at] for at, group in zip(begun, pairs, strict=True))
+    return [x for turn in zip_longest(*turned, fillvalue=[]) for pair in turn for x in pair]
 
 
 def _grouped(items: Iterable[pytest.Item], key: Callable[[Any], object]) -> list[list[pytest.Item]]:
