@@ -14,7 +14,7 @@ Under pytest-xdist each worker judges on one GPU, and kernels, dtypes and proper
 import dataclasses
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ MARKERS = (
     "gpu: a kernel that is judged on cuda only; skipped where the run judges on cpu",
     "slow: a kernel that is judged only with --packproof-slow",
 )
+_QUICK = {("causality",), ("torch",)}  # properties of few cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -166,24 +167,30 @@ def _dealt(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     itself, and different properties: of `size` one at a time runs on a GPU.
     """
     kernels = _grouped(items, lambda item: item.nodeid.partition("[")[0])
-    return _in_turns([_in_turns(_grouped(kernel, _dtypes)) for kernel in kernels])
+    place = count()
+    return _in_turns([_in_turns([_turned(c, next(place)) for c in _grouped(k, _of("dtypes"))]) for k in kernels])
 
 
-def _dtypes(item: Any) -> object:
-    return item.callspec.params["proof"].dtypes if hasattr(item, "callspec") else None
+def _of(field: str) -> Callable[[Any], Any]:
+    """What the request of a test has there; None if `proof` was given none."""
+    return lambda item: getattr(item.callspec.params["proof"], field) if hasattr(item, "callspec") else None
 
 
-def _in_turns(groups: Sequence[list[Any]]) -> list[Any]:
-    """Two of each group after the other, as many as xdist gives a worker to begin with; every group is begun at another
-    place and taken all round.
-    """
+def _turned(tests: list[pytest.Item], place: int) -> list[pytest.Item]:
+    """Begun at another pair for each place and taken all round; the quick ones last, as a run waits for its last."""
+    quick = [test for test in tests if _of("properties")(test) in _QUICK]
+    others = [test for test in tests if test not in quick]
+    at = 2 * place % max(1, len(others))
+    return others[at:] + others[:at] + quick
+
+
+def _in_turns(groups: Iterable[list[pytest.Item]]) -> list[pytest.Item]:
+    """Two of each group after the other, as many as xdist gives a worker to begin with."""
     pairs = [[group[at : at + 2] for at in range(0, len(group), 2)] for group in groups]
-    begun = [n * len(group) // len(pairs) for n, group in enumerate(pairs)]
-    turned = (group[at:] + group[:at] for at, group in zip(begun, pairs, strict=True))
-    return [x for turn in zip_longest(*turned, fillvalue=[]) for pair in turn for x in pair]
+    return [test for turn in zip_longest(*pairs, fillvalue=[]) for pair in turn for test in pair]
 
 
-def _grouped(items: Iterable[pytest.Item], key: Callable[[Any], object]) -> list[list[pytest.Item]]:
+def _grouped(items: Iterable[pytest.Item], key: Callable[[Any], Any]) -> list[list[pytest.Item]]:
     found: dict[object, list[pytest.Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)

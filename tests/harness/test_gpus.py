@@ -158,3 +158,5 @@ def test_workers_side_by_side_judge_different_kernels_and_dtypes() -> None:
     assert len({(name.partition("[")[0], name.rpartition("-")[2]) for name in first}) == 12
     size = [at for at, i in enumerate(dealt) if i.callspec.params["proof"].properties == ("size",)]
     assert max(Counter(at * 3 // len(items) for at in size).values()) <= 5, "they are all over the run"
+    last = {i.callspec.params["proof"].properties for i in dealt[-24:]}
+    assert last == {("causality",), ("torch",)}, "a run waits for its last test"
