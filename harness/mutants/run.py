@@ -38,19 +38,20 @@ def run(
     first: Mapping[str, Sequence[str]] | None = None,
     device: str = "cpu",
 ) -> Iterator[Outcome]:
-    """The outcomes as they come, first those that `resume` has for the same kernels; it gets the new ones.
+    """The outcomes as they come, first those that `resume` has of the same sources; it gets the new ones.
 
     first: by id, the op, the property and the case of the check that a mutant is to be judged by before all others.
     device: "cpu", where mutants are interpreted in forks, or "cuda", where each is compiled.
     """
-    known = _known(resume, _digest(device)) if resume else {}
+    digest = _digest(device)
+    known = _known(resume, digest) if resume else {}
     yield from (known[m.id] for m in mutants if m.id in known)
     left = [m for m in mutants if m.id not in known]
     judged = compiled(left, ops, device, jobs) if device == "cuda" else _judged(left, ops, jobs, first or {})
     for outcome in judged:
         if resume:
             with resume.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kernels": _digest(device), **asdict(outcome)}) + "\n")
+                file.write(json.dumps({"sources": digest, **asdict(outcome)}) + "\n")
         yield outcome
 
 
@@ -60,16 +61,17 @@ def _known(file: Path, digest: str) -> dict[str, Outcome]:
         for line in file.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # a line that was cut off
                 said = json.loads(line)
-                if said.pop("kernels") == digest:
+                if said.pop("sources", "") == digest:
                     found[said["id"]] = Outcome(**said)
     return found
 
 
 def _digest(device: str) -> str:
-    """Of the kernels' sources and of where they ran: an outcome holds for these."""
+    """Of the sources of kernels, properties and references, and of where they ran: an outcome holds for these."""
     h = hashlib.blake2b(device.encode(), digest_size=8)
-    for file in sorted(KERNELS.glob("*.py")):
-        h.update(file.read_bytes())
+    for folder in (KERNELS, KERNELS.with_name("properties"), KERNELS.with_name("refs")):
+        for file in sorted(folder.rglob("*.py")):
+            h.update(file.read_bytes())
     return h.hexdigest()
 
 

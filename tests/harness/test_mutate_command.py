@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from packproof.harness import cli
+from packproof.harness.mutants import run
 from packproof.harness.mutants.explained import explained
 from packproof.harness.mutants.mutant import all_mutants
 
@@ -47,6 +48,19 @@ def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert cli.run([*call, "--resume", str(kept)]) == 0
     assert "2 of 2 killed" in capsys.readouterr().out
     assert kept.read_text() == outcomes
+
+
+def test_outcomes_of_other_kernels_properties_or_references_are_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("kernels", "properties", "refs")]
+    monkeypatch.setattr(run, "KERNELS", folders[0])
+    seen = {run._digest("cpu"), run._digest("cuda")}
+    for folder in folders:
+        folder.mkdir()
+        (folder / "of_today.py").write_text(folder.name)
+        seen.add(run._digest("cpu"))
+    assert len(seen) == 5
 
 
 def test_a_gpu_that_is_not_there_is_answered_in_one_line(

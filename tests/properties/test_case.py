@@ -86,6 +86,12 @@ def test_some_steps_are_so_large_that_softplus_is_their_own_value(name: str, ste
     assert min(largest) < 1
 
 
+@pytest.mark.parametrize(("name", "step"), [("selective_scan", "delta"), ("ssd", "dt")])
+def test_a_bias_and_softplus_are_judged_together_and_each_alone(name: str, step: str) -> None:
+    met = {(f"{step}_bias" in s.inputs, s.options[f"{step}_softplus"]) for s in samples(name)}
+    assert len(met) == 4, met
+
+
 def test_heads_are_shared_by_more_than_two() -> None:
     """Two summands have one order only: a sum in any order needs three."""
     assert any(s.sizes["hq"] // s.sizes["hk"] > 2 for s in samples("attention"))
