@@ -13,8 +13,7 @@ Under pytest-xdist each worker judges on one GPU, and kernels, dtypes and proper
 
 import dataclasses
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import count, zip_longest
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ MARKERS = (
     "gpu: a kernel that is judged on cuda only; skipped where the run judges on cpu",
     "slow: a kernel that is judged only with --packproof-slow",
 )
-_QUICK = {("causality",), ("torch",)}  # properties of few cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -157,44 +155,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for at in judged:
         if reason := _not_now(items[at], config):
             items[at].add_marker(pytest.mark.skip(reason=reason))
-    if hasattr(config, "workerinput"):
-        for at, item in zip(judged, _dealt([items[at] for at in judged]), strict=True):
+    if judged and hasattr(config, "workerinput"):
+        from packproof.harness.dealing import dealt  # noqa: PLC0415
+
+        for at, item in zip(judged, dealt([items[at] for at in judged]), strict=True):
             items[at] = item
-
-
-def _dealt(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The tests so that workers side by side have different kernels and dtypes, which each would else compile for
-    itself, and different properties: of `size` one at a time runs on a GPU.
-    """
-    kernels = _grouped(items, lambda item: item.nodeid.partition("[")[0])
-    place = count()
-    return _in_turns([_in_turns([_turned(c, next(place)) for c in _grouped(k, _of("dtypes"))]) for k in kernels])
-
-
-def _of(field: str) -> Callable[[Any], Any]:
-    """What the request of a test has there; None if `proof` was given none."""
-    return lambda item: getattr(item.callspec.params["proof"], field) if hasattr(item, "callspec") else None
-
-
-def _turned(tests: list[pytest.Item], place: int) -> list[pytest.Item]:
-    """Begun at another pair for each place and taken all round; the quick ones last, as a run waits for its last."""
-    quick = [test for test in tests if _of("properties")(test) in _QUICK]
-    others = [test for test in tests if test not in quick]
-    at = 2 * place % max(1, len(others))
-    return others[at:] + others[:at] + quick
-
-
-def _in_turns(groups: Iterable[list[pytest.Item]]) -> list[pytest.Item]:
-    """Two of each group after the other, as many as xdist gives a worker to begin with."""
-    pairs = [[group[at : at + 2] for at in range(0, len(group), 2)] for group in groups]
-    return [test for turn in zip_longest(*pairs, fillvalue=[]) for pair in turn for test in pair]
-
-
-def _grouped(items: Iterable[pytest.Item], key: Callable[[Any], Any]) -> list[list[pytest.Item]]:
-    found: dict[object, list[pytest.Item]] = {}
-    for item in items:
-        found.setdefault(key(item), []).append(item)
-    return list(found.values())
 
 
 def _not_now(item: pytest.Item, config: pytest.Config) -> str:

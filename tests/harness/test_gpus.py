@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from packproof.harness import gpus
+from packproof.harness import dealing, gpus
 from packproof.harness.events import Cell, Event, RunFinished, Verdict
 from packproof.harness.plan import CheckRequest
-from packproof.harness.pytest_plugin import Proof, _dealt
+from packproof.harness.pytest_plugin import Proof
 from packproof.properties.catalogue import PROPERTIES
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +152,7 @@ def test_workers_side_by_side_judge_different_kernels_and_dtypes() -> None:
     items = [
         item(kernel, kind, law) for kernel in ("ssd", "scan", "conv", "rope") for law in PROPERTIES for kind in kinds
     ]
-    dealt = _dealt(items)
+    dealt = dealing.dealt(items)
     assert sorted(i.nodeid for i in dealt) == sorted(i.nodeid for i in items)
     first = [i.nodeid for i in dealt[:24:2]]  # of each worker: it is given two to begin with
     assert len({(name.partition("[")[0], name.rpartition("-")[2]) for name in first}) == 12
