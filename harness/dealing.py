@@ -1,7 +1,7 @@
 """The order in which the tests of a suite are dealt to workers of pytest-xdist, which takes them as they come."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count, zip_longest
+from itertools import count, filterfalse, zip_longest
 from typing import Any
 
 import pytest
@@ -15,18 +15,25 @@ def dealt(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """
     kernels = _grouped(items, lambda item: item.nodeid.partition("[")[0])
     place = count()
-    return _in_turns([_in_turns([_turned(c, next(place)) for c in _grouped(k, _of("dtypes"))]) for k in kernels])
+    return _in_turns([_in_turns([_turned(c, next(place)) for c in _grouped(k, _dtypes)]) for k in kernels])
 
 
-def _of(field: str) -> Callable[[Any], Any]:
-    """What the request of a test has there; None if `proof` was given none."""
-    return lambda item: getattr(item.callspec.params["proof"], field) if hasattr(item, "callspec") else None
+def _dtypes(item: pytest.Item) -> Any:
+    return _asked(item, "dtypes")
+
+
+def _quick(item: pytest.Item) -> bool:
+    return _asked(item, "properties") in _QUICK
+
+
+def _asked(item: Any, field: str) -> Any:
+    """What `proof` is asked there; None in a test that was given none."""
+    return getattr(item.callspec.params["proof"], field) if hasattr(item, "callspec") else None
 
 
 def _turned(tests: list[pytest.Item], place: int) -> list[pytest.Item]:
     """Begun at another pair for each place and taken all round; the quick ones last, as a run waits for its last."""
-    quick = [test for test in tests if _of("properties")(test) in _QUICK]
-    others = [test for test in tests if test not in quick]
+    quick, others = list(filter(_quick, tests)), list(filterfalse(_quick, tests))
     at = 2 * place % max(1, len(others))
     return others[at:] + others[:at] + quick
 

@@ -278,8 +278,8 @@ def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor,
 
 def _decay(delta: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """The decay of each token in absolute terms, and the magnitude of its exponent."""
-    exponent = magnitude(delta) * magnitude(A)
-    return _sloped((delta * A).exp() + UNDERFLOW, (delta * A).exp().detach() * exponent), exponent
+    exponent, decay = magnitude(delta) * magnitude(A), (delta * A).exp()
+    return _sloped(decay + UNDERFLOW, decay.detach() * exponent), exponent
 
 
 def _dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from packproof.harness.check import TIME_LIMITS
 from packproof.harness.events import Tier
 from packproof.harness.judge import broken
 from packproof.harness.parallel import on_every_core
@@ -22,7 +23,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
 
 T = TypeVar("T")
-TIME_LIMITS = {"cpu": 6.0, "cuda": 120.0}  # for one call; one kernel of the museum never returns
+SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never returns
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Convic
     """Draw cases as a check does, and judge each by every property that the entry names, until one is broken."""
     if entry.needs_gpu and device == "cpu":
         return Conviction(entry, skipped="needs a GPU")
-    with Worker(entry.kernel, device, TIME_LIMITS[device]) as worker:
+    with Worker(entry.kernel, device, SHORT_LIMITS[device]) as worker:
         parameters = declaration(worker.describe(), entry.kernel).parameters
         started, drawn = time.monotonic(), 0
         promises = Promises(**entry.promises)

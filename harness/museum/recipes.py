@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from packproof.harness.execute import InProcess
-from packproof.harness.museum.convict import TIME_LIMITS, convict
+from packproof.harness.museum.convict import SHORT_LIMITS, convict
 from packproof.harness.parallel import on_every_core
 from packproof.harness.worker import Worker
 from packproof.museum import Control, Entry
@@ -110,7 +110,7 @@ def caught_by(kernel: Control) -> dict[str, bool]:
     caught = dict.fromkeys(RECIPES, False)
     dtype = kernel.dtype if isinstance(kernel, Entry) else "float32"
     for low in (False, True):
-        with Worker(kernel.kernel, "cpu", TIME_LIMITS["cpu"]) as worker:
+        with Worker(kernel.kernel, "cpu", SHORT_LIMITS["cpu"]) as worker:
             parameters = declaration(worker.describe(), kernel.kernel).parameters
             space = Space(OPS[kernel.op], "bfloat16" if low else dtype, Promises(), parameters)
             subject = Subject(space.op, worker, space.promises)
