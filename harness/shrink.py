@@ -70,7 +70,9 @@ def _cost(lengths: Lengths) -> tuple[int, int, Lengths]:
 def _shorter(case: Case, space: Space) -> Iterator[Case]:
     for lengths in sorted(set(_shorter_lengths(case.lengths, space.chunk)), key=_cost):
         if _cost(lengths) < _cost(case.lengths):
-            yield case.replace(lengths=lengths)
+            shorter = space.fit(case.replace(lengths=lengths))
+            if shorter and _cost(shorter.lengths) < _cost(case.lengths):
+                yield shorter
 
 
 def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
@@ -94,7 +96,12 @@ def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
 
 
 def _plainer(case: Case, space: Space) -> Iterator[Case]:
-    plain_size = tuple(space.op.sizes[0].items())
+    found = filter(None, map(space.fit, _plain_changes(case, space)))
+    yield from (candidate for candidate in found if candidate != case)
+
+
+def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
+    plain_size = tuple(space.plain_sizes[0].items())
     yield case.replace(
         slack=0, regime="normal", present=(), sizes=plain_size, seed=0, options=_plain_options(case, space)
     )
@@ -107,9 +114,8 @@ def _plainer(case: Case, space: Space) -> Iterator[Case]:
         {"seed": 0},
         {"axes": tuple((n, 0) for n, _ in case.axes)},
     ):
-        candidate = case.replace(**change)
-        if candidate != case and not (change.get("slack") == 1 and case.slack == 0):
-            yield candidate
+        if not (change.get("slack") == 1 and case.slack == 0):
+            yield case.replace(**change)
     for name in case.present:
         yield case.without(name)
     for name, value in case.options:

@@ -87,11 +87,23 @@ class KernelFault(PackproofError):
 
 
 class Refused(PackproofError):
-    """The kernel declined this call clearly (NotImplementedError): not offered, hence not judged."""
+    """The kernel declined this call clearly, before it computed anything: not supported, hence not judged.
+
+    backward: it computed values, and declined to differentiate. note: what a property had done to the pack.
+    """
+
+    def __init__(self, message: str, *, backward: bool = False) -> None:
+        super().__init__(message)
+        self.backward = backward
+        self.note = ""
 
 
 class MachineLimit(Refused):
     """The machine has not the memory, or the time, that this call takes: the kernel is not judged."""
+
+
+class OutsideDomain(Refused):
+    """A property would make a call that the kernel's domain excludes: nothing was called."""
 
 
 class Runner(Protocol):

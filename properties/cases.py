@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import cycle
 from typing import Any
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from packproof.properties.axes import parse, role
 from packproof.properties.case import REGIMES, Case
+from packproof.properties.domain import Domain
+from packproof.properties.fitting import fitted, fitted_sizes
 from packproof.properties.layouts import (
     DEFAULT_CHUNK,
     DEFAULT_WIDTH,
@@ -30,6 +33,7 @@ _GOLDEN_REGIMES = ("normal", "one-hot", "normal", "long decay", "wide", "hard de
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
+_LONGEST_PIECE = 1024  # tokens looked through for the shortest sequence that a kernel takes
 _CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that what all add to has parts of every kind
 
 
@@ -38,7 +42,7 @@ class Space:
     """All the cases that make sense for one kernel at one dtype.
 
     parameters: the argument names that the kernel takes, or None for all of the op's.
-    slack: whether it takes rows behind the last sequence.
+    domain: the calls that it supports; every case is one of them.
     on_gpu: whether it runs on a GPU, and therefore at the sizes of models too.
     """
 
@@ -47,16 +51,25 @@ class Space:
     promises: Promises
     parameters: frozenset[str] | None = None
     max_tokens: int = 400
-    slack: bool = True
+    domain: Domain = Domain()  # noqa: RUF009  (frozen)
     on_gpu: bool = False
 
     @property
     def sizes(self) -> tuple[Sizes, ...]:
-        return (*self.op.sizes, *self.model_sizes)
+        return (*self.plain_sizes, *self.model_sizes)
 
-    @property
+    @cached_property
+    def plain_sizes(self) -> tuple[Sizes, ...]:
+        """The op's sizes, each as near as the domain has it."""
+        return fitted_sizes(self.op, self.domain, self.op.sizes, self.dtype)
+
+    @cached_property
     def model_sizes(self) -> tuple[Sizes, ...]:
-        return self.op.model_sizes if self.on_gpu else ()
+        return fitted_sizes(self.op, self.domain, self.op.model_sizes, self.dtype) if self.on_gpu else ()
+
+    def fit(self, case: Case) -> Case | None:
+        """The case in the kernel's domain, or None where no near one is."""
+        return fitted(self.op, self.domain, case) if self.domain else case
 
     @property
     def chunk(self) -> int:
@@ -85,8 +98,8 @@ class Space:
 
     @property
     def slacks(self) -> tuple[int, ...]:
-        """Numbers of rows behind the last sequence."""
-        return (0, 1, self.chunk) if self.slack else (0,)
+        """Numbers of rows past the last sequence."""
+        return (0, 1, self.chunk) if self.domain.allows_slack else (0,)
 
     @property
     def missing(self) -> list[str]:
@@ -113,25 +126,31 @@ class Space:
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
     """Every golden layout with all that the kernel offers, and some with one optional input left out, the first time
-    without options too, or with none at all; another seed, other data."""
+    without options too, or with none at all; another seed, other data. Each is brought into the kernel's domain, and
+    left out where no near case is in it."""
+    if space.plain_sizes:
+        every = _golden(space, seed)
+        yield from dict.fromkeys(c for c in map(space.fit, every) if c) if space.domain else every
 
+
+def _golden(space: Space, seed: int) -> Iterator[Case]:
     def at(k: int, sizes: Sequence[Sizes], *, rich: bool) -> Case:
         size = dict(sizes[k % len(sizes)])
         return _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=rich)
 
     every = range(len(golden()))
-    for sizes in filter(None, (space.op.sizes, space.model_sizes)):
+    for sizes in filter(None, (space.plain_sizes, space.model_sizes)):
         rich = (at(k, sizes, rich=True) for k in every)
         yield from (c for c in rich if c.n_tokens or c.slack)  # no rows at all are a matter of `metadata`
         for k, lengths in enumerate(space.segment_layouts):
             case = _golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
-    plain = (at(k, space.op.sizes[:1], rich=False) for k in (every if space.on_gpu else _PLAIN_LAYOUTS))
+    plain = (at(k, space.plain_sizes[:1], rich=False) for k in (every if space.on_gpu else _PLAIN_LAYOUTS))
     yield from (c for c in plain if c.n_tokens)
     off = space.known_options({name: values[0] for name, values in space.options.items()})
     for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional)):
         # sizes that leave a kernel's blocks, where a path of its own may begin
-        case = at(k, [space.op.sizes[(3 - i % 2) % len(space.op.sizes)]], rich=True).without(name)
+        case = at(k, [space.plain_sizes[(3 - i % 2) % len(space.plain_sizes)]], rich=True).without(name)
         yield case if i else replace(case, options=off)
 
 
@@ -158,7 +177,7 @@ def _golden_case(
 def cases(draw: st.DrawFn, space: Space) -> Case:
     """Draw a case: small plain data; tensors come from its seed."""
     if space.segment_layouts and draw(st.integers(1, _ONE_LONG_CASE_IN)) == _ONE_LONG_CASE_IN:
-        size = dict(draw(st.sampled_from(space.op.sizes)))
+        size = dict(draw(st.sampled_from(space.plain_sizes)))
         lengths = draw(segment_layouts(space.promises.handover))
     else:
         size = dict(draw(st.sampled_from(space.sizes)))
@@ -178,9 +197,10 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
 
 
 def random_cases(space: Space, count: int, seed: int) -> list[Case]:
-    """`count` different cases from Hypothesis's generation phase; the same seed gives the same cases."""
+    """`count` cases from Hypothesis's generation phase, those of them that have one near in the kernel's domain there;
+    the same seed gives the same cases."""
     drawn: list[Case] = []
-    if count <= 0:
+    if count <= 0 or not space.plain_sizes:
         return drawn
 
     @with_seed(seed)
@@ -193,31 +213,53 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     )
     @given(cases(space))
     def collect(case: Case) -> None:
-        drawn.append(case)
+        drawn.extend(filter(None, [space.fit(case)]))
 
     collect()
-    return drawn
+    return list(dict.fromkeys(drawn)) if space.domain else drawn
 
 
 def suited(name: str, space: Space, found: Collection[Case]) -> list[Case]:
     """Those of the cases that the property of this name is judged at, or others in their place."""
-    own = {"reference": _summed, "carry": with_state, "determinism": _crowded, "torch": _few, "size": _large}.get(name)
-    return own(space, found) if own else list(found)
+    own = {
+        "reference": _summed,
+        "carry": with_state,
+        "determinism": _crowded,
+        "strides": _strided,
+        "torch": _few,
+        "size": _large,
+    }.get(name)
+    return [c for c in map(space.fit, own(space, found)) if c] if own else list(found)
 
 
 def with_state(space: Space, found: Collection[Case]) -> list[Case]:
-    """The same cases with states in and out, for properties that need them."""
-    if space.op.carry is None:
+    """The same cases with states in and out, and sequences long enough to be cut, for properties that need them."""
+    if space.op.carry is None or not space.plain_sizes:
         return []
     initial, _, wants = space.op.carry
     if {initial, wants} & set(space.missing):
         return []
-    return [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]
+    every = [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]
+    if space.domain:
+        longer = replace(space, domain=space.domain & _cuttable(space.domain))
+        every = [c for c in map(longer.fit, every) if c and initial in c.present and dict(c.options).get(wants)]
+    return every
+
+
+def _cuttable(domain: Domain) -> Domain:
+    """Sequences that can be cut in two, where no piece may be empty."""
+    shortest = next((n for n in range(_LONGEST_PIECE) if domain.allows_length(n)), 0)
+    return Domain.of(f"length >= {2 * shortest}")
+
+
+def _strided(space: Space, found: Collection[Case]) -> list[Case]:
+    """The same cases, unless the kernel is declared to take contiguous tensors only."""
+    return list(found) if space.domain.allows_strides else []
 
 
 def _summed(space: Space, found: Collection[Case]) -> list[Case]:
     """The same cases, and on a GPU, where gradients are sums, a pack in which they are sums of thousands of tokens."""
-    sizes = space.op.sizes[:1] if space.on_gpu and space.sums else ()
+    sizes = space.plain_sizes[:1] if space.on_gpu and space.sums else ()
     return [*found, *(_golden_case(space, 0, _CROWD, dict(s), seed=0, rich=True) for s in sizes)]
 
 
@@ -244,8 +286,9 @@ def _large(space: Space, found: Collection[Case]) -> list[Case]:
     model."""
     if not space.on_gpu:
         return []
+    packed = replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
     lengths = (1, 0, 2, max(2 * space.chunk - 3, 1))
-    small = [_golden_case(space, 0, lengths, dict(size), seed=0, rich=True) for size in space.op.sizes[:1]]
+    small = [_golden_case(space, 0, lengths, dict(size), seed=0, rich=True) for size in space.plain_sizes[:1]]
     # without states, which so many short sequences would fill a GPU with
     wide = [_golden_case(space, 0, lengths, dict(size), seed=0, rich=False) for size in space.model_sizes[:1]]
-    return small + wide
+    return [c for c in map(packed.fit, small + wide) if c]

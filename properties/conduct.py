@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packproof.properties.axes import role
-from packproof.properties.call import KernelFault, Placement
+from packproof.properties.call import KernelFault, Placement, Refused
 from packproof.properties.case import Case
 from packproof.properties.layouts import DEFAULT_CHUNK
 from packproof.properties.sample import Sample
@@ -24,8 +24,10 @@ def determinism(subject: Subject, case: Case) -> Iterator[Violation]:
     """
     sample = subject.sample(case)
     first = subject.remembered(sample)
-    other = subject.sample(_other_layout(case))
-    subject.run(other, gradients=False, note="with other boundaries")  # this cu_seqlens is edited next
+    if other := _other_layout(subject, case):
+        subject.run(
+            subject.sample(other), gradients=False, note="with other boundaries"
+        )  # this cu_seqlens is edited next
     note = "after another layout in the same cu_seqlens tensor"
     edited = list(_repeated(subject, sample, first, note, edit_metadata=True))
     if edited:
@@ -37,15 +39,23 @@ def determinism(subject: Subject, case: Case) -> Iterator[Violation]:
         yield from _repeated(subject, sample, first, "in a new process")
 
 
-def _other_layout(case: Case) -> Case:
-    """Another layout of as many rows, and of as many sequences: only the boundaries differ. Of one sequence, two."""
+def _other_layout(subject: Subject, case: Case) -> Case | None:
+    """Another layout of as many rows, and of as many sequences: only the boundaries differ. Of one sequence, two.
+
+    The first of a few that the kernel's domain has, or None.
+    """
     rows, n = case.n_tokens + case.slack, len(case.lengths)
     if n == 0:
         return case
-    moved = (rows // 2, *(0,) * (n - 2), rows - rows // 2)
-    if moved == case.lengths:
-        moved = (rows, *(0,) * (n - 1))
-    return case.replace(lengths=moved, slack=0)
+    layouts = (
+        (rows // 2, *(0,) * (n - 2), rows - rows // 2),
+        (rows, *(0,) * (n - 1)),
+        (*(1,) * (n - 1), rows - n + 1),
+        (rows - n + 1, *(1,) * (n - 1)),
+        (*case.lengths[1:-1], case.lengths[0], case.lengths[-1] + case.slack),
+    )
+    others = (case.replace(lengths=moved, slack=0) for moved in layouts if moved != case.lengths and min(moved) >= 0)
+    return next((other for other in others if subject.domain.allows(subject.op, other)), None)
 
 
 def _repeated(subject: Subject, sample: Sample, first: Tensors, note: str, **flags: Any) -> Iterator[Violation]:
@@ -89,14 +99,16 @@ def strides(subject: Subject, case: Case) -> Iterator[Violation]:
     sample = subject.sample(case)
     placed = _expandable(sample) if placement == "expanded" else sample
     want, note = subject.remembered(placed), f"with {placement} tensors"
-    try:
-        got = subject.run(placed, placement=placement)
-    except KernelFault as fault:
-        if not fault.refuses("stride", "contiguous"):
-            yield Violation(text=str(fault), note=note, fault=fault.kind)
-        return
-    for name, x in got.items():
-        yield from subject.agree(name, x, want[name], placed, exact=False, other="contiguous", note=note)
+    with subject.optional(note):
+        try:
+            got = subject.run(placed, placement=placement)
+        except KernelFault as fault:
+            if not fault.refuses("stride", "contiguous"):
+                yield Violation(text=str(fault), note=note, fault=fault.kind)
+                return
+            raise Refused(str(fault)) from fault
+        for name, x in got.items():
+            yield from subject.agree(name, x, want[name], placed, exact=False, other="contiguous", note=note)
 
 
 def _expandable(sample: Sample) -> Sample:
@@ -110,25 +122,30 @@ def metadata(subject: Subject, case: Case) -> Iterator[Violation]:
     sample = subject.sample(case)
     want = subject.remembered(sample)
     wide = dataclasses.replace(sample, index_dtype=torch.int64)
-    try:
-        got = subject.run(wide)
-    except KernelFault as fault:
-        if not fault.refuses("int32", "int64", "dtype"):
-            yield Violation(text=str(fault), note="with int64 offsets", fault=fault.kind)
-    else:
-        for name, x in got.items():
-            yield from subject.agree(name, x, want[name], sample, other="int32", note="with int64 offsets")
-    yield from _with_empty(subject, case, sample, want)
-    nothing, note = sample.select([]), "with zero sequences"
-    for name, x in subject.run(nothing, note=note).items():
-        zero = torch.zeros_like(x)
-        yield from identical(name, x, zero, subject.frame(name, nothing), other="nothing", note=note)
+    with subject.optional(note := "with int64 offsets"):
+        try:
+            got = subject.run(wide)
+        except KernelFault as fault:
+            if not fault.refuses("int32", "int64", "dtype"):
+                yield Violation(text=str(fault), note=note, fault=fault.kind)
+            else:
+                raise Refused(str(fault)) from fault
+        else:
+            for name, x in got.items():
+                yield from subject.agree(name, x, want[name], sample, other="int32", note=note)
+    with subject.optional("with empty sequences put in"):
+        yield from _with_empty(subject, case, sample, want)
+    nothing = sample.select([])
+    with subject.optional(note := "with zero sequences"):
+        for name, x in subject.run(nothing, note=note).items():
+            zero = torch.zeros_like(x)
+            yield from identical(name, x, zero, subject.frame(name, nothing), other="nothing", note=note)
 
 
 def _with_empty(subject: Subject, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:
     """The same tokens with empty sequences first, last and in between."""
     n = len(case.lengths)
-    if n == 0:
+    if n == 0 or not subject.domain.allows_length(0):
         return
     wide = subject.sample(case.replace(lengths=(*case.lengths, 0), slack=0))
     spread = [j for i in range(n) for j in (n, i)] + [n, n]

@@ -10,6 +10,7 @@ from torch import Tensor
 from packproof.properties.axes import role
 from packproof.properties.budget import Budget
 from packproof.properties.case import Case
+from packproof.properties.domain import Domain
 from packproof.properties.oracle import gradient
 from packproof.properties.sample import Sample, total
 from packproof.properties.subject import Subject, Tensors
@@ -36,20 +37,33 @@ def carry(subject: Subject, case: Case) -> Iterator[Violation]:
     exact = subject.promises.state_entry == "carry" and subject.promises.independent
     unit = subject.promises.handover if exact else 1
     if unit == 1 or max(case.lengths, default=0) > unit:
-        yield from _judge(subject, sample, _cuts(case, unit), exact=exact)
+        yield from _judge(subject, sample, _cuts(subject.domain, case, unit), exact=exact)
     if unit > 1:
-        yield from _judge(subject, sample, _cuts(case, 1), exact=False)
+        yield from _judge(subject, sample, _cuts(subject.domain, case, 1), exact=False)
 
 
-def _cuts(case: Case, unit: int) -> Cuts:
-    """Two or three pieces of every sequence, some of them empty, cut at multiples of `unit`: inside, where one is."""
+def _cuts(domain: Domain, case: Case, unit: int) -> Cuts:
+    """Two or three pieces of every sequence, some of them empty, cut at multiples of `unit`: inside, where one is.
+
+    Two whose lengths the kernel's domain has, where it does not have all lengths.
+    """
     rng = random.Random(f"{case.seed} {case.lengths}")
+    if domain.within({"length"}):
+        return _allowed_cuts(domain, case, unit, rng)
     pieces = rng.choice([2, 3])
     inside = [rng.randint(1, (n - 1) // unit) if n > unit else 0 for n in case.lengths]
     anywhere = [[rng.randint(0, n // unit) for _ in range(pieces - 2)] for n in case.lengths]
     ends = [sorted(unit * k for k in (first, *more)) for first, more in zip(inside, anywhere, strict=True)]
     bounds = [[0, *e, n] for e, n in zip(ends, case.lengths, strict=True)]
     return [[(b[k], b[k + 1]) for b in bounds] for k in range(pieces)]
+
+
+def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> Cuts:
+    ends = []
+    for n in case.lengths:
+        inside = [k for k in range(unit, n, unit) if domain.allows_length(k) and domain.allows_length(n - k)]
+        ends.append(rng.choice(inside) if inside else n)
+    return [[(0, end) for end in ends], [(end, n) for end, n in zip(ends, case.lengths, strict=True)]]
 
 
 def _in_pieces(subject: Subject, sample: Sample, cuts: Cuts) -> tuple[Tensors, list[Sample]]:

@@ -128,6 +128,17 @@ class Sample:
 
         return self._merge(others, replace)
 
+    def followed_by(self, lengths: Sequence[int], slack: int) -> "Sample":
+        """The pack with more sequences after it and then more slack rows; zeros all, incoming gradients too, so that
+        they add nothing to a shared gradient."""
+        rows = {"token": sum(lengths) + slack, "sequence": len(lengths), "shared": 0}
+
+        def extend(x: Tensor, axes: Axes) -> Tensor:
+            more = rows[role(axes)]
+            return torch.cat([x, x.new_zeros(more, *x.shape[1:])]) if more else x
+
+        return self._map(extend, lengths=(*self.lengths, *lengths), slack=self.slack + slack)
+
     def with_slack(self, value: float) -> "Sample":
         """The slack rows of all tensors filled with a value."""
         end = self.offsets[-1]

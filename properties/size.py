@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from packproof.properties.axes import role
-from packproof.properties.call import KernelFault, MachineLimit, Placement
+from packproof.properties.call import KernelFault, MachineLimit, Placement, Refused
 from packproof.properties.case import Case
 from packproof.properties.sample import Sample
 from packproof.properties.subject import Subject
@@ -30,24 +30,27 @@ def size(subject: Subject, case: Case) -> Iterator[Violation]:
     if widest >= WIDE:
         yield from _behind(subject, sample, MOST_ELEMENTS // (widest * sample.offsets[-1]) + 1, "2^31 elements")
         return
-    for name in _movable(subject, sample):
+    for name in _movable(subject, sample) if subject.domain.allows_strides else ():
         for reach in FAR:
             yield from _far(subject, sample, name, reach)
-    yield from _behind(subject, sample, MOST_PROGRAMS // len(case.lengths) + 1, f"{MOST_PROGRAMS:,} sequences")
+    with subject.optional():
+        yield from _behind(subject, sample, MOST_PROGRAMS // len(case.lengths) + 1, f"{MOST_PROGRAMS:,} sequences")
 
 
 def _far(subject: Subject, sample: Sample, name: str, reach: Placement) -> Iterator[Violation]:
     """One tensor with its rows far apart."""
     note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {reach} elements"
-    try:
-        got = subject.run(sample, placement={name: reach})
-    except KernelFault as fault:
-        if not fault.refuses("stride", "contiguous"):
-            yield Violation(text=str(fault), note=note, fault=fault.kind)
-        return
-    plain = subject.remembered(sample)
-    for tensor, x in got.items():
-        yield from subject.agree(tensor, x, plain[tensor], sample, exact=False, other="nearby", note=note)
+    with subject.optional(note):
+        try:
+            got = subject.run(sample, placement={name: reach})
+        except KernelFault as fault:
+            if not fault.refuses("stride", "contiguous"):
+                yield Violation(text=str(fault), note=note, fault=fault.kind)
+                return
+            raise Refused(str(fault)) from fault
+        plain = subject.remembered(sample)
+        for tensor, x in got.items():
+            yield from subject.agree(tensor, x, plain[tensor], sample, exact=False, other="nearby", note=note)
 
 
 def _behind(subject: Subject, sample: Sample, copies: int, what: str) -> Iterator[Violation]:

@@ -3,6 +3,9 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -10,8 +13,10 @@ from torch import Tensor
 
 from packproof.properties.axes import role
 from packproof.properties.budget import UNIT_ROUNDOFF, Budget
-from packproof.properties.call import KernelFault, Result, Runner
-from packproof.properties.case import Case
+from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
+from packproof.properties.case import Case, shorten
+from packproof.properties.domain import Domain
+from packproof.properties.fitting import fillers
 from packproof.properties.op import Op
 from packproof.properties.oracle import Expected, expected, gradient
 from packproof.properties.promises import Promises
@@ -20,6 +25,7 @@ from packproof.properties.violation import Frame, Violation, identical, within
 
 T = TypeVar("T")
 Tensors = Mapping[str, Tensor]
+_EVERYTHING = Domain()
 _REMEMBERED = 256
 
 
@@ -29,12 +35,16 @@ class Subject:
     Results of plain runs and the oracle's answers are remembered, since several properties ask for the same ones.
     """
 
-    def __init__(self, op: Op, runner: Runner, promises: Promises, *, gradients: bool = True) -> None:
+    def __init__(
+        self, op: Op, runner: Runner, promises: Promises, *, gradients: bool = True, domain: Domain = _EVERYTHING
+    ) -> None:
         self.op = op
         self.runner = runner
         self.promises = promises
         self.gradients = gradients
+        self.domain = domain
         self.interpreted = False
+        self.refusals: list[Refused] = []
         self._results: OrderedDict[Hashable, Tensors] = OrderedDict()
         self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
 
@@ -51,12 +61,39 @@ class Subject:
         """As `run`, with the whole result. note: what was done to the pack, for a fault to say."""
         with_gradients = self.gradients if gradients is None else gradients
         try:
-            result = self.runner.run(sample.call(gradients=with_gradients, **flags))
-            self.interpreted |= result.interpreted
+            result = self.call(sample, gradients=with_gradients, **flags)
             return self._judge_form(sample, result, with_gradients), result
-        except KernelFault as fault:
+        except (KernelFault, Refused) as fault:
             fault.note = note
             raise
+
+    def call(self, sample: Sample, **flags: Any) -> Result:
+        """Run the kernel. Where its domain asks for more rows than the sample has, such as a multiple, zeros come after
+        them, and what the kernel makes of these is cut off. Raises KernelFault and Refused."""
+        more = fillers(self.op, self.domain, sample, copies=flags.get("copies", 1))
+        if more is None:
+            text = f"no pack of lengths {shorten(sample.lengths)} is in the kernel's domain"
+            raise OutsideDomain(f"{text}: {'; '.join(self.domain.texts)}")
+        filled = sample.followed_by(*more) if any(more) else sample
+        result = self.runner.run(filled.call(**flags))
+        self.interpreted |= result.interpreted
+        return _cut(sample, result) if any(more) else result
+
+    @contextmanager
+    def optional(self, note: str = "") -> Iterator[None]:
+        """A part of a property that a kernel may decline: the rest goes on."""
+        try:
+            yield
+        except Refused as refused:
+            if refused.backward or isinstance(refused, MachineLimit):
+                raise
+            refused.note = refused.note or note
+            self.refusals.append(refused)
+
+    @cached_property
+    def values_only(self) -> "Subject":
+        """The same kernel, of which no gradients are asked."""
+        return Subject(self.op, self.runner, self.promises, gradients=False, domain=self.domain)
 
     def remembered(self, sample: Sample) -> Tensors:
         """As `run` for a plain call, which is made once."""
@@ -151,6 +188,25 @@ class Subject:
             assert self.op.carry is not None
             stored = stored + pieces * UNIT_ROUNDOFF[sample.inputs[self.op.carry[0]].dtype] * absolute
         return Budget(stored, allowed.operands, allowed.accumulation)
+
+
+def _cut(sample: Sample, result: Result) -> Result:
+    """What belongs to the sample of a result that has more rows and sequences after it."""
+    n, rows = len(sample.lengths), sample.offsets[-1] + sample.slack
+
+    def cut(tensors: Tensors, prefix: str = "") -> Tensors:
+        ends = {"token": rows, "sequence": n, "shared": None}
+        return {name: x[: ends[role(sample.axes[name.removeprefix(prefix)])]] for name, x in tensors.items()}
+
+    after = {name: x for name, x in result.inputs_after.items() if name != "cu_seqlens"}
+    if "cu_seqlens" in result.inputs_after:
+        offsets = {"cu_seqlens": result.inputs_after["cu_seqlens"][: n + 1]}
+    return replace(
+        result,
+        outputs=cut(result.outputs),
+        gradients=cut(result.gradients, "cotangent:"),
+        inputs_after={**cut(after), **offsets} if after else {},
+    )
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -1,0 +1,197 @@
+"""A kernel's domain: the calls that it supports, as conditions over the sizes, the layout and the options of a call.
+
+A condition is a comparison in Python's syntax, with `and`, `or`, `not`, `in`, + - * // %, numbers, strings and tuples:
+
+    k in (64, 128)        d % 8 == 0          16 <= k <= 128       hq // hk in (1, 2, 4, 8)      k == v
+    tokens % 16 == 0      tokens <= 4096      length > 0           sequences <= 8                slack == 0
+    dtype == bf16         contiguous          not gradients        bias                          not (z and D)
+
+It may name the op's axes; `tokens` (rows of the pack, slack included), `sequences`, `slack`, `longest`, and `length`,
+for which it holds if it holds for every sequence; `dtype`, one of fp64, fp32, bf16 and fp16; `contiguous` (tensors lie
+so) and `gradients` (the call is differentiated); optional inputs, true where given; and options by their values.
+"""
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import CodeType
+from typing import Any
+
+from packproof.properties.axes import parse
+from packproof.properties.case import Case
+from packproof.properties.op import Op
+from packproof.refs.errors import UsageError
+
+DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
+_CALL = ("dtype", "contiguous", "gradients")
+_MOST_CHARACTERS = 500
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
+_GRAMMAR = (
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, *_COMPARISONS),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Name, ast.Load, ast.Constant, ast.Tuple),
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition. Raises UsageError where the text is none."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if len(self.text) > _MOST_CHARACTERS:
+            raise UsageError(f"domain: a condition of {len(self.text)} characters; at most {_MOST_CHARACTERS} are read")
+        try:
+            tree = ast.parse(self.text.strip(), mode="eval")
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise UsageError(f"domain: {self.text!r} cannot be read: {error}") from None
+        for node in ast.walk(tree):
+            if not isinstance(node, _GRAMMAR) or _calculates_with_text(node):
+                raise UsageError(
+                    f"domain: {self.text!r} has {ast.unparse(node)!r}; expected comparisons of names, numbers and "
+                    "tuples, such as 'k in (64, 128)', 'd % 8 == 0' or 'length > 0'"
+                )
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        tree = ast.parse(self.text.strip(), mode="eval")
+        return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(DTYPES)
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """The numbers that it compares with or divides by."""
+        tree = ast.parse(self.text.strip(), mode="eval")
+        return frozenset(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and type(n.value) is int)
+
+    @cached_property
+    def _code(self) -> CodeType:
+        return compile(ast.parse(self.text.strip(), mode="eval"), "domain", "eval")
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Whether it holds where the names have these values. Raises UsageError where it cannot be worked out."""
+        try:
+            return bool(eval(self._code, {"__builtins__": {}}, {**DTYPES, **values}))  # its grammar has no calls
+        except (ArithmeticError, TypeError, NameError) as error:
+            raise UsageError(f"domain: {self.text!r} cannot be worked out: {error}") from None
+
+
+def _calculates_with_text(node: ast.AST) -> bool:
+    parts = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+    return any(isinstance(p, ast.Tuple) or (isinstance(p, ast.Constant) and type(p.value) is not int) for p in parts)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The calls that a kernel supports: those for which all conditions hold; without conditions, every call."""
+
+    conditions: tuple[Condition, ...] = field(default=())
+
+    @classmethod
+    def of(cls, texts: str | Iterable[str]) -> "Domain":
+        """The domain with these conditions, each of which may be several with `;` between them."""
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        parts = [part.strip() for text in listed for part in str(text).split(";")]
+        return cls(tuple(Condition(part) for part in dict.fromkeys(parts) if part))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(c.text for c in self.conditions)
+
+    def __bool__(self) -> bool:
+        return bool(self.conditions)
+
+    def __and__(self, other: "Domain") -> "Domain":
+        return Domain(tuple(dict.fromkeys((*self.conditions, *other.conditions))))
+
+    def check(self, op: Op, where: str) -> None:
+        """UsageError for a name that a call of the op does not have."""
+        known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *op.options]
+        for condition in self.conditions:
+            for name in sorted(condition.names - set(known)):
+                raise UsageError(
+                    f"{where}: domain has {name!r} in {condition.text!r}, which a call of {op.name} does not have; "
+                    f"there are {', '.join(dict.fromkeys(known))}"
+                )
+
+    def naming(self, names: Iterable[str]) -> "Domain":
+        """Its conditions that name one of these."""
+        wanted = frozenset(names)
+        return Domain(tuple(c for c in self.conditions if c.names & wanted))
+
+    def within(self, names: Iterable[str]) -> "Domain":
+        """Its conditions that name nothing but these."""
+        wanted = frozenset(names)
+        return Domain(tuple(c for c in self.conditions if c.names <= wanted))
+
+    def holds(self, values: Mapping[str, Any], lengths: Sequence[int] = ()) -> bool:
+        """Whether all conditions hold; those that name `length`, for each of the lengths."""
+        return all(
+            all(c.holds({**values, "length": n}) for n in lengths) if "length" in c.names else c.holds(values)
+            for c in self.conditions
+        )
+
+    @cached_property
+    def of_cases(self) -> "Domain":
+        """Its conditions on what a case says: how tensors lie, and whether a call is differentiated, it does not say."""
+        return Domain(tuple(c for c in self.conditions if not c.names <= {"contiguous", "gradients"}))
+
+    def allows(self, op: Op, case: Case) -> bool:
+        """Whether the call that a case makes, of contiguous tensors, is one of the domain."""
+        return not self.conditions or self.of_cases.holds(values_of(op, case), case.lengths)
+
+    def allows_dtype(self, dtype: str) -> bool:
+        """Whether a call with tokens of that dtype (its long name) may be one."""
+        return self.within({"dtype"}).holds({"dtype": dtype})
+
+    @property
+    def allows_gradients(self) -> bool:
+        return self.within({"gradients"}).holds({"gradients": True})
+
+    @property
+    def allows_strides(self) -> bool:
+        """Whether tensors may lie in memory as they like."""
+        return self.within({"contiguous"}).holds({"contiguous": False})
+
+    @property
+    def allows_slack(self) -> bool:
+        return self.within({"slack"}).holds({"slack": 1}) or self.within({"slack"}).holds({"slack": 16})
+
+    def allows_length(self, n: int) -> bool:
+        """Whether a sequence of n tokens may be in a pack, as far as its length alone decides."""
+        return self.within({"length"}).holds({}, [n])
+
+
+def axes(op: Op) -> tuple[str, ...]:
+    """The names of the sizes that a case of the op has."""
+    return tuple(dict.fromkeys(name for sizes in op.sizes for name in sizes))
+
+
+def optional_inputs(op: Op) -> tuple[str, ...]:
+    return tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
+
+
+def values_of(op: Op, case: Case) -> dict[str, Any]:
+    """What the names of a condition stand for in a case; all but `length`."""
+    layout = layout_values(case.lengths, case.slack)
+    words = {"longest": layout["longest"], "rows": layout["tokens"]}
+    return {
+        **{name: values[0] for name, values in op.options.items()},
+        **dict(case.options),
+        **{name: name in case.present for name in optional_inputs(op)},
+        "dtype": case.dtype,
+        "contiguous": True,
+        "gradients": True,
+        **layout,
+        **{name: words.get(str(value), value) for name, value in case.sizes},
+    }
+
+
+def layout_values(lengths: Sequence[int], slack: int) -> dict[str, int]:
+    return {
+        "tokens": sum(lengths) + slack,
+        "sequences": len(lengths),
+        "slack": slack,
+        "longest": max(lengths, default=0),
+    }
