@@ -14,6 +14,7 @@ from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, once
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.properties.axes import parse, role
 from packproof.properties.declaration import DEFAULT_DTYPES, kernel
+from packproof.properties.domain import Domain
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.properties.promises import Promises
@@ -41,6 +42,7 @@ def adapt(
     gradients: bool = True,
     dtypes: Sequence[str] = DEFAULT_DTYPES,
     slack: bool = True,
+    domain: str | Sequence[str] = (),
 ) -> "Adapter":
     """Declare how a kernel is called; returns a function that takes the op's arguments, to be checked and timed.
 
@@ -62,7 +64,8 @@ def adapt(
     results there.
     declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of its own
     exceptions that say so. A call that is declined is not judged, and reports count it.
-    promises, gradients, dtypes, slack: as in `packproof.kernel`.
+    domain: the calls that it supports, as data: what is known before a call is better said here than in `declines`,
+    since cases are then drawn inside. promises, gradients, dtypes, slack, domain: as in `packproof.kernel`.
 
     Of what the kernel returns, the op's outputs come first and in its order; the rest is left out.
     Raises UsageError for a declaration that cannot be meant; about the kernel's own signature, when it is called.
@@ -80,12 +83,14 @@ def adapt(
         declines,
     )
     adapter.check_declaration(dtypes)
+    Domain.of(domain).check(declared, f"adapt({adapter.title})")
     mark = kernel(
         op=declared.name if OPS.get(declared.name) is declared else None,
         promises=promises,
         gradients=gradients,
         dtypes=dtypes,
         slack=slack,
+        domain=domain,
         refuses=refuses,
     )
     return mark(adapter)

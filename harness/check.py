@@ -19,6 +19,7 @@ from packproof.harness.wording import failure_text
 from packproof.harness.worker import Worker
 from packproof.properties.cases import Space
 from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, check_signature, declaration
+from packproof.properties.domain import Domain
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
@@ -103,14 +104,25 @@ def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
         declared = replace(declared, promises=request.promises)
     op = resolve_op(own.op if own else request.op, declared, name)
     check_signature(op, declared, name)
+    declared = declared.inside(Domain.of(request.domain))
+    _check_domain(op, declared, name)
     op_name = request.op if isinstance(request.op, str) else op.name
     return Job(target, name, op, op_name, declared, own)
+
+
+def _check_domain(op: Op, declared: Declaration, name: str) -> None:
+    """UsageError where no case can be drawn that the kernel supports."""
+    declared.domain.check(op, name)
+    if not declared.dtypes:
+        raise UsageError(f"{name}: domain: none of its dtypes is in it: {'; '.join(declared.domain.texts)}")
+    if not any(Space(op, dtype, declared.promises, domain=declared.domain).plain_sizes for dtype in declared.dtypes):
+        raise UsageError(f"{name}: domain: no sizes of {op.name} were found in it: {'; '.join(declared.domain.texts)}")
 
 
 def not_offered(request: CheckRequest, job: Job) -> list[str]:
     """What the op has and this kernel does not take."""
     space = _space(request, job, DEFAULT_DTYPES[0])
-    return [*space.missing, *([] if space.slack else ["slack"])]
+    return [*space.missing, *([] if space.domain.allows_slack else ["slack"])]
 
 
 def _notes(request: CheckRequest, job: Job) -> Iterator[str]:
@@ -127,7 +139,7 @@ def _notes(request: CheckRequest, job: Job) -> Iterator[str]:
 def _space(request: CheckRequest, job: Job, dtype: str) -> Space:
     said = job.declared
     on_gpu = request.device == "cuda"
-    return Space(job.op, dtype, said.promises, said.parameters, slack=said.slack, on_gpu=on_gpu)
+    return Space(job.op, dtype, said.promises, said.parameters, domain=said.domain, on_gpu=on_gpu)
 
 
 def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worker:
@@ -183,7 +195,8 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
     gradients = job.declared.gradients and not request.forward_only
     with worker_for(request, job.target) as worker:
         worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
-        subject = Subject(job.op, worker, job.declared.promises, gradients=gradients)
+        said = job.declared
+        subject = Subject(job.op, worker, said.promises, gradients=gradients, domain=said.domain)
         judge = Judge(
             subject=subject,
             examples=profile.examples[tier],
@@ -216,6 +229,8 @@ def check(
     profile: str = "standard",
     seed: int = 0,
     promises: Promises | None = None,
+    domain: str | Sequence[str] = (),
+    strict: bool = False,
     forward_only: bool = False,
     timeout: float | None = None,
     fail_fast: bool = False,
@@ -236,6 +251,8 @@ def check(
         profile=profile,
         seed=seed,
         promises=promises,
+        domain=Domain.of(domain).texts,
+        strict=strict,
         forward_only=forward_only,
         timeout=timeout,
     )

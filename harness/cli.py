@@ -14,7 +14,7 @@ from packproof.harness.names import SHORT
 from packproof.harness.names import dtype as dtype_name
 from packproof.refs.errors import PackproofError
 
-HELD, FAILED, WRONG_CALL, OWN_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
+HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 Report = Callable[[events.Event], None]
 
@@ -29,7 +29,8 @@ app.command()(cli_mutate.mutate)
 def about() -> None:
     """Prove that a kernel for packed variable-length sequences computes each sequence as if it were alone.
 
-    Exit codes: 0 every property held, 1 a property failed, 2 the call was wrong, 3 packproof itself failed.
+    Exit codes: 0 every property held, 1 a property failed, 2 the call was wrong, 3 packproof itself failed, 4 no
+    property failed, but not all that was asked could be judged.
     """
 
 
@@ -49,6 +50,16 @@ def check(
     property: Annotated[list[str] | None, typer.Option(help="only these properties; several with commas")] = None,  # noqa: A002
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' or "
+            "'dtype == bf16'; several with ; or by giving it again  [default: declared, else found from its refusals]"
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="what the kernel does not promise counts too, where it does not hold")
+    ] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="judge no gradients")] = False,
     draw_configs: Annotated[
@@ -76,6 +87,7 @@ def check(
     packproof check my_kernels:conv --op causal_conv1d
     packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
     packproof check my_kernels:rope --op rope --profile quick --json results.json
+    packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
     packproof check mamba_ssm:ssd
     """
     import torch  # noqa: PLC0415
@@ -85,6 +97,7 @@ def check(
     from packproof.harness.report_json import JsonReport  # noqa: PLC0415
     from packproof.harness.report_junit import JunitReport  # noqa: PLC0415
     from packproof.harness.report_terminal import TerminalReport  # noqa: PLC0415
+    from packproof.properties.domain import Domain  # noqa: PLC0415
 
     request = CheckRequest(
         target=target,
@@ -94,6 +107,8 @@ def check(
         properties=tuple(_listed(property)) or None,
         profile=profile,
         seed=seed,
+        domain=Domain.of(domain or ()).texts,
+        strict=strict,
         timeout=timeout,
         forward_only=forward_only,
         draw_configs=draw_configs,
@@ -355,14 +370,17 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
 
 
 def exit_code(end: events.RunFinished) -> int:
-    """What the shell gets. A run in which nothing was judged has proven nothing: the call was wrong."""
+    """What the shell gets. A run of which no part applies to the kernel has proven nothing: the call was wrong."""
     statuses = {verdict.status for verdict in end.verdicts}
+    refused = any(verdict.refused for verdict in end.verdicts)
     if end.error:
         return OWN_FAULT
     if "failed" in statuses:
         return FAILED
     if end.interrupted:
         return INTERRUPTED
+    if "inconclusive" in statuses or (refused and "passed" not in statuses):
+        return INCONCLUSIVE
     return HELD if "passed" in statuses else WRONG_CALL
 
 

@@ -34,7 +34,11 @@ def compile_cell(cell: Cell, own: OwnKernel) -> Iterator[Event]:
     notes += [f"with triton {triton} some forms are slower: {', '.join(_first(slow))}"] if slow else []
     status: Status = "failed" if bad else "passed" if built else "skipped"
     seconds = time.monotonic() - started
-    yield CellFinished(Verdict(cell, "compile", status, len(built), seconds, reason="; ".join(notes), failure=failure))
+    yield CellFinished(
+        Verdict(
+            cell, "compile", status, len(built), seconds, judged=len(built), reason="; ".join(notes), failure=failure
+        )
+    )
 
 
 def _first(lines: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Literal
 from packproof.harness.maps import Evidence
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
-Status = Literal["passed", "failed", "skipped"]
+Status = Literal["passed", "failed", "inconclusive", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,30 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """A kind of call that a kernel refuses.
+
+    text: what it says. note: what had been done to the pack, "" where it is called as it is. lengths: of the smallest
+    such pack. count: calls refused so. gradients: it computes values, and refuses to differentiate.
+    """
+
+    text: str
+    note: str
+    lengths: tuple[int, ...]
+    count: int
+    gradients: bool = False
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What came of one cell.
 
-    classes: the layout classes that were drawn. reason: why it was skipped, or what part of it was not judged. refused:
-    examples that the kernel declined.
+    status: "passed" where all that was asked was judged and held; "inconclusive" where a boundary class that the
+    kernel's domain has was not judged, or every call was refused; "skipped" where the cell does not apply.
+    examples: drawn. judged: those for which the kernel was called and something compared. refused: those that it
+    declined. classes: boundary classes of the examples judged; missing: what was asked for and not judged.
+    reason: why it is no plain pass. limits: what the kernel refused. domain: the conditions found that it was judged
+    within, where it declares none.
     """
 
     cell: Cell
@@ -61,9 +80,13 @@ class Verdict:
     status: Status
     examples: int
     seconds: float
+    judged: int = 0
     refused: int = 0
     classes: frozenset[str] = field(default_factory=frozenset)
+    missing: tuple[str, ...] = ()
     reason: str = ""
+    limits: tuple[Limit, ...] = ()
+    domain: tuple[str, ...] = ()
     failure: Failure | None = None
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from packproof.harness.faults import free_bytes, verdict_on
 from packproof.harness.guard import FENCE_BYTES, POISON, Fenced, Guard, distinct
-from packproof.harness.invocation import Invocation, Tensors
+from packproof.harness.invocation import BACKWARD, Invocation, Tensors
 from packproof.harness.modes import MODES
+from packproof.harness.refusals import Computing
 from packproof.harness.surroundings import Snapshot, settings_kept
-from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Refused, Result
-from packproof.properties.declaration import refusals
+from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Result
 from packproof.refs.errors import UsageError
 
 _REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
@@ -86,7 +87,7 @@ class InProcess:
             if guarded:
                 watchers.enter_context(guard)
             read_only = [*inputs.values(), *invocation.cotangents.values()]
-            sanitizer = watchers.enter_context(_sanitizer(read_only, call.guard)) if interpreting else None
+            sanitizer = watchers.enter_context(_sanitizer(read_only, guarded=call.guard)) if interpreting else None
             outputs, gradients = MODES[call.mode](invocation)
             invocation.synchronise()
         self._snapshot.check()
@@ -153,13 +154,19 @@ class InProcess:
             raise KernelFault("exited", f"{invocation.stage}called sys.exit({error.code!r})") from error
         except Exception as error:
             self._snapshot.check()
-            found = verdict_on(error, invocation, _bytes(invocation.call))
-            if isinstance(found, KernelFault) and found.kind == "raised" and self._declared_refusal(found):
-                raise Refused(str(found)) from error
+            found = verdict_on(error, invocation, _bytes(invocation.call), partial(self._again, invocation))
             raise found from None if found.__traceback__ else error
 
-    def _declared_refusal(self, fault: KernelFault) -> bool:
-        return any(text in str(fault) for text in refusals(self._function))
+    def _again(self, invocation: Invocation, watch: Computing) -> None:
+        """Make the call once more, as far as it came; whether it launched anything is for the watch to know."""
+        with _sanitizer([], guarded=False) if self._interpreting else nullcontext() as sanitizer:
+            try:
+                outputs = invocation.forward()
+                if invocation.stage == BACKWARD:
+                    invocation.backward(outputs)
+            finally:
+                if sanitizer is not None and sanitizer.launches:
+                    watch.launched()
 
     def _require_memory(self, call: Call) -> None:
         """Raises MachineLimit where the device has too little left."""
@@ -168,7 +175,7 @@ class InProcess:
             raise MachineLimit(f"needs about {needed / 1e9:.0f} GB of GPU memory, {free / 1e9:.0f} GB are free")
 
 
-def _sanitizer(read_only: list[Tensor], guarded: bool) -> AbstractContextManager[Any]:
+def _sanitizer(read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
     from packproof.harness.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
 
     # programs may run in any order: a guarded call tries another one

@@ -4,12 +4,13 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
-from packproof.harness.invocation import Invocation, synchronise
+from packproof.harness.invocation import BACKWARD, Invocation, synchronise
+from packproof.harness.refusals import Computing, refuses
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import refusals
 
@@ -25,24 +26,42 @@ _LOST = re.compile(
     r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
     r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
 )
+_LATE = (
+    "\n    it had computed before, or does not raise this again for the same call: a kernel declines a call by "
+    "checking its arguments first"
+)
 _MODEST = 64  # times the bytes of a call: more is no limit of the machine, but what the kernel asks for
 
 
-def verdict_on(error: Exception, invocation: Invocation, n_bytes: int) -> KernelFault | Refused:
-    """What to raise for an exception that came out of a call whose own tensors have that many bytes."""
+def verdict_on(
+    error: Exception, invocation: Invocation, n_bytes: int, again: Callable[[Computing], None]
+) -> KernelFault | Refused:
+    """What to raise for an exception that came out of a call whose own tensors have that many bytes.
+
+    again: makes the call once more, see `refusals.refuses`.
+    """
     stage, device = invocation.stage, invocation.cu_seqlens.device
     causes = list(_causes(error))
     if own := next((cause for cause in causes if isinstance(cause, KernelFault | MachineLimit)), None):
         return own
     if lost := _device_error(causes, device):
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
-    if isinstance(error, NotImplementedError) or any(text in str(error) for text in refusals(invocation.function)):
-        return Refused(f"{stage}{error}")
     said = f"{stage}{_in_full(error)}"
+    if _declined(error, invocation, again):
+        return Refused(said, backward=stage == BACKWARD)
     if any(isinstance(cause, torch.OutOfMemoryError) or _NO_MEMORY.search(str(cause)) for cause in causes):
         return _without_memory(said, n_bytes, free_bytes(device))
-    refused = any(_LAUNCH.search(str(cause)) for cause in causes)
-    return KernelFault("launch", f"the device refused a launch: {said}") if refused else KernelFault("raised", said)
+    if any(_LAUNCH.search(str(cause)) for cause in causes):
+        return KernelFault("launch", f"the device refused a launch: {said}")
+    return KernelFault("raised", said + (_LATE if isinstance(error, NotImplementedError) else ""))
+
+
+def _declined(error: Exception, invocation: Invocation, again: Callable[[Computing], None]) -> bool:
+    if any(text in str(error) for text in refusals(invocation.function)):
+        return True
+    if invocation.call.mode != "eager":
+        return isinstance(error, NotImplementedError)
+    return refuses(error, invocation.call, again, backward=invocation.stage == BACKWARD)
 
 
 def _without_memory(said: str, n_bytes: int, free: int | None) -> KernelFault | MachineLimit:

@@ -11,6 +11,8 @@ from packproof.properties.call import Call, KernelFault
 
 Tensors = dict[str, Tensor]
 
+BACKWARD = "in the backward pass: "  # the stage of a call that has returned its outputs
+
 
 @dataclass
 class Invocation:

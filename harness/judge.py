@@ -4,35 +4,39 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from packproof import __version__
+from packproof.harness.coverage import Coverage
 from packproof.harness.diagnosis import diagnose
-from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Tier, Verdict
+from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Tier, Verdict
 from packproof.harness.measure import measure
+from packproof.harness.names import short
+from packproof.harness.probe import Found, probe
 from packproof.harness.shrink import Allowance, shrink
-from packproof.properties.call import KernelFault, MachineLimit, Refused
+from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.catalogue import DEALT, PROPERTIES
 from packproof.properties.layouts import Lengths, classes
 from packproof.properties.subject import Subject
-from packproof.properties.violation import Violation
+from packproof.properties.violation import Violation, comparisons
 
 _PROGRESS_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass
 class Judge:
-    """Everything that the cells of one kernel share. `replay` is what a replay file says besides the case.
+    """Everything that the cells of one kernel and dtype share. `replay` is what a replay file says besides the case.
 
     nothing: whether packs of no tokens are drawn for every property, or only for `metadata`, whose law names them: a
     kernel that crashes at them is then judged by the others all the same.
     deal: the kth of n dtypes that share the cases of some properties, one case for each layout: each dtype judges every
     nth, and each property deals them differently. None: every dtype judges all cases.
+    found: what a probe found of the kernel's domain, once it refused a call.
     """
 
     subject: Subject
@@ -44,39 +48,81 @@ class Judge:
     known_tier: Tier | None
     nothing: bool = True
     deal: tuple[int, int] | None = None
+    found: Found | None = None
 
     def cell(self, cell: Cell, space: Space) -> Iterator[Event]:
-        """Run one cell; the last event holds its verdict."""
+        """Run one cell; the last event holds its verdict. Once the kernel refuses a plain call, its domain is looked
+        for, and the cell begins anew inside."""
         yield CellStarted(cell)
-        started, refused, drawn, met = time.monotonic(), 0, 0, frozenset[str]()
+        started, seen = time.monotonic(), Coverage()
         failure: Failure | None = None
-        limits: list[MachineLimit] = []
-        tell = started
-        for case in self._cases(cell.property, space):
-            drawn += 1
-            met |= classes(case.lengths, space.chunk, space.width(dict(case.sizes)))
-            try:
-                violation = broken(self.subject, cell.property, case)
-            except MachineLimit as limit:
-                limits.append(limit)
-                continue
-            except Refused:
-                refused += 1
-                continue
-            if violation is not None:
-                failure = self._failure(cell, space, case, violation, drawn)
-                break
-            if time.monotonic() - tell > _PROGRESS_SECONDS:
-                tell = time.monotonic()
-                yield Progress(cell, drawn)
-        judged = drawn - refused - len(limits)
-        reason = "" if judged else _why_skipped(space, cell.property, drawn)
-        if limits:
-            reason = f"{len(limits)} of {drawn} examples are too large to be judged here: {limits[0]}"
-        status: Status = "failed" if failure else "passed" if judged else "skipped"
-        seconds = time.monotonic() - started
-        yield CellFinished(
-            Verdict(cell, self._tier(), status, drawn, seconds, refused, met, reason if not failure else "", failure)
+        finished = False
+        while not finished:
+            finished = True
+            inside = self._inside(space)
+            tell = started
+            for case in self._cases(cell.property, inside):
+                violation, stopped = self._judged(cell, inside, case, seen)
+                if violation is not None:
+                    failure = self._failure(cell, inside, case, violation, seen.drawn)
+                    break
+                if self.found is None and _declines(stopped):
+                    self.found = probe(self.subject, inside, case)
+                    seen, finished = seen.again(), False
+                    break
+                if time.monotonic() - tell > _PROGRESS_SECONDS:
+                    tell = time.monotonic()
+                    yield Progress(cell, seen.drawn)
+        yield CellFinished(self._verdict(cell, inside, seen, failure, time.monotonic() - started))
+
+    def _judged(self, cell: Cell, space: Space, case: Case, seen: Coverage) -> tuple[Violation | None, Refused | None]:
+        """Judge one case, and count it: what is wrong, and what the kernel declined."""
+        self.subject.refusals.clear()
+        self.subject.values_only.refusals.clear()
+        with comparisons() as made:
+            violation, stopped = evaluated(self.subject, cell.property, case)
+        for refused in (*self.subject.refusals, *self.subject.values_only.refusals):
+            if not isinstance(refused, OutsideDomain):
+                seen.note(case, refused)
+        met = classes(case.lengths, space.chunk, space.width(dict(case.sizes)))
+        seen.count(case, met, compared=bool(made) or violation is not None, stopped=stopped)
+        return violation, stopped
+
+    def _inside(self, space: Space) -> Space:
+        """The space that is left of it inside the domain found."""
+        if self.found is None:
+            return space
+        inside = replace(space, domain=space.domain & self.found.domain)
+        self.subject.domain = inside.domain
+        self.subject.gradients &= inside.domain.allows_gradients
+        return inside
+
+    def _verdict(self, cell: Cell, space: Space, seen: Coverage, failure: Failure | None, seconds: float) -> Verdict:
+        status, reasons = seen.status, list(seen.reasons())
+        if failure:
+            status, reasons = "failed", []
+        elif self.found and self.found.other_dtypes and not seen.judged:
+            limit = next(iter(seen.limits.values())).text if seen.limits else ""
+            status = "skipped"
+            reasons = [
+                f"the kernel refuses {short(cell.dtype)} and takes {', '.join(self.found.other_dtypes)}: {limit}"
+            ]
+        elif not seen.judged and not reasons:
+            reasons = [_why_skipped(space, cell.property, seen)]
+        return Verdict(
+            cell,
+            self._tier(),
+            status,
+            seen.drawn,
+            seconds,
+            judged=seen.judged,
+            refused=seen.refused,
+            classes=seen.classes,
+            missing=seen.missing if status == "inconclusive" else (),
+            reason="; ".join(reasons),
+            limits=tuple(seen.limits.values()),
+            domain=self.found.domain.texts if self.found else (),
+            failure=failure,
         )
 
     def _cases(self, name: str, space: Space) -> Sequence[Case]:
@@ -102,18 +148,12 @@ class Judge:
         def fails(candidate: Case) -> bool:
             if not self._drawn(cell.property, candidate):
                 return False
-            try:
-                found = broken(self.subject, cell.property, candidate)
-            except Refused:
-                return False
+            found = evaluated(self.subject, cell.property, candidate)[0]
             return found is not None and found.fault == violation.fault
 
         with self.subject.runner.impatient() if violation.fault == "hung" else nullcontext():
             small, tried = shrink(case, space, fails, self.allowance)
-        try:
-            found = broken(self.subject, cell.property, small)
-        except Refused:
-            found = None
+        found = evaluated(self.subject, cell.property, small)[0]
         if found is None:  # it fails now and then: keep what was seen
             small, found = case, violation
             lines = [*violation.lines(), "this case does not fail every time: the kernel is not deterministic"]
@@ -128,6 +168,7 @@ class Judge:
             "packproof": __version__,
             "version": 1,
             **self.replay,
+            "domain": self.subject.domain.texts,
             "property": cell.property,
             "dtype": cell.dtype,
             "device": cell.device,
@@ -150,15 +191,49 @@ def broken(subject: Subject, name: str, case: Case) -> Violation | None:
         return Violation(text=str(fault), note=fault.note, fault=fault.kind)
 
 
-def _why_skipped(space: Space, name: str, drawn: int) -> str:
-    if drawn:
-        return "the kernel declined every example"
+def evaluated(subject: Subject, name: str, case: Case) -> tuple[Violation | None, Refused | None]:
+    """As `broken`, and the refusal that kept the case from being judged. Where the kernel refuses to differentiate, its
+    values are judged."""
+    try:
+        return broken(subject, name, case), None
+    except Refused as refused:
+        if not refused.backward:
+            return None, refused
+        stopped = refused
+    try:
+        return broken(subject.values_only, name, case), stopped
+    except Refused as refused:
+        return None, refused
+
+
+def _declines(stopped: Refused | None) -> bool:
+    """Whether the kernel declined a call of the case as it is."""
+    return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, _NOT_ITS_OWN))
+
+
+_NOT_ITS_OWN = (MachineLimit, OutsideDomain)
+
+
+def _why_skipped(space: Space, name: str, seen: Coverage) -> str:
+    """Why a cell in which the kernel refused no whole example was not judged."""
+    missing = [n for n in space.op.carry or () if n in space.missing]
+    said = [f"refused: {limit.text}" for limit in seen.limits.values()] + [str(outside) for outside in seen.outside]
+    if said or seen.drawn:
+        return next(iter(said), _NOTHING_TO_COMPARE.get(name, "no example has anything to compare"))
     if name == "size":
         return "only the memory and the grids of a GPU are that large"
-    if space.op.carry is None:
+    if name == "carry" and space.op.carry is None:
         return f"{space.op.name} has no state to carry"
-    missing = [n for n in space.op.carry if n in space.missing]
-    return f"the kernel does not take {', '.join(missing)}"
+    if name == "carry" and missing:
+        return f"the kernel does not take {', '.join(missing)}"
+    return f"no example is in the kernel's domain: {'; '.join(space.domain.texts)}"
+
+
+_NOTHING_TO_COMPARE = {
+    "causality": "no example has a later token that must not be seen",
+    "permutation": "no example has two sequences to reorder",
+    "isolation": "no example has another sequence, or slack rows",
+}
 
 
 def replay_data(target: str, op: str, subject: Subject, *, draw_configs: bool) -> dict[str, Any]:

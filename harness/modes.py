@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from packproof.adapters.adapter import Adapter
-from packproof.harness.invocation import Invocation, Tensors
+from packproof.harness.invocation import BACKWARD, Invocation, Tensors
 from packproof.properties.call import Mode
 
 Ran = tuple[Tensors, Tensors]
@@ -29,7 +29,7 @@ def eager(invocation: Invocation) -> Ran:
     """Call it, then differentiate."""
     outputs = invocation.forward()
     invocation.synchronise()
-    invocation.stage = "in the backward pass: "
+    invocation.stage = BACKWARD
     return outputs, invocation.backward(outputs)
 
 

@@ -9,6 +9,7 @@ from packproof.harness.events import Event
 from packproof.harness.names import known, short
 from packproof.harness.plan import CheckRequest, check_names
 from packproof.properties.declaration import Declaration
+from packproof.properties.domain import Domain
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
@@ -52,7 +53,9 @@ def _deterministic(said: Declaration) -> Declaration | None:
 
 
 def _with_slack(said: Declaration) -> Declaration | None:
-    return None if said.slack else replace(said, slack=True)
+    if said.domain.allows_slack:
+        return None
+    return replace(said, domain=Domain(tuple(c for c in said.domain.conditions if c.names != {"slack"})))
 
 
 QUESTIONS = (

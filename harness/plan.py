@@ -45,7 +45,8 @@ class CheckRequest:
 
     target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels.
     op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
-    promises: instead of declared ones. timeout: seconds that one call of the kernel may take.
+    promises: instead of declared ones. domain: conditions on the calls that the kernel supports, beside the declared
+    ones. strict: what is asked though it is not promised counts like the rest. timeout: seconds that one call of the kernel may take.
     forward_only: do not differentiate. draw_configs: kernels that tune themselves get drawn configurations, untimed, on
     a GPU; on a CPU they have the first one. sanitizer: a tool of NVIDIA's compute-sanitizer, which then looks at the
     golden cases instead of the properties.
@@ -61,6 +62,8 @@ class CheckRequest:
     timeout: float | None = None
     forward_only: bool = False
     promises: Promises | None = None
+    domain: tuple[str, ...] = ()
+    strict: bool = False
     replay_dir: str = ".packproof"
     sanitizer: str | None = None
     draw_configs: bool = False

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from packproof.harness.check import CheckRequest, open_job, worker_for
 from packproof.harness.events import Cell, Failure, Status, Tier, Verdict
-from packproof.harness.judge import broken
+from packproof.harness.judge import evaluated
 from packproof.harness.measure import measure
 from packproof.harness.names import known
 from packproof.harness.plan import DEVICES
-from packproof.properties.call import Refused
 from packproof.properties.case import Case
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.promises import Promises
@@ -77,18 +76,19 @@ def replay(
             op=cell.op,
             device=where,
             promises=promises,
+            domain=_conditions(data.get("domain", [])),
             draw_configs=data.get("draw_configs") is True,
         )
         job = open_job(request)
     except UsageError as error:
         return outcome("not applicable", f"not applicable: {error}")
     with worker_for(request, job.target) as worker:
-        subject = Subject(job.op, worker, job.declared.promises, gradients=data["gradients"])
+        gradients, domain = data["gradients"], job.declared.domain
+        subject = Subject(job.op, worker, job.declared.promises, gradients=gradients, domain=domain)
         _check_fits(case, job.op.inputs, job.op.options, path)
-        try:
-            found = broken(subject, cell.property, case)
-        except Refused as refused:
-            return outcome("not applicable", f"not applicable: the kernel declines this case: {refused}")
+        found, stopped = evaluated(subject, cell.property, case)
+        if stopped and not (found or stopped.backward):
+            return outcome("not applicable", f"not applicable: the kernel declines this case: {stopped}")
         evidence = measure(subject, cell.property, case, found) if found and maps else None
     tier: Tier = "gpu" if where == "cuda" else "interpret" if subject.interpreted else "eager"
     if found is None:
@@ -117,6 +117,12 @@ def read_replay(path: Path) -> dict[str, Any]:
     known("dtype", data["dtype"], DTYPES)
     known("device", data["device"], DEVICES)
     return data
+
+
+def _conditions(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list) or not all(isinstance(text, str) for text in data):
+        raise UsageError(f"domain: damaged, {json.dumps(data)[:60]}, expected a list of conditions")
+    return tuple(data)
 
 
 def _promises(data: dict[str, Any]) -> Promises:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import packproof
@@ -62,6 +63,8 @@ class JsonReport:
         if any(verdict.status == "failed" for verdict in self._verdicts):
             return "failed"
         ended = finished is not None and not finished.interrupted and not finished.error
+        if ended and any(verdict.status == "inconclusive" for verdict in self._verdicts):
+            return "inconclusive"
         return "passed" if ended and any(verdict.status == "passed" for verdict in self._verdicts) else "error"
 
 
@@ -81,12 +84,19 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         "dtype": cell.dtype,
         "status": verdict.status,
         "examples": verdict.examples,
+        "judged": verdict.judged,
         "refused": verdict.refused,
         "seconds": round(verdict.seconds, 3),
         "classes": sorted(verdict.classes),
     }
     if cell.beyond:
         result["beyond"] = cell.beyond
+    if verdict.missing:
+        result["missing"] = list(verdict.missing)
+    if verdict.limits:
+        result["limits"] = [asdict(limit) for limit in verdict.limits]
+    if verdict.domain:
+        result["domain"] = list(verdict.domain)
     if verdict.reason:
         result["reason"] = verdict.reason
     if failure:

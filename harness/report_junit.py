@@ -53,8 +53,10 @@ class JunitReport:
         if verdict.status == "failed":
             failure = ElementTree.SubElement(case, "failure", message=legal(headline(verdict)))
             failure.text = legal(failure_text(verdict))
+        elif verdict.status == "inconclusive":
+            ElementTree.SubElement(case, "error", message=legal(f"inconclusive: {verdict.reason}"))
         elif verdict.status == "skipped":
             ElementTree.SubElement(case, "skipped", message=legal(verdict.reason))
-        said = f"tier {verdict.tier}, {verdict.examples} examples, {verdict.refused} refused"
+        said = f"tier {verdict.tier}, {verdict.judged} of {verdict.examples} examples judged, {verdict.refused} refused"
         ElementTree.SubElement(case, "system-out").text = said
         return case

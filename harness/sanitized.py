@@ -73,11 +73,21 @@ def sanitized_cell(
     else:
         failure = None
     judged = len(run.by_call) - len(run.refused)
-    status: Status = "failed" if failure else "passed" if judged else "skipped"
+    status: Status = "failed" if failure else "passed" if judged else "inconclusive"
     reason = "" if judged or failure else "the kernel declined every example"
     seconds = time.monotonic() - started
     yield CellFinished(
-        Verdict(cell, "sanitizer", status, len(run.by_call), seconds, len(run.refused), reason=reason, failure=failure)
+        Verdict(
+            cell,
+            "sanitizer",
+            status,
+            len(run.by_call),
+            seconds,
+            judged=judged,
+            refused=len(run.refused),
+            reason=reason,
+            failure=failure,
+        )
     )
 
 

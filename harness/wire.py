@@ -162,7 +162,11 @@ def result_frame(result: Result, number: int) -> Frame:
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
     """The frame that says why there is no result."""
     if isinstance(error, Refused):
-        return Frame("refused", number, {"text": str(error), "memory": isinstance(error, MachineLimit)})
+        return Frame(
+            "refused",
+            number,
+            {"text": str(error), "memory": isinstance(error, MachineLimit), "backward": error.backward},
+        )
     return Frame("fault", number, {"fault": error.kind, "text": str(error)})
 
 
@@ -181,7 +185,9 @@ def answer_of(frame: Frame) -> Result:
             interpreted=frame.body.get("interpreted") is True,
         )
     if frame.kind == "refused":
-        raise MachineLimit(text) if frame.body.get("memory") is True else Refused(text)
+        if frame.body.get("memory") is True:
+            raise MachineLimit(text)
+        raise Refused(text, backward=frame.body.get("backward") is True)
     if frame.kind == "fault" and frame.body.get("fault") in get_args(FaultKind):
         raise KernelFault(frame.body["fault"], text)
     if frame.kind == "broken":

@@ -53,19 +53,19 @@ def headline(verdict: Verdict) -> str:
 
 
 def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
-    """How many of the named boundary classes were drawn, and which were not, unless failures ended the search."""
+    """How many of the named boundary classes were judged, and which were not, unless failures ended the search."""
     drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
     missed = [name for name in every if name not in drawn]
     cut_short = any(verdict.status == "failed" for verdict in verdicts)
-    tail = f"; not drawn: {', '.join(missed)}" if missed and not cut_short else ""
-    return f"{len(every) - len(missed)} of {len(every)} layout classes drawn{tail}"
+    tail = f"; not judged: {', '.join(missed)}" if missed and not cut_short else ""
+    return f"{len(every) - len(missed)} of {len(every)} layout classes judged{tail}"
 
 
 def summary(run: RunFinished, planned: int) -> str:
     """The whole run in one line."""
     count = Counter(verdict.status for verdict in run.verdicts)
     examples = sum(verdict.examples for verdict in run.verdicts)
-    parts = [f"{count[status]} {status}" for status in ("failed", "passed", "skipped") if count[status]]
+    parts = [f"{count[status]} {status}" for status in ("failed", "inconclusive", "passed", "skipped") if count[status]]
     parts += [f"{planned - len(run.verdicts)} not run"] if planned > len(run.verdicts) else []
     if run.error:
         outcome = f"packproof itself failed: {run.error}"
@@ -73,6 +73,10 @@ def summary(run: RunFinished, planned: int) -> str:
         outcome = "interrupted"
     elif count["failed"]:
         outcome = "a property does not hold"
+    elif count["inconclusive"]:
+        outcome = "inconclusive: no property failed, but not all that was asked could be judged"
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
-    return f"{outcome}: {', '.join(parts) or 'no cell'}; {examples} examples in {run.seconds:.1f} s"
+    judged = sum(verdict.judged for verdict in run.verdicts)
+    share = f"{judged} examples" if judged == examples else f"{judged} of {examples} examples judged"
+    return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from packproof.properties.domain import Domain
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
@@ -13,6 +14,7 @@ from packproof.refs.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
 _MARK = "__packproof__"
+_NO_SLACK = "slack == 0"
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Declaration:
 
     op: name of the op. promises: what the design guarantees. gradients: whether it can be differentiated.
     dtypes: token dtypes that it takes. parameters: argument names that it takes, None if any.
+    domain: the calls that it supports.
     """
 
     op: str | None = None
@@ -28,7 +31,17 @@ class Declaration:
     gradients: bool = True
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     parameters: frozenset[str] | None = None
-    slack: bool = True
+    domain: Domain = field(default_factory=Domain)
+
+    def inside(self, domain: Domain) -> "Declaration":
+        """The same with more conditions on the calls that it supports; these decide about gradients and dtypes too."""
+        both = self.domain & domain
+        return dataclasses.replace(
+            self,
+            domain=both,
+            gradients=self.gradients and both.allows_gradients,
+            dtypes=tuple(d for d in self.dtypes if both.allows_dtype(d)),
+        )
 
 
 def kernel(
@@ -38,6 +51,7 @@ def kernel(
     gradients: bool = True,
     dtypes: Sequence[str] = DEFAULT_DTYPES,
     slack: bool = True,
+    domain: str | Sequence[str] = (),
     refuses: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Declare a kernel, or a function that calls one; for another calling convention see `packproof.adapters.adapt`.
@@ -48,15 +62,19 @@ def kernel(
             return my_conv(x.T[None], weight, bias, seq_idx=seq_idx[None], activation=activation)[0].T
 
     The function keeps the op's argument names; optional ones that it leaves out are not tested and listed as not
-    offered. NotImplementedError declines a combination of options, and so does any exception, forward or backward, with
-    one of the texts of `refuses` in it.
+    offered. domain: the calls that it supports, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see
+    `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is found
+    from what the kernel's argument checks refuse. slack=False is "slack == 0". refuses: texts of exceptions, forward or
+    backward, that decline a call wherever they are raised.
+
+    Raises UsageError for a condition that cannot be read.
     """
     said = {
         "op": op,
         "promises": dataclasses.asdict(promises or Promises()),
         "gradients": gradients,
         "dtypes": list(dtypes),
-        "slack": slack,
+        "domain": [*Domain.of(domain).texts, *([] if slack else [_NO_SLACK])],
         "refuses": list(refuses),
     }
 
@@ -89,14 +107,14 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
     """The declaration from what a process under test answered; UsageError where it makes no sense."""
     said, names = described.get("declared") or {}, described.get("parameters")
     try:
-        return Declaration(
+        declared = Declaration(
             op=said.get("op"),
             promises=Promises(**said.get("promises", {})),
             gradients=bool(said.get("gradients", True)),
             dtypes=tuple(str(d) for d in said.get("dtypes", DEFAULT_DTYPES)),
-            slack=bool(said.get("slack", True)),
             parameters=None if names is None else frozenset(str(n) for n in names),
         )
+        return declared.inside(Domain.of(said.get("domain", ())))
     except (TypeError, AttributeError) as error:
         raise UsageError(f"{target}: its declaration cannot be read ({error})") from None
 

@@ -134,7 +134,7 @@ class Domain:
 
     @cached_property
     def of_cases(self) -> "Domain":
-        """Its conditions on what a case says: how tensors lie, and whether a call is differentiated, it does not say."""
+        """Its conditions on what a case says: not how tensors lie, nor whether a call is differentiated."""
         return Domain(tuple(c for c in self.conditions if not c.names <= {"contiguous", "gradients"}))
 
     def allows(self, op: Op, case: Case) -> bool:

@@ -90,10 +90,15 @@ class Subject:
             refused.note = refused.note or note
             self.refusals.append(refused)
 
-    @cached_property
+    @property
     def values_only(self) -> "Subject":
         """The same kernel, of which no gradients are asked."""
-        return Subject(self.op, self.runner, self.promises, gradients=False, domain=self.domain)
+        self._values_only.domain = self.domain
+        return self._values_only
+
+    @cached_property
+    def _values_only(self) -> "Subject":
+        return Subject(self.op, self.runner, self.promises, gradients=False)
 
     def remembered(self, sample: Sample) -> Tensors:
         """As `run` for a plain call, which is made once."""

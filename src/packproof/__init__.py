@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from packproof.harness.gradcheck import dot_product_test, gradcheck
     from packproof.harness.replay import replay
     from packproof.properties.declaration import kernel
+    from packproof.properties.domain import Domain
     from packproof.properties.op import Op
     from packproof.properties.promises import Promises
     from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "CheckFailed",
+    "Domain",
     "LayoutError",
     "Op",
     "PackLayout",
@@ -51,6 +53,7 @@ _HOMES = {
     "packproof.harness.gradcheck": ("dot_product_test", "gradcheck"),
     "packproof.harness.replay": ("replay",),
     "packproof.properties.declaration": ("kernel",),
+    "packproof.properties.domain": ("Domain",),
     "packproof.properties.op": ("Op",),
     "packproof.properties.promises": ("Promises",),
     "packproof.refs.errors": ("ArgumentError", "CheckFailed", "LayoutError", "PackproofError", "UsageError"),

@@ -1,0 +1,61 @@
+"""The condition that fits what a kernel accepted and what it refused: a multiple, a range, or a set."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import gcd
+
+
+def sizes_condition(name: str, found: Mapping[int, bool], base: int) -> str | None:
+    """The plainest condition that holds for all sizes accepted and for none refused; "" where none was refused.
+
+    found: whether each size was accepted. None where no other size than the base was.
+    """
+    accepted = sorted(size for size, ok in found.items() if ok)
+    refused = [size for size, ok in found.items() if not ok]
+    if not refused:
+        return ""
+    if set(accepted) <= {base}:
+        return None
+    largest, smallest, beyond = accepted[-1], accepted[0], max(found)
+    step = gcd(*accepted)
+    for unit in sorted({1, step}):
+        every = [size for size in found if size % unit == 0]
+        if any(smallest <= size <= largest and not found[size] for size in every):
+            continue
+        parts = [f"{name} % {unit} == 0"] if unit > 1 else []
+        low = smallest if any(size < smallest for size in every) else None
+        high = largest if any(size > largest for size in every) or (unit > 1 and largest < beyond // 2) else None
+        return " and ".join([*parts, *_range(name, low, high)])
+    return f"{name} in ({', '.join(map(str, accepted))}{',' if len(accepted) == 1 else ''})"
+
+
+def _range(name: str, low: int | None, high: int | None) -> list[str]:
+    if low is not None and high is not None:
+        return [f"{low} <= {name} <= {high}"]
+    return [f"{name} >= {low}"] if low is not None else [f"{name} <= {high}"] if high is not None else []
+
+
+def multiple_of(takes: Callable[[int], bool], hints: Iterable[int], most: int = 256) -> int:
+    """The smallest step that is taken, of powers of two and of the numbers that a kernel spoke of; 1 where none is."""
+    steps = {2**k for k in range(1, most.bit_length())} | {n for n in hints if 1 < n <= most}
+    return next((step for step in sorted(steps) if takes(step)), 1)
+
+
+def bounded(takes: Callable[[int], bool], refused: int, accepted: int) -> int:
+    """The smallest number that is taken, between one that is not and one that is."""
+    while accepted - refused > 1:
+        middle = (accepted + refused) // 2
+        accepted, refused = (middle, refused) if takes(middle) else (accepted, middle)
+    return accepted
+
+
+def largest(takes: Callable[[int], bool], low: int, high: int, step: int, hints: Iterable[int]) -> int:
+    """The largest number, a multiple of the step, that is taken: `low` is, `high` is not."""
+    for hint in sorted(hints):
+        if low < hint < high and hint % step == 0 and takes(hint):
+            low = hint
+        elif low < hint < high and hint % step == 0:
+            high = hint
+    while high - low > step:
+        middle = low + (high - low) // (2 * step) * step
+        low, high = (middle, high) if takes(middle) else (low, middle)
+    return low

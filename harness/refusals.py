@@ -1,0 +1,166 @@
+"""Whether an exception is a refusal: the kernel's own check of its arguments, made before it computed anything.
+
+It is where the kernel's own code raises or asserts, nothing was launched or computed before, the same call raises the
+same again, and the text or the condition speaks of what a kernel may restrict: shapes, dtypes, layouts, options. What a
+backward pass raises so is a refusal to differentiate, whatever autograd computed on the way to it.
+"""
+
+import ast
+import contextlib
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from packproof.properties.call import Call
+
+_SPEAKS_OF = re.compile(
+    r"shape|\bsizes?\b|\bndim|\bdims?\b|dimension|\brank\b|stride|contiguous|layout|dtype|\bfloat|half\b"
+    r"|bf16|fp16|fp32|fp64|int32|int64|precision|head|channel|hidden|feature|width|window|group|state|chunk|block"
+    r"|\brows?\b|tokens?\b|length|\blen\b|seq|batch|pack|varlen|empty|slack|padd|multiple|divisible"
+    r"|power of (2|two)|at (most|least)|maximum|minimum|too (long|large|short|small|many|few)|not support|unsupported"
+    r"|only support|supports only|not implemented|requires?_grad|gradient|backward|differentia|\bis (not )?None\b"
+    r"|numel|% *\d",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_LIBRARIES = ("torch", "triton", "numpy", "einops")
+_HERE = str(Path(__file__).parent) + os.sep
+# what only moves values, makes tensors, or looks at their form
+_MOVES = frozenset(
+    (  # noqa: SIM905
+        "clone copy_ _to_copy contiguous cat stack constant_pad_nd index index_put index_put_ _unsafe_index gather "
+        "index_select zero_ fill_ zeros_like empty_like ones_like full_like new_empty new_zeros new_ones new_full "
+        "new_empty_strided empty_strided detach detach_ set_ resize_ slice_backward select_backward lift_fresh "
+        "split_with_sizes_copy repeat where masked_fill slice_scatter select_scatter"
+    ).split()
+)
+
+
+def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], *, backward: bool) -> bool:
+    """Whether the exception declines the call.
+
+    again: makes the same call once more under the watch, which it tells of kernels launched that the watch cannot see.
+    """
+    told = own_statement(error)
+    if told is None and not _from_extension(error):
+        return False
+    text = f"{error}\n{told or ''}"
+    if not (isinstance(error, NotImplementedError) or _SPEAKS_OF.search(text) or _names(text, call)):
+        return False
+    watch = Computing()
+    try:
+        with watch:
+            again(watch)
+    except Exception as second:
+        same = type(second) is type(error) and _plain(second) == _plain(error)
+        return same and (backward or not watch.computed)
+    return False  # it computes what it has just declined
+
+
+def _names(text: str, call: Call) -> bool:
+    """Whether it names an argument of the call that has more than one letter."""
+    return any(len(n) > 1 and re.search(rf"\b{re.escape(n)}\b", text) for n in (*call.inputs, *call.options))
+
+
+def _plain(error: BaseException) -> str:
+    return _ADDRESS.sub("0x", str(error))
+
+
+class Computing(TorchDispatchMode):
+    """Watches a call for computing: operators on floating-point tensors that do more than move them, and launches."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.computed = False
+
+    def __enter__(self) -> Self:
+        self._each_launch("add")
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._each_launch("remove")
+
+    def launched(self, *_: Any) -> None:
+        self.computed = True
+
+    def _each_launch(self, change: str) -> None:
+        if triton := sys.modules.get("triton"):
+            getattr(triton.knobs.runtime.launch_enter_hook, change)(self.launched)
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = op.overloadpacket.__name__
+        floating = any(isinstance(x, Tensor) and x.is_floating_point() for x in (*args, *(kwargs or {}).values()))
+        torchs = op.namespace == "aten"
+        if floating and torchs and not (op.is_view or name in _MOVES):
+            self.computed = True
+        result = op(*args, **(kwargs or {}))
+        if floating and not torchs:  # once it has returned: it checks its arguments inside
+            self.computed = True
+        return result
+
+
+def _foreign(filename: str) -> bool:
+    """Whether a file is a library's or ours, not the kernel's."""
+    own_or_stdlib = filename.startswith((_HERE, "<")) or (
+        filename.startswith(_STDLIB) and "site-packages" not in filename
+    )
+    return own_or_stdlib or any(f"{os.sep}{name}{os.sep}" in filename for name in _LIBRARIES)
+
+
+def own_statement(error: BaseException) -> str | None:
+    """The raise or assert in the kernel's own code that an exception came from, with the conditions around it; None
+    where it came from anything else. A helper's is told with the line that called the helper."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    if not frames or _foreign(frames[-1].filename):
+        return None
+    *outer, last = frames
+    found = _statement(last)
+    if found is None:
+        return None
+    if outer and not _foreign(outer[-1].filename) and not _SPEAKS_OF.search(found):
+        found += "\n" + (outer[-1].line or "")
+    return found
+
+
+def _statement(frame: traceback.FrameSummary) -> str | None:
+    lines = linecache.getlines(frame.filename)
+    if not lines or frame.lineno is None:
+        return None
+    source = "".join(lines)
+    with contextlib.suppress(SyntaxError, ValueError):
+        around = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt) and _spans(n, frame.lineno)]
+        innermost = max(around, key=lambda n: (n.lineno, n.col_offset), default=None)
+        if isinstance(innermost, ast.Raise | ast.Assert):
+            tests = [ast.unparse(n.test) for n in around if isinstance(n, ast.If)]
+            return "\n".join([ast.unparse(innermost), *tests[-2:]])
+    return None
+
+
+def _spans(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _from_extension(error: BaseException) -> bool:
+    """Whether a compiled extension of the kernel's own raised it: a TORCH_CHECK behind a function that Python calls."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or _foreign(trace.tb_frame.f_code.co_filename):
+        return False
+    scope = {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    named = (scope.get(name) for name in re.findall(r"\b([A-Za-z_]\w*)\.", line))
+    return any(isinstance(m, ModuleType) and str(getattr(m, "__file__", "")).endswith(".so") for m in named)
