@@ -14,8 +14,10 @@ from packproof.harness.names import dtype as dtype_name
 from packproof.harness.own import OWN, OwnKernel
 from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names, plan_cells, resolve_op
+from packproof.harness.questions import question_of
 from packproof.harness.sanitized import sanitized_cell
-from packproof.harness.wording import failure_text
+from packproof.harness.shrink import Allowance
+from packproof.harness.wording import failure_texts, title
 from packproof.harness.worker import Worker
 from packproof.properties.cases import Space
 from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, check_signature, declaration
@@ -28,6 +30,7 @@ from packproof.refs.errors import CheckFailed, UsageError
 __all__ = ["PROFILES", "TIME_LIMITS", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
 
 TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
+_FOR_A_QUESTION = Allowance(100, 5)
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
 
 
@@ -209,8 +212,27 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
             deal=_deal(request, job, cells[0].dtype) if tier == "interpret" else None,
         )
         space = _space(request, job, cells[0].dtype)
+        failed: set[str] = set()
         for cell in cells:
-            yield from judge.cell(cell, space)
+            asked = cell.beyond and not job.beyond
+            if asked and cell.property in failed:
+                reason = f"not asked: {cell.property} failed"
+                yield CellFinished(Verdict(cell, judge.tier, "skipped", 0, 0.0, reason=reason))
+                continue
+            for event in (_questioner(request, job, judge, cell) if asked else judge).cell(cell, space):
+                if isinstance(event, CellFinished) and event.verdict.status == "failed":
+                    failed.add(cell.property)
+                yield event
+
+
+def _questioner(request: CheckRequest, job: Job, judge: Judge, cell: Cell) -> Judge:
+    """Who asks for a promise that the kernel does not make: the golden cases alone, unless the answer counts."""
+    raised = question_of(cell.property, cell.beyond).raised(job.declared)
+    assert raised is not None
+    subject = judge.subject.asked(raised.promises)
+    known = replay_data(job.name, job.op_name, subject, draw_configs=request.draw_configs)
+    other = replace(judge, subject=subject, replay=known)
+    return other if cell.counts else replace(other, examples=0, allowance=_FOR_A_QUESTION)
 
 
 def _deal(request: CheckRequest, job: Job, dtype: str) -> tuple[int, int]:
@@ -238,9 +260,11 @@ def check(
     """Check a kernel; returns the verdicts if every property held.
 
     target: a function, or its name as "package.module:function" or "path/file.py:function". op: an op of packproof,
-    "module:NAME", or an Op. fail_fast: stop at the first failure. The other arguments as on the command line.
+    "module:NAME", or an Op. domain: what it supports, as in `packproof.kernel`. fail_fast: stop at the first failure.
+    The other arguments as on the command line.
 
-    Raises CheckFailed with the report of every failure, UsageError if the check cannot be run.
+    Raises CheckFailed with the report of every failure, or where not all that was asked could be judged; UsageError if
+    the check cannot be run.
     """
     request = CheckRequest(
         target=target,
@@ -260,13 +284,18 @@ def check(
     for event in run_check(request):
         if isinstance(event, CellFinished):
             verdicts.append(event.verdict)
-            if fail_fast and event.verdict.status == "failed":
+            if fail_fast and event.verdict.failed:
                 break
         if isinstance(event, RunFinished) and event.interrupted:
             raise KeyboardInterrupt
-    failed = [v for v in verdicts if v.status == "failed"]
+    failed = [v for v in verdicts if v.failed]
     if failed:
-        raise CheckFailed("\n\n".join(failure_text(v) for v in failed))
-    if not any(v.status == "passed" for v in verdicts):
-        raise CheckFailed("nothing was checked: " + "; ".join(f"{v.cell.property}: {v.reason}" for v in verdicts))
+        raise CheckFailed("\n\n".join(failure_texts(failed)))
+    counting = [v for v in verdicts if v.cell.counts]
+    open_ = [v for v in counting if v.status == "inconclusive"]
+    if open_ or not any(v.status == "passed" for v in counting):
+        said = [f"{title(v.cell)}: {v.reason}" for v in open_ or counting]
+        raise CheckFailed(
+            "inconclusive, not all that was asked could be judged:\n    " + "\n    ".join(dict.fromkeys(said))
+        )
     return tuple(verdicts)

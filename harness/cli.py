@@ -53,8 +53,8 @@ def check(
     domain: Annotated[
         list[str] | None,
         typer.Option(
-            help="what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' or "
-            "'dtype == bf16'; several with ; or by giving it again  [default: declared, else found from its refusals]"
+            help="what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' "
+            "or 'dtype == bf16'; several with ; or given again  [default: declared, else found from its refusals]"
         ),
     ] = None,
     strict: Annotated[
@@ -371,11 +371,11 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
 
 def exit_code(end: events.RunFinished) -> int:
     """What the shell gets. A run of which no part applies to the kernel has proven nothing: the call was wrong."""
-    statuses = {verdict.status for verdict in end.verdicts}
+    statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}
     refused = any(verdict.refused for verdict in end.verdicts)
     if end.error:
         return OWN_FAULT
-    if "failed" in statuses:
+    if any(verdict.failed for verdict in end.verdicts):
         return FAILED
     if end.interrupted:
         return INTERRUPTED

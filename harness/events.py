@@ -14,7 +14,8 @@ Status = Literal["passed", "failed", "inconclusive", "skipped"]
 class Cell:
     """One entry of the plan: a property of one kernel at one dtype.
 
-    beyond: what is asked of the kernel though it does not promise it, in a word; "" for a plain cell.
+    beyond: what is asked of the kernel though it does not promise it, in a word; "" for a plain cell. counts: whether
+    the run fails where the cell does.
     """
 
     op: str
@@ -23,6 +24,7 @@ class Cell:
     dtype: str
     device: str
     beyond: str = ""
+    counts: bool = True
 
     @builtins.property
     def law(self) -> str:
@@ -88,6 +90,11 @@ class Verdict:
     limits: tuple[Limit, ...] = ()
     domain: tuple[str, ...] = ()
     failure: Failure | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run fails for it."""
+        return self.status == "failed" and self.cell.counts
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Judge:
             reasons = [_why_skipped(space, cell.property, seen)]
         return Verdict(
             cell,
-            self._tier(),
+            self.tier,
             status,
             seen.drawn,
             seconds,
@@ -139,7 +139,8 @@ class Judge:
     def _drawn(self, name: str, case: Case) -> bool:
         return self.nothing or name == "metadata" or case.n_tokens > 0
 
-    def _tier(self) -> Tier:
+    @property
+    def tier(self) -> Tier:
         return self.known_tier or ("interpret" if self.subject.interpreted else "eager")
 
     def _failure(self, cell: Cell, space: Space, case: Case, violation: Violation, example: int) -> Failure:

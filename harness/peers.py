@@ -1,6 +1,6 @@
 """`packproof peers`: judges the kernels of others that are installed here, and asks what they do not promise too."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from packproof.adapters.registry import PEERS, Peer
@@ -8,8 +8,7 @@ from packproof.harness.check import Job, judged, not_offered, open_job
 from packproof.harness.events import Event
 from packproof.harness.names import known, short
 from packproof.harness.plan import CheckRequest, check_names
-from packproof.properties.declaration import Declaration
-from packproof.properties.domain import Domain
+from packproof.harness.questions import OF_PEERS
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
@@ -29,40 +28,6 @@ class Entry:
     asked: tuple[tuple[CheckRequest, Job], ...] = ()
     reason: str = ""
     offers_no: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked of every peer, though its documentation may not promise it: with these words, of that property.
-
-    raised: the declaration that promises it, or None if the kernel's own does.
-    """
-
-    word: str
-    property: str
-    meaning: str
-    raised: Callable[[Declaration], Declaration | None]
-
-
-def _isolated(said: Declaration) -> Declaration | None:
-    return None if said.promises.isolated else replace(said, promises=replace(said.promises, isolated=True))
-
-
-def _deterministic(said: Declaration) -> Declaration | None:
-    return None if said.promises.deterministic else replace(said, promises=replace(said.promises, deterministic=True))
-
-
-def _with_slack(said: Declaration) -> Declaration | None:
-    if said.domain.allows_slack:
-        return None
-    return replace(said, domain=Domain(tuple(c for c in said.domain.conditions if c.names != {"slack"})))
-
-
-QUESTIONS = (
-    Question("NaN", "isolation", "NaN, Inf and huge values in one sequence reach no other", _isolated),
-    Question("same bits", "determinism", "the same call gives the same bits", _deterministic),
-    Question("slack", "memory", "rows behind the last sequence come back as zeros, and reach nobody", _with_slack),
-)
 
 
 def open_peers(request: CheckRequest, names: Sequence[str]) -> list[Entry]:
@@ -100,7 +65,7 @@ def _entry(peer: Peer, request: CheckRequest) -> Entry:
     if not peer.runs_on(request.device):
         return replace(entry, reason="needs a GPU")
     timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
-    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True)
+    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, asks=False)
     try:
         job = replace(open_job(own), nothing=False)
     except UsageError as error:
@@ -117,7 +82,7 @@ def _entry(peer: Peer, request: CheckRequest) -> Entry:
 
 def _beyond(request: CheckRequest, job: Job) -> Iterator[tuple[CheckRequest, Job]]:
     """The job once more for each question that its kernel's promises do not answer."""
-    for question in QUESTIONS:
+    for question in OF_PEERS:
         raised = question.raised(job.declared)
         if raised is not None and question.property in (request.properties or (question.property,)):
             yield (

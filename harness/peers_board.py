@@ -13,7 +13,8 @@ from packproof.harness import events
 from packproof.harness.bench.environment import environment
 from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
-from packproof.harness.peers import QUESTIONS, Entry
+from packproof.harness.peers import Entry
+from packproof.harness.questions import OF_PEERS
 from packproof.harness.report_terminal import cell_line
 from packproof.harness.wording import failure_text, summary
 from packproof.properties.case import shorten
@@ -85,7 +86,7 @@ def word(verdict: events.Verdict) -> str:
 
 def legend() -> list[str]:
     """What the words mean, in lines."""
-    asked = "; ".join(f"({question.word}) {question.meaning}" for question in QUESTIONS)
+    asked = "; ".join(f"({question.word}) {question.meaning}" for question in OF_PEERS)
     return [
         f"Asked beyond what a peer promises: {asked}. One that does not hold is a finding, not a broken promise.",
         "Declined: the kernel, or its adapter for it, says that it does not support the call. Not offered: it takes no "

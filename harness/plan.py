@@ -10,6 +10,7 @@ from packproof.harness.compute_sanitizer import TOOLS
 from packproof.harness.events import Cell, Tier
 from packproof.harness.location import Location
 from packproof.harness.names import known
+from packproof.harness.questions import open_questions
 from packproof.harness.sanitized import require_sanitizer
 from packproof.harness.shrink import Allowance
 from packproof.properties.catalogue import PROPERTIES
@@ -45,11 +46,11 @@ class CheckRequest:
 
     target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels.
     op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
-    promises: instead of declared ones. domain: conditions on the calls that the kernel supports, beside the declared
-    ones. strict: what is asked though it is not promised counts like the rest. timeout: seconds that one call of the kernel may take.
-    forward_only: do not differentiate. draw_configs: kernels that tune themselves get drawn configurations, untimed, on
-    a GPU; on a CPU they have the first one. sanitizer: a tool of NVIDIA's compute-sanitizer, which then looks at the
-    golden cases instead of the properties.
+    domain: conditions on the calls that the kernel supports, beside those declared. promises: instead of declared ones.
+    asks: whether it is asked what it does not promise; strict: whether that counts like the rest.
+    timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
+    draw_configs: kernels that tune themselves get drawn configurations, untimed, on a GPU; on a CPU they have the first
+    one. sanitizer: a tool of NVIDIA's compute-sanitizer, which looks at the golden cases instead of the properties.
     """
 
     target: str | Callable[..., Any] | None = None
@@ -64,6 +65,7 @@ class CheckRequest:
     promises: Promises | None = None
     domain: tuple[str, ...] = ()
     strict: bool = False
+    asks: bool = True
     replay_dir: str = ".packproof"
     sanitizer: str | None = None
     draw_configs: bool = False
@@ -117,9 +119,16 @@ def plan_cells(
     if compiled and (request.properties is None or COMPILE in request.properties):
         cells.append(Cell(op.name, target, COMPILE, "all", request.device))
     cells += [
-        Cell(op.name, target, name, dtype, request.device, beyond)
+        Cell(op.name, target, name, dtype, request.device, beyond, counts=not beyond)
         for name in names
         if name != COMPILE
         for dtype in dtypes
     ]
+    if request.asks and not beyond:
+        asked = [q for q, _ in open_questions(declared) if q.property in names]
+        cells += [
+            Cell(op.name, target, q.property, dtype, request.device, q.word, counts=request.strict)
+            for q in asked
+            for dtype in dtypes
+        ]
     return cells

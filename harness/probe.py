@@ -30,10 +30,10 @@ _POWERS = (2, 4, 8, 16, 32, 64, 128, 256)
 @dataclass(frozen=True)
 class Found:
     """What a probe found. domain: the conditions; without any, nothing was found that the kernel takes, or that it
-    refuses. other_dtypes: short names of those that it takes instead of the one it was asked for."""
+    refuses. others_only: the dtypes that it takes instead of the one that it was asked for, by their short names."""
 
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
-    other_dtypes: tuple[str, ...] = ()
+    others_only: str = ""
 
 
 def probe(subject: Subject, space: Space, refused: Case) -> Found:
@@ -45,7 +45,8 @@ def probe(subject: Subject, space: Space, refused: Case) -> Found:
     if base.case.dtype != space.dtype:
         others = [d for d in SHORT if search.accepts(base.case.replace(dtype=d), gradients=base.gradients)]
         if space.dtype not in others:
-            return Found(other_dtypes=tuple(map(short, others)))
+            names = ", ".join(map(short, others))
+            return Found(Domain.of(f"dtype in ({names})" if len(others) > 1 else f"dtype == {names}"), others_only=names)
         base = replace(base, case=base.case.replace(dtype=space.dtype))
     texts = [] if base.gradients or not subject.gradients else ["not gradients"]
     search.gradients = base.gradients
@@ -233,8 +234,9 @@ def _layout(search: _Search, base: Case) -> Iterator[str]:
         else:
             yield f"length % {each} == 0" if each > 1 else f"tokens % {step} == 0"
     unit = shortest = max(step, each)
+    empty = not several or takes(first, 0, last)
     if several:
-        if not takes(first, 0, last):
+        if not empty:
             yield "length > 0"
         shortest = each
         if each == 1 and not takes(1, total - 1):
@@ -245,7 +247,7 @@ def _layout(search: _Search, base: Case) -> Iterator[str]:
     rows = -(-16 // unit) * unit
     if not takes(*base.lengths, slack=rows):
         yield "slack == 0"
-    if not (takes(0, 0, slack=4 * rows) or takes(0, 0)):
+    if empty and not (takes(0, 0, slack=4 * rows) or takes(0, 0)):
         yield "longest > 0"
     if not several and total > unit and not takes(total - unit, unit):
         yield "sequences == 1"

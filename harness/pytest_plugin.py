@@ -93,7 +93,7 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
     run = {name: config.getoption(f"packproof_{name}") for name in ("profile", "device", "seed")}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        asked = plan.CheckRequest(*marker.args, **{**run, **marker.kwargs})
+        asked = plan.CheckRequest(*marker.args, **{"asks": bool(marker.kwargs.get("strict")), **run, **marker.kwargs})
         dtypes = [names.dtype(name) for name in asked.dtypes or DEFAULT_DTYPES]
         plan.check_names(asked := dataclasses.replace(asked, dtypes=tuple(dtypes)))
     except (TypeError, UsageError) as error:
@@ -126,9 +126,11 @@ class Proof:
             self._keep(verdict)
         if end.interrupted:
             raise KeyboardInterrupt
-        failed = [wording.failure_text(v) for v in end.verdicts if v.status == "failed"]
+        failed = wording.failure_texts([v for v in end.verdicts if v.failed])
         if failed or end.error:
             pytest.fail("\n\n".join(failed) or end.error, pytrace=False)
+        if left := [v.reason for v in end.verdicts if v.status == "inconclusive"]:
+            pytest.fail("inconclusive: " + "; ".join(left), pytrace=False)
         if not any(verdict.status == "passed" for verdict in end.verdicts):
             pytest.skip("; ".join(verdict.reason for verdict in end.verdicts))
 
@@ -143,7 +145,7 @@ class Proof:
         """The verdict as properties of the test, which cross from xdist's workers and into --junitxml."""
         cell = verdict.cell
         said = {"op": cell.op, "target": cell.target, "property": cell.property, "dtype": cell.dtype}
-        said |= {"device": cell.device, "tier": verdict.tier, "examples": verdict.examples}
+        said |= {"device": cell.device, "tier": verdict.tier, "examples": verdict.examples, "judged": verdict.judged}
         if verdict.failure:
             said |= {"lengths": list(verdict.failure.lengths), "replay": verdict.failure.replay}
         for name, value in said.items():

@@ -5,12 +5,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from packproof.harness import events
+from packproof.harness.conclusions import limits_lines
 from packproof.harness.names import short
 from packproof.harness.scoreboard import Board, boards
-from packproof.harness.wording import failure_text, layout_classes, summary, title
+from packproof.harness.wording import failure_text, failure_texts, fault_of, layout_classes, share_text, summary, title
 from packproof.properties.layouts import CLASSES
 
-_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+_STYLES = {"passed": "green", "failed": "bold red", "inconclusive": "bold yellow", "skipped": "yellow"}
 
 
 class TerminalReport:
@@ -20,6 +21,7 @@ class TerminalReport:
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._planned: tuple[events.Cell, ...] = ()
         self._progress: Progress | None = None
+        self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
 
     def __call__(self, event: events.Event) -> None:
         match event:
@@ -36,7 +38,9 @@ class TerminalReport:
 
     def _start(self, event: events.RunStarted) -> None:
         self._planned = event.cells
-        self._console.print(f"{len(event.cells)} cells, profile {event.profile}, seed {event.seed}")
+        counting = sum(cell.counts for cell in event.cells)
+        cells = "1 cell" if counting == 1 else f"{counting} cells"
+        self._console.print(f"{cells}, profile {event.profile}, seed {event.seed}")
         for note in event.notes:
             self._console.print(note)
         if self._console.is_terminal:
@@ -52,43 +56,60 @@ class TerminalReport:
     def _finish_cell(self, verdict: events.Verdict) -> None:
         if self._progress:
             self._progress.advance(self._progress.task_ids[0])
-        else:
+        elif verdict.cell.counts:
             self._console.print(cell_line(verdict))
-        if verdict.failure:
+        if verdict.failed and not self._met_before(verdict):
             head, _, body = failure_text(verdict).partition("\n")
             self._console.print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"), sep="\n")
+
+    def _met_before(self, verdict: events.Verdict) -> bool:
+        """Whether it is a fault of the kernel that was shown already."""
+        fault = fault_of(verdict)
+        if fault:
+            self._faults.setdefault(fault, []).append(verdict)
+        return bool(fault) and len(self._faults[fault]) > 1
 
     def _finish(self, event: events.RunFinished) -> None:
         if self._progress:
             self._progress.stop()
+        for same in self._faults.values():
+            if len(same) > 1:
+                self._console.print(Text("\n" + failure_texts(same)[0], style=_STYLES["failed"]))
         for board in boards(event.verdicts):
             self._table(board)
-        failed = event.error or any(verdict.status == "failed" for verdict in event.verdicts)
-        style = _STYLES["failed" if failed else "skipped" if event.interrupted else "passed"]
-        line = summary(event, len(self._planned))
+        failed = event.error or any(verdict.failed for verdict in event.verdicts)
+        open_ = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
+        style = _STYLES["failed" if failed else "inconclusive" if open_ else "passed"]
+        line = summary(event, sum(cell.counts for cell in self._planned))
         self._console.print(Text(f"\n{line}", style=style))
 
     def _table(self, board: Board) -> None:
         """Properties by dtypes of one kernel, then why something was skipped, and the layout classes."""
         self._console.print(f"\n{board.op} · {board.target} · {board.device}")
         width = max(len(row.law) for row in board.rows) + 2
-        head = "".join(f"{short(dtype):<9}" for dtype in board.dtypes)
-        self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'examples':>8}{'seconds':>9}")
+        column = max(len(v.status) for v in board.verdicts) + 2
+        head = "".join(f"{short(dtype):<{column}}" for dtype in board.dtypes)
+        self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'judged':>12}{'seconds':>9}")
         for row in board.rows:
             line = Text(f"  {row.law:<{width}}")
             for verdict in row.verdicts:
                 status = verdict.status if verdict else "-"
-                line.append(f"{status:<9}", style=_STYLES.get(status, ""))
-            self._console.print(line.append(f"{row.tiers:<11}{row.examples:>8}{row.seconds:>9.1f}"))
+                line.append(f"{status:<{column}}", style=_STYLES.get(status, ""))
+            self._console.print(line.append(f"{row.tiers:<11}{row.share:>12}{row.seconds:>9.1f}"))
         for name, reason in board.reasons:
             self._console.print(f"  {name}: {reason}")
-        if board.refused:
-            self._console.print(f"  {board.refused} examples were refused by the kernel and not judged")
         if any(v.classes for v in board.verdicts):
             self._console.print(f"  {layout_classes(board.verdicts, CLASSES)}")
+        for text in limits_lines(board.verdicts):
+            self._console.print(f"  {text}")
+        if board.answers:
+            self._console.print("  not promised, and asked all the same:")
+        for answer in board.answers:
+            self._console.print(f"    {answer}")
 
 
 def cell_line(verdict: events.Verdict) -> Text:
-    work = f"{verdict.examples} examples, {verdict.seconds:.1f} s" if verdict.status != "skipped" else verdict.reason
+    work = verdict.reason if verdict.status == "skipped" else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
     line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
+    work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
     return line.append(f" {title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from packproof.harness.conclusions import Answer, answers
 from packproof.harness.events import Verdict
 from packproof.harness.names import EVERY_DTYPE
 
@@ -28,13 +29,19 @@ class Row:
         return sum(v.examples for v in self.judged)
 
     @property
+    def share(self) -> str:
+        """The examples judged, of those drawn where they are not all."""
+        judged = sum(v.judged for v in self.judged)
+        return str(judged) if judged == self.examples else f"{judged} of {self.examples}"
+
+    @property
     def seconds(self) -> float:
         return sum(v.seconds for v in self.judged)
 
 
 @dataclass(frozen=True)
 class Board:
-    """One kernel."""
+    """One kernel. answers: whether it keeps what it does not promise, where that does not count."""
 
     op: str
     target: str
@@ -42,15 +49,12 @@ class Board:
     dtypes: tuple[str, ...]
     rows: tuple[Row, ...]
     verdicts: tuple[Verdict, ...]
+    answers: tuple[Answer, ...] = ()
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
-        """Properties that were skipped, each with the reason."""
+        """Properties that were not judged, or not in all, each with the reason."""
         return list(dict.fromkeys((v.cell.law, v.reason) for v in self.verdicts if v.reason))
-
-    @property
-    def refused(self) -> int:
-        return sum(v.refused for v in self.verdicts)
 
 
 def boards(verdicts: Iterable[Verdict]) -> list[Board]:
@@ -62,10 +66,12 @@ def boards(verdicts: Iterable[Verdict]) -> list[Board]:
 
 
 def _board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> Board:
+    counting = tuple(v for v in verdicts if v.cell.counts)
     dtypes = tuple(d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE) or (EVERY_DTYPE,)
-    found = {(v.cell.law, v.cell.dtype): v for v in verdicts}
+    found = {(v.cell.law, v.cell.dtype): v for v in counting}
     rows = tuple(
         Row(name, tuple(found.get((name, dtype), found.get((name, EVERY_DTYPE))) for dtype in dtypes))
-        for name in dict.fromkeys(v.cell.law for v in verdicts)
+        for name in dict.fromkeys(v.cell.law for v in counting)
     )
-    return Board(op, target, device, dtypes, rows, verdicts)
+    asked = tuple(answers([v for v in verdicts if not v.cell.counts]))
+    return Board(op, target, device, dtypes, rows, counting, asked)

@@ -5,6 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
+from packproof.harness.coverage import kind_of
 from packproof.harness.draw_text import small_error_lines
 from packproof.harness.events import Cell, RunFinished, Verdict
 from packproof.harness.names import short
@@ -43,6 +44,37 @@ def failure_text(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
+def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
+    """The text of each failure; of those that are one fault of the kernel, the smallest, and where else it was met."""
+    alike: dict[object, list[Verdict]] = {}
+    for verdict in verdicts:
+        alike.setdefault(fault_of(verdict) or id(verdict), []).append(verdict)
+    texts = []
+    for same in alike.values():
+        first = min(same, key=lambda v: (sum(v.failure.lengths), len(v.failure.lengths)) if v.failure else (0, 0))
+        lines = [failure_text(first)]
+        if len(same) > 1:
+            lines.append(f"    the same in {len(same)} cells: {cells_text([v.cell for v in same])}")
+        texts.append("\n".join(lines))
+    return texts
+
+
+def fault_of(verdict: Verdict) -> tuple[str, ...]:
+    """What tells the fault of a kernel from another one; () for a wrong value."""
+    failure = verdict.failure
+    if failure is None or failure.tensor or not failure.lines[1:]:
+        return ()
+    return (verdict.cell.op, verdict.cell.target, verdict.cell.device, kind_of(failure.lines[1]))
+
+
+def cells_text(cells: Sequence[Cell]) -> str:
+    """Properties, each with its dtypes: "packing bf16, fp32; memory bf16"."""
+    dtypes: dict[str, list[str]] = {}
+    for cell in cells:
+        dtypes.setdefault(cell.law, []).append(short(cell.dtype))
+    return "; ".join(f"{law} {', '.join(dict.fromkeys(names))}" for law, names in dtypes.items())
+
+
 def headline(verdict: Verdict) -> str:
     """The failure in one line."""
     failure = verdict.failure
@@ -50,6 +82,15 @@ def headline(verdict: Verdict) -> str:
         return verdict.reason
     where = f" ({failure.tensor})" if failure.tensor else ""
     return f"{verdict.cell.law}{where}: {failure.lines[0] if failure.lines else 'failed'}"
+
+
+def share_text(verdict: Verdict) -> str:
+    """How many examples a verdict rests on: "72 examples", or "judged 4 of 72, 68 refused"."""
+    if verdict.judged == verdict.examples:
+        return f"{verdict.examples} example{'s' if verdict.examples != 1 else ''}"
+    return f"judged {verdict.judged} of {verdict.examples}" + (
+        f", {verdict.refused} refused" if verdict.refused else ""
+    )
 
 
 def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
@@ -63,10 +104,11 @@ def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
 
 def summary(run: RunFinished, planned: int) -> str:
     """The whole run in one line."""
-    count = Counter(verdict.status for verdict in run.verdicts)
-    examples = sum(verdict.examples for verdict in run.verdicts)
+    verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
+    count = Counter(verdict.status for verdict in verdicts)
+    examples = sum(verdict.examples for verdict in verdicts)
     parts = [f"{count[status]} {status}" for status in ("failed", "inconclusive", "passed", "skipped") if count[status]]
-    parts += [f"{planned - len(run.verdicts)} not run"] if planned > len(run.verdicts) else []
+    parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
     if run.error:
         outcome = f"packproof itself failed: {run.error}"
     elif run.interrupted:
@@ -77,6 +119,6 @@ def summary(run: RunFinished, planned: int) -> str:
         outcome = "inconclusive: no property failed, but not all that was asked could be judged"
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
-    judged = sum(verdict.judged for verdict in run.verdicts)
+    judged = sum(verdict.judged for verdict in verdicts)
     share = f"{judged} examples" if judged == examples else f"{judged} of {examples} examples judged"
     return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"

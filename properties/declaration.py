@@ -63,9 +63,9 @@ def kernel(
 
     The function keeps the op's argument names; optional ones that it leaves out are not tested and listed as not
     offered. domain: the calls that it supports, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see
-    `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is found
-    from what the kernel's argument checks refuse. slack=False is "slack == 0". refuses: texts of exceptions, forward or
-    backward, that decline a call wherever they are raised.
+    `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is
+    found from what the kernel's argument checks refuse. slack=False is "slack == 0". refuses: texts of exceptions,
+    forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read.
     """

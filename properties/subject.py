@@ -90,6 +90,14 @@ class Subject:
             refused.note = refused.note or note
             self.refusals.append(refused)
 
+    def asked(self, promises: Promises) -> "Subject":
+        """The same kernel, as if it promised this: what it computed stays known, and what it should have computed."""
+        other = Subject(self.op, self.runner, promises, gradients=self.gradients, domain=self.domain)
+        other._results = self._results
+        if not promises.cumsum:
+            other._expected = self._expected
+        return other
+
     @property
     def values_only(self) -> "Subject":
         """The same kernel, of which no gradients are asked."""
