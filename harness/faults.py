@@ -47,10 +47,10 @@ def verdict_on(
     if lost := _device_error(causes, device):
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
     said = f"{stage}{_in_full(error)}"
-    if _declined(error, invocation, again):
-        return Refused(said, backward=stage == BACKWARD)
     if any(isinstance(cause, torch.OutOfMemoryError) or _NO_MEMORY.search(str(cause)) for cause in causes):
         return _without_memory(said, n_bytes, free_bytes(device))
+    if _declined(error, invocation, again):
+        return Refused(said, backward=stage == BACKWARD)
     if any(_LAUNCH.search(str(cause)) for cause in causes):
         return KernelFault("launch", f"the device refused a launch: {said}")
     return KernelFault("raised", said + (_LATE if isinstance(error, NotImplementedError) else ""))

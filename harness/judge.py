@@ -101,12 +101,8 @@ class Judge:
         status, reasons = seen.status, list(seen.reasons())
         if failure:
             status, reasons = "failed", []
-        elif self.found and self.found.other_dtypes and not seen.judged:
-            limit = next(iter(seen.limits.values())).text if seen.limits else ""
-            status = "skipped"
-            reasons = [
-                f"the kernel refuses {short(cell.dtype)} and takes {', '.join(self.found.other_dtypes)}: {limit}"
-            ]
+        elif self.found and self.found.others_only and not seen.judged:
+            status, reasons = "skipped", [f"the kernel refuses {short(cell.dtype)} and takes {self.found.others_only}"]
         elif not seen.judged and not reasons:
             reasons = [_why_skipped(space, cell.property, seen)]
         return Verdict(

@@ -1,6 +1,7 @@
 """The scoreboard of peers: peer, version, op, property, verdict, smallest layout, replay file; text, Markdown, JSON."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from rich.console import Console
 import packproof
 from packproof.harness import events
 from packproof.harness.bench.environment import environment
+from packproof.harness.conclusions import limits_lines
 from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
 from packproof.harness.peers import Entry
@@ -80,7 +82,10 @@ def word(verdict: events.Verdict) -> str:
     if verdict.status == "skipped":
         unasked = "not offered" if "does not take" in verdict.reason else "not applicable"
         return "declined" if verdict.refused else unasked
+    if verdict.status == "inconclusive":
+        return f"inconclusive, {verdict.judged} of {verdict.examples} judged" if verdict.judged else "declined"
     held = "holds" if verdict.cell.beyond else "passed"
+    held += " in its domain" if verdict.domain else ""
     return f"{held}, {verdict.refused} of {verdict.examples} declined" if verdict.refused else held
 
 
@@ -90,7 +95,7 @@ def legend() -> list[str]:
     return [
         f"Asked beyond what a peer promises: {asked}. One that does not hold is a finding, not a broken promise.",
         "Declined: the kernel, or its adapter for it, says that it does not support the call. Not offered: it takes no "
-        "such argument. Neither was judged.",
+        "such argument. Neither was judged. In its domain: that part of the calls which was found that it takes.",
     ]
 
 
@@ -132,11 +137,15 @@ class PeersReport:
             if row.failure:
                 self._console.print(f"\n{failure_text(row.failure)}")
         self._console.print("\n" + "\n".join(aligned([HEAD, *(row.cells for row in board)])))
+        for entry in self._entries:
+            found = limits_lines([v for v in verdicts if v.cell.target == entry.peer.name])
+            for line in itertools.islice(found, 1, None):
+                self._console.print(f"{entry.peer.name}:{line[1:]}")
         for line in ["", *legend(), "", *(f"not judged: {line}" for line in absent(self._entries))]:
             self._console.print(line)
-        self._console.print(summary(finished, len(started.cells)))
+        self._console.print(summary(finished, sum(cell.counts for cell in started.cells)))
         if self._markdown:
-            replace_text(self._markdown, "\n".join(markdown(started, self._entries, board)) + "\n")
+            replace_text(self._markdown, "\n".join(markdown(started, self._entries, board, verdicts)) + "\n")
         if self._json:
             data = document(started, finished, self._entries, verdicts)
             replace_text(self._json, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
@@ -148,8 +157,10 @@ def aligned(table: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{x:<{width}}" for x, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def markdown(started: events.RunStarted, entries: Sequence[Entry], board: Sequence[Row]) -> Iterator[str]:
-    """A page for docs/: where it was run, the scoreboard, and each failure in full."""
+def markdown(
+    started: events.RunStarted, entries: Sequence[Entry], board: Sequence[Row], verdicts: Sequence[events.Verdict]
+) -> Iterator[str]:
+    """A page for docs/: where it was run, the scoreboard, what is refused, and each failure in full."""
     yield "# Kernels of others, judged\n"
     yield f"{_where(started)}. packproof {packproof.__version__}, profile {started.profile}, seed {started.seed}.\n"
     yield f"| {' | '.join(HEAD)} |"
@@ -160,6 +171,11 @@ def markdown(started: events.RunStarted, entries: Sequence[Entry], board: Sequen
     yield ""
     yield from (f"{line}\n" for line in legend())
     yield from (f"- not judged: {line}" for line in absent(entries))
+    refused = {e.peer.name: list(limits_lines([v for v in verdicts if v.cell.target == e.peer.name])) for e in entries}
+    if any(refused.values()):
+        yield "\n## What they refuse\n\n```"
+        yield "\n".join(f"{name}: {line}" for name, lines in refused.items() for line in lines[1:])
+        yield "```"
     failures = [row.failure for row in board if row.failure]
     if failures:
         yield "\n## What was found\n\n```"

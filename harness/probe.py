@@ -7,7 +7,7 @@ alone, and the condition written that fits what was accepted and what was refuse
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,7 +46,9 @@ def probe(subject: Subject, space: Space, refused: Case) -> Found:
         others = [d for d in SHORT if search.accepts(base.case.replace(dtype=d), gradients=base.gradients)]
         if space.dtype not in others:
             names = ", ".join(map(short, others))
-            return Found(Domain.of(f"dtype in ({names})" if len(others) > 1 else f"dtype == {names}"), others_only=names)
+            return Found(
+                Domain.of(f"dtype in ({names})" if len(others) > 1 else f"dtype == {names}"), others_only=names
+            )
         base = replace(base, case=base.case.replace(dtype=space.dtype))
     texts = [] if base.gradients or not subject.gradients else ["not gradients"]
     search.gradients = base.gradients
@@ -129,7 +131,8 @@ class _Search:
         yield from ((c, gradients) for c in others if c and c != case)
 
     def _size_steps(self, case: Case) -> Iterator[tuple[tuple[str, Any], ...]]:
-        """One size changed, or several to the same, where the op can have them."""
+        """Other sizes of the op, or of one that models have; one changed, or several to the same."""
+        yield from (tuple(listed.items()) for listed in (*self.space.op.sizes, *self.space.op.model_sizes))
         sizes = dict(case.sizes)
         mine = [n for n, size in sizes.items() if isinstance(size, int)]
         values = [*sorted(n for n in self.numbers if n <= max(_USUAL)), *_POWERS, 2, 3, 4]
@@ -147,39 +150,44 @@ class _Search:
 
 
 def _sizes(search: _Search, base: Case) -> Iterator[str]:
-    """Conditions on the sizes: each varied alone, then pairs that have to be equal."""
+    """Conditions on the sizes: each varied alone, then pairs that have to keep their ratio."""
     sizes = dict(base.sizes)
-    mine = [n for n, size in sizes.items() if isinstance(size, int)]
+    mine = {n: size for n, size in sizes.items() if isinstance(size, int)}
     usual = {n: {int(listed[n]) for listed in search.space.op.sizes if isinstance(listed.get(n), int)} for n in mine}
 
-    def takes(names: Sequence[str], value: int) -> bool | None:
-        changed = {**sizes, **dict.fromkeys(names, value)}
+    def takes(factors: Mapping[str, int], value: int) -> bool | None:
+        changed = {**sizes, **{n: factor * value for n, factor in factors.items()}}
         return search.accepts(base.replace(sizes=tuple(changed.items()))) if search.possible(changed) else None
 
-    def condition(names: Sequence[str]) -> str | None:
-        """The condition on one size, or on several that are equal; None where no other value than the base's is."""
-        if all(takes(names, value) is not False for value in usual[names[0]]):
+    def condition(factors: Mapping[str, int]) -> str | None:
+        """The condition on the first, the others following it; None where it takes no other value than the base's."""
+        name = next(iter(factors))
+        if all(takes(factors, value) is not False for value in usual[name]):
             return ""
         near = {m for n in search.numbers if n <= max(_USUAL) for m in (n - 1, n, n + 1) if m > 0}
-        found = {v: takes(names, v) for v in sorted({*_USUAL, *near, *usual[names[0]]})}
-        return sizes_condition(names[0], {v: ok for v, ok in found.items() if ok is not None}, int(sizes[names[0]]))
+        found = {v: takes(factors, v) for v in sorted({*_USUAL, *near, *usual[name]})}
+        return sizes_condition(name, {v: ok for v, ok in found.items() if ok is not None}, mine[name])
 
     bound: list[str] = []
     for name in mine:
-        text = condition([name])
+        text = condition({name: 1})
         if text is None:
             bound.append(name)
         elif text:
             yield text
+    bound.sort(key=lambda n: mine[n])
     while bound:
         name = bound.pop(0)
-        pairs = [(other, condition([name, other])) for other in bound if sizes[other] == sizes[name]]
-        equal = next(((other, text) for other, text in pairs if text is not None), None)
-        if equal is None:
-            yield f"{name} == {sizes[name]}"
+        ratios = {other: mine[other] // mine[name] for other in bound if mine[other] % mine[name] == 0}
+        pairs = ((other, ratio, condition({name: 1, other: ratio})) for other, ratio in ratios.items())
+        tied = next(((other, ratio, text) for other, ratio, text in pairs if text is not None), None)
+        if tied is None:
+            yield f"{name} == {mine[name]}"
         else:
-            bound.remove(equal[0])
-            yield from filter(None, [f"{name} == {equal[0]}", equal[1]])
+            other, ratio, text = tied
+            bound.remove(other)
+            equal = f"{name} == {other}" if ratio == 1 else f"{other} == {ratio} * {name}"
+            yield from filter(None, [equal, text])
 
 
 def _arguments(search: _Search, base: Case) -> Iterator[str]:

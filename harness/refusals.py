@@ -127,7 +127,7 @@ def own_statement(error: BaseException) -> str | None:
     if not frames or _foreign(frames[-1].filename):
         return None
     *outer, last = frames
-    found = _statement(last)
+    found = _statement(last, error)
     if found is None:
         return None
     if outer and not _foreign(outer[-1].filename) and not _SPEAKS_OF.search(found):
@@ -135,7 +135,7 @@ def own_statement(error: BaseException) -> str | None:
     return found
 
 
-def _statement(frame: traceback.FrameSummary) -> str | None:
+def _statement(frame: traceback.FrameSummary, error: BaseException) -> str | None:
     lines = linecache.getlines(frame.filename)
     if not lines or frame.lineno is None:
         return None
@@ -143,10 +143,22 @@ def _statement(frame: traceback.FrameSummary) -> str | None:
     with contextlib.suppress(SyntaxError, ValueError):
         around = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt) and _spans(n, frame.lineno)]
         innermost = max(around, key=lambda n: (n.lineno, n.col_offset), default=None)
-        if isinstance(innermost, ast.Raise | ast.Assert):
+        if _raises(innermost, error):
             tests = [ast.unparse(n.test) for n in around if isinstance(n, ast.If)]
+            assert innermost is not None
             return "\n".join([ast.unparse(innermost), *tests[-2:]])
     return None
+
+
+def _raises(statement: ast.stmt | None, error: BaseException) -> bool:
+    """Whether the statement raises or asserts, and the error is not one of working out what it says."""
+    if isinstance(statement, ast.Assert):
+        return isinstance(error, AssertionError)
+    if not isinstance(statement, ast.Raise):
+        return False
+    made = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+    name = made.attr if isinstance(made, ast.Attribute) else made.id if isinstance(made, ast.Name) else ""
+    return not name or not name[0].isupper() or name == type(error).__name__
 
 
 def _spans(node: ast.stmt, line: int) -> bool:

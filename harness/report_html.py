@@ -12,16 +12,17 @@ from markupsafe import Markup
 import packproof
 from packproof.harness import events
 from packproof.harness.bench.environment import environment
+from packproof.harness.conclusions import limits_lines
 from packproof.harness.draw_page import error_svg, layout_svg, leak_svg
 from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
 from packproof.harness.scoreboard import Board, boards
 from packproof.harness.svg import LEVELS, palette
-from packproof.harness.wording import legal, summary
+from packproof.harness.wording import legal, share_text, summary
 from packproof.properties.case import shorten
 from packproof.properties.layouts import CLASSES
 
-SYMBOLS = {"passed": "✓", "failed": "✗", "skipped": "–", "not run": "·"}
+SYMBOLS = {"passed": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "not run": "·"}
 _TERMS = {
     "rounding": "u_out |r| + η_out: the rounding of the stored dtype",
     "operands": "K_op u_op B: the rounding of operands",
@@ -54,10 +55,10 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
     return templates.get_template("page.html").render(
         started=started,
         finished=finished,
-        summary=summary(finished, len(started.cells)),
+        summary=summary(finished, sum(cell.counts for cell in started.cells)),
         outcome=_outcome(finished),
         boards=boards(verdicts),
-        failures=list(_failures(templates, [v for v in verdicts if v.status == "failed"])),
+        failures=list(_failures(templates, [v for v in verdicts if v.failed])),
         not_run=_not_run(started, finished),
         machines=[environment(device) for device in devices],
         packproof=packproof.__version__,
@@ -88,6 +89,7 @@ def _templates() -> jinja2.Environment:
     )
     found.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
     found.filters.update(short=short, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
+    found.filters.update(limits=limits_lines, share=share_text)
     found.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)
     return found
 
@@ -108,15 +110,17 @@ def _slug(cell: events.Cell) -> str:
 
 
 def _outcome(finished: events.RunFinished) -> str:
-    statuses = {verdict.status for verdict in finished.verdicts}
+    statuses = {verdict.status for verdict in finished.verdicts if verdict.cell.counts}
     if "failed" in statuses:
         return "failed"
+    if "inconclusive" in statuses and not (finished.error or finished.interrupted):
+        return "inconclusive"
     return "not run" if finished.error or finished.interrupted or "passed" not in statuses else "passed"
 
 
 def _not_run(started: events.RunStarted, finished: events.RunFinished) -> list[events.Cell]:
     ended = {verdict.cell for verdict in finished.verdicts}
-    return [cell for cell in started.cells if cell not in ended]
+    return [cell for cell in started.cells if cell.counts and cell not in ended]
 
 
 def _classes(board: Board) -> list[tuple[str, bool]]:

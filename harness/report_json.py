@@ -8,13 +8,15 @@ from typing import Any
 import packproof
 from packproof.harness import events
 from packproof.harness.files import replace_text, writable
+from packproof.harness.questions import question_of
 from packproof.harness.wording import failure_text
 
 VERSION = 1
 
 
 class JsonReport:
-    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results` and what the run was made with.
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises` and what the run was
+    made with.
 
     `target`, `op` and `device` are null where the run has several; every result has its own. `verdict` is "error" until
     the run has ended by itself with something checked, unless a property failed. Raises UsageError at once if the file
@@ -53,24 +55,42 @@ class JsonReport:
             "verdict": self._verdict(finished),
             "finished": finished is not None and not finished.interrupted and not finished.error,
             "error": finished.error if finished else "",
-            "planned": len(cells),
+            "planned": sum(cell.counts for cell in cells),
             "seconds": round(finished.seconds, 3) if finished else None,
-            "results": [_result(verdict) for verdict in self._verdicts],
+            "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
+            "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
         }
         replace_text(self._file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
     def _verdict(self, finished: events.RunFinished | None) -> str:
-        if any(verdict.status == "failed" for verdict in self._verdicts):
+        if any(verdict.failed for verdict in self._verdicts):
             return "failed"
+        counting = [verdict for verdict in self._verdicts if verdict.cell.counts]
         ended = finished is not None and not finished.interrupted and not finished.error
-        if ended and any(verdict.status == "inconclusive" for verdict in self._verdicts):
+        if ended and any(verdict.status == "inconclusive" for verdict in counting):
             return "inconclusive"
-        return "passed" if ended and any(verdict.status == "passed" for verdict in self._verdicts) else "error"
+        return "passed" if ended and any(verdict.status == "passed" for verdict in counting) else "error"
 
 
 def _only(values: Iterable[str]) -> str | None:
     different = set(values)
     return different.pop() if len(different) == 1 else None
+
+
+def _answer(verdict: events.Verdict) -> dict[str, Any]:
+    """Whether the kernel keeps a promise that it does not make, at one dtype."""
+    cell, failure = verdict.cell, verdict.failure
+    holds = {"passed": True, "failed": False}.get(verdict.status)
+    answer: dict[str, Any] = {
+        "promise": question_of(cell.property, cell.beyond).meaning,
+        "target": cell.target,
+        "property": cell.property,
+        "dtype": cell.dtype,
+        "holds": holds,
+    }
+    if failure:
+        answer |= {"lengths": list(failure.lengths), "message": failure_text(verdict), "replay": failure.replay}
+    return answer
 
 
 def _result(verdict: events.Verdict) -> dict[str, Any]:

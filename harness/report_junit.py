@@ -19,7 +19,7 @@ class JunitReport:
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted(cells):
-                self._planned = cells
+                self._planned = tuple(cell for cell in cells if cell.counts)
                 self._write("the run has not come to it")
             case events.CellFinished(verdict):
                 self._verdicts[verdict.cell] = verdict

@@ -87,7 +87,7 @@ class TerminalReport:
         """Properties by dtypes of one kernel, then why something was skipped, and the layout classes."""
         self._console.print(f"\n{board.op} · {board.target} · {board.device}")
         width = max(len(row.law) for row in board.rows) + 2
-        column = max(len(v.status) for v in board.verdicts) + 2
+        column = max(9, 2 + max(len(v.status) for v in board.verdicts))
         head = "".join(f"{short(dtype):<{column}}" for dtype in board.dtypes)
         self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'judged':>12}{'seconds':>9}")
         for row in board.rows:

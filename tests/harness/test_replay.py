@@ -21,7 +21,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The replay file of a planted leak."""
     monkeypatch.chdir(tmp_path)
     request = CheckRequest(
-        target=f"{MUSEUM}:C1", op="causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick"
+        f"{MUSEUM}:C1", "causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick", asks=False
     )
     (verdict,) = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
     assert verdict.failure is not None

@@ -56,11 +56,11 @@ def cell(prop: str, dtype: str = "float32", target: str = "my_kernels:ssd_fwd") 
 
 
 def passed(prop: str) -> Verdict:
-    return Verdict(cell(prop), "eager", "passed", 20, 0.5, classes=frozenset(CLASSES[:-2]))
+    return Verdict(cell(prop), "eager", "passed", 20, 0.5, judged=20, classes=frozenset(CLASSES[:-2]))
 
 
 def failed(failure: Failure, prop: str = "packing", target: str = "my_kernels:ssd_fwd") -> Verdict:
-    return Verdict(cell(prop, target=target), "eager", "failed", 3, 0.5, failure=failure)
+    return Verdict(cell(prop, target=target), "eager", "failed", 3, 0.5, judged=3, failure=failure)
 
 
 SKIPPED = Verdict(cell("carry"), "eager", "skipped", 0, 0.0, reason="the kernel takes no initial state")

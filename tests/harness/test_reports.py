@@ -43,8 +43,8 @@ LEAK = Failure(
     replay=".packproof/ssd-packing-5e1c.json",
 )
 DRAWN = frozenset(CLASSES[:-2])
-PASSED = Verdict(cell("reference", "bfloat16"), "gpu", "passed", 120, 1.25, refused=2, classes=DRAWN)
-FAILED = Verdict(cell("packing", "bfloat16"), "gpu", "failed", 3, 2.5, classes=DRAWN, failure=LEAK)
+PASSED = Verdict(cell("reference", "bfloat16"), "gpu", "passed", 120, 1.25, judged=118, refused=2, classes=DRAWN)
+FAILED = Verdict(cell("packing", "bfloat16"), "gpu", "failed", 3, 2.5, judged=3, classes=DRAWN, failure=LEAK)
 SKIPPED = Verdict(cell("carry", "bfloat16"), "gpu", "skipped", 0, 0.0, reason="the kernel takes no initial state")
 CELLS = (PASSED.cell, FAILED.cell, SKIPPED.cell)
 
@@ -76,7 +76,7 @@ ssd · my_kernels:ssd_fwd · FAILED  packing (gradient of B)   bf16, gpu
 
 TERMINAL = f"""\
 3 cells, profile standard, seed 7
-passed   ssd reference bf16                   gpu        120 examples, 1.2 s
+passed   ssd reference bf16                   gpu        judged 118 of 120, 2 refused, 1.2 s
 failed   ssd packing bf16                     gpu        3 examples, 2.5 s
 
 {FAILURE_BLOCK}
@@ -84,15 +84,14 @@ failed   ssd packing bf16                     gpu        3 examples, 2.5 s
 skipped  ssd carry bf16                       gpu        the kernel takes no initial state
 
 ssd · my_kernels:ssd_fwd · cuda
-             bf16     tier       examples  seconds
-  reference  passed   gpu             120      1.2
-  packing    failed   gpu               3      2.5
-  carry      skipped  gpu               0      0.0
+             bf16     tier             judged  seconds
+  reference  passed   gpu          118 of 120      1.2
+  packing    failed   gpu                   3      2.5
+  carry      skipped  gpu                   0      0.0
   carry: the kernel takes no initial state
-  2 examples were refused by the kernel and not judged
-  25 of 27 layout classes drawn
+  25 of 27 layout classes judged
 
-a property does not hold: 1 failed, 1 passed, 1 skipped; 123 examples in 4.0 s
+a property does not hold: 1 failed, 1 passed, 1 skipped; 121 of 123 examples judged in 4.0 s
 """
 
 
@@ -122,8 +121,8 @@ def test_a_terminal_shows_progress_and_the_same_end() -> None:
 @pytest.mark.parametrize(
     ("events", "line"),
     [
-        (stream(PASSED), "every property held: 1 passed, 2 not run; 120 examples in 4.0 s"),
-        (stream(PASSED, interrupted=True), "interrupted: 1 passed, 2 not run; 120 examples in 4.0 s"),
+        (stream(PASSED), "every property held: 1 passed, 2 not run; 118 of 120 examples judged in 4.0 s"),
+        (stream(PASSED, interrupted=True), "interrupted: 1 passed, 2 not run; 118 of 120 examples judged in 4.0 s"),
         (
             stream(error="OSError: disk full"),
             "packproof itself failed: OSError: disk full: 3 not run; 0 examples in 4.0 s",
@@ -137,14 +136,14 @@ def test_last_line(events: list[Event], line: str) -> None:
 
 
 def test_a_cell_about_all_dtypes_has_no_column_of_its_own() -> None:
-    compiled = Verdict(cell("compile", "all"), "compile", "passed", 8, 2.0)
+    compiled = Verdict(cell("compile", "all"), "compile", "passed", 8, 2.0, judged=8)
     shown = terminal(stream(compiled, PASSED)).splitlines()
-    assert "             bf16     tier       examples  seconds" in shown
-    assert "  compile    passed   compile           8      2.0" in shown
+    assert "             bf16     tier             judged  seconds" in shown
+    assert "  compile    passed   compile               8      2.0" in shown
 
 
-def test_layout_classes_that_were_not_drawn_are_named() -> None:
-    missed = "  25 of 27 layout classes drawn; not drawn: more than 16 sequences, more than 32 sequences"
+def test_layout_classes_that_were_not_judged_are_named() -> None:
+    missed = "  25 of 27 layout classes judged; not judged: more than 16 sequences, more than 32 sequences"
     assert missed in terminal(stream(PASSED)).splitlines()
 
 
@@ -179,6 +178,7 @@ def test_json(tmp_path: Path) -> None:
         "notes": [],
         "planned": 3,
         "seconds": 4.0,
+        "promises": [],
     }
     assert isinstance(results, list)
     assert [(r["property"], r["dtype"], r["status"]) for r in results] == [
@@ -195,6 +195,7 @@ def test_json(tmp_path: Path) -> None:
         "dtype": "bfloat16",
         "status": "failed",
         "examples": 3,
+        "judged": 3,
         "refused": 0,
         "seconds": 2.5,
         "classes": sorted(DRAWN),
