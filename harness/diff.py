@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.execute import InProcess
+from packproof.harness.local import Local
 from packproof.harness.location import Location
 from packproof.harness.maps import Layout, compact
 from packproof.harness.plan import resolve_op
@@ -91,6 +92,8 @@ def diff(
 ) -> Diff:
     """Where a kernel first leaves its reference, in each output and gradient; runs it in this process.
 
+    A Triton kernel on the CPU runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1.
+
     kernel: a function, or its name as `packproof check` takes it. reference: another function with the op's arguments,
     such as the kernel before an edit; None: the op's own, in float64. case: a replay file, a Case, or the lengths of
     sequences, which are filled with plain data. op: where neither the kernel nor the replay file names one.
@@ -109,9 +112,12 @@ def diff(
     check_signature(known, declared, name)
     if not isinstance(case, Case):
         case = _plain(known, declared, tuple(case))
-    subject = Subject(known, InProcess(function, device), declared.promises, gradients=declared.gradients)
-    other = None if reference is None else Subject(known, InProcess(reference, device), declared.promises)
-    return Diff(case, tuple(_divergences(subject, other, case)))
+    with Local(function, device, name=kernel if isinstance(kernel, str) else "") as runner, ExitStack() as stack:
+        subject = Subject(known, runner, declared.promises, gradients=declared.gradients, domain=declared.domain)
+        other = None
+        if reference is not None:
+            other = Subject(known, stack.enter_context(Local(reference, device)), declared.promises)
+        return Diff(case, tuple(_divergences(subject, other, case)))
 
 
 def _plain(op: Op, declared: Declaration, lengths: tuple[int, ...]) -> Case:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.execute import InProcess
+from packproof.harness.local import Local
 from packproof.harness.plan import resolve_op
 from packproof.properties.axes import parse
 from packproof.properties.budget import K_ACC, UNIT_ROUNDOFF
@@ -39,14 +39,17 @@ def gradcheck(
     cotangents: incoming gradients by output name; drawn from `seed` where not given. promises: what the kernel
     guarantees; they choose the constants of the budget.
 
-    The kernel runs in this process: use `packproof.check` for one that may crash. Raises CheckFailed naming the worst
-    element of each wrong tensor, ArgumentError for inputs that do not fit the op.
+    The kernel runs in this process: use `packproof.check` for one that may crash. A Triton kernel on CPU tensors
+    runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1.
+
+    Raises CheckFailed naming the worst element of each wrong tensor, ArgumentError for inputs that do not fit the op.
     """
     declared = resolve_op(op, Declaration(), "gradcheck")
     sample = _sample(declared, inputs, cu_seqlens, options or {}, cotangents or {}, seed)
     device = next(iter(inputs.values())).device
-    subject = Subject(declared, InProcess(function, str(device)), promises)
-    got, want = subject.run(sample), subject.expect(sample)
+    with Local(function, str(device)) as runner:
+        subject = Subject(declared, runner, promises)
+        got, want = subject.run(sample), subject.expect(sample)
     wrong = []
     for name, x in got.items():
         frame = subject.frame(name, sample)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 from triton.runtime import JITFunction
 
+from packproof import kernels
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import ArgumentError
 
@@ -68,11 +69,15 @@ def interpreted(kernel: Any) -> bool:
 
 
 def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
-    """Raise ArgumentError unless `kernel` can run where `tensor` lies."""
-    if not tensor.is_cuda and not interpreted(kernel):
+    """Raise ArgumentError unless `kernel` can run where `tensor` lies: on a CPU, in an interpreter that is repaired."""
+    if tensor.is_cuda:
+        return
+    if interpreted(kernel):
+        kernels.install_interpreter()
+    else:
         raise ArgumentError(
             f"{op}: x is on {tensor.device} but the Triton kernel runs on a GPU\n"
-            "    Move the tensors to a GPU, or set TRITON_INTERPRET=1 before packproof is imported, to interpret it.\n"
+            "    Move the tensors to a GPU, or set TRITON_INTERPRET=1 before triton is imported, to interpret it.\n"
             f"    packproof.refs.{op} computes the same on any device."
         )
 

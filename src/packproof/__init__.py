@@ -96,10 +96,18 @@ def _kernel(name: str) -> Any:
     return value
 
 
+def _install_interpreter() -> None:
+    """Repair Triton's interpreter, once: as shipped it computes other values than a GPU. Raises PackproofError."""
+    from packproof.harness.interpreter import install  # noqa: PLC0415  (needs triton)
+
+    install()
+
+
 def _export_kernels(module: ModuleType) -> None:
     """Give the folder of kernels, which has no __init__.py of its own, its public names."""
     module.__getattr__ = _kernel  # type: ignore[method-assign]
     module.__dir__ = lambda: sorted({*vars(module), *_KERNELS})  # type: ignore[method-assign]
+    module.install_interpreter = _install_interpreter  # type: ignore[attr-defined]
     module.__doc__ = "Fast packed kernels, with the names and signatures of packproof.refs."
 
 

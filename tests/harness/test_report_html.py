@@ -97,7 +97,7 @@ def test_a_passing_run() -> None:
     assert "✓ passed 20" in said
     assert "– skipped" in said
     assert "25 of 27 classes" in said
-    assert "more than 32 sequences not drawn" in said
+    assert "more than 32 sequences not judged" in said
     assert "no slack" in said
     assert "my_kernels:ssd_fwd, carry: the kernel takes no initial state" in said
     assert 'id="failures"' not in source

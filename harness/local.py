@@ -1,0 +1,55 @@
+"""Where debugging tools run a kernel: in this process, or, where it needs Triton's interpreter, in one that has it."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from packproof.harness.execute import InProcess
+from packproof.harness.location import Location
+from packproof.harness.worker import Worker
+from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.refs.errors import UsageError
+
+_NEEDS_INTERPRETER = ("0 active drivers", "set TRITON_INTERPRET=1")  # Triton without a GPU; packproof's own kernels
+_SECONDS = 120.0
+
+
+class Local(InProcess):
+    """A Runner in this process, where breakpoints and prints work. A Triton kernel on CPU tensors runs in a worker that
+    interprets it, unless this process does (TRITON_INTERPRET=1). Close it, or use it in a with block."""
+
+    def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
+        super().__init__(function, device)
+        self._target, self._name = function, name
+        self._worker: Worker | None = None
+
+    def run(self, call: Call) -> Result:
+        """Returns the result. Raises KernelFault, Refused, and UsageError for a kernel that no worker can import."""
+        if self._worker is not None:
+            return self._worker.run(call)
+        try:
+            return super().run(call)
+        except (KernelFault, Refused) as error:
+            if self.device != "cpu" or not any(text in str(error) for text in _NEEDS_INTERPRETER):
+                raise
+        if not self._name and Location.of(self._target) is None:
+            raise UsageError(
+                "a Triton kernel on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1 before triton is "
+                "imported, or give the kernel as package.module:function or path/file.py:function"
+            )
+        self._worker = Worker(self._name or self._target, "cpu", _SECONDS)
+        return self._worker.run(call)
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
