@@ -85,7 +85,7 @@ def adapt(
     adapter.check_declaration(dtypes)
     Domain.of(domain).check(declared, f"adapt({adapter.title})")
     mark = kernel(
-        op=declared.name if OPS.get(declared.name) is declared else None,
+        op=declared.name if OPS.get(declared.name) is declared else declared,
         promises=promises,
         gradients=gradients,
         dtypes=dtypes,

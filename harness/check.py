@@ -17,12 +17,14 @@ from packproof.harness.plan import COMPILE, PROFILES, CheckRequest, check_names,
 from packproof.harness.questions import question_of
 from packproof.harness.sanitized import sanitized_cell
 from packproof.harness.shrink import Allowance
+from packproof.harness.trial import try_reference
 from packproof.harness.wording import failure_texts, title
 from packproof.harness.worker import Worker
 from packproof.properties.cases import Space
-from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, check_signature, declaration
+from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, brought_op, check_signature, declaration
 from packproof.properties.domain import Domain
 from packproof.properties.op import Op
+from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
 from packproof.refs.errors import CheckFailed, UsageError
@@ -105,11 +107,16 @@ def open_job(request: CheckRequest, own: OwnKernel | None = None) -> Job:
     declared = own.declaration(request.device) if own else declaration(said, name)
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
-    op = resolve_op(own.op if own else request.op, declared, name)
+    wanted = own.op if own else request.op
+    if wanted is None and declared.op == "":  # it brings its own, which is imported here
+        wanted = target if isinstance(target, str) else brought_op(target)
+    op = resolve_op(wanted, declared, name)
+    if op not in OPS.values():
+        try_reference(op)
     check_signature(op, declared, name)
     declared = declared.inside(Domain.of(request.domain))
     _check_domain(op, declared, name)
-    op_name = request.op if isinstance(request.op, str) else op.name
+    op_name = wanted if isinstance(wanted, str) else op.name
     return Job(target, name, op, op_name, declared, own)
 
 

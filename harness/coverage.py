@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from packproof.harness.events import Limit, Status
-from packproof.properties.call import MachineLimit, OutsideDomain, Refused
+from packproof.properties.call import BoundVacuous, MachineLimit, OutsideDomain, Refused
 from packproof.properties.case import Case
 
 BOUNDARY = "a boundary between two sequences"
+NOT_ITS_OWN = (MachineLimit, OutsideDomain, BoundVacuous)  # what stops a case without being a kernel's refusal
 LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
 
@@ -37,6 +38,7 @@ class Coverage:
     boundary: bool = False
     too_large: list[MachineLimit] = field(default_factory=list)
     outside: list[OutsideDomain] = field(default_factory=list)
+    vacuous: list[BoundVacuous] = field(default_factory=list)
     limits: dict[str, Limit] = field(default_factory=dict)
 
     def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
@@ -46,6 +48,9 @@ class Coverage:
             self.too_large.append(stopped)
         elif isinstance(stopped, OutsideDomain):
             self.outside.append(stopped)
+        elif isinstance(stopped, BoundVacuous):
+            self.vacuous.append(stopped)
+            self.wanted |= classes
         elif stopped is not None:
             self.note(case, stopped)
         if compared:
@@ -57,7 +62,7 @@ class Coverage:
                 self.values_only += 1
             else:
                 self.differentiated |= classes
-        elif stopped is not None and not isinstance(stopped, MachineLimit | OutsideDomain):
+        elif stopped is not None and not isinstance(stopped, NOT_ITS_OWN):
             self.refused += 1
             self.wanted |= classes
 
@@ -86,7 +91,7 @@ class Coverage:
         """What came of the cell, where nothing failed."""
         if self.judged:
             return "inconclusive" if self.missing else "passed"
-        return "inconclusive" if self.refused else "skipped"
+        return "inconclusive" if self.refused or self.vacuous else "skipped"
 
     def reasons(self) -> Iterator[str]:
         """Why it is not a plain pass."""
@@ -94,6 +99,8 @@ class Coverage:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
+        if self.vacuous:
+            yield f"{len(self.vacuous)} of {self.drawn} examples cannot be judged: {self.vacuous[0]}"
         if self.too_large:
             yield f"{len(self.too_large)} of {self.drawn} examples are too large to be judged here: {self.too_large[0]}"
         if self.values_only:

@@ -19,7 +19,7 @@ from packproof.properties.axes import role
 from packproof.properties.budget import score
 from packproof.properties.case import Case
 from packproof.properties.cases import Space
-from packproof.properties.declaration import Declaration, check_signature, declaration, describe
+from packproof.properties.declaration import Declaration, brought_op, check_signature, declaration, describe
 from packproof.properties.op import Op
 from packproof.properties.oracle import vjp
 from packproof.properties.promises import Promises
@@ -108,7 +108,7 @@ def diff(
         op, case = op or data["op"], Case.from_json(data["case"])
         gradients, promises = data["gradients"], Promises(**data["promises"])
         declared = dataclasses.replace(declared, gradients=gradients, promises=promises)
-    known = resolve_op(op, declared, name)
+    known = resolve_op(op or brought_op(function), declared, name)
     check_signature(known, declared, name)
     if not isinstance(case, Case):
         case = _plain(known, declared, tuple(case))

@@ -10,14 +10,14 @@ from typing import Any
 from zlib import crc32
 
 from packproof import __version__
-from packproof.harness.coverage import Coverage
+from packproof.harness.coverage import NOT_ITS_OWN, Coverage
 from packproof.harness.diagnosis import diagnose
 from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Tier, Verdict
 from packproof.harness.measure import measure
 from packproof.harness.names import short
 from packproof.harness.probe import Found, probe
 from packproof.harness.shrink import Allowance, shrink
-from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Refused
+from packproof.properties.call import BoundVacuous, KernelFault, OutsideDomain, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.catalogue import DEALT, PROPERTIES
@@ -190,9 +190,11 @@ def broken(subject: Subject, name: str, case: Case) -> Violation | None:
 
 def evaluated(subject: Subject, name: str, case: Case) -> tuple[Violation | None, Refused | None]:
     """As `broken`, and the refusal that kept the case from being judged. Where the kernel refuses to differentiate, its
-    values are judged."""
+    values are judged; where a derived bound says nothing of wild data, plain data of the same layout."""
     try:
         return broken(subject, name, case), None
+    except BoundVacuous as vacuous:
+        return (None, vacuous) if case.regime == "normal" else evaluated(subject, name, case.replace(regime="normal"))
     except Refused as refused:
         if not refused.backward:
             return None, refused
@@ -205,10 +207,7 @@ def evaluated(subject: Subject, name: str, case: Case) -> tuple[Violation | None
 
 def _declines(stopped: Refused | None) -> bool:
     """Whether the kernel declined a call of the case as it is."""
-    return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, _NOT_ITS_OWN))
-
-
-_NOT_ITS_OWN = (MachineLimit, OutsideDomain)
+    return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, NOT_ITS_OWN))
 
 
 def _why_skipped(space: Space, name: str, seen: Coverage) -> str:

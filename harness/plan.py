@@ -14,7 +14,7 @@ from packproof.harness.questions import open_questions
 from packproof.harness.sanitized import require_sanitizer
 from packproof.harness.shrink import Allowance
 from packproof.properties.catalogue import PROPERTIES
-from packproof.properties.declaration import Declaration
+from packproof.properties.declaration import Declaration, brought_op
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -91,7 +91,7 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
     wanted = op if op is not None else declared.op
     if isinstance(wanted, Op):
         return wanted
-    if wanted is None:
+    if not wanted:
         raise UsageError(f"{target}: which op is it? Name one: {', '.join(OPS)}, or module:NAME of an Op of your own")
     if ":" in wanted:
         return _import_op(wanted)
@@ -100,11 +100,14 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
 
 
 def _import_op(name: str) -> Op:
-    """An Op that a user declares, from "package.module:NAME" or "path/file.py:NAME"."""
+    """An Op that a user declares, from "package.module:NAME" or "path/file.py:NAME", or that of a kernel there."""
     found = Location.parse(name).find()
-    if not isinstance(found, Op):
-        raise UsageError(f"op: {name!r} is a {type(found).__name__}, expected a packproof.Op")
-    return found
+    op = found if isinstance(found, Op) else brought_op(found)
+    if op is None:
+        raise UsageError(
+            f"op: {name!r} is a {type(found).__name__}, expected a packproof.Op, or a kernel declared with one"
+        )
+    return op
 
 
 def plan_cells(

@@ -73,7 +73,7 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
     if tensor.is_cuda:
         return
     if interpreted(kernel):
-        kernels.install_interpreter()
+        kernels.install_interpreter()  # type: ignore[attr-defined]  # packproof/__init__.py gives it to the folder
     else:
         raise ArgumentError(
             f"{op}: x is on {tensor.device} but the Triton kernel runs on a GPU\n"

@@ -6,7 +6,8 @@ r is the float64 reference and B the same op on absolute values; for a gradient,
 of the absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op
 the rounding of operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_E is the error of
 decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8 together with
-B_E: the constants were calibrated on correct implementations in six data regimes and are no knobs.
+B_E, and where B is derived from the reference (`running_error`), which counts more terms: the constants were calibrated
+on correct implementations in six data regimes and are no knobs.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ SMALLEST = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-2
 K_OP = 4.0
 K_ACC = 32.0
 K_ACC_WITH_CUMSUM = 8.0
+K_ACC_DERIVED = 8.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,21 @@ class Budget:
         return name, values[name]
 
 
-def budget(r: Tensor, absolute: Tensor, stored: torch.dtype, tokens: torch.dtype, op: Op, promises: Promises) -> Budget:
+def accumulations(promises: Promises, *, derived: bool) -> float:
+    """K_acc. derived: whether B follows from the reference itself."""
+    return K_ACC_WITH_CUMSUM if promises.cumsum else K_ACC_DERIVED if derived else K_ACC
+
+
+def budget(
+    r: Tensor,
+    absolute: Tensor,
+    stored: torch.dtype,
+    tokens: torch.dtype,
+    op: Op,
+    promises: Promises,
+    *,
+    derived: bool = False,
+) -> Budget:
     """The budget of one tensor.
 
     r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor.
@@ -73,7 +89,7 @@ def budget(r: Tensor, absolute: Tensor, stored: torch.dtype, tokens: torch.dtype
     u_op = {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]
     # an fp32 or fp64 tensor holds the accumulator itself: its rounding is one of those that K_acc counts
     u_out = 0.0 if stored in (torch.float32, torch.float64) else UNIT_ROUNDOFF[stored]
-    k_acc = K_ACC_WITH_CUMSUM if promises.cumsum else K_ACC
+    k_acc = accumulations(promises, derived=derived)
     return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * absolute, k_acc * accumulator(tokens) * absolute)
 
 

@@ -102,6 +102,10 @@ class MachineLimit(Refused):
     """The machine has not the memory, or the time, that this call takes: the kernel is not judged."""
 
 
+class BoundVacuous(Refused):
+    """The error bound that was derived from the reference is as large as the values: it says nothing of the kernel."""
+
+
 class OutsideDomain(Refused):
     """A property would make a call that the kernel's domain excludes: nothing was called."""
 

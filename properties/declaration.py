@@ -14,6 +14,7 @@ from packproof.refs.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
 _MARK = "__packproof__"
+_OP = "__packproof_op__"
 _NO_SLACK = "slack == 0"
 
 
@@ -21,9 +22,9 @@ _NO_SLACK = "slack == 0"
 class Declaration:
     """What a kernel's author says of it.
 
-    op: name of the op. promises: what the design guarantees. gradients: whether it can be differentiated.
-    dtypes: token dtypes that it takes. parameters: argument names that it takes, None if any.
-    domain: the calls that it supports.
+    op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
+    gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
+    takes, None if any. domain: the calls that it supports.
     """
 
     op: str | None = None
@@ -46,7 +47,7 @@ class Declaration:
 
 def kernel(
     *,
-    op: str | None = None,
+    op: str | Op | None = None,
     promises: Promises | None = None,
     gradients: bool = True,
     dtypes: Sequence[str] = DEFAULT_DTYPES,
@@ -61,16 +62,17 @@ def kernel(
             seq_idx = packproof.refs.seq_idx_from_cu_seqlens(cu_seqlens, x.shape[0])
             return my_conv(x.T[None], weight, bias, seq_idx=seq_idx[None], activation=activation)[0].T
 
-    The function keeps the op's argument names; optional ones that it leaves out are not tested and listed as not
-    offered. domain: the calls that it supports, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see
+    op: an op of packproof by its name, or one's own. The function keeps the op's argument names; optional ones that it
+    leaves out are not tested, and listed as not offered.
+    domain: the calls that it supports, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see
     `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is
-    found from what the kernel's argument checks refuse. slack=False is "slack == 0". refuses: texts of exceptions,
-    forward or backward, that decline a call wherever they are raised.
+    found from what the kernel's argument checks refuse. slack=False is "slack == 0".
+    refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read.
     """
     said = {
-        "op": op,
+        "op": "" if isinstance(op, Op) else op,
         "promises": dataclasses.asdict(promises or Promises()),
         "gradients": gradients,
         "dtypes": list(dtypes),
@@ -80,6 +82,8 @@ def kernel(
 
     def mark(function: F) -> F:
         setattr(function, _MARK, said)
+        if isinstance(op, Op):
+            setattr(function, _OP, op)
         return function
 
     return mark
@@ -96,6 +100,12 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
         open_ended = inspect.Parameter.VAR_KEYWORD in kinds
         names = None if open_ended else list(signature.parameters)
     return {"parameters": names, "declared": getattr(function, _MARK, {})}
+
+
+def brought_op(found: Any) -> Op | None:
+    """The op of one's own that a function, or whatever else a name stands for, was declared with."""
+    op = getattr(found, _OP, None)
+    return op if isinstance(op, Op) else None
 
 
 def refusals(function: Callable[..., Any]) -> tuple[str, ...]:

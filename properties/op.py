@@ -26,7 +26,8 @@ class Op:
         inputs.
     cumsum: makes the twin for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
     draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
-        softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines).
+        softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "distinct" (no two rows
+        alike, in any dtype: for ops that choose among rows, whose gradient has two right answers where two are equal).
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     constants: inputs that are tables, without gradients.
     carry: (initial state, final state, option that asks for it), if a sequence can be cut and continued.

@@ -1,26 +1,32 @@
 """The oracle: what a call should return, from the float64 reference, and how far from it a kernel may be."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.properties.absolute import magnitude
 from packproof.properties.budget import Budget, budget
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
+from packproof.properties.running_error import bounded
 from packproof.properties.sample import Sample, dtype_of
+
+_VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Values and budgets by tensor name: outputs by their own, gradients as "gradient of <input>"."""
+    """Values and budgets by tensor name: outputs by their own, gradients as "gradient of <input>".
+
+    vacuous: tensors whose budget, of a bound that was derived, is so large that it says nothing.
+    """
 
     values: Mapping[str, Tensor]
     budgets: Mapping[str, Budget]
     absolute: Mapping[str, Tensor]
+    vacuous: tuple[str, ...] = ()
 
 
 def gradient(name: str) -> str:
@@ -28,29 +34,48 @@ def gradient(name: str) -> str:
 
 
 def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected:
-    """Run the reference and its absolute twin in float64 on the sample's inputs, as they are in the kernel's dtype."""
+    """Run the reference in float64 on the sample's inputs, as they are in the kernel's dtype, and bound its terms."""
     op = sample.op
-    values = vjp(op.reference, sample, gradients=gradients)
-    absolute = vjp(twin(op, promises), sample, gradients=gradients, absolute=True)
+    derived = is_derived(op, promises)
+    if derived:
+        values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients))
+    else:
+        values = vjp(op.reference, sample, gradients=gradients)
+        absolute = vjp(twin(op, promises), sample, gradients=gradients, absolute=True)
     tokens = sample.inputs[next(iter(op.inputs))].dtype
     stored = {n: dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
-    budgets = {n: budget(r, absolute[n], stored[n], tokens, op, promises) for n, r in values.items()}
-    return Expected(values, budgets, absolute)
+    budgets = {n: budget(r, absolute[n], stored[n], tokens, op, promises, derived=derived) for n, r in values.items()}
+    vacuous = tuple(n for n in values if derived and _says_nothing(n, values, sample, budgets[n]))
+    return Expected(values, budgets, absolute, vacuous)
+
+
+def is_derived(op: Op, promises: Promises) -> bool:
+    """Whether the error bound of an op follows from its reference alone."""
+    return op.absolute is None and not (promises.cumsum and op.cumsum)
 
 
 def twin(op: Op, promises: Promises) -> Callable[..., Any]:
-    """What bounds the terms of the op's values and gradients: see `properties.absolute`."""
-    if promises.cumsum and op.cumsum is not None:
-        return op.cumsum(promises)
-    return op.absolute or _on_absolute_values(op)
+    """The declared magnitude op, which bounds the terms of the op's values and gradients: see `properties.absolute`."""
+    declared = op.cumsum(promises) if promises.cumsum and op.cumsum else op.absolute
+    assert declared is not None
+    return declared
 
 
-def _on_absolute_values(op: Op) -> Callable[..., Any]:
-    def run(**arguments: Any) -> Any:
-        return op.reference(**{k: magnitude(v) if k in op.inputs else v for k, v in arguments.items()})
+def _says_nothing(name: str, values: Mapping[str, Tensor], sample: Sample, allowed: Budget) -> bool:
+    """Whether most of a tensor may be off by a part of what it holds, or, for a gradient that cancels, of what such a
+    gradient holds: outputs times incoming gradients, by the input."""
+    typical = _rms([values[name]])
+    if name not in sample.cotangents:
+        x = sample.inputs[name.removeprefix(gradient(""))]
+        outputs, incoming = _rms(values[n] for n in sample.cotangents), _rms(sample.cotangents.values())
+        typical = max(typical, outputs * incoming / max(_rms([x]), 1e-30))
+    return typical > 0 and float((allowed.accumulation > _VACUOUS * typical).double().mean()) > 0.5
 
-    return run
+
+def _rms(tensors: Iterable[Tensor]) -> float:
+    flat = torch.cat([x.double().flatten() for x in tensors])
+    return float(flat.square().mean().sqrt()) if len(flat) else 0.0
 
 
 def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: bool = False) -> dict[str, Tensor]:

@@ -212,7 +212,7 @@ def draw(op: Op, case: Case) -> Sample:
     given = [n for n in op.inputs if not specs[n].optional or n in case.present]
     empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, getattr(torch, case.index_dtype))
     inputs = {n: _draw_input(op, case, n, axes[n], empty.shape(n), options) for n in given}
-    _cancel(inputs, axes, case)
+    _cancel(op, inputs, axes, case)
     outputs = dataclasses.replace(empty, inputs=inputs).outputs
     cotangents = {n: _draw_cotangent(op, case, n, empty, axes[n]) for n in outputs}
     return dataclasses.replace(empty, inputs=inputs, cotangents=cotangents)
@@ -239,6 +239,8 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
             x = torch.expm1(x.clamp(min=1e-3)).log()
             if case.regime == "wide" and role(axes) == "token":
                 x = _with_large_steps(x, g)
+    elif how == "distinct":
+        x = _draw_distinct(size, g)
     elif how == "unit":
         x = 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1
     else:
@@ -246,6 +248,17 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         if case.regime == "wide" and name == next(iter(op.inputs)):
             x = x * _wide(size, g, case.dtype)
     return x.to(dtype_of(op, name, case.dtype))
+
+
+def _draw_distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """Numbers of seven bits between 2^-7 and 2^8, and below zero: 3,840 that differ in every dtype, in each column."""
+    rank = torch.rand(size, generator=g, dtype=torch.float64).argsort(0).argsort(0)
+    place = (rank * _DISTINCT) // max(size[0], 1) - _DISTINCT // 2
+    octave, part = (2 * place.abs() + (place < 0)) // 2 // 128, place.abs() % 128
+    return torch.where(place < 0, -1.0, 1.0) * torch.pow(2.0, octave - 7.0) * (1 + part / 128)
+
+
+_DISTINCT = 3840
 
 
 def _draw_decay(size: tuple[int, ...], g: torch.Generator, regime: str) -> Tensor:
@@ -276,11 +289,13 @@ def _wide(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tensor:
     return torch.pow(10.0, decades * (2 * per_token - 1))
 
 
-def _cancel(inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:
+def _cancel(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:
     """In the cancelling regime every second token of the first input nearly undoes the one before it."""
     if case.regime != "cancelling" or not inputs:
         return
     name = next(iter(inputs))
+    if op.draws.get(name) == "distinct":
+        return
     x = inputs[name].clone()
     pairs = x.shape[0] // 2
     if role(axes[name]) == "token" and pairs:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from packproof.properties.axes import role
 from packproof.properties.budget import UNIT_ROUNDOFF, Budget
-from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
+from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
 from packproof.properties.case import Case, shorten
 from packproof.properties.domain import Domain
 from packproof.properties.fitting import fillers
@@ -113,8 +113,15 @@ class Subject:
         return _remember(self._results, _digest(sample), lambda: self.run(sample))
 
     def expect(self, sample: Sample) -> Expected:
+        """What the oracle says. Raises BoundVacuous where it says nothing."""
         key = (_digest(sample), self.gradients)
-        return _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
+        answer = _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
+        if answer.vacuous:
+            raise BoundVacuous(
+                f"the error bound derived from {self.op.name}'s reference is so large for {', '.join(answer.vacuous)} "
+                "that it says nothing; declare `absolute`"
+            )
+        return answer
 
     def renew(self) -> None:
         """Forget the kernel's results, as if it were another kernel; the oracle's answers stay."""

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, autograd, full_like, zeros_like
 
-from packproof.properties.budget import K_ACC, UNIT_ROUNDOFF, Budget, accumulator
+from packproof.properties.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator
 from packproof.properties.call import KernelFault, Mode
 from packproof.properties.case import Case
-from packproof.properties.oracle import gradient, twin
+from packproof.properties.oracle import gradient, is_derived, twin
+from packproof.properties.running_error import bounded
 from packproof.properties.sample import Sample
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Frame, Violation, within
@@ -77,15 +78,21 @@ def _twice(subject: Subject, sample: Sample) -> Iterator[Violation]:
         if fault.kind != "raised":
             yield Violation(text=str(fault), note="differentiated twice", fault=fault.kind)
         return
-    want, terms = second(sample.op.reference, sample), second(twin(sample.op, subject.promises), sample, absolute=True)
+    derived = is_derived(sample.op, subject.promises)
+    if derived:
+        want, terms = bounded(lambda: second(sample.op.reference, sample))
+    else:
+        want = second(sample.op.reference, sample)
+        terms = dict(second(twin(sample.op, subject.promises), sample, absolute=True))
     u_acc = accumulator(sample.inputs[next(iter(sample.op.inputs))].dtype)
+    k_acc = accumulations(subject.promises, derived=derived)
     largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
     for name, x in want.items():
         given = sample.cotangents[name.removeprefix(_COTANGENT)] if name.startswith(_COTANGENT) else sample.inputs[name]
         got = result.gradients.get(name, zeros_like(given))
         unit = UNIT_ROUNDOFF[given.dtype]
         error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
-        allowed = Budget(full_like(x, error), zeros_like(x), K_ACC * u_acc * terms[name].abs())
+        allowed = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[name].abs())
         frame = Frame(sample.axes[name.removeprefix(_COTANGENT)], sample.offsets)
         yield from within(_second(name), got, x, allowed, frame, note="differentiated twice")
 

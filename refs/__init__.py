@@ -11,6 +11,7 @@ from packproof.refs.packing import (
     seq_idx_from_cu_seqlens,
     unpack,
 )
+from packproof.refs.recurrence import join_sequences, over_time, split_sequences
 from packproof.refs.rotary import rope, rope_qk
 from packproof.refs.scan import selective_scan, selective_scan_associative, selective_scan_step
 from packproof.refs.segsum import segsum, segsum_unstable
@@ -27,6 +28,8 @@ __all__ = [
     "attention",
     "causal_conv1d",
     "causal_conv1d_step",
+    "join_sequences",
+    "over_time",
     "pack",
     "pack_best_fit",
     "pack_in_order",
@@ -41,6 +44,7 @@ __all__ = [
     "selective_scan_associative",
     "selective_scan_step",
     "seq_idx_from_cu_seqlens",
+    "split_sequences",
     "ssd",
     "ssd_chunked",
     "ssd_quadratic",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from packproof.harness.diff import diff
     from packproof.harness.gradcheck import dot_product_test, gradcheck
     from packproof.harness.replay import replay
+    from packproof.properties.absolute import magnitude
     from packproof.properties.declaration import kernel
     from packproof.properties.domain import Domain
     from packproof.properties.op import Op
@@ -41,6 +42,7 @@ __all__ = [
     "gradcheck",
     "kernel",
     "kernels",
+    "magnitude",
     "pack",
     "refs",
     "replay",
@@ -53,6 +55,7 @@ _HOMES = {
     "packproof.harness.gradcheck": ("dot_product_test", "gradcheck"),
     "packproof.harness.replay": ("replay",),
     "packproof.properties.declaration": ("kernel",),
+    "packproof.properties.absolute": ("magnitude",),
     "packproof.properties.domain": ("Domain",),
     "packproof.properties.op": ("Op",),
     "packproof.properties.promises": ("Promises",),

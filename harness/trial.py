@@ -1,0 +1,113 @@
+"""A user's reference is tried before any kernel is judged by it: what it cannot do is an error of the reference."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.axes import parse
+from packproof.properties.case import Case
+from packproof.properties.op import Op
+from packproof.properties.oracle import vjp
+from packproof.properties.running_error import bounded
+from packproof.properties.sample import Sample, draw
+from packproof.refs.errors import UsageError
+
+_LAYOUTS = {
+    "a pack of zero sequences": (),
+    "empty sequences": (0, 0, 3, 0),
+    "one token": (1,),
+    "two sequences": (2, 3),
+}
+
+
+def try_reference(op: Op) -> None:
+    """Call the op's reference, and its magnitude op if it has one, as every check does.
+
+    Raises UsageError that names the call, what came and what was expected.
+    """
+    for what, case in _cases(op):
+        sample = draw(op, case)
+        said = f"{op.name}: its reference, at {what} (lengths {list(case.lengths)}, float64, {_sizes(case)})"
+        _try(op.reference, sample, said, absolute=False)
+        if op.absolute is None:
+            bounded(partial(vjp, op.reference, sample, gradients=True))  # every operator that it calls has a rule
+        else:
+            _try(op.absolute, sample, said.replace("its reference", "its `absolute`"), absolute=True)
+
+
+def _cases(op: Op) -> Iterator[tuple[str, Case]]:
+    """Every layout with the first sizes; other sizes and options at plain ones, with what is optional and without."""
+    every = tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
+    plain = tuple((name, values[0]) for name, values in op.options.items())
+    for what, lengths in _LAYOUTS.items():
+        yield what, Case(lengths, "float64", tuple(op.sizes[0].items()), options=plain)
+    for sizes in op.sizes:
+        for present in dict.fromkeys([(), every]):
+            yield "two sequences", Case((2, 3), "float64", tuple(sizes.items()), present=present, options=plain)
+    for name, values in op.options.items():
+        for value in values[1:]:
+            case = Case((2, 3), "float64", tuple(op.sizes[0].items()), options=plain)
+            yield f"{name}={value!r}", case.with_option(name, value)
+
+
+def _sizes(case: Case) -> str:
+    return " ".join(f"{name}={size}" for name, size in case.sizes)
+
+
+def _try(f: Callable[..., Any], sample: Sample, said: str, *, absolute: bool) -> None:
+    """Raises UsageError unless the function returns what the op declares, and can be differentiated."""
+    try:
+        inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
+        returned = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
+    except Exception as error:
+        raise UsageError(f"{said}, raises {_in_one_line(error)}; {_WAY_OUT}") from error
+    _check_outputs(returned, sample, said, absolute=absolute)
+    try:
+        values = vjp(f, sample, gradients=True, absolute=absolute)
+    except Exception as error:
+        raise UsageError(f"{said}, cannot be differentiated: {_in_one_line(error)}; {_WAY_OUT}") from error
+    bad = next((n for n, x in values.items() if not torch.isfinite(x).all()), None)
+    if bad is not None:
+        raise UsageError(f"{said}, returns NaN or Inf in {bad}, expected finite numbers; {_WAY_OUT}")
+
+
+_WAY_OUT = "every pack that a kernel may get has to have an answer there (docs/new_op.md)"
+
+
+def _check_outputs(returned: Any, sample: Sample, said: str, *, absolute: bool) -> None:
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    if len(outputs) != len(sample.outputs):
+        what = f"{len(outputs)} outputs" if isinstance(returned, tuple) else f"one {type(returned).__name__}"
+        raise UsageError(f"{said}, returns {what}, expected ({', '.join(sample.outputs)})")
+    for name, y in zip(sample.outputs, outputs, strict=True):
+        if not isinstance(y, Tensor):
+            raise UsageError(f"{said}, returns a {type(y).__name__} for {name}, expected a tensor")
+        if tuple(y.shape) != sample.shape(name):
+            axes = " ".join(sample.axes[name])
+            raise UsageError(
+                f"{said}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); {_WAY_OUT}"
+            )
+        if y.dtype != torch.float64:
+            raise UsageError(
+                f"{said}, returns {name} as {str(y.dtype).removeprefix('torch.')}, expected float64, the dtype of the "
+                "inputs that it was given"
+            )
+        if absolute and bool((y < 0).any()):
+            raise UsageError(f"{said}, returns negative numbers for {name}, expected sums of absolute terms")
+    attached = any(isinstance(y, Tensor) and y.requires_grad for y in outputs)
+    if sum(sample.lengths) and sample.wrt and not attached:
+        raise UsageError(f"{said}, returns {' and '.join(sample.outputs)} detached: no gradient reaches any input")
+
+
+def _in_one_line(error: Exception) -> str:
+    """Kind, first line, and the line of the user's code that it came through last."""
+    library = str(Path(torch.__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((library, "<")) and f.filename != __file__]
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{where}"

@@ -1,0 +1,189 @@
+"""Error bounds of a float64 reference, found while it runs: B of the error budget for ops without a magnitude op.
+
+Running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerical Algorithms, 3.3) to first order. Beside
+each value stand E, the error that any evaluation of the same formula may have, in units of roundoff, and M, the sum of
+the absolute terms of a sum of products, |f(x)| where a function was applied. A tensor that is met for the first time
+(input, constant, incoming gradient) has E = M = |value|: its condition enters, so that the bound holds for algorithms
+other than the reference's too. From there on (rules of single operators in `error_rules`):
+
+    x + y   E = Ex + Ey              M = Mx + My
+    x y     E = Mx Ey + My Ex        M = Mx My
+    f(x)    E = |f'(x)| Ex + |f(x)|  M = |f(x)|       exponentials: + 2^-100, what fp32 loses by underflow
+
+Sums, gathers and scatters do to E and M what they do to values; a sum of n terms, of products too, adds √n / 8 times
+its terms, for the rounding of partial sums of one sign. M is not |x|: where two sums that cancel are multiplied, a
+kernel may sum their products instead. Views, in-place writes and saved tensors need no rule, since E and M belong to
+storages; autograd's formulas are the same operators, so that gradients need none either. With K = 8 the bound held for
+correct kernels of ten ops in six orders of summation each, and four regimes of data (worst case: 4.3).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from packproof.properties.error_rules import LINEAR, RULES, SLOPES, SUMS, rounding_of_sums, size
+from packproof.refs.errors import UsageError
+
+_MOST_SHADOWS = 4096  # until those whose storage is gone are looked for
+
+
+class RunningError(TorchDispatchMode):
+    """Inside it, torch's operators on floating-point tensors also compute E and M. Raises UsageError for an operator of
+    which no rule is known and that does not decompose into others."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._shadows: dict[int, tuple[StorageWeakRef, Tensor, Tensor]] = {}
+        self._sweep_at = _MOST_SHADOWS
+
+    def error(self, x: Tensor | float) -> Tensor:
+        """E of a tensor or number, in units of roundoff."""
+        return self._read(x, 1)
+
+    def magnitude(self, x: Tensor | float) -> Tensor:
+        """M: the sum of the absolute terms of a sum of products; |value| where a function was applied."""
+        return self._read(x, 2)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::").removeprefix("prims::")
+        if func._schema.is_mutable and not (name.startswith("empty") or func._overloadname.endswith("out")):
+            return self._in_place(name, func, args, kwargs)
+        floats = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor) and x.is_floating_point()]
+        out = func(*args, **kwargs)
+        given = {x.untyped_storage()._cdata for x in floats}
+        every = out if isinstance(out, tuple | list) else [out]
+        new = [y for y in every if isinstance(y, Tensor) and y.is_floating_point()]
+        new = [y for y in new if y.untyped_storage()._cdata not in given]
+        if "empty" in name:
+            for y in new:
+                self._write(y, torch.zeros((), dtype=torch.float64), None)
+            return out
+        if not new or name.endswith("_like") or name.startswith("new_") or not (floats or name in LINEAR):
+            return out  # a view, or constants, which begin at E = M = |value|
+        if name in RULES or name in LINEAR:
+            self._bound(name, func, args, kwargs, out, new)
+        else:
+            return self._decomposed(func, args, kwargs)
+        return out
+
+    def _bound(self, name: str, func: Any, args: Any, kwargs: Any, out: Any, new: Sequence[Tensor]) -> None:
+        """E and M of what an operator has made."""
+        if name in RULES:
+            errors = RULES[name](self, out, *args, **kwargs)
+        else:
+            errors = self._linear(name, func, args, kwargs, self.error)
+            if name in SUMS:
+                errors = errors + rounding_of_sums(name, args, out) * self._linear(
+                    name, func, args, kwargs, self.magnitude
+                )
+        terms = self._terms(name, func, args, kwargs)
+        each = errors if isinstance(errors, tuple | list) else [errors]
+        several = terms if isinstance(terms, tuple | list) else [terms] * len(new)
+        for y, e, m in zip(new, each, several, strict=False):
+            self._write(y, e, m)
+
+    def _terms(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: PLR0911
+        """M of the output; None for |value|."""
+        M = self.magnitude
+        if name in ("add", "sub", "rsub"):
+            return M(args[0]) + abs(kwargs.get("alpha", 1)) * M(args[1])
+        if name == "mul":
+            return M(args[0]) * M(args[1])
+        if name == "div":
+            return M(args[0]) / size(args[1])
+        if name in ("mm", "bmm", "mv", "dot"):
+            return torch.matmul(M(args[0]), M(args[1]))
+        if name in ("addmm", "baddbmm", "addmv"):
+            product = torch.matmul(M(args[1]), M(args[2]))
+            return abs(kwargs.get("beta", 1)) * M(args[0]) + abs(kwargs.get("alpha", 1)) * product
+        if name in SLOPES:
+            return M(args[0]) * SLOPES[name](args[1])
+        return self._linear(name, func, args, kwargs, M) if name in LINEAR else None
+
+    def _in_place(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+        """x.f_(...) as x.copy_(x.f(...)), for the value and its errors."""
+        target = args[0]
+        if not target.is_floating_point():
+            return func(*args, **kwargs)
+        if name == "copy_":
+            e, m = (read(args[1]).expand(target.shape).clone() for read in (self.error, self.magnitude))
+        elif name in ("zero_", "fill_"):
+            e = m = size(args[1] if len(args) > 1 else 0.0).expand(target.shape).clone()
+        else:
+            with self:
+                out = getattr(getattr(torch.ops.aten, name.removesuffix("_")), func._overloadname)(*args, **kwargs)
+            e, m = self.error(out).clone(), self.magnitude(out).clone()
+            func, args, kwargs = torch.ops.aten.copy_.default, (target, out), {}
+        func(*args, **kwargs)
+        self._write(target, e, m)
+        return target
+
+    def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operator as those that it consists of, inside the mode."""
+        with self:
+            out = func.decompose(*args, **kwargs)
+        if out is not NotImplemented:
+            return out
+        decomposed = decomposition_table.get(func)
+        if decomposed is None or "prims" in str(decomposed):
+            raise UsageError(
+                f"the error bound of the reference cannot be derived: no rule is known for torch's {func}; write the "
+                "reference with other operators, or declare `absolute`"
+            )
+        with self:
+            return decomposed(*args, **kwargs)
+
+    def _linear(self, name: str, func: Any, args: Any, kwargs: Any, read: Callable[[Any], Tensor]) -> Any:
+        """The operator itself on E or M. Numbers, such as what masked_fill fills in, count by their size."""
+        if name in ("_to_copy", "neg", "abs", "nan_to_num"):
+            return read(args[0]).clone()
+
+        def swap(x: Any) -> Any:
+            if isinstance(x, Tensor):
+                return read(x).clone() if x.is_floating_point() else x
+            return float(size(x)) if isinstance(x, float) else x
+
+        positional, named = tree_map(swap, (args, kwargs))
+        if "alpha" in named:
+            named["alpha"] = abs(named["alpha"])
+        named.pop("dtype", None)
+        return func(*positional, **named)
+
+    def _shadow(self, t: Tensor) -> tuple[StorageWeakRef, Tensor, Tensor]:
+        storage = t.untyped_storage()
+        entry = self._shadows.get(storage._cdata)
+        if entry is None:
+            flat = torch.empty(0, dtype=t.dtype).set_(storage)
+            weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # no other storage gets its address
+            entry = self._shadows[storage._cdata] = (weak, size(flat), size(flat))
+            if len(self._shadows) > self._sweep_at:
+                self._shadows = {k: v for k, v in self._shadows.items() if not v[0].expired()}  # type: ignore[no-untyped-call]
+                self._sweep_at = max(_MOST_SHADOWS, 2 * len(self._shadows))
+        return entry
+
+    def _read(self, x: Tensor | float, which: int) -> Tensor:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return size(x)
+        shadow = self._shadow(x)[which]
+        assert isinstance(shadow, Tensor)
+        return torch.as_strided(shadow, x.shape, x.stride(), x.storage_offset())
+
+    def _write(self, t: Tensor, e: Tensor, m: Tensor | None) -> None:
+        terms = size(t) if m is None else torch.maximum(m.nan_to_num(nan=0.0, posinf=float("inf")), size(t))
+        self._read(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))
+        self._read(t, 2).copy_(terms)
+
+
+def bounded(run: Callable[[], Mapping[str, Tensor]]) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
+    """What `run` returns, and E of each of its tensors, by name."""
+    mode = RunningError()
+    with mode:
+        values = run()
+    return values, {name: mode.error(x).clone() for name, x in values.items()}

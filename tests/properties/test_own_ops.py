@@ -1,0 +1,136 @@
+"""Ops of one's own have an error bound without being told one: correct kernels pass by it, wrong ones are detected."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import packproof
+from packproof.harness.execute import InProcess
+from packproof.harness.judge import evaluated
+from packproof.harness.trial import try_reference
+from packproof.properties.call import BoundVacuous
+from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.promises import Promises
+from packproof.properties.running_error import bounded
+from packproof.properties.subject import Subject
+from packproof.refs import join_sequences, over_time, split_sequences
+from packproof.refs.errors import UsageError
+from tests.properties.own_ops import KERNELS, SOFTMAX
+
+PROPERTIES = (
+    "reference",
+    "packing",
+    "isolation",
+    "permutation",
+    "determinism",
+    "memory",
+    "strides",
+    "metadata",
+    "torch",
+)
+
+
+def first_violation(op: packproof.Op, kernel: object, dtypes: tuple[str, ...]) -> Any:
+    for dtype in dtypes:
+        space = Space(op, dtype, Promises())
+        subject = Subject(op, InProcess(kernel), Promises())  # type: ignore[arg-type]
+        for name in PROPERTIES:
+            for case in suited(name, space, list(golden_cases(space))):
+                violation, stopped = evaluated(subject, name, case)
+                assert stopped is None, stopped
+                if violation is not None:
+                    return violation
+    return None
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_correct_kernel_passes(name: str) -> None:
+    op, correct, _ = KERNELS[name]
+    try_reference(op)
+    assert first_violation(op, correct, ("float32", "bfloat16")) is None
+
+
+@pytest.mark.parametrize(("name", "which"), [(name, k) for name in KERNELS for k in (0, 1)])
+def test_a_wrong_kernel_is_detected(name: str, which: int) -> None:
+    op, _, wrong = KERNELS[name]
+    assert first_violation(op, wrong[which], ("float32",)) is not None
+
+
+def delta_rule(k: torch.Tensor, v: torch.Tensor, *, cu_seqlens: torch.Tensor) -> torch.Tensor:
+    """S = S (I - k kᵀ) + v kᵀ with |k| = 1: stable, but not in absolute values."""
+
+    def step(S: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        k = k / (k.square().sum() + 1e-6).sqrt()
+        S = S + torch.outer(v - S @ k, k)
+        return S, S @ k
+
+    pairs = zip(split_sequences(k, cu_seqlens), split_sequences(v, cu_seqlens), strict=True)
+    return join_sequences([over_time(step, k.new_zeros(4, 4), *pair)[0] for pair in pairs], v)
+
+
+DELTA = packproof.Op("delta_rule", delta_rule, {"k": "t d", "v": "t d"}, {"y": "t d"}, sizes=({"d": 4},))
+
+
+def test_a_bound_that_says_nothing_is_no_pass() -> None:
+    space = Space(DELTA, "float32", Promises())
+    subject = Subject(DELTA, InProcess(delta_rule), Promises())
+    by_length = {max(c.lengths): c for c in golden_cases(space)}
+    assert evaluated(subject, "reference", by_length[1]) == (None, None)
+    violation, stopped = evaluated(subject, "reference", by_length[70])
+    assert violation is None
+    assert isinstance(stopped, BoundVacuous)
+    assert "delta_rule's reference is so large for" in str(stopped)
+
+
+def test_a_bound_follows_the_size_of_what_cancels() -> None:
+    """(x + 1e6) - 1e6: the error is that of 1e6, not of x."""
+    x = torch.ones(3, dtype=torch.float64)
+    found, errors = bounded(lambda: {"plain": x * 1, "cancelled": (x + 1e6) - 1e6})
+    assert torch.equal(found["plain"], found["cancelled"])
+    assert errors["plain"].max() <= 2
+    assert errors["cancelled"].min() >= 1e6
+
+
+def test_an_operator_without_a_rule_is_named() -> None:
+    a = torch.eye(3, dtype=torch.float64)
+    with pytest.raises(UsageError, match=r"no rule is known for torch's aten.\w*linalg\w*.* declare `absolute`"):
+        bounded(lambda: {"y": torch.linalg.solve(a, a)})
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        (lambda x, *, cu_seqlens: x[cu_seqlens[0]] * x, "at a pack of zero sequences .* raises IndexError"),
+        (lambda x, *, cu_seqlens: (x, x), r"returns 2 outputs, expected \(y\)"),
+        (lambda x, *, cu_seqlens: x.sum(0), r"returns y of shape \(3,\), expected \(0, 3\) \(t d\)"),
+        (lambda x, *, cu_seqlens: x.float(), "returns y as float32, expected float64"),
+        (lambda x, *, cu_seqlens: x.detach(), "returns y detached: no gradient reaches any input"),
+        (lambda x, *, cu_seqlens: x / 0, "returns NaN or Inf in y"),
+        (lambda x, *, cu_seqlens: None, "returns a NoneType for y, expected a tensor"),
+    ],
+)
+def test_what_a_reference_cannot_do_is_said_before_a_kernel_is_judged(reference: Any, said: str) -> None:
+    op = packproof.Op("mine", reference, {"x": "t d"}, {"y": "t d"}, sizes=({"d": 3},))
+    with pytest.raises(UsageError, match=f"mine: its reference, .*{said}"):
+        try_reference(op)
+
+
+def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packproof.harness import cli  # noqa: PLC0415
+    from packproof.harness.replay import replay  # noqa: PLC0415
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from packproof.adapters import adapt\n"
+        "from tests.properties import own_ops\n"
+        "right = adapt(own_ops.softmax, op=own_ops.SOFTMAX)\n"
+        "wrong = adapt(own_ops.softmax_of_the_pack, op=own_ops.SOFTMAX)\n"
+    )
+    request = ["--dtype", "fp32", "--property", "packing", "--profile", "quick"]
+    assert cli.run(["check", "mine.py:right", *request]) == 0
+    assert cli.run(["check", "mine.py:wrong", *request]) == 1
+    [file] = (tmp_path / ".packproof").glob("segment_softmax-packing-*.json")
+    assert replay(file).status == "failing"
+    assert packproof.diff("mine.py:wrong", case=file).divergences
+    assert SOFTMAX.absolute is None
