@@ -43,6 +43,7 @@ def adapt(
     dtypes: Sequence[str] = DEFAULT_DTYPES,
     slack: bool = True,
     domain: str | Sequence[str] = (),
+    mixed: bool = False,
 ) -> "Adapter":
     """Declare how a kernel is called; returns a function that takes the op's arguments, to be checked and timed.
 
@@ -65,7 +66,7 @@ def adapt(
     declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of its own
     exceptions that say so. A call that is declined is not judged, and reports count it.
     domain: the calls that it supports, as data: what is known before a call is better said here than in `declines`,
-    since cases are then drawn inside. promises, gradients, dtypes, slack, domain: as in `packproof.kernel`.
+    since cases are then drawn inside. promises, gradients, dtypes, slack, domain, mixed: as in `packproof.kernel`.
 
     Of what the kernel returns, the op's outputs come first and in its order; the rest is left out.
     Raises UsageError for a declaration that cannot be meant; about the kernel's own signature, when it is called.
@@ -91,6 +92,7 @@ def adapt(
         dtypes=dtypes,
         slack=slack,
         domain=domain,
+        mixed=mixed,
         refuses=refuses,
     )
     return mark(adapter)

@@ -149,7 +149,7 @@ def _notes(request: CheckRequest, job: Job) -> Iterator[str]:
 def _space(request: CheckRequest, job: Job, dtype: str) -> Space:
     said = job.declared
     on_gpu = request.device == "cuda"
-    return Space(job.op, dtype, said.promises, said.parameters, domain=said.domain, on_gpu=on_gpu)
+    return Space(job.op, dtype, said.promises, said.parameters, domain=said.domain, mixed=said.mixed, on_gpu=on_gpu)
 
 
 def worker_for(request: CheckRequest, target: str | Callable[..., Any]) -> Worker:

@@ -71,6 +71,13 @@ class Child:
                 raise KernelFault("hung", f"gave no answer within {limit:g} s{self._words()}")
             self._listen(remaining)
 
+    def printed(self) -> list[str]:
+        """The last lines that the process printed, and forget them."""
+        while not self._silent and self._read_output():
+            pass
+        lines, self._tail = self._lines(), b""
+        return lines
+
     def close(self) -> None:
         """End the process, if it has not ended, and all that it had started."""
         if self._status is None:
@@ -152,7 +159,9 @@ class Child:
 
     def _words(self) -> str:
         """The last lines that the process printed, indented below the message."""
+        return "".join(f"\n    {line}" for line in self._lines())
+
+    def _lines(self) -> list[str]:
         lines = self._tail.decode(errors="replace").splitlines()
         own = [n for n, line in enumerate(lines) if f"{os.sep}harness{os.sep}invocation.py" in line]
-        kept = [line for line in lines[: own[0] if own else None] if line.strip() and not line.startswith(_NOISE)]
-        return "".join(f"\n    {line}" for line in kept)
+        return [line for line in lines[: own[0] if own else None] if line.strip() and not line.startswith(_NOISE)]

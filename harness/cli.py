@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from packproof.harness import cli_museum, cli_mutate, events
-from packproof.harness.names import SHORT
 from packproof.harness.names import dtype as dtype_name
+from packproof.properties.case import SHORT
 from packproof.refs.errors import PackproofError
 
 HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130

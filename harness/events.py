@@ -39,6 +39,7 @@ class Failure:
     lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" where no tensor is to blame.
     lines: what happened, in a few lines for a person. example: number of the example that failed first; tried: cases
     tried while shrinking. replay: the file that replays it, or "". evidence: what was measured at that case.
+    regime: how its values were drawn.
     """
 
     lengths: tuple[int, ...]
@@ -48,6 +49,7 @@ class Failure:
     tried: int
     replay: str = ""
     evidence: Evidence | None = None
+    regime: str = "normal"
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,10 @@ class InProcess:
             inputs[name].requires_grad_()
         return Invocation(self._function, call, inputs, cotangents, cu_seqlens)
 
+    def printed(self) -> list[str]:
+        """Nothing: what the function prints goes where this process prints."""
+        return []
+
     def impatient(self) -> AbstractContextManager[None]:
         """Nothing here can be hurried: a call that hangs hangs its caller."""
         return nullcontext()

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from packproof.harness.invocation import BACKWARD, Invocation, synchronise
-from packproof.harness.refusals import Computing, refuses
+from packproof.harness.refusals import Computing, own_statement, refuses
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import refusals
 
@@ -91,7 +91,8 @@ def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
 
 def _in_full(error: Exception) -> str:
     """Kind and first line, the line of the kernel that it came from, the other lines indented."""
-    first, *more = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE].splitlines()
+    text = str(error) or (own_statement(error) or "").partition("\n")[0]
+    first, *more = f"{type(error).__name__}: {text}"[:_MAX_MESSAGE].splitlines()
     return f"{first}{_line_of(error)}" + "".join(f"\n    {line}" for line in more if line.strip())
 
 

@@ -17,15 +17,19 @@ from packproof.harness.measure import measure
 from packproof.harness.names import short
 from packproof.harness.probe import Found, probe
 from packproof.harness.shrink import Allowance, shrink
+from packproof.harness.wording import legal
+from packproof.properties.axes import parse
 from packproof.properties.call import BoundVacuous, KernelFault, OutsideDomain, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.catalogue import DEALT, PROPERTIES
 from packproof.properties.layouts import Lengths, classes
+from packproof.properties.op import Op
 from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation, comparisons
 
 _PROGRESS_SECONDS = 0.5
+_MOST_PRINTED, _WIDEST = 10, 200
 
 
 @dataclass
@@ -150,15 +154,20 @@ class Judge:
 
         with self.subject.runner.impatient() if violation.fault == "hung" else nullcontext():
             small, tried = shrink(case, space, fails, self.allowance)
+        self.subject.runner.printed()
         found = evaluated(self.subject, cell.property, small)[0]
+        printed = self.subject.runner.printed()
         if found is None:  # it fails now and then: keep what was seen
             small, found = case, violation
             lines = [*violation.lines(), "this case does not fail every time: the kernel is not deterministic"]
         else:
             lines = [*found.lines(), *filter(None, [diagnose(self.subject, small, found)])]
+        if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
+            lines += ["the kernel printed:", *(f"  {legal(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
         file = self._write_replay(cell, small, lines)
         evidence = measure(self.subject, cell.property, small, found, case)
-        return Failure(small.lengths, found.tensor, (small.setting, *lines), example, tried, file, evidence)
+        said = (setting(space.op, small), *lines)
+        return Failure(small.lengths, found.tensor, said, example, tried, file, evidence, small.regime)
 
     def _write_replay(self, cell: Cell, case: Case, lines: list[str]) -> str:
         data = {
@@ -178,6 +187,12 @@ class Judge:
         file = folder / f"{cell.op}-{cell.property}-{crc32(text.encode()):08x}.json"
         file.write_text(text, encoding="utf-8")
         return str(file)
+
+
+def setting(op: Op, case: Case) -> str:
+    """All of a case but its lengths, in one line, with the form of inputs that may have several."""
+    forms = {n: parse(op.inputs[n]).alternatives[k] for n, k in case.axes if k}
+    return ", ".join([case.setting, *(f"{n} ({' '.join(axes)})" for n, axes in forms.items())])
 
 
 def broken(subject: Subject, name: str, case: Case) -> Violation | None:

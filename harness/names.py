@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from packproof.properties.case import SHORT
 from packproof.refs.errors import UsageError
 
-SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 EVERY_DTYPE = "all"  # the dtype of a cell that is about all of them, as in the compile tier
 _LONG = {short: long for long, short in SHORT.items()}
 

@@ -32,7 +32,7 @@ class OwnKernel:
         """What the kernel promises on "cuda", or on "cpu", where it is interpreted."""
         module = importlib.import_module(self.module)
         promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
-        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes)
+        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True)
 
 
 _EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packproof.harness.coverage import LINE, kind_of
-from packproof.harness.names import SHORT, short
+from packproof.harness.names import short
 from packproof.harness.probe_conditions import bounded, largest, multiple_of, sizes_condition
 from packproof.properties.call import KernelFault, Refused
-from packproof.properties.case import Case
+from packproof.properties.case import SHORT, Case
 from packproof.properties.cases import Space, golden_cases
 from packproof.properties.domain import Domain
 from packproof.properties.subject import Subject

@@ -10,7 +10,7 @@ from packproof.harness.check import CheckRequest, open_job, worker_for
 from packproof.harness.events import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.judge import evaluated
 from packproof.harness.measure import measure
-from packproof.harness.names import known
+from packproof.harness.names import known, short
 from packproof.harness.plan import DEVICES
 from packproof.properties.case import Case
 from packproof.properties.catalogue import PROPERTIES
@@ -60,7 +60,7 @@ def replay(
     cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
 
     def outcome(status: ReplayStatus, said: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
-        title = f"{cell.op} · {cell.target} · {cell.property}   {cell.dtype}, {where}\n    {case}\n    {said}"
+        title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {where}\n    {case}\n    {said}"
         reason = said if status == "not applicable" else ""
         seconds = time.monotonic() - started
         return ReplayOutcome(

@@ -18,7 +18,7 @@ from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
 from packproof.harness.scoreboard import Board, boards
 from packproof.harness.svg import LEVELS, palette
-from packproof.harness.wording import legal, share_text, summary
+from packproof.harness.wording import legal, regime_lines, share_text, summary
 from packproof.properties.case import shorten
 from packproof.properties.layouts import CLASSES
 
@@ -59,6 +59,7 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
         outcome=_outcome(finished),
         boards=boards(verdicts),
         failures=list(_failures(templates, [v for v in verdicts if v.failed])),
+        regimes=regime_lines(v for v in verdicts if v.failed),
         not_run=_not_run(started, finished),
         machines=[environment(device) for device in devices],
         packproof=packproof.__version__,

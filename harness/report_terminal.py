@@ -8,7 +8,16 @@ from packproof.harness import events
 from packproof.harness.conclusions import limits_lines
 from packproof.harness.names import short
 from packproof.harness.scoreboard import Board, boards
-from packproof.harness.wording import failure_text, failure_texts, fault_of, layout_classes, share_text, summary, title
+from packproof.harness.wording import (
+    failure_text,
+    failure_texts,
+    fault_of,
+    layout_classes,
+    regime_lines,
+    share_text,
+    summary,
+    title,
+)
 from packproof.properties.layouts import CLASSES
 
 _STYLES = {"passed": "green", "failed": "bold red", "inconclusive": "bold yellow", "skipped": "yellow"}
@@ -75,6 +84,8 @@ class TerminalReport:
         for same in self._faults.values():
             if len(same) > 1:
                 self._console.print(Text("\n" + failure_texts(same)[0], style=_STYLES["failed"]))
+        for line in regime_lines(verdict for verdict in event.verdicts if verdict.failed):
+            self._console.print(line)
         for board in boards(event.verdicts):
             self._table(board)
         failed = event.error or any(verdict.failed for verdict in event.verdicts)

@@ -3,13 +3,13 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from packproof.harness.coverage import kind_of
 from packproof.harness.draw_text import small_error_lines
 from packproof.harness.events import Cell, RunFinished, Verdict
 from packproof.harness.names import short
-from packproof.properties.case import shorten
+from packproof.properties.case import MEANINGS, shorten
 
 # a kernel's message may hold anything; XML and HTML may not
 _ILLEGAL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd\U00010000-\U0010ffff]")
@@ -56,7 +56,13 @@ def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
         if len(same) > 1:
             lines.append(f"    the same in {len(same)} cells: {cells_text([v.cell for v in same])}")
         texts.append("\n".join(lines))
-    return texts
+    return [*texts, *(["\n".join(regime_lines(verdicts))] if regime_lines(verdicts) else [])]
+
+
+def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:
+    """What the regimes are under which something failed, each once."""
+    met = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
+    return [f"{name}: {MEANINGS[name]}" for name in met]
 
 
 def fault_of(verdict: Verdict) -> tuple[str, ...]:

@@ -149,6 +149,10 @@ class Worker:
             self._child = None
             self._keeps_spare |= self.device != "cpu"
 
+    def printed(self) -> list[str]:
+        """The last lines that the kernel printed since they were asked for."""
+        return self._child.printed() if self._child is not None else []
+
     @contextmanager
     def impatient(self) -> Iterator[None]:
         """Inside it a call counts as hung after ten times the slowest call answered so far, a second at least."""

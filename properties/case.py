@@ -7,7 +7,16 @@ from typing import Any
 
 from packproof.refs.errors import UsageError
 
-REGIMES = ("normal", "wide", "long decay", "hard decay", "cancelling", "one-hot")
+MEANINGS = {
+    "normal": "values of a normal distribution, time steps from 0.05 to 1",
+    "wide": "each token of the first input is scaled by its own factor, from 1e-3 to 1e3 (1e-1 to 1e1 in fp16)",
+    "long decay": "decays forget 10 to 1,000 times more slowly",
+    "hard decay": "decays forget 60 times faster; three tokens in ten nearly forget, the others keep nearly everything",
+    "cancelling": "every second token of the first input nearly undoes the one before it",
+    "one-hot": "only one sequence has incoming gradients",
+}
+REGIMES = tuple(MEANINGS)
+SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class Case:
     @property
     def setting(self) -> str:
         """All but the lengths, in one line; what is plain goes without saying."""
-        words = [self.dtype]
+        words = [SHORT.get(self.dtype, self.dtype)]
         words += [f"slack {self.slack}"] if self.slack else []
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
         words += ["with " + ", ".join(self.present)] if self.present else []

@@ -42,16 +42,18 @@ class Space:
     """All the cases that make sense for one kernel at one dtype.
 
     parameters: the argument names that the kernel takes, or None for all of the op's.
-    domain: the calls that it supports; every case is one of them.
+    domain: the calls that it supports; every case is one of them. mixed: whether inputs that may have the same several
+    forms, as B and C of a scan, may have different ones in one call.
     on_gpu: whether it runs on a GPU, and therefore at the sizes of models too.
     """
 
     op: Op
     dtype: str
     promises: Promises
-    parameters: frozenset[str] | None = None
+    parameters: Collection[str] | None = None
     max_tokens: int = 400
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
+    mixed: bool = True
     on_gpu: bool = False
 
     @property
@@ -113,6 +115,11 @@ class Space:
         counts = {n: len(parse(spec).alternatives) for n, spec in self.op.inputs.items()}
         return {n: k for n, k in counts.items() if k > 1}
 
+    def alike(self, name: str) -> str:
+        """The first input that must have the form that this one has: itself where forms are mixed."""
+        same = (n for n in self.choices if self.op.inputs[n].rstrip("?") == self.op.inputs[name].rstrip("?"))
+        return name if self.mixed else next(same)
+
     def width(self, sizes: dict[str, int | str]) -> int:
         return int(sizes[self.op.window]) if self.op.window else DEFAULT_WIDTH
 
@@ -158,6 +165,7 @@ def _golden_case(
     space: Space, k: int, lengths: tuple[int, ...], size: dict[str, int | str], seed: int, *, rich: bool
 ) -> Case:
     rng = random.Random(k)
+    forms = list(space.choices)
     digits = 3 + k + k // 4  # so that inputs have other axes than each other, and each size has all of them
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
     return Case(
@@ -166,7 +174,7 @@ def _golden_case(
         sizes=tuple(size.items()),
         slack=space.slacks[k % len(space.slacks)] if rich else 0,
         present=tuple(space.optional) if rich else (),
-        axes=tuple((n, (digits >> i) % many if rich else 0) for i, (n, many) in enumerate(space.choices.items())),
+        axes=tuple((n, (digits >> forms.index(space.alike(n))) % space.choices[n] if rich else 0) for n in forms),
         options=space.known_options(options),
         regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
         seed=rng.randrange(4) + 4 * seed,
@@ -183,13 +191,14 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         size = dict(draw(st.sampled_from(space.sizes)))
         lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
     options = {n: draw(st.sampled_from(v)) for n, v in space.options.items()}
+    forms = {n: draw(st.integers(0, many - 1)) for n, many in space.choices.items()}
     return Case(
         lengths=lengths,
         dtype=space.dtype,
         sizes=tuple(size.items()),
         slack=draw(st.sampled_from(space.slacks)),
         present=tuple(n for n in space.optional if draw(st.booleans())),
-        axes=tuple((n, draw(st.integers(0, many - 1))) for n, many in space.choices.items()),
+        axes=tuple((n, forms[space.alike(n)]) for n in space.choices),
         options=space.known_options(options),
         regime=draw(st.sampled_from(REGIMES)),
         seed=draw(st.integers(0, 3)),

@@ -24,15 +24,17 @@ class Declaration:
 
     op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
-    takes, None if any. domain: the calls that it supports.
+    takes, None if any. domain: the calls that it supports. mixed: whether inputs that may have the same several forms may
+    have different ones in one call.
     """
 
     op: str | None = None
     promises: Promises = field(default_factory=Promises)
     gradients: bool = True
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
-    parameters: frozenset[str] | None = None
+    parameters: tuple[str, ...] | None = None
     domain: Domain = field(default_factory=Domain)
+    mixed: bool = False
 
     def inside(self, domain: Domain) -> "Declaration":
         """The same with more conditions on the calls that it supports; these decide about gradients and dtypes too."""
@@ -53,6 +55,7 @@ def kernel(
     dtypes: Sequence[str] = DEFAULT_DTYPES,
     slack: bool = True,
     domain: str | Sequence[str] = (),
+    mixed: bool = False,
     refuses: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Declare a kernel, or a function that calls one; for another calling convention see `packproof.adapters.adapt`.
@@ -67,6 +70,7 @@ def kernel(
     domain: the calls that it supports, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see
     `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is
     found from what the kernel's argument checks refuse. slack=False is "slack == 0".
+    mixed: whether B and C of a scan, say, which may be (t, n) or (t, g, n), may have different forms in one call.
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read.
@@ -77,6 +81,7 @@ def kernel(
         "gradients": gradients,
         "dtypes": list(dtypes),
         "domain": [*Domain.of(domain).texts, *([] if slack else [_NO_SLACK])],
+        "mixed": mixed,
         "refuses": list(refuses),
     }
 
@@ -122,7 +127,8 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             promises=Promises(**said.get("promises", {})),
             gradients=bool(said.get("gradients", True)),
             dtypes=tuple(str(d) for d in said.get("dtypes", DEFAULT_DTYPES)),
-            parameters=None if names is None else frozenset(str(n) for n in names),
+            mixed=said.get("mixed") is True,
+            parameters=None if names is None else tuple(str(n) for n in names),
         )
         return declared.inside(Domain.of(said.get("domain", ())))
     except (TypeError, AttributeError) as error:
@@ -136,7 +142,7 @@ def check_signature(op: Op, declared: Declaration, target: str) -> None:
     needed = [n for n, spec in op.inputs.items() if not spec.endswith("?")] + ["cu_seqlens"]
     absent = [n for n in needed if n not in declared.parameters]
     if absent:
-        has = ", ".join(sorted(declared.parameters)) or "nothing"
+        has = ", ".join(declared.parameters) or "nothing"
         raise UsageError(
             f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; "
             "write an adapter with the op's argument names"

@@ -19,11 +19,11 @@ from types import CodeType
 from typing import Any
 
 from packproof.properties.axes import parse
-from packproof.properties.case import Case
+from packproof.properties.case import SHORT, Case
 from packproof.properties.op import Op
 from packproof.refs.errors import UsageError
 
-DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+DTYPES = {short: name for name, short in SHORT.items()}
 LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
 _CALL = ("dtype", "contiguous", "gradients")
 _MOST_CHARACTERS = 500

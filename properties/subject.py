@@ -14,7 +14,7 @@ from torch import Tensor
 from packproof.properties.axes import role
 from packproof.properties.budget import UNIT_ROUNDOFF, Budget
 from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
-from packproof.properties.case import Case, shorten
+from packproof.properties.case import SHORT, Case, shorten
 from packproof.properties.domain import Domain
 from packproof.properties.fitting import fillers
 from packproof.properties.op import Op
@@ -174,6 +174,31 @@ class Subject:
         it is another one. A shared gradient is always compared within the budget, since the order of a sum over the
         pack may change with the pack.
         """
+        for violation in self._disagreements(name, got, want, sample, start, exact, against, said):
+            yield self._beside_the_reference(violation, sample)
+
+    def _beside_the_reference(self, violation: Violation, sample: Sample) -> Violation:
+        """The same with what the reference has there, so that it shows which run is off."""
+        try:
+            answer = self.expect(sample)
+        except Refused:
+            return violation
+        name = violation.tensor
+        index = self.frame(name, sample).index(violation.sequence, violation.position) + violation.index
+        value, allowed = answer.values[name][index], answer.budgets[name].total[index]
+        return replace(violation, expected=float(value), allowed=float(allowed))
+
+    def _disagreements(
+        self,
+        name: str,
+        got: Tensor,
+        want: Tensor,
+        sample: Sample,
+        start: int,
+        exact: bool | None,
+        against: tuple[Sample, int] | None,
+        said: Mapping[str, str],
+    ) -> Iterator[Violation]:
         frame = self.frame(name, sample)
         bitwise = self.promises.independent if exact is None else exact
         if bitwise and not self.shared(name, sample):
@@ -230,7 +255,8 @@ def _cut(sample: Sample, result: Result) -> Result:
 
 
 def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
+    return SHORT.get(name, name)
 
 
 def _digest(sample: Sample) -> str:

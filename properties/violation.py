@@ -20,7 +20,8 @@ class Violation:
     tensor: output name or "gradient of <input>", "" for a fault. sequence, position: where a token or state belongs,
     -1 where that has no meaning. index: of the element in its tensor. other: what `wanted` is ("reference", "alone").
     excess: error as a multiple of the budget, or None where bits were compared. term: the budget's dominant term there.
-    text: what to say instead of numbers, for faults; fault: its kind. note: what was done to the pack.
+    text: what to say instead of numbers, for faults; fault: its kind. note: what was done to the pack. expected: what
+    the reference has there, where two runs of the kernel were compared; allowed: what a run may be off from it.
     """
 
     tensor: str = ""
@@ -35,14 +36,30 @@ class Violation:
     text: str = ""
     note: str = ""
     fault: str = ""
+    expected: float | None = None
+    allowed: float = 0.0
 
     def lines(self) -> list[str]:
         """For a person: the place, the values, and how far off they are."""
         if self.text:
             return [*self.text.splitlines(), *([self.note] if self.note else [])]
         far = "bits differ" if self.excess is None else f"{_number(self.excess)} x the budget ({self.term})"
-        values = f"got {_number(self.got)}, {self.other} {_number(self.wanted)}"
-        return [f"{self.place}: {values}; {far}", *([self.note] if self.note else [])]
+        got, wanted = apart(self.got, self.wanted)
+        values = f"got {got}, {self.other} {wanted}; {far}"
+        judged = [] if self.expected is None else [f"reference {_number(self.expected)}: {self.side}"]
+        return [f"{self.place}: {values}", *judged, *([self.note] if self.note else [])]
+
+    @property
+    def side(self) -> str:
+        """Which of two runs is off, by what each may differ from the reference."""
+        assert self.expected is not None
+        mine, other = (abs(x - self.expected) <= self.allowed for x in (self.got, self.wanted))
+        this = _THIS.get(self.other, "this run")
+        if mine and other:
+            return "both lie within the budget of it"
+        if not mine and not other:
+            return "both are wrong"
+        return f"{self.other} is wrong, {this} is right" if mine else f"{this} is wrong, {self.other} is right"
 
     @property
     def place(self) -> str:
@@ -52,8 +69,26 @@ class Violation:
         return f"sequence {self.sequence}" + (f", token {self.position}" if self.position >= 0 else "") + element
 
 
+# what a run is called that is compared with another one
+_THIS = {
+    "alone": "packed",
+    "sum over the sequences": "packed",
+    "before": "now",
+    "permuted": "before",
+    "in pieces": "in one run",
+    "int32": "int64",
+}
+
+
 def _number(x: float) -> str:
     return f"{x:.4g}"
+
+
+def apart(a: float, b: float) -> tuple[str, str]:
+    """Two numbers with as many digits as show that they differ, four at least."""
+    texts = (f"{a:.{digits}g} {b:.{digits}g}".split() for digits in range(4, 18))
+    x, y = next((pair for pair in texts if pair[0] != pair[1]), (_number(a), _number(b)))
+    return x, y
 
 
 @dataclass(frozen=True)
@@ -73,6 +108,14 @@ class Frame:
             if self.offsets[j] <= row < self.offsets[j + 1]:
                 return j, row - self.offsets[j]
         return -1, row - self.offsets[-1]
+
+    def index(self, sequence: int, position: int) -> tuple[int, ...]:
+        """The leading index of a row, or none of a shared tensor: what `locate` was given."""
+        if role(self.axes) == "shared":
+            return ()
+        if role(self.axes) == "sequence":
+            return (sequence,)
+        return (self.offsets[sequence if sequence >= 0 else -1] + position,)
 
 
 @dataclass(frozen=True)
