@@ -95,14 +95,14 @@ class _Search:
         return not self.refusal(case, gradients)
 
     def base(self, refused: Case) -> _Base | None:
-        """A call that the kernel takes: every step on the way to it meets a check that none before has met."""
-        return self._towards(self._plain(refused), self.gradients, set())
+        """A call that the kernel takes: each step on the way to it meets a check that none before has met."""
+        return self._towards(self._plain(refused), self.gradients, frozenset())
 
-    def _towards(self, case: Case, gradients: bool, met: set[str]) -> _Base | None:
+    def _towards(self, case: Case, gradients: bool, met: frozenset[str]) -> _Base | None:
         said = self.refusal(case, gradients)
         if not said:
             return _Base(case, gradients) if (case, gradients) in self._known else None
-        met.add(kind_of(said))
+        met |= {kind_of(said)}
         for tried, differentiated in self._steps(case, gradients):
             answer = self.refusal(tried, differentiated)
             if (not answer or kind_of(answer) not in met) and (found := self._towards(tried, differentiated, met)):

@@ -29,7 +29,7 @@ _SPEAKS_OF = re.compile(
     r"|\brows?\b|tokens?\b|length|\blen\b|seq|batch|pack|varlen|empty|slack|padd|multiple|divisible"
     r"|power of (2|two)|at (most|least)|maximum|minimum|too (long|large|short|small|many|few)|not support|unsupported"
     r"|only support|supports only|not implemented|requires?_grad|gradient|backward|differentia|\bis (not )?None\b"
-    r"|numel|% *\d",
+    r"|numel|% *\d|\brequired\b",
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")

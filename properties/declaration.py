@@ -24,8 +24,8 @@ class Declaration:
 
     op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
-    takes, None if any. domain: the calls that it supports. mixed: whether inputs that may have the same several forms may
-    have different ones in one call.
+    takes, None if any. domain: the calls that it supports. mixed: whether inputs that may have the same several forms
+    may have different ones in one call.
     """
 
     op: str | None = None

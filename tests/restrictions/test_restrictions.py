@@ -1,0 +1,203 @@
+"""No verdict that was not earned: restricted kernels are judged in their domain, declared or found, and leaks detected.
+
+PACKPROOF_ALL_RESTRICTIONS=1 runs every restriction in every op and way, with all that asks for boundaries; otherwise
+each meets one op in one way, and each op several at once.
+"""
+
+import os
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packproof.harness import cli
+from packproof.harness.events import Cell, CellFinished, Verdict
+from packproof.harness.execute import InProcess
+from packproof.harness.judge import Judge
+from packproof.harness.shrink import Allowance
+from packproof.properties.cases import Space
+from packproof.properties.declaration import Declaration, describe
+from packproof.properties.domain import Domain
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.subject import Subject
+from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only
+
+EVERYTHING = bool(os.environ.get("PACKPROOF_ALL_RESTRICTIONS"))
+PROPERTIES = ("reference", "packing", "isolation", "permutation", "strides") if EVERYTHING else ("reference", "strides")
+KINDS = [((name,), op) for name, r in RESTRICTIONS.items() for op in r.conditions]
+KINDS += [(names, op) for op, names in SEVERAL.items()]
+CASES = [(n, op, way) for (n, op), way in product(KINDS, WAYS)]
+if not EVERYTHING:
+    one_each = [
+        ((name,), list(r.conditions)[k % len(r.conditions)]) for k, (name, r) in enumerate(RESTRICTIONS.items())
+    ]
+    every = [*one_each, *((names, op) for op, names in SEVERAL.items())]
+    CASES = [(n, op, list(WAYS)[k % len(WAYS)]) for k, (n, op) in enumerate(every)]
+
+
+def judged(
+    kernel: Any, op: str, domain: Sequence[str] = (), *, properties: Sequence[str] = PROPERTIES, dtype: str = "bfloat16"
+) -> dict[str, Verdict]:
+    """The verdicts of a kernel, in this process."""
+    names = describe(kernel)["parameters"]
+    said = Declaration(parameters=names).inside(Domain.of(domain))
+    space = Space(OPS[op], dtype, said.promises, names, domain=said.domain)
+    subject = Subject(OPS[op], InProcess(kernel), said.promises, gradients=said.gradients, domain=said.domain)
+    judge = Judge(subject, 0, Allowance(20, 5), 0, {}, ".packproof", "eager")
+    found = {}
+    for name in properties:
+        for event in judge.cell(Cell(op, "restricted", name, dtype, "cpu"), space):
+            if isinstance(event, CellFinished):
+                found[name] = event.verdict
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "op", "way"), CASES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else value
+)
+def test_a_correct_kernel_passes_in_its_domain_and_its_twin_is_detected(
+    names: tuple[str, ...], op: str, way: str
+) -> None:
+    domain = declared(op, names)
+    with_declaration = judged(restricted(op, names, way, leaking=False), op, domain)
+    by_itself = judged(restricted(op, names, way, leaking=False), op)
+    for verdicts in (with_declaration, by_itself):
+        for name, verdict in verdicts.items():
+            strided = name == "strides" and "contiguous" in names
+            assert verdict.status in ("passed", *(["skipped"] if strided else [])), (name, verdict)
+            assert verdict.refused == 0
+            assert verdict.missing == ()
+    if "contiguous" in names:
+        assert with_declaration.pop("strides").reason == "no example is in the kernel's domain: contiguous"
+        assert "contiguous" in by_itself["strides"].limits[0].text
+    for name, verdict in with_declaration.items():
+        assert verdict.limits == ()
+        assert by_itself[name].classes == verdict.classes, "a boundary class that the domain allows was lost"
+    assert_sound(op, by_itself["reference"].domain, domain)
+    for said in (domain, ()):
+        leaking = judged(restricted(op, names, way, leaking=True), op, said, properties=("packing",))
+        assert leaking["packing"].status == "failed"
+        assert leaking["packing"].failure is not None
+        assert leaking["packing"].failure.tensor, "a leak is a wrong value, and no fault"
+
+
+def assert_sound(op: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Every case that is drawn from the domain found lies in the one that the kernel really has."""
+    space = Space(OPS[op], "bfloat16", Promises(), domain=Domain.of(found))
+    whole = Domain.of([text for text in wanted if text not in ("contiguous", "not gradients")])
+    assert all(whole.holds({**dict(sizes), "dtype": "bfloat16"}) for sizes in space.plain_sizes if _of_sizes(whole, op))
+
+
+def _of_sizes(domain: Domain, op: str) -> bool:
+    return all(c.names <= set(OPS[op].sizes[0]) for c in domain.conditions)
+
+
+@pytest.mark.parametrize("op", SEVERAL)
+def test_values_are_judged_where_gradients_are_refused(op: str) -> None:
+    verdicts = judged(values_only(op, leaking=False), op)
+    assert {v.status for v in verdicts.values()} == {"passed"}
+    assert all(
+        "gradients: refused (in the backward pass: RuntimeError: backward is not supported" in v.reason
+        for v in verdicts.values()
+    )
+    leaking = judged(values_only(op, leaking=True), op, properties=("packing",))["packing"]
+    assert leaking.status == "failed"
+    assert leaking.failure is not None
+    assert leaking.failure.tensor == "y"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_kernel_that_refuses_everything_is_inconclusive(way: str) -> None:
+    def nothing(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        errors: dict[str, Exception] = {
+            "NotImplementedError": NotImplementedError("not here"),
+            "ValueError": ValueError("shape not supported"),
+            "RuntimeError": RuntimeError("head_dim must be divisible by 8"),
+        }
+        assert way in errors, f"{x.shape[0]} tokens"
+        raise errors[way]
+
+    for verdict in judged(nothing, "causal_conv1d").values():
+        assert (verdict.status, verdict.judged) == ("inconclusive", 0)
+        assert verdict.reason.startswith("the kernel refused every call: ")
+
+
+def test_one_token_alone_says_nothing_of_packs() -> None:
+    calls: list[str] = []
+    inner = restricted("causal_conv1d", (), "assert", leaking=True, calls=calls)
+
+    def decode(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        if len(x) != 1:
+            raise ValueError("decodes one token")
+        return inner(x=x, weight=weight, cu_seqlens=cu_seqlens)
+
+    for verdict in judged(decode, "causal_conv1d", properties=("reference", "packing")).values():
+        assert verdict.status == "inconclusive"
+        assert verdict.missing == ("a boundary between two sequences",)
+    assert calls
+
+
+def test_judged_counts_calls_and_comparisons() -> None:
+    """One call for each case that is judged, and none that is counted without."""
+    calls: list[str] = []
+    names = ("channels",)
+    kernel = restricted("rope", names, "ValueError", leaking=False, calls=calls)
+    [verdict] = judged(kernel, "rope", declared("rope", names), properties=("reference",)).values()
+    assert len(calls) == verdict.judged == verdict.examples
+    calls.clear()
+    [verdict] = judged(kernel, "rope", declared("rope", names), properties=("permutation",)).values()
+    assert verdict.judged < verdict.examples  # one sequence has nothing to be reordered
+    assert len(calls) >= 2 * verdict.judged
+
+
+def late(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    y = x * weight[:, 0]
+    raise ValueError(f"head_dim {y.shape[1]} is not supported")
+
+
+def moody(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    moody.calls += 1  # type: ignore[attr-defined]
+    raise ValueError(f"shape refused for the {'abcdefgh'[moody.calls % 8]}th time")  # type: ignore[attr-defined]
+
+
+moody.calls = 0  # type: ignore[attr-defined]
+
+
+def mismatched(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    return x @ weight
+
+
+@pytest.mark.parametrize("kernel", [late, moody, mismatched])
+def test_what_is_no_refusal_fails(kernel: Any) -> None:
+    verdict = judged(kernel, "causal_conv1d", properties=("packing",))["packing"]
+    assert verdict.status == "failed"
+    assert verdict.failure is not None
+    assert verdict.failure.tensor == ""
+
+
+def test_the_command_line_says_what_a_kernel_does_not_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tests.restrictions.restricted import restricted\n"
+        "conv = restricted('causal_conv1d', ('no empty', 'channels'), 'ValueError', leaking=False)\n"
+        "def nothing(x, weight, *, cu_seqlens):\n"
+        "    raise NotImplementedError\n"
+    )
+    request = ["--op", "causal_conv1d", "--dtype", "fp32", "--property", "reference,packing", "--profile", "quick"]
+    assert cli.run(["check", "mine.py:conv", *request]) == cli.HELD
+    shown = capsys.readouterr().out
+    assert "judged inside domain=['d % 8 == 0', 'length > 0'], as found from what it refuses" in shown
+    assert "it does not take what every data loader produces: an empty sequence" in shown
+    assert "a sequence has the same bits alone and in a pack: " in shown
+    assert cli.run(["check", "mine.py:conv", *request, "--domain", "d % 8 == 0; length > 0"]) == cli.HELD
+    assert "limits found" not in capsys.readouterr().out
+    assert cli.run(["check", "mine.py:nothing", *request]) == cli.INCONCLUSIVE
+    assert cli.run(["check", "mine.py:conv", *request, "--domain", "dd % 8 == 0"]) == cli.WRONG_CALL
+    assert "domain has 'dd' in 'dd % 8 == 0', which a call of causal_conv1d does not have" in capsys.readouterr().err
