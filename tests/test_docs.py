@@ -125,8 +125,19 @@ def test_where_the_kernel_of_the_readme_first_diverges(tmp_path: Path) -> None:
     [file] = (tmp_path / ".packproof").iterdir()
     [source] = [code for code in PYTHON.findall((ROOT / "README.md").read_text()) if "packproof.diff(" in code]
     done = run(tmp_path, "-c", re.sub(r"[\w-]+\.json", file.name, source) + "\nprint(found.divergences[0].token)")
-    assert done.stdout.startswith("lengths [3, 0, 5], float32, d=3 w=4, seed 0\ny: sequence 2, token 0,"), done.stderr
+    assert done.stdout.startswith("lengths [3, 0, 5], fp32, d=3 w=4, seed 0\ny: sequence 2, token 0,"), done.stderr
     assert done.stdout.endswith("\n0\n")
+    [shown] = re.findall(r"```\n(lengths \[3, 0, 5\].*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blotted(done.stdout.removesuffix("0\n")) == blotted(shown)
+    assert len(set(re.findall(r"causal_conv1d-packing-\w+\.json", (ROOT / "README.md").read_text()))) == 1
+
+
+def test_the_restricted_kernel_of_the_readme(tmp_path: Path) -> None:
+    write_files("README.md", tmp_path)
+    done = check(tmp_path, "mine.py:conv", "--op", "causal_conv1d")
+    assert done.returncode == 0, done.stdout
+    [shown] = re.findall(r"(  limits found:\n.*?)\.\.\.", (ROOT / "README.md").read_text(), re.S)
+    assert shown in done.stdout
 
 
 def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_closure_is_checked_in_a_fork() -> None:
         (CheckRequest(target=f"{HERE / 'rogues.py'}:nobody", op="rope"), "has no nobody"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="ropes"), "rope"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good"), "which op is it?"),
-        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (cu_seqlens, scale, weight, x)"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (x, weight, cu_seqlens, scale)"),
         (CheckRequest(properties=("pakking",)), "packing"),
         (CheckRequest(profile="slow"), "profile"),
         pytest.param(

@@ -57,7 +57,7 @@ def test_a_mutant_is_judged_until_a_property_convicts_it() -> None:
     [mutant] = [m for m in all_mutants() if m.id == "rotary:_write:mask:1"]
     [outcome] = compiled([mutant], ["rope"], "cpu", jobs=1)
     assert (outcome.id, outcome.by, outcome.op) == (mutant.id, "memory", "rope")
-    assert outcome.case.startswith("lengths [33], bfloat16")  # the first of no whole tile
+    assert outcome.case.startswith("lengths [33], bf16")  # the first of no whole tile
 
 
 def test_an_op_that_was_not_asked_for_judges_nothing() -> None:

@@ -138,9 +138,10 @@ def test_a_fault_says_what_had_been_done_to_the_pack(
     name: str, raises: Callable[[Tensor, Tensor], bool], note: str
 ) -> None:
     def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
         if raises(x, cu_seqlens):
             raise ValueError("not today")
-        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+        return y
 
     promises = Promises(isolated=True)
     subject = Subject(OPS["causal_conv1d"], InProcess(kernel), promises)
