@@ -1,0 +1,33 @@
+"""On a GPU a launch counts as computing: what is raised after one is no refusal."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from packproof.harness.check import run_check
+from packproof.harness.events import CellFinished
+from packproof.harness.plan import CheckRequest
+
+KERNELS = Path(__file__).parent / "gpu_kernels.py"
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+    ],
+)
+@pytest.mark.parametrize(("name", "status", "domain"), [("checked", "passed", ("d % 8 == 0",)), ("late", "failed", ())])
+def test_a_check_before_the_launch_is_a_refusal_and_one_after_it_is_not(
+    name: str, status: str, domain: tuple[str, ...], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = CheckRequest(
+        f"{KERNELS}:{name}", device=device, dtypes=("float32",), properties=("reference", "causality"), profile="quick"
+    )
+    verdicts = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
+    counting = [v for v in verdicts if v.cell.counts]
+    assert [v.status for v in counting] == [status, status]
+    assert all(v.domain == domain for v in counting)
