@@ -91,7 +91,7 @@ def test_each_promise_is_reported_and_none_counts(kernel: Any, broken: str, leng
 def test_strict_makes_them_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="isolation"):
         packproof.check(multiplies, profile="quick", strict=True, **REQUEST)  # type: ignore[arg-type]
-    request = ["check", f"{KERNELS}:multiplying", "--property", "isolation", "--profile", "quick"]
+    request = ["check", f"{KERNELS}:multiplying", "--property", "isolation", "--profile", "quick", "--device", "cpu"]
     assert cli.run(request) == cli.HELD
     shown = capsys.readouterr().out
     assert "not promised, and asked all the same:" in shown

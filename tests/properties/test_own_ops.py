@@ -127,7 +127,7 @@ def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyP
         "right = adapt(own_ops.softmax, op=own_ops.SOFTMAX)\n"
         "wrong = adapt(own_ops.softmax_of_the_pack, op=own_ops.SOFTMAX)\n"
     )
-    request = ["--dtype", "fp32", "--property", "packing", "--profile", "quick"]
+    request = ["--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu"]
     assert cli.run(["check", "mine.py:right", *request]) == 0
     assert cli.run(["check", "mine.py:wrong", *request]) == 1
     [file] = (tmp_path / ".packproof").glob("segment_softmax-packing-*.json")

@@ -190,7 +190,18 @@ def test_the_command_line_says_what_a_kernel_does_not_take(tmp_path: Path, capsy
         "def nothing(x, weight, *, cu_seqlens):\n"
         "    raise NotImplementedError\n"
     )
-    request = ["--op", "causal_conv1d", "--dtype", "fp32", "--property", "reference,packing", "--profile", "quick"]
+    request = [
+        "--op",
+        "causal_conv1d",
+        "--dtype",
+        "fp32",
+        "--property",
+        "reference,packing",
+        "--profile",
+        "quick",
+        "--device",
+        "cpu",
+    ]
     assert cli.run(["check", "mine.py:conv", *request]) == cli.HELD
     shown = capsys.readouterr().out
     assert "judged inside domain=['d % 8 == 0', 'length > 0'], as found from what it refuses" in shown
