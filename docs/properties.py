@@ -3,6 +3,7 @@
 python docs/properties.py
 """
 
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,15 @@ museum show S4` shows one. This page is written by `docs/properties.py`.
 
 @dataclass(frozen=True)
 class Law:
-    """formula: what must hold. first, second: two runs, each a name and its pack. blind: what it cannot see."""
+    """formula: what must hold. first, second: two runs, each a name and its pack. blind: what it cannot see.
+    note: a rule and its reason.
+    """
 
     formula: str
     first: tuple[str, str]
     second: tuple[str, str]
     blind: str
+    note: str = ""
 
 
 LAWS = {
@@ -58,6 +62,10 @@ LAWS = {
         ("the pack", PACK),
         ("others redrawn", "??? bbbbb ??"),
         "how long the others are: the layout stays",
+        "Slack rows hold NaN here for every kernel, whatever it promises: they are uninitialised memory in practice, "
+        "and hold NaN sooner or later. A kernel that takes no slack says `slack=False`. In the sequences NaN, Inf and "
+        "huge values are drawn where the kernel promises `isolated`; of others it is asked and reported, and does not "
+        "count.",
     ),
     "causality": Law(
         "y[≤ i] does not change with x[> i],   x′[> i] does not change with y′[≤ i]",
@@ -147,6 +155,7 @@ def section(name: str) -> str:
     bugs = "\n".join(convicted(name)) or "- nothing in the museum yet"
     drawn = f"```text\n{picture(law)}\n```"
     parts = (f"## {name}", said, f"    {law.formula}", drawn, "Convicts, for one:", bugs, f"Does not see {law.blind}.")
+    parts += (textwrap.fill(law.note, 120),) if law.note else ()
     return "\n\n".join(parts) + "\n"
 
 

@@ -26,7 +26,7 @@ from packproof.properties.call import Call
 _SPEAKS_OF = re.compile(
     r"shape|\bsizes?\b|\bndim|\bdims?\b|dimension|\brank\b|stride|contiguous|layout|dtype|\bfloat|half\b"
     r"|bf16|fp16|fp32|fp64|int32|int64|precision|head|channel|hidden|feature|width|window|group|state|chunk|block"
-    r"|\brows?\b|tokens?\b|length|\blen\b|seq|batch|pack|varlen|empty|slack|padd|multiple|divisible"
+    r"|\brows?\b|tokens?\b|length|\blen\b|seq|batch|pack|varlen|empty|slack|padded|padding|multiple|divisible"
     r"|power of (2|two)|at (most|least)|maximum|minimum|too (long|large|short|small|many|few)|not support|unsupported"
     r"|only support|supports only|not implemented|requires?_grad|gradient|backward|differentia|\bis (not )?None\b"
     r"|numel|% *\d|\brequired\b",
