@@ -223,7 +223,7 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
         for cell in cells:
             asked = cell.beyond and not job.beyond
             if asked and cell.property in failed:
-                reason = f"not asked: {cell.property} failed"
+                reason = f"{cell.property} failed"
                 yield CellFinished(Verdict(cell, judge.tier, "skipped", 0, 0.0, reason=reason))
                 continue
             for event in (_questioner(request, job, judge, cell) if asked else judge).cell(cell, space):

@@ -98,7 +98,9 @@ class Judge:
             return space
         inside = replace(space, domain=space.domain & self.found.domain)
         self.subject.domain = inside.domain
-        self.subject.gradients &= inside.domain.allows_gradients
+        if self.subject.gradients and not inside.domain.allows_gradients:
+            self.subject.gradients = False
+            self.subject.renew()  # results so far have gradients
         return inside
 
     def _verdict(self, cell: Cell, space: Space, seen: Coverage, failure: Failure | None, seconds: float) -> Verdict:
@@ -109,6 +111,8 @@ class Judge:
             status, reasons = "skipped", [f"the kernel refuses {short(cell.dtype)} and takes {self.found.others_only}"]
         elif not seen.judged and not reasons:
             reasons = [_why_skipped(space, cell.property, seen)]
+        elif self.found and not self.found.domain.allows_gradients:
+            reasons.append(f"gradients: refused ({', '.join(self.found.domain.texts)})")
         return Verdict(
             cell,
             self.tier,

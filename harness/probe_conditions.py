@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from math import gcd
 
+_FEW = 4
+
 
 def sizes_condition(name: str, found: Mapping[int, bool], base: int) -> str | None:
     """The plainest condition that holds for all sizes accepted and for none refused; "" where none was refused.
@@ -24,6 +26,8 @@ def sizes_condition(name: str, found: Mapping[int, bool], base: int) -> str | No
         parts = [f"{name} % {unit} == 0"] if unit > 1 else []
         low = smallest if any(size < smallest for size in every) else None
         high = largest if any(size > largest for size in every) or (unit > 1 and largest < beyond // 2) else None
+        if unit > 1 and high is not None and len(accepted) <= _FEW:
+            break  # a set says it more plainly
         return " and ".join([*parts, *_range(name, low, high)])
     return f"{name} in ({', '.join(map(str, accepted))}{',' if len(accepted) == 1 else ''})"
 

@@ -50,12 +50,12 @@ _MOVES = frozenset(
 def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], *, backward: bool) -> bool:
     """Whether the exception declines the call.
 
-    again: makes the same call once more under the watch, which it tells of kernels launched that the watch cannot see.
+    again: makes the same call once more under the watch, and reports to it launches that the watch cannot see.
     """
-    told = own_statement(error)
-    if told is None and not _from_extension(error):
+    statement = own_statement(error)
+    if statement is None and not _from_extension(error):
         return False
-    text = f"{error}\n{told or ''}"
+    text = f"{error}\n{statement or ''}"
     if not (isinstance(error, NotImplementedError) or _SPEAKS_OF.search(text) or _names(text, call)):
         return False
     watch = Computing()
@@ -122,7 +122,7 @@ def _foreign(filename: str) -> bool:
 
 def own_statement(error: BaseException) -> str | None:
     """The raise or assert in the kernel's own code that an exception came from, with the conditions around it; None
-    where it came from anything else. A helper's is told with the line that called the helper."""
+    where it came from anything else. One in a helper comes with the line that called the helper."""
     frames = list(traceback.extract_tb(error.__traceback__))
     if not frames or _foreign(frames[-1].filename):
         return None

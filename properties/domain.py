@@ -49,9 +49,10 @@ class Condition:
             raise UsageError(f"domain: {self.text!r} cannot be read: {error}") from None
         for node in ast.walk(tree):
             if not isinstance(node, _GRAMMAR) or _calculates_with_text(node):
+                what = ast.unparse(node) or self.text
                 raise UsageError(
-                    f"domain: {self.text!r} has {ast.unparse(node)!r}; expected comparisons of names, numbers and "
-                    "tuples, such as 'k in (64, 128)', 'd % 8 == 0' or 'length > 0'"
+                    f"domain: {self.text!r} has {what!r}; expected comparisons of names, numbers and tuples, such as "
+                    "'k in (64, 128)', 'd % 8 == 0' or 'length > 0'"
                 )
 
     @cached_property

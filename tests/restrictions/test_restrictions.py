@@ -1,77 +1,58 @@
-"""Kernels with restrictions get verdicts that they have earned: what the domain allows is judged, what leaks is found.
+"""No verdict that was not earned: restricted kernels are judged in their domain, declared or found, and leaks detected.
 
-All of restriction × op × way to refuse × declared or found × correct or leaking with PACKPROOF_ALL_RESTRICTIONS=1,
-else a selection that has each restriction with each op, and each combination of the other three.
+PACKPROOF_ALL_RESTRICTIONS=1 runs every restriction in every op and way, with all that asks for boundaries; otherwise
+each meets one op in one way, and each op several at once.
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.restrictions.kernels import KERNELS
-from tests.restrictions.refusers import FAULTS, faulty, one_token_only, refuses_all
 
-import packproof
-from packproof.adapters import adapt
-from packproof.harness import cli, judge
-from packproof.harness.check import CheckRequest, run_check
-from packproof.harness.events import Cell, CellFinished, RunFinished, Verdict
+from packproof.harness import cli
+from packproof.harness.events import Cell, CellFinished, Verdict
 from packproof.harness.execute import InProcess
 from packproof.harness.judge import Judge
 from packproof.harness.shrink import Allowance
-from packproof.properties.case import Case
 from packproof.properties.cases import Space
+from packproof.properties.declaration import Declaration, describe
+from packproof.properties.domain import Domain
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
-from packproof.properties.violation import Violation, comparisons
-from tests.restrictions import domains
-from tests.restrictions.restricted import SETS, WAYS, Kernel, domain_of, ops_of, restricted
+from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only
 
-LAWS = ("reference", "packing", "isolation")
-INCONCLUSIVE = 4
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One kernel to be checked. declared: its domain is, else it has to be found from what the kernel refuses."""
-
-    restriction: str
-    op: str
-    way: str
-    declared: bool
-    leaking: bool
-
-    def __str__(self) -> str:
-        words = [self.restriction, self.op, self.way]
-        return "-".join([*words, "declared" if self.declared else "found", "leaking" if self.leaking else "correct"])
-
-    @property
-    def domain(self) -> tuple[str, ...]:
-        return domain_of(self.op, self.restriction)
+EVERYTHING = bool(os.environ.get("PACKPROOF_ALL_RESTRICTIONS"))
+PROPERTIES = ("reference", "packing", "isolation", "permutation", "strides") if EVERYTHING else ("reference", "strides")
+KINDS = [((name,), op) for name, r in RESTRICTIONS.items() for op in r.conditions]
+KINDS += [(names, op) for op, names in SEVERAL.items()]
+CASES = [(n, op, way) for (n, op), way in product(KINDS, WAYS)]
+if not EVERYTHING:
+    one_each = [
+        ((name,), list(r.conditions)[k % len(r.conditions)]) for k, (name, r) in enumerate(RESTRICTIONS.items())
+    ]
+    every = [*one_each, *((names, op) for op, names in SEVERAL.items())]
+    CASES = [(n, op, list(WAYS)[k % len(WAYS)]) for k, (n, op) in enumerate(every)]
 
 
-def _whole_matrix() -> Iterator[Entry]:
-    for restriction in SETS:
-        for op, way, declared, leaking in product(ops_of(restriction), WAYS, (True, False), (False, True)):
-            yield Entry(restriction, op, way, declared, leaking)
-
-
-def _selection() -> Iterator[Entry]:
-    """Four kernels of each restriction, one of each kind; another restriction begins with another op and way."""
-    kinds, ways = list(product((True, False), (False, True))), list(WAYS)
-    for r, restriction in enumerate(SETS):
-        ops = ops_of(restriction)
-        for i, (declared, leaking) in enumerate(kinds):
-            yield Entry(restriction, ops[(i + r) % len(ops)], ways[(i + r // 4) % len(ways)], declared, leaking)
-
-
-WHOLE = os.environ.get("PACKPROOF_ALL_RESTRICTIONS") == "1"
-MATRIX = list(_whole_matrix() if WHOLE else _selection())
+def judged(
+    kernel: Any, op: str, domain: Sequence[str] = (), *, properties: Sequence[str] = PROPERTIES, dtype: str = "bfloat16"
+) -> dict[str, Verdict]:
+    """The verdicts of a kernel, in this process."""
+    names = describe(kernel)["parameters"]
+    said = Declaration(parameters=names).inside(Domain.of(domain))
+    space = Space(OPS[op], dtype, said.promises, names, domain=said.domain)
+    subject = Subject(OPS[op], InProcess(kernel), said.promises, gradients=said.gradients, domain=said.domain)
+    judge = Judge(subject, 0, Allowance(20, 5), 0, {}, ".packproof", "eager")
+    found = {}
+    for name in properties:
+        for event in judge.cell(Cell(op, "restricted", name, dtype, "cpu"), space):
+            if isinstance(event, CellFinished):
+                found[name] = event.verdict
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -79,209 +60,155 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def finished(request: CheckRequest) -> RunFinished:
-    *_, end = run_check(request)
-    assert isinstance(end, RunFinished)
-    assert not end.error
-    return end
-
-
-def request(entry: Entry) -> CheckRequest:
-    names = SETS[entry.restriction]
-    return CheckRequest(
-        target=restricted(entry.op, entry.restriction, entry.way, leaking=entry.leaking),
-        op=entry.op,
-        domain=entry.domain if entry.declared else (),
-        dtypes=("float32", "bfloat16") if "bf16" in names else ("float32",),
-        properties=(*LAWS, "strides") if "contiguous" in names else LAWS,
-        profile="quick",
-    )
-
-
-def in_domain(entry: Entry, verdicts: tuple[Verdict, ...]) -> list[Verdict]:
-    """The verdicts that have something to judge; the others are held to claim nothing."""
-    inside = []
-    for verdict in verdicts:
-        if verdict.cell.dtype == "float32" and "bf16" in SETS[entry.restriction]:
-            assert verdict.status in ("skipped", "inconclusive")
-            assert verdict.judged == 0
-        elif verdict.cell.property == "strides":  # refused by its law already: a clear refusal is an answer
-            assert verdict.status in ("passed", "skipped")
-        else:
-            inside.append(verdict)
-    assert inside
-    return inside
-
-
-@cache
-def classes_when_declared(op: str, restriction: str) -> Mapping[Cell, frozenset[str]]:
-    entry = Entry(restriction, op, "ValueError", declared=True, leaking=False)
-    return {law_and_dtype(v): v.classes for v in in_domain(entry, finished(request(entry)).verdicts)}
-
-
-def law_and_dtype(verdict: Verdict) -> tuple[str, str]:
-    return verdict.cell.property, verdict.cell.dtype
-
-
-@pytest.mark.parametrize("entry", [e for e in MATRIX if e.declared and not e.leaking], ids=str)
-def test_a_correct_kernel_with_a_declared_domain_passes(entry: Entry) -> None:
-    for verdict in in_domain(entry, finished(request(entry)).verdicts):
-        assert (verdict.status, verdict.failure) == ("passed", None)
-        assert verdict.missing == frozenset()
-        assert verdict.refused == 0
-        assert verdict.judged > 0
-        assert set(verdict.domain) == set(entry.domain)
-
-
-@pytest.mark.parametrize("entry", [e for e in MATRIX if not e.declared and not e.leaking], ids=str)
-def test_the_domain_of_a_correct_kernel_is_found_and_none_of_its_classes_is_lost(entry: Entry) -> None:
-    for verdict in in_domain(entry, finished(request(entry)).verdicts):
-        assert (verdict.status, verdict.failure) == ("passed", None)
-        assert not verdict.missing
-        assert verdict.judged > 0
-        assert domains.within(verdict.domain, entry.domain, dtype=verdict.cell.dtype, contiguous=True)
-        assert verdict.classes >= classes_when_declared(entry.op, entry.restriction)[law_and_dtype(verdict)]
-
-
-@pytest.mark.parametrize("entry", [e for e in MATRIX if e.leaking], ids=str)
-def test_a_leak_inside_the_domain_is_found(entry: Entry) -> None:
-    broken = {}
-    for verdict in finished(request(entry)).verdicts:
-        if verdict.failure is not None:
-            assert verdict.failure.tensor, verdict.failure.lines  # not for an exception of its own
-            broken[law_and_dtype(verdict)] = verdict
-    dtype = "bfloat16" if "bf16" in SETS[entry.restriction] else "float32"
-    assert broken.keys() >= {("reference", dtype), ("packing", dtype)}
-    assert {verdict.status for verdict in broken.values()} == {"failed"}
-
-
-def test_the_selection_has_each_restriction_with_each_op_and_each_way_of_each_kind() -> None:
-    chosen, every = list(_selection()), list(_whole_matrix())
-    for part in (
-        lambda e: (e.restriction, e.op),
-        lambda e: (e.restriction, e.declared, e.leaking),
-        lambda e: (e.way, e.declared, e.leaking),
-        lambda e: (e.op, e.declared, e.leaking),
-    ):
-        assert set(map(part, chosen)) == set(map(part, every))
-
-
-@pytest.mark.parametrize(("op", "way"), zip(KERNELS, WAYS, strict=True))
-def test_a_kernel_that_refuses_everything_is_inconclusive(op: str, way: str) -> None:
-    kernel = refuses_all(op, way)
-    end = finished(CheckRequest(target=kernel, op=op, dtypes=("float32",), properties=LAWS, profile="quick"))
-    for verdict in end.verdicts:
-        assert (verdict.status, verdict.judged) == ("inconclusive", 0)
-        assert verdict.refused > 0
-    assert cli.exit_code(end) == INCONCLUSIVE
-
-
-@pytest.mark.parametrize(("op", "way"), zip(KERNELS, WAYS, strict=True))
-def test_a_kernel_that_takes_packs_of_one_row_only_does_not_pass_in_silence(op: str, way: str) -> None:
-    kernel = one_token_only(op, way)
-    end = finished(CheckRequest(target=kernel, op=op, dtypes=("float32",), properties=LAWS, profile="quick"))
-    for verdict in end.verdicts:
-        assert verdict.status in ("inconclusive", "passed")
-        assert verdict.missing or domains.within(verdict.domain, ("tokens == 1",), contiguous=True)
-        assert (verdict.status == "inconclusive") == bool(verdict.missing)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_no_refusal(fault: str) -> None:
-    op = list(KERNELS)[FAULTS.index(fault) % len(KERNELS)]
-    end = finished(CheckRequest(target=faulty(op, fault), op=op, dtypes=("float32",), properties=LAWS, profile="quick"))
-    for verdict in end.verdicts:
-        assert verdict.status == "failed"
-        assert verdict.failure is not None
-        assert verdict.failure.tensor == ""
-    assert cli.exit_code(end) == cli.FAILED
-
-
-@pytest.mark.parametrize("way", ["NotImplementedError", "ValueError"])
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize(("op", "restriction"), [("rope", "widths"), ("attention", "no empty"), ("ssd", "option")])
-def test_as_many_examples_count_as_judged_as_were_computed_and_compared(
-    op: str, restriction: str, law: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed, cases_compared = 0, 0
-
-    def counting(kernel: Kernel) -> Kernel:
-        def function(**arguments: object) -> object:
-            nonlocal computed
-            outputs = kernel(**arguments)  # raises where it refuses
-            computed += 1
-            return outputs
-
-        return function
-
-    def counted(subject: Subject, name: str, case: Case) -> Violation | None:
-        nonlocal cases_compared
-        before = computed
-        with comparisons() as made:
-            found = judged_case(subject, name, case)
-        cases_compared += computed > before and bool(made)
-        return found
-
-    judged_case = judge.broken
-    monkeypatch.setattr(judge, "broken", counted)
-    space = Space(OPS[op], "float32", Promises())
-    subject = Subject(OPS[op], InProcess(counting(restricted(op, restriction, way))), Promises())
-    verdict = verdict_of(subject, law, space)
-    assert verdict.judged == cases_compared > 0
-    assert verdict.refused > 0
-
-
-def verdict_of(subject: Subject, law: str, space: Space) -> Verdict:
-    """In this process, without a search for the domain: what is refused is counted."""
-    one = Judge(subject, 0, Allowance(1, 1), 0, {}, ".packproof", "eager")
-    *_, end = one.cell(Cell(space.op.name, "kernel", law, space.dtype, "cpu"), space)
-    assert isinstance(end, CellFinished)
-    return end.verdict
-
-
-def test_a_domain_says_the_same_wherever_it_is_declared() -> None:
-    entry = Entry("widths", "attention", "ValueError", declared=True, leaking=False)
-    asked = request(entry)
-
-    def closure() -> Kernel:
-        return restricted(entry.op, entry.restriction, entry.way)
-
-    marked = packproof.kernel(op=entry.op, domain=list(entry.domain))(closure())
-    adapted = adapt(closure(), op=entry.op, domain=list(entry.domain))
-    said = {"dtypes": asked.dtypes, "properties": asked.properties, "profile": "quick"}
-    every = [
-        finished(asked).verdicts,
-        finished(CheckRequest(target=marked, **said)).verdicts,
-        finished(CheckRequest(target=adapted, **said)).verdicts,
-        packproof.check(closure(), op=entry.op, domain=list(entry.domain), **said),
-    ]
-    first, *others = [{law_and_dtype(v): (v.status, v.judged, v.domain, v.classes) for v in some} for some in every]
-    assert others == [first] * len(others)
-
-
-OWN_FILE = """
-from packproof import refs
-
-def rope(x, cos, sin, *, cu_seqlens, interleaved=False):
-    if x.shape[-1] not in (64, 128):
-        raise ValueError(f"head_dim must be one of (64, 128), got {x.shape[-1]}")
-    return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
-
-def none(x, cos, sin, *, cu_seqlens, interleaved=False):
-    assert x.is_cuda
-"""
-
-
 @pytest.mark.parametrize(
-    ("target", "domain", "code"),
-    [
-        ("own.py:rope", ["--domain", "k in (64, 128)"], 0),
-        ("own.py:rope", [], 0),
-        ("own.py:rope", ["--domain", "k in (8, 64, 128)"], INCONCLUSIVE),
-        ("own.py:none", [], INCONCLUSIVE),
-    ],
+    ("names", "op", "way"), CASES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else value
 )
-def test_the_command_line_says_so_in_its_exit_code(target: str, domain: list[str], code: int) -> None:
-    Path("own.py").write_text(OWN_FILE)
-    options = ["--op", "rope", "--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu"]
-    assert cli.run(["check", target, *options, *domain]) == code
+def test_a_correct_kernel_passes_in_its_domain_and_its_twin_is_detected(
+    names: tuple[str, ...], op: str, way: str
+) -> None:
+    domain = declared(op, names)
+    with_declaration = judged(restricted(op, names, way, leaking=False), op, domain)
+    by_itself = judged(restricted(op, names, way, leaking=False), op)
+    for verdicts in (with_declaration, by_itself):
+        for name, verdict in verdicts.items():
+            strided = name == "strides" and "contiguous" in names
+            assert verdict.status in ("passed", *(["skipped"] if strided else [])), (name, verdict)
+            assert verdict.refused == 0
+            assert verdict.missing == ()
+    if "contiguous" in names:
+        assert with_declaration.pop("strides").reason == "no example is in the kernel's domain: contiguous"
+        assert "contiguous" in by_itself["strides"].limits[0].text
+    for name, verdict in with_declaration.items():
+        assert verdict.limits == ()
+        assert by_itself[name].classes == verdict.classes, "a boundary class that the domain allows was lost"
+    assert_sound(op, by_itself["reference"].domain, domain)
+    for said in (domain, ()):
+        leaking = judged(restricted(op, names, way, leaking=True), op, said, properties=("packing",))
+        assert leaking["packing"].status == "failed"
+        assert leaking["packing"].failure is not None
+        assert leaking["packing"].failure.tensor, "a leak is a wrong value, and no fault"
+
+
+def assert_sound(op: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Every case that is drawn from the domain found lies in the one that the kernel really has."""
+    space = Space(OPS[op], "bfloat16", Promises(), domain=Domain.of(found))
+    whole = Domain.of([text for text in wanted if text not in ("contiguous", "not gradients")])
+    assert all(whole.holds({**dict(sizes), "dtype": "bfloat16"}) for sizes in space.plain_sizes if _of_sizes(whole, op))
+
+
+def _of_sizes(domain: Domain, op: str) -> bool:
+    return all(c.names <= set(OPS[op].sizes[0]) for c in domain.conditions)
+
+
+@pytest.mark.parametrize("op", SEVERAL)
+def test_values_are_judged_where_gradients_are_refused(op: str) -> None:
+    verdicts = judged(values_only(op, leaking=False), op)
+    assert {v.status for v in verdicts.values()} == {"passed"}
+    assert all(
+        "gradients: refused (in the backward pass: RuntimeError: backward is not supported" in v.reason
+        for v in verdicts.values()
+    )
+    leaking = judged(values_only(op, leaking=True), op, properties=("packing",))["packing"]
+    assert leaking.status == "failed"
+    assert leaking.failure is not None
+    assert leaking.failure.tensor == "y"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_kernel_that_refuses_everything_is_inconclusive(way: str) -> None:
+    def nothing(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        errors: dict[str, Exception] = {
+            "NotImplementedError": NotImplementedError("not here"),
+            "ValueError": ValueError("shape not supported"),
+            "RuntimeError": RuntimeError("head_dim must be divisible by 8"),
+        }
+        assert way in errors, f"{x.shape[0]} tokens"
+        raise errors[way]
+
+    for verdict in judged(nothing, "causal_conv1d").values():
+        assert (verdict.status, verdict.judged) == ("inconclusive", 0)
+        assert verdict.reason.startswith("the kernel refused every call: ")
+
+
+def test_one_token_alone_says_nothing_of_packs() -> None:
+    calls: list[str] = []
+    inner = restricted("causal_conv1d", (), "assert", leaking=True, calls=calls)
+
+    def decode(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        if len(x) != 1:
+            raise ValueError("decodes one token")
+        return inner(x=x, weight=weight, cu_seqlens=cu_seqlens)
+
+    for verdict in judged(decode, "causal_conv1d", properties=("reference", "packing")).values():
+        assert verdict.status == "inconclusive"
+        assert verdict.missing == ("a boundary between two sequences",)
+    assert calls
+
+
+def test_judged_counts_calls_and_comparisons() -> None:
+    """One call for each case that is judged, and none that is counted without."""
+    calls: list[str] = []
+    names = ("channels",)
+    kernel = restricted("rope", names, "ValueError", leaking=False, calls=calls)
+    [verdict] = judged(kernel, "rope", declared("rope", names), properties=("reference",)).values()
+    assert len(calls) == verdict.judged == verdict.examples
+    calls.clear()
+    [verdict] = judged(kernel, "rope", declared("rope", names), properties=("permutation",)).values()
+    assert verdict.judged < verdict.examples  # one sequence has nothing to be reordered
+    assert len(calls) >= 2 * verdict.judged
+
+
+def late(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    y = x * weight[:, 0]
+    raise ValueError(f"head_dim {y.shape[1]} is not supported")
+
+
+def moody(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    moody.calls += 1  # type: ignore[attr-defined]
+    raise ValueError(f"shape refused for the {'abcdefgh'[moody.calls % 8]}th time")  # type: ignore[attr-defined]
+
+
+moody.calls = 0  # type: ignore[attr-defined]
+
+
+def mismatched(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    return x @ weight
+
+
+@pytest.mark.parametrize("kernel", [late, moody, mismatched])
+def test_what_is_no_refusal_fails(kernel: Any) -> None:
+    verdict = judged(kernel, "causal_conv1d", properties=("packing",))["packing"]
+    assert verdict.status == "failed"
+    assert verdict.failure is not None
+    assert verdict.failure.tensor == ""
+
+
+def test_the_command_line_says_what_a_kernel_does_not_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tests.restrictions.restricted import restricted\n"
+        "conv = restricted('causal_conv1d', ('no empty', 'channels'), 'ValueError', leaking=False)\n"
+        "def nothing(x, weight, *, cu_seqlens):\n"
+        "    raise NotImplementedError\n"
+    )
+    request = [
+        "--op",
+        "causal_conv1d",
+        "--dtype",
+        "fp32",
+        "--property",
+        "reference,packing",
+        "--profile",
+        "quick",
+        "--device",
+        "cpu",
+    ]
+    assert cli.run(["check", "mine.py:conv", *request]) == cli.HELD
+    shown = capsys.readouterr().out
+    assert "judged inside domain=['d % 8 == 0', 'length > 0'], as found from what it refuses" in shown
+    assert "it does not take what every data loader produces: an empty sequence" in shown
+    assert "a sequence has the same bits alone and in a pack: " in shown
+    assert cli.run(["check", "mine.py:conv", *request, "--domain", "d % 8 == 0; length > 0"]) == cli.HELD
+    assert "limits found" not in capsys.readouterr().out
+    assert cli.run(["check", "mine.py:nothing", *request]) == cli.INCONCLUSIVE
+    assert cli.run(["check", "mine.py:conv", *request, "--domain", "dd % 8 == 0"]) == cli.WRONG_CALL
+    assert "domain has 'dd' in 'dd % 8 == 0', which a call of causal_conv1d does not have" in capsys.readouterr().err

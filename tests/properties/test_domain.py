@@ -1,0 +1,109 @@
+"""A kernel's domain: conditions are data, and every case and every call that a property makes of one lies inside."""
+
+import re
+
+import pytest
+import torch
+
+from packproof import refs
+from packproof.harness.probe_conditions import largest, sizes_condition
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, golden_cases, random_cases, suited
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.domain import Domain
+from packproof.properties.fitting import fillers
+from packproof.properties.layouts import classes
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.sample import draw
+from packproof.refs.errors import UsageError
+
+DOMAINS = [
+    ("attention", "k in (64, 128); k == v"),
+    ("attention", "hq // hk in (1, 4); 16 <= k <= 32"),
+    ("causal_conv1d", "d % 8 == 0; tokens % 16 == 0; slack == 0"),
+    ("causal_conv1d", "length > 0; tokens <= 64; bias"),
+    ("causal_conv1d", "sequences <= 4; not (bias and activation == 'silu')"),
+    ("rope", "r % 16 == 0"),
+    ("ssd", "n in (16, 64); length % 16 == 0"),
+]
+
+
+@pytest.mark.parametrize(("op", "text"), DOMAINS)
+def test_every_case_lies_inside(op: str, text: str) -> None:
+    space = Space(OPS[op], "float32", Promises(), domain=Domain.of(text))
+    space.domain.check(OPS[op], "a test")
+    found = [*golden_cases(space), *random_cases(space, 20, 0)]
+    assert len(found) > 15
+    for name in PROPERTIES:
+        for case in suited(name, space, found):
+            assert space.domain.allows(OPS[op], case), (name, case)
+
+
+@pytest.mark.parametrize("text", ["tokens % 16 == 0", "tokens % 16 == 0; slack == 0"])
+def test_a_multiple_keeps_every_boundary_class(text: str) -> None:
+    """Slack fills up, or a last sequence does."""
+    whole, part = (Space(OPS["rope"], "float32", Promises(), domain=Domain.of(d)) for d in ("", text))
+    every, kept = (frozenset().union(*(classes(c.lengths, 16, 4) for c in golden_cases(s))) for s in (whole, part))
+    of_totals = {"total kC", "total kC+1", "total < C", "one sequence", "empty last"}
+    assert every - kept <= (of_totals if "slack" in text else set())
+
+
+@pytest.mark.parametrize("text", ["tokens % 16 == 0", "tokens % 16 == 0; slack == 0", "sequences >= 3; slack == 0"])
+def test_a_part_of_a_pack_is_filled_up_and_what_is_made_of_that_cut_off(text: str) -> None:
+    op, domain = OPS["causal_conv1d"], Domain.of(text)
+    sample = draw(op, Case((5, 0, 3), "float64", (("d", 3), ("w", 4)))).alone(0)
+    more = fillers(op, domain, sample)
+    assert more is not None
+    filled = sample.followed_by(*more)
+    assert domain.holds({"tokens": filled.shape("x")[0], "slack": filled.slack, "sequences": len(filled.lengths)})
+    y = refs.causal_conv1d(**filled.inputs, cu_seqlens=filled.cu_seqlens)
+    assert isinstance(y, torch.Tensor)
+    assert y[:5].equal(refs.causal_conv1d(**sample.inputs, cu_seqlens=sample.cu_seqlens))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("k in", "cannot be read"),
+        ("k = 3", "cannot be read"),
+        ("__import__('os')", "has \"__import__('os')\""),
+        ("k.real == 3", "has 'k.real'"),
+        ("k ** 9 == 3", "has 'k ** 9 == 3'"),
+        ("'a' * 9 == 3", "has \"'a' * 9\""),
+        ("[k for k in (1,)]", "expected comparisons"),
+        ("k" * 501, "a condition of 501 characters"),
+    ],
+)
+def test_what_is_no_condition_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Domain.of(text)
+
+
+def test_a_condition_that_cannot_be_worked_out_is_named() -> None:
+    with pytest.raises(UsageError, match=r"'k % 0 == 0' cannot be worked out"):
+        Domain.of("k % 0 == 0").holds({"k": 3})
+    with pytest.raises(UsageError, match=r"mine: domain has 'kk' in 'kk > 3', which a call of rope does not have"):
+        Domain.of("kk > 3").check(OPS["rope"], "mine")
+
+
+@pytest.mark.parametrize(
+    ("accepted", "refused", "condition"),
+    [
+        ((8, 16, 24, 32), (1, 3, 12), "k % 8 == 0"),
+        ((64, 128), (8, 16, 32, 96, 192, 256), "k in (64, 128)"),
+        ((2, 3, 4), (1, 5, 8), "2 <= k <= 4"),
+        ((16, 32, 64, 128), (8, 24, 40, 256), "k in (16, 32, 64, 128)"),
+        ((16, 32, 48, 64), (8, 24, 80), "k in (16, 32, 48, 64)"),
+        ((8, 16, 24, 32, 40), (4, 12, 48), "k % 8 == 0 and k <= 40"),
+        ((1, 2, 3), (), ""),
+    ],
+)
+def test_the_plainest_condition_that_fits(accepted: tuple[int, ...], refused: tuple[int, ...], condition: str) -> None:
+    found = {**dict.fromkeys(accepted, True), **dict.fromkeys(refused, False)}
+    assert sizes_condition("k", found, accepted[0]) == condition
+
+
+def test_a_limit_is_found_to_the_token() -> None:
+    assert largest(lambda n: n <= 100, 8, 1000, 1, []) == 100
+    assert largest(lambda n: n <= 100, 16, 1000, 16, [96]) == 96
