@@ -97,6 +97,7 @@ def limits_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
             yield f"  it does not take what every data loader produces: {', '.join(usual)}"
     for limit in found:
         first, *more = [*limit.text.splitlines(), *([limit.note] if limit.note else [])]
-        yield f"  refused {limit.count} calls{' (gradients)' if limit.gradients else ''}: {first}"
+        calls = "1 call" if limit.count == 1 else f"{limit.count} calls"
+        yield f"  refused {calls}{' (gradients)' if limit.gradients else ''}: {first}"
         yield from (f"      {line.strip()}" for line in more)
         yield f"      smallest lengths {shorten(limit.lengths)}"

@@ -67,23 +67,20 @@ class TerminalReport:
             self._progress.advance(self._progress.task_ids[0])
         elif verdict.cell.counts:
             self._console.print(cell_line(verdict))
-        if verdict.failed and not self._met_before(verdict):
-            head, _, body = failure_text(verdict).partition("\n")
-            self._console.print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"), sep="\n")
+        if verdict.failed and (fault := fault_of(verdict)):
+            self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells will meet it
+        elif verdict.failed:
+            self._show_failure(failure_text(verdict))
 
-    def _met_before(self, verdict: events.Verdict) -> bool:
-        """Whether it is a fault of the kernel that was shown already."""
-        fault = fault_of(verdict)
-        if fault:
-            self._faults.setdefault(fault, []).append(verdict)
-        return bool(fault) and len(self._faults[fault]) > 1
+    def _show_failure(self, text: str) -> None:
+        head, _, body = text.partition("\n")
+        self._console.print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"), sep="\n")
 
     def _finish(self, event: events.RunFinished) -> None:
         if self._progress:
             self._progress.stop()
         for same in self._faults.values():
-            if len(same) > 1:
-                self._console.print(Text("\n" + failure_texts(same)[0], style=_STYLES["failed"]))
+            self._show_failure(failure_texts(same)[0])
         for line in regime_lines(verdict for verdict in event.verdicts if verdict.failed):
             self._console.print(line)
         for board in boards(event.verdicts):

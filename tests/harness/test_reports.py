@@ -107,6 +107,20 @@ def test_failure_without_layout_or_replay() -> None:
     )
 
 
+def test_one_fault_in_several_cells_is_one_block() -> None:
+    def fault(prop: str, *lengths: int) -> Verdict:
+        text = f"ValueError: odd, got {sum(lengths)} (mine.py:3)"
+        found = Failure(lengths, "", ("fp32, d=3, seed 0", text), 1, 2)
+        return Verdict(cell(prop, "float32"), "gpu", "failed", 3, 2.5, judged=3, failure=found)
+
+    shown = terminal(stream(fault("reference", 5, 3), fault("packing", 1), fault("carry", 7)))
+    assert shown.count("ValueError: odd") == 1
+    assert (
+        "    ValueError: odd, got 1 (mine.py:3)\n    the same in 3 cells: reference fp32; packing fp32; carry fp32"
+        in shown
+    )
+
+
 def test_plain_terminal() -> None:
     assert terminal(stream(PASSED, FAILED, SKIPPED)) == TERMINAL
 
