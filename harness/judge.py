@@ -158,6 +158,7 @@ class Judge:
 
         with self.subject.runner.impatient() if violation.fault == "hung" else nullcontext():
             small, tried = shrink(case, space, fails, self.allowance)
+        self.subject.renew()  # so that the kernel is called again, and prints again
         self.subject.runner.printed()
         found = evaluated(self.subject, cell.property, small)[0]
         printed = self.subject.runner.printed()

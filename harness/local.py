@@ -22,6 +22,10 @@ class Local(InProcess):
         super().__init__(function, device)
         self._target, self._name = function, name
         self._worker: Worker | None = None
+        if self._interpreting:
+            from packproof.harness.interpreter import install  # noqa: PLC0415  (needs triton)
+
+            install()  # as shipped it computes other values
 
     def run(self, call: Call) -> Result:
         """Returns the result. Raises KernelFault, Refused, and UsageError for a kernel that no worker can import."""

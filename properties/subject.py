@@ -185,8 +185,8 @@ class Subject:
             return violation
         name = violation.tensor
         index = self.frame(name, sample).index(violation.sequence, violation.position) + violation.index
-        value, allowed = answer.values[name][index], answer.budgets[name].total[index]
-        return replace(violation, expected=float(value), allowed=float(allowed))
+        value, allowed = answer.values[name][index], self.budget(name, sample, pieces=0).total[index]
+        return violation if value.isnan() else replace(violation, expected=float(value), allowed=float(allowed))
 
     def _disagreements(
         self,

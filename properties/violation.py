@@ -44,9 +44,9 @@ class Violation:
         if self.text:
             return [*self.text.splitlines(), *([self.note] if self.note else [])]
         far = "bits differ" if self.excess is None else f"{_number(self.excess)} x the budget ({self.term})"
-        got, wanted = apart(self.got, self.wanted)
+        got, wanted, *expected = apart(self.got, self.wanted, *([] if self.expected is None else [self.expected]))
         values = f"got {got}, {self.other} {wanted}; {far}"
-        judged = [] if self.expected is None else [f"reference {_number(self.expected)}: {self.side}"]
+        judged = [f"reference {text}: {self.side}" for text in expected]
         return [f"{self.place}: {values}", *judged, *([self.note] if self.note else [])]
 
     @property
@@ -84,11 +84,10 @@ def _number(x: float) -> str:
     return f"{x:.4g}"
 
 
-def apart(a: float, b: float) -> tuple[str, str]:
-    """Two numbers with as many digits as show that they differ, four at least."""
-    texts = (f"{a:.{digits}g} {b:.{digits}g}".split() for digits in range(4, 18))
-    x, y = next((pair for pair in texts if pair[0] != pair[1]), (_number(a), _number(b)))
-    return x, y
+def apart(*numbers: float) -> list[str]:
+    """The numbers with as many digits as show where the first two differ, four at least."""
+    texts = ([f"{x:.{digits}g}" for x in numbers] for digits in range(4, 18))
+    return next((each for each in texts if len(set(each[:2])) > 1), [_number(x) for x in numbers])
 
 
 @dataclass(frozen=True)

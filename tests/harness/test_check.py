@@ -167,6 +167,17 @@ def test_check_raises_the_report_and_returns_the_verdicts() -> None:
     assert [v.status for v in verdicts] == ["passed", "passed"]
 
 
+def test_what_a_kernel_prints_is_shown_with_its_failure() -> None:
+    def talks(x, weight, *, cu_seqlens):
+        print(f"{len(x)} rows")
+        return x * weight * 2
+
+    from tests.harness.rogues_op import SCALED  # noqa: PLC0415
+
+    with pytest.raises(CheckFailed, match=r"the kernel printed:\n *1 rows"):
+        packproof.check(talks, op=SCALED, dtypes=["fp32"], properties=["reference"], profile="quick")
+
+
 def test_a_closure_is_checked_in_a_fork() -> None:
     factor = 2.0
 

@@ -24,6 +24,7 @@ from packproof.harness.report_junit import JunitReport
 from packproof.harness.report_terminal import TerminalReport
 from packproof.harness.wording import failure_text
 from packproof.properties.layouts import CLASSES
+from packproof.properties.violation import Violation
 from packproof.refs.errors import UsageError
 
 
@@ -119,6 +120,16 @@ def test_one_fault_in_several_cells_is_one_block() -> None:
         "    ValueError: odd, got 1 (mine.py:3)\n    the same in 3 cells: reference fp32; packing fp32; carry fp32"
         in shown
     )
+
+
+def test_numbers_that_differ_are_shown_apart() -> None:
+    found = Violation(
+        "y", 0, 1, (2,), 1.0980001, 1.098, "alone", 1.29, "rounding 1e-7", expected=1.0980001, allowed=1e-9
+    )
+    assert found.lines()[0].startswith(
+        "sequence 0, token 1, element [2]: got 1.0980001, alone 1.098; 1.29 x the budget"
+    )
+    assert found.lines()[1] == "reference 1.0980001: alone is wrong, packed is right"
 
 
 def test_plain_terminal() -> None:
