@@ -40,7 +40,7 @@ def gradcheck(
     guarantees; they choose the constants of the budget.
 
     The kernel runs in this process: use `packproof.check` for one that may crash. A Triton kernel on CPU tensors
-    runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1.
+    runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1; a closure needs that.
 
     Raises CheckFailed naming the worst element of each wrong tensor, ArgumentError for inputs that do not fit the op.
     """
