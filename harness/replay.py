@@ -31,6 +31,7 @@ _FIELDS = {
     "gradients": bool,
 }
 _MAX_BYTES = 1 << 20
+_SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
 
 ReplayStatus = Literal["fixed", "failing", "not applicable"]
 _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed", "not applicable": "skipped"}
@@ -143,7 +144,7 @@ def _promises(data: dict[str, Any]) -> Promises:
 
 
 def check_fits(case: Case, op: Op, path: str | Path) -> None:
-    """UsageError if the case names inputs or options that the op does not have, or lacks one of its sizes."""
+    """UsageError if the case names inputs or options that the op lacks, lacks one of its sizes, or has a wrong one."""
     for owner, what, names, there in (
         ("op", "input", case.present, op.inputs),
         ("op", "option", dict(case.options), op.options),
@@ -152,6 +153,9 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
         for name in names:
             if name not in there:
                 raise UsageError(f"{path}: damaged, the {owner} has no {what} {name!r}")
+    for name, size in case.sizes:
+        if size not in _SIZE_WORDS and not (type(size) is int and size >= 0):
+            raise UsageError(f"{path}: damaged, size {name} is {size!r}, expected an integer not below 0")
 
 
 def _has_cuda() -> bool:

@@ -82,6 +82,7 @@ def test_not_applicable_without_the_device(file: Path) -> None:
         ({"case": []}, "case is []"),
         ({"case": {"lengths": [1], "dtype": "float33", "sizes": []}}, "float33"),
         ({"case": {"lengths": [1], "dtype": "float32", "sizes": []}}, "the case has no size 'd'"),
+        ({"case": {"lengths": [1], "dtype": "float32", "sizes": [["d", "x"], ["w", 4]]}}, "size d is 'x'"),
         ({"promises": {"always": True}}, "promises"),
         ({"target": None}, "target is null"),
     ],
