@@ -23,6 +23,7 @@ from packproof.harness.worker import Worker
 from packproof.properties.cases import Space
 from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, brought_op, check_signature, declaration
 from packproof.properties.domain import Domain
+from packproof.properties.fitting import LARGEST
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -126,7 +127,10 @@ def _check_domain(op: Op, declared: Declaration, name: str) -> None:
     if not declared.dtypes:
         raise UsageError(f"{name}: domain: none of its dtypes is in it: {'; '.join(declared.domain.texts)}")
     if not any(Space(op, dtype, declared.promises, domain=declared.domain).plain_sizes for dtype in declared.dtypes):
-        raise UsageError(f"{name}: domain: no sizes of {op.name} were found in it: {'; '.join(declared.domain.texts)}")
+        raise UsageError(
+            f"{name}: domain: no sizes of {op.name} up to {LARGEST:,} were found in it: "
+            f"{'; '.join(declared.domain.texts)}"
+        )
 
 
 def not_offered(request: CheckRequest, job: Job) -> list[str]:

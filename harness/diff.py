@@ -1,8 +1,9 @@
 """Where a kernel first leaves its reference: token, sequence, chunk and channel, and the state there. For debugging."""
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from packproof.harness.local import Local
 from packproof.harness.location import Location
 from packproof.harness.maps import Layout, compact
 from packproof.harness.plan import resolve_op
-from packproof.harness.replay import read_replay
+from packproof.harness.replay import check_fits, read_replay
 from packproof.properties.axes import role
 from packproof.properties.budget import score
 from packproof.properties.case import Case
@@ -22,7 +23,6 @@ from packproof.properties.cases import Space
 from packproof.properties.declaration import Declaration, brought_op, check_signature, declaration, describe
 from packproof.properties.op import Op
 from packproof.properties.oracle import vjp
-from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample
 from packproof.properties.subject import Subject
 from packproof.refs.errors import UsageError
@@ -92,32 +92,51 @@ def diff(
 ) -> Diff:
     """Where a kernel first leaves its reference, in each output and gradient; runs it in this process.
 
-    A Triton kernel on the CPU runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1.
+    A Triton kernel on the CPU runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1; a
+    closure that no other process can import needs that.
 
     kernel: a function, or its name as `packproof check` takes it. reference: another function with the op's arguments,
     such as the kernel before an edit; None: the op's own, in float64. case: a replay file, a Case, or the lengths of
     sequences, which are filled with plain data. op: where neither the kernel nor the replay file names one.
+
+    Raises UsageError, one line, for a replay file that cannot be read or does not fit the op, and for a Triton kernel
+    that cannot be interpreted from here.
     """
     function = Location.parse(kernel).load() if isinstance(kernel, str) else kernel
     name = kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel))
     declared = declaration(describe(function), name)
     if case is None:
         raise UsageError("diff: case is missing; expected a replay file, a Case or the lengths of sequences")
-    if isinstance(case, str | Path):
-        data = read_replay(Path(case))
-        op, case = op or data["op"], Case.from_json(data["case"])
-        gradients, promises = data["gradients"], Promises(**data["promises"])
-        declared = dataclasses.replace(declared, gradients=gradients, promises=promises)
+    file = Path(case) if isinstance(case, str | Path) else None
+    if file is not None:
+        data = read_replay(file)
+        op, case = op or data["op"], data["case"]
+        declared = dataclasses.replace(declared, gradients=data["gradients"], promises=data["promises"])
     known = resolve_op(op or brought_op(function), declared, name)
     check_signature(known, declared, name)
     if not isinstance(case, Case):
-        case = _plain(known, declared, tuple(case))
-    with Local(function, device, name=kernel if isinstance(kernel, str) else "") as runner, ExitStack() as stack:
+        case = _plain(known, declared, _lengths(case))
+    if file is not None:
+        check_fits(case, known, file)
+    with ExitStack() as stack:
+        runner = stack.enter_context(closing(Local(function, device, name=kernel if isinstance(kernel, str) else "")))
         subject = Subject(known, runner, declared.promises, gradients=declared.gradients, domain=declared.domain)
         other = None
         if reference is not None:
-            other = Subject(known, stack.enter_context(Local(reference, device)), declared.promises)
+            other = Subject(known, stack.enter_context(closing(Local(reference, device))), declared.promises)
         return Diff(case, tuple(_divergences(subject, other, case)))
+
+
+def _lengths(case: Any) -> tuple[int, ...]:
+    try:
+        lengths = tuple(map(operator.index, case))
+    except TypeError:
+        lengths = (-1,)
+    if any(n < 0 for n in lengths):
+        raise UsageError(
+            f"diff: case is {case!r}; expected a replay file, a Case or the lengths of sequences, as [3, 0, 5]"
+        )
+    return lengths
 
 
 def _plain(op: Op, declared: Declaration, lengths: tuple[int, ...]) -> Case:

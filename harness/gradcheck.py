@@ -1,6 +1,7 @@
 """Gradient checks on one's own tensors, in this process: the vjp against the float64 vjp, and the dot-product test."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -40,14 +41,14 @@ def gradcheck(
     guarantees; they choose the constants of the budget.
 
     The kernel runs in this process: use `packproof.check` for one that may crash. A Triton kernel on CPU tensors
-    runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1.
+    runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1; a closure needs that.
 
     Raises CheckFailed naming the worst element of each wrong tensor, ArgumentError for inputs that do not fit the op.
     """
     declared = resolve_op(op, Declaration(), "gradcheck")
     sample = _sample(declared, inputs, cu_seqlens, options or {}, cotangents or {}, seed)
     device = next(iter(inputs.values())).device
-    with Local(function, str(device)) as runner:
+    with closing(Local(function, str(device))) as runner:
         subject = Subject(declared, runner, promises)
         got, want = subject.run(sample), subject.expect(sample)
     wrong = []

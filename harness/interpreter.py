@@ -16,6 +16,7 @@ import numpy as np
 import triton
 import triton.language as tl
 from triton.language import semantic
+from triton.runtime import JITFunction
 from triton.runtime import interpreter as shipped
 from triton.runtime.autotuner import Autotuner
 
@@ -37,8 +38,9 @@ _proved = False
 def install() -> None:
     """Repair the interpreter of this process and run the self-test (about 0.2 s); further calls do nothing.
 
-    Call it before the kernels' modules are imported, in a process started with TRITON_INTERPRET=1.
-    Raises PackproofError that names Triton's version and what did not fit.
+    Call it before kernels are launched, in a process started with TRITON_INTERPRET=1.
+    Raises PackproofError that names Triton's version and what did not fit, or says that interpretation was asked for
+    too late.
     """
     global _repaired, _proved  # noqa: PLW0603
     if _proved:
@@ -46,6 +48,11 @@ def install() -> None:
     if not triton.knobs.runtime.interpret:
         raise PackproofError(
             "Triton's interpreter is off in this process: set TRITON_INTERPRET=1 before Triton kernels are imported"
+        )
+    if isinstance(tl.sum, JITFunction):  # defined when triton was imported
+        raise PackproofError(
+            "TRITON_INTERPRET=1 was set after triton was imported, so Triton's own functions cannot be interpreted: "
+            "set it before, best where the process is started"
         )
     if not _repaired:
         _repair()

@@ -26,7 +26,7 @@ _MOST_SECONDS = 2.0
 def leak_map(subject: Subject, case: Case, name: str, *, nan: bool = False) -> LeakMap | None:
     """The map of an output or gradient; None where it has too many rows, or where there is no tensor of that name.
 
-    nan: whether to look on with NaN where other values reach nobody.
+    nan: whether to look on with NaN where other values reach no other sequence.
     """
     sample = subject.sample(case)
     if name not in {*sample.outputs, *(f"gradient of {n}" for n in sample.wrt)}:

@@ -1,8 +1,8 @@
 """Where debugging tools run a kernel: in this process, or, where it needs Triton's interpreter, in one that has it."""
 
+import sys
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from packproof.harness.execute import InProcess
 from packproof.harness.location import Location
@@ -10,27 +10,30 @@ from packproof.harness.worker import Worker
 from packproof.properties.call import Call, KernelFault, Refused, Result
 from packproof.refs.errors import UsageError
 
-_NEEDS_INTERPRETER = ("0 active drivers", "set TRITON_INTERPRET=1")  # Triton without a GPU; packproof's own kernels
+# what Triton says without a GPU, and with one; what packproof's own kernels say
+_NEEDS_INTERPRETER = ("0 active drivers", "cannot be accessed from Triton", "set TRITON_INTERPRET=1")
 _SECONDS = 120.0
 
 
 class Local(InProcess):
     """A Runner in this process, where breakpoints and prints work. A Triton kernel on CPU tensors runs in a worker that
-    interprets it, unless this process does (TRITON_INTERPRET=1). Close it, or use it in a with block."""
+    interprets it, unless this process does (TRITON_INTERPRET=1), whose interpreter is then repaired before the first
+    call. Close it."""
 
     def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
         super().__init__(function, device)
         self._target, self._name = function, name
         self._worker: Worker | None = None
-        if self._interpreting:
+
+    def run(self, call: Call) -> Result:
+        """Returns the result. Raises KernelFault, Refused, UsageError for a kernel that no worker can import, and
+        PackproofError for an interpreter that cannot be repaired."""
+        if self._worker is not None:
+            return self._worker.run(call)
+        if self.device == "cpu" and (self._interpreting or _interprets()):
             from packproof.harness.interpreter import install  # noqa: PLC0415  (needs triton)
 
             install()  # as shipped it computes other values
-
-    def run(self, call: Call) -> Result:
-        """Returns the result. Raises KernelFault, Refused, and UsageError for a kernel that no worker can import."""
-        if self._worker is not None:
-            return self._worker.run(call)
         try:
             return super().run(call)
         except (KernelFault, Refused) as error:
@@ -50,10 +53,10 @@ class Local(InProcess):
             self._worker.close()
             self._worker = None
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def _interprets() -> bool:
+    """Whether Triton kernels defined in this process are interpreted, or were when triton was imported."""
+    triton = sys.modules.get("triton")
+    if triton is None:
+        return False
+    return triton.knobs.runtime.interpret or not isinstance(triton.language.sum, triton.runtime.JITFunction)

@@ -14,6 +14,7 @@ from packproof.harness.names import known, short
 from packproof.harness.plan import DEVICES
 from packproof.properties.case import Case
 from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.sample import DTYPES
 from packproof.properties.subject import Subject
@@ -30,6 +31,7 @@ _FIELDS = {
     "gradients": bool,
 }
 _MAX_BYTES = 1 << 20
+_SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
 
 ReplayStatus = Literal["fixed", "failing", "not applicable"]
 _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed", "not applicable": "skipped"}
@@ -55,8 +57,7 @@ def replay(
     """
     started = time.monotonic()
     data = read_replay(Path(path))
-    where = device or data["device"]
-    case = Case.from_json(data["case"])
+    where, case = device or data["device"], data["case"]
     cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
 
     def outcome(status: ReplayStatus, said: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
@@ -69,13 +70,12 @@ def replay(
 
     if where == "cuda" and not _has_cuda():
         return outcome("not applicable", "not applicable: the failure was on cuda, which is not here")
-    promises = _promises(data["promises"])
     try:
         request = CheckRequest(
             target=cell.target,
             op=cell.op,
             device=where,
-            promises=promises,
+            promises=data["promises"],
             domain=_conditions(data.get("domain", [])),
             draw_configs=data.get("draw_configs") is True,
         )
@@ -85,7 +85,7 @@ def replay(
     with worker_for(request, job.target) as worker:
         gradients, domain = data["gradients"], job.declared.domain
         subject = Subject(job.op, worker, job.declared.promises, gradients=gradients, domain=domain)
-        _check_fits(case, job.op.inputs, job.op.options, path)
+        check_fits(case, job.op, path)
         found, stopped = evaluated(subject, cell.property, case)
         if stopped and not (found or stopped.backward):
             return outcome("not applicable", f"not applicable: the kernel declines this case: {stopped}")
@@ -99,7 +99,10 @@ def replay(
 
 
 def read_replay(path: Path) -> dict[str, Any]:
-    """The file's content, with every field that a replay needs; UsageError if it cannot be read or is damaged."""
+    """The file's content, with every field that a replay needs, its `case` a Case and its `promises` Promises.
+
+    Raises UsageError, one line that names the file, if it cannot be read or is damaged.
+    """
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise UsageError(f"{path}: {path.stat().st_size} bytes are no replay file")
@@ -113,10 +116,18 @@ def read_replay(path: Path) -> dict[str, Any]:
     for name, kind in _FIELDS.items():
         if not isinstance(data.get(name), kind):
             raise UsageError(f"{path}: damaged, {name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
-    known("property", data["property"], PROPERTIES)
-    known("dtype", data["dtype"], DTYPES)
-    known("device", data["device"], DEVICES)
-    return data
+    try:
+        case = Case.from_json(data["case"])
+        for what, name, names in (
+            ("property", data["property"], PROPERTIES),
+            ("dtype", data["dtype"], DTYPES),
+            ("dtype", case.dtype, DTYPES),
+            ("device", data["device"], DEVICES),
+        ):
+            known(what, name, names)
+        return {**data, "case": case, "promises": _promises(data["promises"])}
+    except UsageError as error:
+        raise UsageError(f"{path}: damaged, {error}") from None
 
 
 def _conditions(data: Any) -> tuple[str, ...]:
@@ -132,12 +143,19 @@ def _promises(data: dict[str, Any]) -> Promises:
         raise UsageError(f"promises: {error}") from None
 
 
-def _check_fits(case: Case, inputs: Any, options: Any, path: str | Path) -> None:
-    """UsageError if the case names inputs or options that the op does not have."""
-    for what, names, there in (("input", case.present, inputs), ("option", [n for n, _ in case.options], options)):
+def check_fits(case: Case, op: Op, path: str | Path) -> None:
+    """UsageError if the case names inputs or options that the op lacks, lacks one of its sizes, or has a wrong one."""
+    for owner, what, names, there in (
+        ("op", "input", case.present, op.inputs),
+        ("op", "option", dict(case.options), op.options),
+        ("case", "size", op.sizes[0], dict(case.sizes)),
+    ):
         for name in names:
             if name not in there:
-                raise UsageError(f"{path}: damaged, the op has no {what} {name!r}")
+                raise UsageError(f"{path}: damaged, the {owner} has no {what} {name!r}")
+    for name, size in case.sizes:
+        if size not in _SIZE_WORDS and not (type(size) is int and size >= 0):
+            raise UsageError(f"{path}: damaged, size {name} is {size!r}, expected an integer not below 0")
 
 
 def _has_cuda() -> bool:

@@ -17,6 +17,9 @@ from packproof import kernels
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import ArgumentError
 
+if triton.knobs.runtime.interpret:
+    kernels.install_interpreter()  # type: ignore[attr-defined]  # packproof/__init__.py gives it to the folder
+
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 
@@ -73,12 +76,11 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
     if tensor.is_cuda:
         return
     if interpreted(kernel):
-        kernels.install_interpreter()  # type: ignore[attr-defined]  # packproof/__init__.py gives it to the folder
+        kernels.install_interpreter()  # type: ignore[attr-defined]  # switched on after the import, it is refused
     else:
         raise ArgumentError(
-            f"{op}: x is on {tensor.device} but the Triton kernel runs on a GPU\n"
-            "    Move the tensors to a GPU, or set TRITON_INTERPRET=1 before triton is imported, to interpret it.\n"
-            f"    packproof.refs.{op} computes the same on any device."
+            f"{op}: the tensors are on {tensor.device}, but the Triton kernel runs on a GPU: move them to a GPU, or "
+            f"set TRITON_INTERPRET=1 before triton is imported, to interpret it, or call packproof.refs.{op}"
         )
 
 

@@ -62,10 +62,12 @@ def _repeated(subject: Subject, sample: Sample, first: Tensors, note: str, **fla
     for name, x in subject.run(sample, note=note, **flags).items():
         frame = subject.frame(name, sample)
         if subject.promises.deterministic:
-            yield from identical(name, first[name], x, frame, other="again", note=note)
+            found = identical(name, first[name], x, frame, other="again", note=note)
         else:
             allowed = subject.budget(name, sample, pieces=0) * 2
-            yield from within(name, first[name], x, allowed, frame, other="again", note=note)
+            found = within(name, first[name], x, allowed, frame, other="again", note=note)
+        for violation in found:
+            yield subject.beside_the_reference(violation, sample)
 
 
 def memory(subject: Subject, case: Case) -> Iterator[Violation]:
@@ -139,7 +141,7 @@ def metadata(subject: Subject, case: Case) -> Iterator[Violation]:
     with subject.optional(note := "with zero sequences"):
         for name, x in subject.run(nothing, note=note).items():
             zero = torch.zeros_like(x)
-            yield from identical(name, x, zero, subject.frame(name, nothing), other="nothing", note=note)
+            yield from identical(name, x, zero, subject.frame(name, nothing), other="expected", note=note)
 
 
 def _with_empty(subject: Subject, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:

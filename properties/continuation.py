@@ -122,10 +122,12 @@ def _judge(subject: Subject, sample: Sample, cuts: Cuts, *, exact: bool) -> Iter
     for name, x in joined.items():
         frame, rows = subject.frame(name, sample), slice(0, len(x))
         if exact and not name.startswith("gradient"):
-            yield from identical(name, whole[name][rows], x, frame, other="in pieces", note=_said(cuts))
+            found = identical(name, whole[name][rows], x, frame, other="in pieces", note=_said(cuts))
         else:
             allowed = _allowed(subject, sample, pieces, cuts, name, rows)
-            yield from within(name, whole[name][rows], x, allowed, frame, other="in pieces", note=_said(cuts))
+            found = within(name, whole[name][rows], x, allowed, frame, other="in pieces", note=_said(cuts))
+        for violation in found:
+            yield subject.beside_the_reference(violation, sample, pieces=len(cuts) - 1)
 
 
 def _allowed(subject: Subject, sample: Sample, pieces: list[Sample], cuts: Cuts, name: str, rows: slice) -> Budget:

@@ -20,6 +20,7 @@ Lengths = tuple[int, ...]
 Holds = Callable[[Sequence[int], int], bool]
 
 _MOST_SIZES = 60_000  # assignments tried for the sizes of one case
+LARGEST = 32_768  # an axis of one token; beyond, a case would not fit the memory of a small machine
 _FARTHEST = 512  # tokens added to reach a multiple
 _REPEATED = 3.0  # octaves that a size may be farther away than one that another case has already
 
@@ -60,7 +61,9 @@ def _nearest(
         assert isinstance(there, int)
         multiples = {-(-there // n) * n for n in numbers if n}
         fit = {
-            n for n in numbers | multiples | {there} if n >= min(there, 1) and alone.holds({name: n, "dtype": dtype})
+            n
+            for n in numbers | multiples | {there}
+            if min(there, 1) <= n <= LARGEST and alone.holds({name: n, "dtype": dtype})
         }
         return sorted(fit, key=lambda n: (far(name, n), n))[: max(3, int(_MOST_SIZES ** (1 / len(free))))]
 

@@ -175,17 +175,17 @@ class Subject:
         pack may change with the pack.
         """
         for violation in self._disagreements(name, got, want, sample, start, exact, against, said):
-            yield self._beside_the_reference(violation, sample)
+            yield self.beside_the_reference(violation, sample)
 
-    def _beside_the_reference(self, violation: Violation, sample: Sample) -> Violation:
-        """The same with what the reference has there, so that it shows which run is off."""
+    def beside_the_reference(self, violation: Violation, sample: Sample, *, pieces: int = 0) -> Violation:
+        """The same with what the reference has there, so that it shows which run is off. pieces: as in `budget`."""
         try:
             answer = self.expect(sample)
         except Refused:
             return violation
         name = violation.tensor
         index = self.frame(name, sample).index(violation.sequence, violation.position) + violation.index
-        value, allowed = answer.values[name][index], self.budget(name, sample, pieces=0).total[index]
+        value, allowed = answer.values[name][index], self.budget(name, sample, pieces=pieces).total[index]
         return violation if value.isnan() else replace(violation, expected=float(value), allowed=float(allowed))
 
     def _disagreements(

@@ -76,6 +76,7 @@ _THIS = {
     "before": "now",
     "permuted": "before",
     "in pieces": "in one run",
+    "again": "the first run",
     "int32": "int64",
 }
 

@@ -89,3 +89,9 @@ def test_a_shared_gradient_has_no_token() -> None:
 def test_a_call_without_a_case_says_what_is_missing() -> None:
     with pytest.raises(UsageError, match="expected a replay file, a Case or the lengths"):
         packproof.diff(scan, op="selective_scan")
+
+
+@pytest.mark.parametrize("case", [5, [3, "a"], [2.5], [-1]])
+def test_what_is_no_case_is_refused_in_one_line(case: Any) -> None:
+    with pytest.raises(UsageError, match=r"^diff: case is .*; expected a replay file, a Case or the lengths.*$"):
+        packproof.diff(scan, case=case, op="selective_scan")

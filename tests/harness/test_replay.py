@@ -1,6 +1,7 @@
 """A replay file is plain data: it fails again, tells a fix, and is refused when damaged."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from packproof.harness import cli
 from packproof.harness.check import run_check
+from packproof.harness.diff import diff
 from packproof.harness.events import CellFinished
 from packproof.harness.plan import CheckRequest
 from packproof.harness.replay import replay
@@ -78,6 +80,9 @@ def test_not_applicable_without_the_device(file: Path) -> None:
         ({"property": "luck"}, "luck"),
         ({"dtype": "int8"}, "int8"),
         ({"case": []}, "case is []"),
+        ({"case": {"lengths": [1], "dtype": "float33", "sizes": []}}, "float33"),
+        ({"case": {"lengths": [1], "dtype": "float32", "sizes": []}}, "the case has no size 'd'"),
+        ({"case": {"lengths": [1], "dtype": "float32", "sizes": [["d", "x"], ["w", 4]]}}, "size d is 'x'"),
         ({"promises": {"always": True}}, "promises"),
         ({"target": None}, "target is null"),
     ],
@@ -85,9 +90,12 @@ def test_not_applicable_without_the_device(file: Path) -> None:
 def test_a_damaged_file_is_refused(file: Path, change: dict[str, Any], words: str) -> None:
     data = json.loads(file.read_text())
     file.write_text(json.dumps({**data, **change}))
-    with pytest.raises(UsageError) as caught:
-        replay(file)
-    assert words in str(caught.value)
+    for run in (replay, partial(diff, f"{MUSEUM}:C1", None)):
+        with pytest.raises(UsageError) as caught:
+            run(file)
+        assert words in str(caught.value)
+        assert str(file) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00\x01", "{}"])
@@ -98,6 +106,8 @@ def test_what_is_no_replay_file_is_refused(tmp_path: Path, text: str) -> None:
         replay(path)
     with pytest.raises(UsageError):
         replay(tmp_path / "missing.json")
+    with pytest.raises(UsageError, match=r"missing\.json: No such file"):
+        diff(f"{MUSEUM}:C1", case=tmp_path / "missing.json")
 
 
 def test_a_case_that_names_what_the_op_lacks_is_refused(file: Path) -> None:

@@ -20,9 +20,7 @@ def test_in_the_interpreter(case: str, interpreted: Callable[[str, str], str]) -
 
 def test_without_the_interpreter_a_cpu_tensor_is_refused_with_both_ways_out() -> None:
     x, table, cu_seqlens = torch.ones(3, 1, 2), torch.ones(3, 1), torch.tensor([0, 3])
-    with pytest.raises(
-        ArgumentError, match=r"x is on cpu(.|\n)*to a GPU, or set TRITON_INTERPRET=1(.|\n)*packproof\.refs"
-    ):
+    with pytest.raises(ArgumentError, match=r"on cpu, .* to a GPU, or set TRITON_INTERPRET=1 .*packproof\.refs\.\w+$"):
         rotary.rope(x, table, table, cu_seqlens=cu_seqlens)
 
 

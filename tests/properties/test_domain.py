@@ -40,6 +40,10 @@ def test_every_case_lies_inside(op: str, text: str) -> None:
             assert space.domain.allows(OPS[op], case), (name, case)
 
 
+def test_no_case_is_drawn_that_would_not_fit_the_memory() -> None:
+    assert not Space(OPS["causal_conv1d"], "float32", Promises(), domain=Domain.of("d > 100000")).plain_sizes
+
+
 @pytest.mark.parametrize("text", ["tokens % 16 == 0", "tokens % 16 == 0; slack == 0"])
 def test_a_multiple_keeps_every_boundary_class(text: str) -> None:
     """Slack fills up, or a last sequence does."""

@@ -66,6 +66,15 @@ def judge(name: str, op: str, function: object, promises: Promises) -> Violation
     return None
 
 
+@pytest.mark.parametrize("name", ["packing", "isolation", "causality", "permutation", "carry", "determinism"])
+def test_two_runs_that_disagree_are_shown_beside_the_reference(name: str) -> None:
+    op, function = WRONG[name]
+    found = judge(name, op, function, Promises(isolated=name == "isolation", deterministic=name == "determinism"))
+    assert found is not None
+    assert found.expected is not None
+    assert found.other in found.side or "both" in found.side
+
+
 def test_every_property_has_its_wrong_kernel() -> None:
     assert set(WRONG) == set(PROPERTIES)
 
