@@ -23,6 +23,7 @@ from packproof.harness.report_json import JsonReport
 from packproof.harness.report_junit import JunitReport
 from packproof.harness.report_terminal import TerminalReport
 from packproof.harness.wording import failure_text
+from packproof.properties.case import MEANINGS
 from packproof.properties.layouts import CLASSES
 from packproof.properties.violation import Violation
 from packproof.refs.errors import UsageError
@@ -120,6 +121,20 @@ def test_one_fault_in_several_cells_is_one_block() -> None:
         "    ValueError: odd, got 1 (mine.py:3)\n    the same in 3 cells: reference fp32; packing fp32; carry fp32"
         in shown
     )
+
+
+def test_the_data_of_a_failure_are_explained_once_and_plain_ones_not_at_all() -> None:
+    def wrong(prop: str, regime: str) -> Verdict:
+        found = Failure((5,), "y", ("sequence 0, token 1: got 1, reference 2",), 1, 2, regime=regime)
+        return Verdict(cell(prop, "float32"), "gpu", "failed", 3, 2.5, judged=3, failure=found)
+
+    assert (
+        terminal(stream(wrong("reference", "cancelling"), wrong("carry", "cancelling"))).count(
+            f"cancelling: {MEANINGS['cancelling']}"
+        )
+        == 1
+    )
+    assert "normal:" not in terminal(stream(wrong("reference", "normal")))
 
 
 def test_numbers_that_differ_are_shown_apart() -> None:

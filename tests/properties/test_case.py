@@ -97,6 +97,15 @@ def test_heads_are_shared_by_more_than_two() -> None:
     assert any(s.sizes["hq"] // s.sizes["hk"] > 2 for s in samples("attention"))
 
 
+@pytest.mark.parametrize("mixed", [True, False])
+def test_forms_of_b_and_c_differ_in_a_call_only_where_the_kernel_mixes_them(mixed: bool) -> None:
+    op = OPS["selective_scan"]
+    space = Space(op, "float32", Promises(), mixed=mixed)
+    samples = [draw(op, case) for case in [*golden_cases(space), *random_cases(space, 40, 0)]]
+    assert {s.inputs[n].dim() for s in samples for n in "BC"} == {2, 3}
+    assert any(s.inputs["B"].dim() != s.inputs["C"].dim() for s in samples) == mixed
+
+
 def test_a_single_sequence_is_repeated_after_a_pack_of_as_many_rows() -> None:
     case = next(c for c in golden_cases(Space(OPS["rope"], "float32", Promises())) if len(c.lengths) == 1)
     seen: list[tuple[int, ...]] = []
