@@ -1,6 +1,7 @@
 """The check: from a request to a stream of events, and the same for a caller in Python."""
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +29,7 @@ from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.subject import Subject
-from packproof.refs.errors import CheckFailed, UsageError
+from packproof.refs.errors import CheckFailed, PackproofError, UsageError
 
 __all__ = ["PROFILES", "TIME_LIMITS", "CheckRequest", "Job", "check", "open_job", "run_check", "worker_for"]
 
@@ -76,13 +77,16 @@ def judged(request: CheckRequest, asked: Sequence[tuple[CheckRequest, Job]], *, 
     units = [unit for own, job, compiled in _compiled_once(asked) for unit in _units(own, job, compiled, apart=apart)]
     cells = tuple(c for unit in units for c in unit.cells)
     yield RunStarted(cells, request.profile, request.seed, tuple(n for own, job in asked for n in _notes(own, job)))
+    again = _Again(units, verdicts)
     try:
-        for event in on_every_core([unit.run for unit in units], request.device):
+        for event in on_every_core([unit.run for unit in units], request.device, of=Event, again=again):
             if isinstance(event, CellFinished):
                 verdicts.append(event.verdict)
             yield event
     except KeyboardInterrupt:
         interrupted = True
+    place = {cell: number for number, cell in enumerate(cells)}
+    verdicts.sort(key=lambda verdict: place[verdict.cell])
     yield RunFinished(tuple(verdicts), time.monotonic() - started, interrupted)
 
 
@@ -167,7 +171,41 @@ class _Unit:
     """Cells that run one after another, such as those of one kernel and dtype, which share runs and references."""
 
     cells: tuple[Cell, ...]
-    run: Callable[[], Iterator[Event]]
+    make: Callable[[Sequence[Cell]], Iterator[Event]]
+
+    def run(self) -> Iterator[Event]:
+        return self.make(self.cells)
+
+
+class _Again:
+    """What runs instead of a unit whose process ended: its other cells once more, then only the news of it."""
+
+    def __init__(self, units: Sequence[_Unit], verdicts: Sequence[Verdict]) -> None:
+        self._units, self._verdicts = units, verdicts
+        self._met: set[int] = set()
+
+    def __call__(self, number: int, text: str) -> Callable[[], Iterator[Event]]:
+        unit, done = self._units[number], {verdict.cell for verdict in self._verdicts}
+        left = [cell for cell in unit.cells if cell not in done]
+        if number in self._met:
+            return partial(_not_judged, left, text)
+        self._met.add(number)
+        return partial(unit.make, left)
+
+
+def _not_judged(cells: Sequence[Cell], why: str) -> Iterator[Event]:
+    for cell in cells:
+        yield CellFinished(Verdict(cell, "eager", "error", 0, 0.0, reason=why))
+
+
+def _caught(cell: Cell, events: Iterator[Event]) -> Iterator[Event]:
+    """The events of a cell; where packproof itself fails in it, that is its verdict, and the others go on."""
+    try:
+        yield from events
+    except Exception as error:
+        traceback.print_exc()
+        text = str(error) if isinstance(error, PackproofError) else f"{type(error).__name__}: {error}"
+        yield from _not_judged([cell], f"packproof itself failed: {text}")
 
 
 def _compiled_once(asked: Sequence[tuple[CheckRequest, Job]]) -> Iterator[tuple[CheckRequest, Job, bool]]:
@@ -181,16 +219,21 @@ def _compiled_once(asked: Sequence[tuple[CheckRequest, Job]]) -> Iterator[tuple[
 def _units(request: CheckRequest, job: Job, compiled: bool, *, apart: bool) -> Iterator[_Unit]:
     cells = plan_cells(request, job.op, job.declared, job.name, compiled=compiled, beyond=job.beyond)
     if request.sanitizer is not None:
-        yield from (_Unit((cell,), partial(_sanitized, request, job, cell)) for cell in cells)
+        yield from (_Unit((cell,), partial(_each, partial(_sanitized, request, job))) for cell in cells)
         return
     for cell in cells:
         if cell.property == COMPILE:
             assert job.own is not None
-            yield _Unit((cell,), partial(compile_cell, cell, job.own))
+            yield _Unit((cell,), partial(_each, partial(compile_cell, own=job.own)))
     for dtype in dict.fromkeys(c.dtype for c in cells if c.property != COMPILE):
         mine = tuple(c for c in cells if c.dtype == dtype)
         for together in [(c,) for c in mine] if apart else [mine]:
-            yield _Unit(together, partial(_run_cells, request, job, together))
+            yield _Unit(together, partial(_run_cells, request, job))
+
+
+def _each(run: Callable[[Cell], Iterator[Event]], cells: Sequence[Cell]) -> Iterator[Event]:
+    for cell in cells:
+        yield from _caught(cell, run(cell))
 
 
 def _sanitized(request: CheckRequest, job: Job, cell: Cell) -> Iterator[Event]:
@@ -203,6 +246,17 @@ def _sanitized(request: CheckRequest, job: Job, cell: Cell) -> Iterator[Event]:
 
 
 def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterator[Event]:
+    left = list(cells)
+    try:
+        for event in _judged_together(request, job, cells):
+            if isinstance(event, CellFinished):
+                left.remove(event.verdict.cell)
+            yield event
+    except PackproofError as error:  # the kernel's process cannot be started
+        yield from _not_judged(left, str(error))
+
+
+def _judged_together(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterator[Event]:
     profile = PROFILES[request.profile]
     known: Tier | None = "gpu" if request.device == "cuda" else None
     tier: Tier = known or ("interpret" if job.own else "eager")
@@ -230,7 +284,8 @@ def _run_cells(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> Iterat
                 reason = f"{cell.property} failed"
                 yield CellFinished(Verdict(cell, judge.tier, "skipped", 0, 0.0, reason=reason))
                 continue
-            for event in (_questioner(request, job, judge, cell) if asked else judge).cell(cell, space):
+            chosen = _questioner(request, job, judge, cell) if asked else judge
+            for event in _caught(cell, chosen.cell(cell, space)):
                 if isinstance(event, CellFinished) and event.verdict.status == "failed":
                     failed.add(cell.property)
                 yield event
@@ -275,7 +330,7 @@ def check(
     The other arguments as on the command line.
 
     Raises CheckFailed with the report of every failure, or where not all that was asked could be judged; UsageError if
-    the check cannot be run.
+    the check cannot be run; PackproofError where packproof itself fails.
     """
     request = CheckRequest(
         target=target,
@@ -302,6 +357,8 @@ def check(
     failed = [v for v in verdicts if v.failed]
     if failed:
         raise CheckFailed("\n\n".join(failure_texts(failed)))
+    if unjudged := [v for v in verdicts if v.status == "error"]:
+        raise PackproofError("\n".join(f"{title(v.cell)}: {v.reason}" for v in unjudged))
     counting = [v for v in verdicts if v.cell.counts]
     open_ = [v for v in counting if v.status == "inconclusive"]
     if open_ or not any(v.status == "passed" for v in counting):

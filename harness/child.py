@@ -25,14 +25,19 @@ class ZygoteLostError(PackproofError):
     """The process that had forked the worker is gone, and the worker with it."""
 
 
+class Killed(KernelFault):
+    """Something has sent the process a SIGKILL: the kernel itself, another one, or the system for want of memory."""
+
+
 class Child:
     """A worker forked from `zygote` to the given order (see `worker_main.work`)."""
 
     def __init__(self, zygote: ZygoteClient, order: Mapping[str, Any]) -> None:
         self.zygote = zygote
-        self._channel, self._output, self._leash = zygote.fork(order)
+        self._magic = os.urandom(16)
+        self._channel, self._output, self._leash = zygote.fork({**order, "magic": self._magic.hex()})
         self._channel.setblocking(False)
-        self._decoder = Decoder()
+        self._decoder = Decoder(self._magic)
         self._tail = b""
         self._status: int | None = None
         self._hung_up = False  # its end of the channel is closed, and below: of the pipe that it prints into
@@ -41,12 +46,16 @@ class Child:
         for end in (self._channel, self._output, self._leash):
             self._poll.register(end, select.POLLIN)
 
-    def ask(self, frame: Frame, limit: float) -> Frame:
-        """Send a frame and wait `limit` seconds for its answer. Raises KernelFault where none comes, or another one."""
+    def ask(self, frame: Frame, limit: float, most_bytes: int) -> Frame:
+        """Send a frame and wait `limit` seconds for its answer, with tensors of at most so many bytes.
+
+        Raises KernelFault where none comes, or another one.
+        """
+        self._decoder.max_tensors = most_bytes
         deadline = time.monotonic() + limit
         self._channel.settimeout(limit)
         with suppress(ConnectionError, TimeoutError):  # what became of the process shows when the answer is awaited
-            self._channel.sendall(encode(frame))
+            self._channel.sendall(encode(frame, self._magic))
         self._channel.setblocking(False)
         answer = self.receive(deadline - time.monotonic(), limit)
         if answer.number != frame.number or not self._decoder.empty:
@@ -154,6 +163,8 @@ class Child:
         code = os.waitstatus_to_exitcode(self._status)
         if code >= 0:
             return KernelFault("exited", f"exited with code {code} instead of returning{self._words()}")
+        if -code == signal.SIGKILL:
+            return Killed("crashed", f"killed by SIGKILL (Killed){self._words()}")
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return KernelFault("crashed", f"killed by {name} ({signal.strsignal(-code)}){self._words()}")
 

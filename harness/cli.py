@@ -373,10 +373,10 @@ def exit_code(end: events.RunFinished) -> int:
     """What the shell gets. A run of which no part applies to the kernel has proven nothing: the call was wrong."""
     statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}
     refused = any(verdict.refused for verdict in end.verdicts)
-    if end.error:
-        return OWN_FAULT
     if any(verdict.failed for verdict in end.verdicts):
         return FAILED
+    if end.error or any(verdict.status == "error" for verdict in end.verdicts):
+        return OWN_FAULT
     if end.interrupted:
         return INTERRUPTED
     if "inconclusive" in statuses or (refused and "passed" not in statuses):

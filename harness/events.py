@@ -7,7 +7,7 @@ from typing import Literal
 from packproof.harness.maps import Evidence
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
-Status = Literal["passed", "failed", "inconclusive", "skipped"]
+Status = Literal["passed", "failed", "inconclusive", "skipped", "error"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Verdict:
     """What came of one cell.
 
     status: "passed" where all that was asked was judged and held; "inconclusive" where a boundary class that the
-    kernel's domain has was not judged, or every call was refused; "skipped" where the cell does not apply.
+    kernel's domain has was not judged, or every call was refused; "skipped" where the cell does not apply;
+    "error" where packproof could not judge it, through no fault of the kernel.
     examples: drawn. judged: those for which the kernel was called and something compared. refused: those that it
     declined. classes: boundary classes of the examples judged; missing: what was asked for and not judged.
     reason: why it is no plain pass. limits: what the kernel refused. domain: the conditions found that it was judged

@@ -93,6 +93,7 @@ class InProcess:
         self._snapshot.check()
         if guarded:
             guard.check()
+        _require_size({**outputs, **gradients}, call)
         return Result(
             outputs=_on_host(outputs, call),
             gradients=_on_host(gradients, call),
@@ -239,6 +240,13 @@ def _bytes(call: Call) -> int:
         copied = 1 if name in call.shared or call.copies == 1 else 3 * call.copies
         total += max(reach, t.numel() * copied) * t.element_size()
     return total
+
+
+def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
+    """Raises KernelFault for a tensor that is too large to be copied, whatever it lies in: `expand` makes any shape."""
+    for name, tensor in tensors.items():
+        if (n_bytes := tensor.numel() * tensor.element_size()) > call.most_bytes * call.copies:
+            raise KernelFault("malformed", f"{name} has shape {tuple(tensor.shape)}, {n_bytes:,} bytes")
 
 
 def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:

@@ -2,6 +2,8 @@
 
 import os
 import re
+import resource
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +22,10 @@ _LAUNCH = re.compile(
     r"invalid configuration argument|too many resources requested for launch|Triton Error \[CUDA\]: invalid argument"
     r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
 )
-_NO_MEMORY = re.compile(r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
+_NO_MEMORY = re.compile(
+    r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|DefaultCPUAllocator: can't allocate"
+)
 # what no context of CUDA survives
 _LOST = re.compile(
     r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
@@ -42,12 +47,12 @@ def verdict_on(
     """
     stage, device = invocation.stage, invocation.cu_seqlens.device
     causes = list(_causes(error))
-    if own := next((cause for cause in causes if isinstance(cause, KernelFault | MachineLimit)), None):
+    if own := _at_once(stage, causes):
         return own
     if lost := _device_error(causes, device):
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
     said = f"{stage}{_in_full(error)}"
-    if any(isinstance(cause, torch.OutOfMemoryError) or _NO_MEMORY.search(str(cause)) for cause in causes):
+    if any(map(_lacks_memory, causes)):
         return _without_memory(said, n_bytes, free_bytes(device))
     if _declined(error, invocation, again):
         return Refused(said, backward=stage == BACKWARD)
@@ -72,11 +77,23 @@ def _without_memory(said: str, n_bytes: int, free: int | None) -> KernelFault | 
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that a GPU has left, what torch keeps for reuse included; None for a device that does not say."""
+    """Memory that a device has left, what torch keeps for reuse included; None for one that does not say."""
+    if device.type == "cpu":
+        return _free_on_host()
     if device.type != "cuda":
         return None
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + kept
+
+
+def _free_on_host() -> int:
+    """Of the system's memory, and of what this process may have (`ulimit -v`)."""
+    available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    free = int(available[1]) * 1024 if available else sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return free
+    return min(free, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
 
 
 def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
@@ -87,6 +104,28 @@ def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
     except RuntimeError as error:
         said.insert(0, str(error))
     return said[0].partition("\n")[0] if said else ""
+
+
+def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | None:
+    """A fault that was found already, or one whose text cannot be asked for."""
+    for cause in causes:
+        if isinstance(cause, KernelFault):
+            return cause
+        if not _readable(cause):
+            return KernelFault("raised", f"{stage}{type(cause).__name__} whose message cannot be read")
+    return None
+
+
+def _lacks_memory(cause: BaseException) -> bool:
+    return isinstance(cause, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(cause)))
+
+
+def _readable(error: BaseException) -> bool:
+    """Whether what it says can be asked for: its `__str__` is the kernel's code."""
+    try:
+        return isinstance(str(error), str)
+    except Exception:
+        return False
 
 
 def _in_full(error: Exception) -> str:

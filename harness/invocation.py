@@ -70,8 +70,8 @@ def _named_outputs(returned: Any, names: tuple[str, ...], device: torch.device) 
     elif not isinstance(returned, tuple) or len(returned) != len(names):
         raise KernelFault("malformed", f"returned {_described(returned)}, {expected}")
     for name, tensor in zip(names, returned, strict=True):
-        if not isinstance(tensor, Tensor):
-            raise KernelFault("malformed", f"returned {_described(tensor)} for {name}, expected a tensor")
+        if type(tensor) not in (Tensor, torch.nn.Parameter):  # a subclass decides itself what comparing it does
+            raise KernelFault("malformed", f"returned {_described(tensor)} for {name}, expected a torch.Tensor")
         if tensor.device != device:
             raise KernelFault("malformed", f"returned {name} on {tensor.device}, expected {device}")
         if tensor.layout is not torch.strided or not tensor.is_floating_point():
@@ -83,7 +83,7 @@ def _named_outputs(returned: Any, names: tuple[str, ...], device: torch.device) 
 def _described(value: Any) -> str:
     if value is None:
         return "None"
-    if isinstance(value, Tensor):
+    if type(value) in (Tensor, torch.nn.Parameter):
         return "one tensor"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"

@@ -17,7 +17,7 @@ from packproof.harness.measure import measure
 from packproof.harness.names import short
 from packproof.harness.probe import Found, probe
 from packproof.harness.shrink import Allowance, shrink
-from packproof.harness.wording import legal
+from packproof.harness.text import printable
 from packproof.properties.axes import parse
 from packproof.properties.call import BoundVacuous, KernelFault, OutsideDomain, Refused
 from packproof.properties.case import Case
@@ -168,7 +168,7 @@ class Judge:
         else:
             lines = [*found.lines(), *filter(None, [diagnose(self.subject, small, found)])]
         if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
-            lines += ["the kernel printed:", *(f"  {legal(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
+            lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
         file = self._write_replay(cell, small, lines)
         evidence = measure(self.subject, cell.property, small, found, case)
         said = (setting(space.op, small), *lines)

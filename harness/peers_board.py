@@ -79,6 +79,8 @@ def word(verdict: events.Verdict) -> str:
     """What came of a cell. What was not judged is never "passed"."""
     if verdict.status == "failed":
         return "does not hold" if verdict.cell.beyond else "FAILED"
+    if verdict.status == "error":
+        return "not judged: an error of packproof's own"
     if verdict.status == "skipped":
         unasked = "not offered" if "does not take" in verdict.reason else "not applicable"
         return "declined" if verdict.refused else unasked

@@ -129,6 +129,8 @@ class Proof:
         failed = wording.failure_texts([v for v in end.verdicts if v.failed])
         if failed or end.error:
             pytest.fail("\n\n".join(failed) or end.error, pytrace=False)
+        if unjudged := [v.reason for v in end.verdicts if v.status == "error"]:
+            pytest.fail("; ".join(unjudged), pytrace=False)
         if left := [v.reason for v in end.verdicts if v.status == "inconclusive"]:
             pytest.fail("inconclusive: " + "; ".join(left), pytrace=False)
         if not any(verdict.status == "passed" for verdict in end.verdicts):

@@ -18,11 +18,12 @@ from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
 from packproof.harness.scoreboard import Board, boards
 from packproof.harness.svg import LEVELS, palette
-from packproof.harness.wording import legal, regime_lines, share_text, summary
+from packproof.harness.text import printable
+from packproof.harness.wording import regime_lines, share_text, summary
 from packproof.properties.case import shorten
 from packproof.properties.layouts import CLASSES
 
-SYMBOLS = {"passed": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "not run": "·"}
+SYMBOLS = {"passed": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "error": "!", "not run": "·"}
 _TERMS = {
     "rounding": "u_out |r| + η_out: the rounding of the stored dtype",
     "operands": "K_op u_op B: the rounding of operands",
@@ -96,7 +97,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _presentable(value: Any) -> Any:
-    return legal(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _levels() -> list[str]:
@@ -114,6 +115,8 @@ def _outcome(finished: events.RunFinished) -> str:
     statuses = {verdict.status for verdict in finished.verdicts if verdict.cell.counts}
     if "failed" in statuses:
         return "failed"
+    if "error" in statuses:
+        return "error"
     if "inconclusive" in statuses and not (finished.error or finished.interrupted):
         return "inconclusive"
     return "not run" if finished.error or finished.interrupted or "passed" not in statuses else "passed"

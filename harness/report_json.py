@@ -1,6 +1,7 @@
 """A run as a JSON file for programs. It is whole after every finished cell, so that an ended run loses nothing."""
 
 import json
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -27,14 +28,16 @@ class JsonReport:
         self._file = writable(path, "--json")
         self._started: events.RunStarted | None = None
         self._verdicts: list[events.Verdict] = []
+        self._place: dict[events.Cell, int] = {}
 
     def __call__(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
                 self._started = event
+                self._place = {cell: number for number, cell in enumerate(event.cells)}
                 self._write(None)
             case events.CellFinished(verdict):
-                self._verdicts.append(verdict)
+                insort(self._verdicts, verdict, key=lambda one: self._place[one.cell])
                 self._write(None)
             case events.RunFinished():
                 self._write(event)
@@ -67,6 +70,8 @@ class JsonReport:
             return "failed"
         counting = [verdict for verdict in self._verdicts if verdict.cell.counts]
         ended = finished is not None and not finished.interrupted and not finished.error
+        if any(verdict.status == "error" for verdict in self._verdicts):
+            return "error"
         if ended and any(verdict.status == "inconclusive" for verdict in counting):
             return "inconclusive"
         return "passed" if ended and any(verdict.status == "passed" for verdict in counting) else "error"

@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 from packproof.harness import events
 from packproof.harness.files import replace_text, writable
 from packproof.harness.names import short
-from packproof.harness.wording import failure_text, headline, legal
+from packproof.harness.text import printable
+from packproof.harness.wording import failure_text, headline
 
 
 class JunitReport:
@@ -33,7 +34,7 @@ class JunitReport:
         for cell in self._planned:
             suites.setdefault(f"{cell.op} {cell.target} {cell.device}", []).append(cell)
         for name, cells in suites.items():
-            suite = ElementTree.SubElement(root, "testsuite", name=legal(name))
+            suite = ElementTree.SubElement(root, "testsuite", name=printable(name))
             cases = [self._case(suite, cell, why_not_run) for cell in cells]
             suite.set("tests", str(len(cases)))
             for kind, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
@@ -43,20 +44,20 @@ class JunitReport:
         replace_text(self._file, ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
 
     def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
-        name = {"classname": legal(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short(cell.dtype)}"}
+        name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short(cell.dtype)}"}
         case = ElementTree.SubElement(suite, "testcase", name)
         verdict = self._verdicts.get(cell)
         if verdict is None:
-            ElementTree.SubElement(case, "error", message=legal(f"not run: {why_not_run}"))
+            ElementTree.SubElement(case, "error", message=printable(f"not run: {why_not_run}"))
             return case
         case.set("time", f"{verdict.seconds:.3f}")
         if verdict.status == "failed":
-            failure = ElementTree.SubElement(case, "failure", message=legal(headline(verdict)))
-            failure.text = legal(failure_text(verdict))
-        elif verdict.status == "inconclusive":
-            ElementTree.SubElement(case, "error", message=legal(f"inconclusive: {verdict.reason}"))
+            failure = ElementTree.SubElement(case, "failure", message=printable(headline(verdict)))
+            failure.text = printable(failure_text(verdict))
+        elif verdict.status in ("inconclusive", "error"):
+            ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
         elif verdict.status == "skipped":
-            ElementTree.SubElement(case, "skipped", message=legal(verdict.reason))
+            ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
         said = f"tier {verdict.tier}, {verdict.judged} of {verdict.examples} examples judged, {verdict.refused} refused"
         ElementTree.SubElement(case, "system-out").text = said
         return case

@@ -20,7 +20,13 @@ from packproof.harness.wording import (
 )
 from packproof.properties.layouts import CLASSES
 
-_STYLES = {"passed": "green", "failed": "bold red", "inconclusive": "bold yellow", "skipped": "yellow"}
+_STYLES = {
+    "passed": "green",
+    "failed": "bold red",
+    "inconclusive": "bold yellow",
+    "skipped": "yellow",
+    "error": "bold red",
+}
 
 
 class TerminalReport:
@@ -85,7 +91,7 @@ class TerminalReport:
             self._console.print(line)
         for board in boards(event.verdicts):
             self._table(board)
-        failed = event.error or any(verdict.failed for verdict in event.verdicts)
+        failed = event.error or any(verdict.failed or verdict.status == "error" for verdict in event.verdicts)
         open_ = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
         style = _STYLES["failed" if failed else "inconclusive" if open_ else "passed"]
         line = summary(event, sum(cell.counts for cell in self._planned))
@@ -117,7 +123,9 @@ class TerminalReport:
 
 
 def cell_line(verdict: events.Verdict) -> Text:
-    work = verdict.reason if verdict.status == "skipped" else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
+    work = (
+        verdict.reason if verdict.status in ("skipped", "error") else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
+    )
     line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
     work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
     return line.append(f" {title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

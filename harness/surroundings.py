@@ -3,9 +3,11 @@
 import builtins
 import math
 import operator
+import sys
 from builtins import all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -25,15 +27,32 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 )
 
 
+_OURS = ("execute", "faults", "guard", "invocation", "modes", "refusals", "surroundings", "wire", "worker_main")
+_OWN = (*(f"packproof.harness.{name}" for name in _OURS), "safetensors.torch", "json")
+
+
 class Snapshot:
     """The functions of torch, Python's builtins and math as they are now, by identity."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...]]] = []
+        self._codes: list[tuple[str, FunctionType, CodeType]] = []
         for label, namespace in _NAMESPACES:
-            names = tuple(name for name in dir(namespace) if _watched(namespace, name))
-            # a method inherited from C is absent here, and must stay absent: an override would stand in front of it
-            self._rows.append((label, namespace, names, tuple(map(vars(namespace).get, names))))
+            self._watch(label, namespace, tuple(name for name in dir(namespace) if _watched(namespace, name)))
+
+    def watch_packproof(self) -> None:
+        """Watch the modules of packproof that stand between a kernel and its verdict, with all that they define."""
+        for name in _OWN:
+            module = sys.modules[name]
+            classes = ((f"{name}.{n}", c) for n, c in vars(module).items() if _is_own(c))
+            for label, namespace in ((name, module), *classes):
+                self._watch(label, namespace, tuple(n for n, x in vars(namespace).items() if callable(x)))
+                functions = ((f"{label}.{n}", x) for n, x in vars(namespace).items() if isinstance(x, FunctionType))
+                self._codes += [(n, function, function.__code__) for n, function in functions]
+
+    def _watch(self, label: str, namespace: Any, names: tuple[str, ...]) -> None:
+        # a method inherited from C is absent here, and must stay absent: an override would stand in front of it
+        self._rows.append((label, namespace, names, tuple(map(vars(namespace).get, names))))
 
     def check(self) -> None:
         """Raises KernelFault("patched") naming the first functions that are not the same; puts all of them back."""
@@ -46,9 +65,17 @@ class Snapshot:
                 if current is not was:
                     replaced.append(f"{label}.{name}")
                     _put_back(namespace, name, was)
+        for label, function, code in self._codes:
+            if function.__code__ is not code:
+                replaced.append(label)
+                function.__code__ = code
         if replaced:
             more = f" and {len(replaced) - 3} more" if replaced[3:] else ""
             raise KernelFault("patched", f"replaced {', '.join(replaced[:3])}{more}")
+
+
+def _is_own(value: Any) -> bool:
+    return isinstance(value, type) and value.__module__.startswith("packproof.")
 
 
 def _put_back(namespace: Any, name: str, was: Any) -> None:

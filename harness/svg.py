@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-from packproof.harness.wording import legal
+from packproof.harness.text import printable
 
 LEVELS = (0.01, 0.1, 1.0, 10.0, 1e3, 1e6)  # of an error, as a multiple of its budget
 _CIVIDIS = ((0, 34, 78), (124, 123, 120), (254, 232, 56))  # ends and middle: lightness says what colour does
@@ -33,12 +33,12 @@ class Drawing:
 
     def __init__(self, width: float, height: float, label: str) -> None:
         size = {"width": f"{width:g}", "height": f"{height:g}", "viewBox": f"0 0 {width:g} {height:g}"}
-        self._svg = Element("svg", {**size, "role": "img", "aria-label": legal(label)})
+        self._svg = Element("svg", {**size, "role": "img", "aria-label": printable(label)})
 
     def rect(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
         element = self._add("rect", kind, {"x": x, "y": y, "width": max(width, 1.0), "height": height})
         if title:
-            SubElement(element, "title").text = legal(title)
+            SubElement(element, "title").text = printable(title)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, kind: str) -> None:
         self._add("line", kind, {"x1": x1, "y1": y1, "x2": x2, "y2": y2})
@@ -53,7 +53,7 @@ class Drawing:
         if text:
             element = self._add("text", kind, {"x": x, "y": y})
             element.set("text-anchor", anchor)
-            element.text = legal(text)
+            element.text = printable(text)
 
     def markup(self) -> Markup:
         return Markup(tostring(self._svg, encoding="unicode"))  # ElementTree has escaped it

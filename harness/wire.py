@@ -1,9 +1,11 @@
 """How a call and its result cross the process boundary: a length-prefixed frame of JSON and safetensors, never pickle.
 
-    frame = b"pkpf" | uint32 bytes of JSON | uint64 bytes of safetensors | JSON | safetensors      (little-endian)
+    frame = magic | uint32 bytes of JSON | uint64 bytes of safetensors | JSON | safetensors      (little-endian)
 
-Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples. A reader
-assumes nothing about the writer: whatever does not decode is a WireError.
+The magic is a secret of the two ends, where a kernel could reach the channel: what others write there is not the start
+of a frame. Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples. A
+reader assumes nothing about the writer: whatever does not decode, or is too large, is a WireError, before it is kept.
+Text arrives without control characters, which could repaint a terminal.
 """
 
 import json
@@ -17,13 +19,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from packproof.harness.text import printable
 from packproof.properties.call import Call, FaultKind, KernelFault, MachineLimit, Mode, Placement, Refused, Result
 from packproof.refs.errors import PackproofError, UsageError
 
 _MAGIC = b"pkpf"
-_PREFIX = struct.Struct("<4sIQ")
-_MAX_JSON = 1 << 20
-_MAX_PAYLOAD = 1 << 40
+_SIZES = struct.Struct("<IQ")
+_MAX_JSON = 1 << 24
+MAX_TENSORS = 1 << 40  # bytes
 
 
 class WireError(PackproofError):
@@ -40,21 +43,26 @@ class Frame:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: Frame, magic: bytes = _MAGIC) -> bytes:
     """The bytes of a frame."""
     names = list(frame.tensors)
     text = json.dumps({"kind": frame.kind, "number": frame.number, "names": names, "body": frame.body}).encode()
     # safetensors refuses views and tensors that share memory
     own = {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in frame.tensors.items()}
     payload = safetensors.torch.save(own) if own else b""
-    return _PREFIX.pack(_MAGIC, len(text), len(payload)) + text + payload
+    return magic + _SIZES.pack(len(text), len(payload)) + text + payload
 
 
 class Decoder:
-    """Collects bytes in pieces of any size and gives back whole frames."""
+    """Collects bytes in pieces of any size and gives back whole frames.
 
-    def __init__(self) -> None:
+    max_tensors: bytes of the tensors of a frame; one that announces more is refused.
+    """
+
+    def __init__(self, magic: bytes = _MAGIC) -> None:
+        self._magic = magic
         self._bytes = bytearray()
+        self.max_tensors = MAX_TENSORS
 
     def feed(self, data: bytes) -> None:
         """Add what arrived."""
@@ -62,19 +70,20 @@ class Decoder:
 
     def take(self) -> Frame | None:
         """The next whole frame, or None while it is not there yet. Raises WireError where the bytes cannot be one."""
-        if self._bytes and not self._bytes[:4] == _MAGIC[: len(self._bytes)]:
+        if not self._bytes.startswith(self._magic[: len(self._bytes)]):
             raise WireError(f"{bytes(self._bytes[:16])!r} is not the start of a frame")
-        if len(self._bytes) < _PREFIX.size:
+        start = len(self._magic) + _SIZES.size
+        if len(self._bytes) < start:
             return None
-        _, n_text, n_payload = _PREFIX.unpack_from(self._bytes)
-        if n_text > _MAX_JSON or n_payload > _MAX_PAYLOAD:
+        n_text, n_payload = _SIZES.unpack_from(self._bytes, len(self._magic))
+        if n_text > _MAX_JSON or n_payload > self.max_tensors:
             raise WireError(f"a frame of {n_text} + {n_payload} bytes is too large")
-        end = _PREFIX.size + n_text + n_payload
+        end = start + n_text + n_payload
         if len(self._bytes) < end:
             return None
         with memoryview(self._bytes) as view:
-            text = bytes(view[_PREFIX.size : _PREFIX.size + n_text])
-            payload = bytes(view[_PREFIX.size + n_text : end])
+            text = bytes(view[start : start + n_text])
+            payload = bytes(view[start + n_text : end])
         del self._bytes[:end]
         return _decoded(text, payload)
 
@@ -91,18 +100,22 @@ def _decoded(text: bytes, payload: bytes) -> Frame:
         return Frame(
             str(header["kind"]),
             int(header["number"]),
-            {str(key): _tuples(value) for key, value in header["body"].items()},
+            {str(key): _cleaned(value) for key, value in header["body"].items()},
             {str(name): tensors[name] for name in header["names"]},
         )
+    # RuntimeError covers RecursionError, of JSON that is nested too deeply
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
-        raise WireError(f"a frame does not decode: {type(error).__name__}: {error}") from error
+        raise WireError(f"a frame does not decode: {type(error).__name__}: {str(error)[:200]}") from error
 
 
-def _tuples(value: Any) -> Any:
+def _cleaned(value: Any) -> Any:
+    """Lists as tuples, and text that can be printed."""
+    if isinstance(value, str):
+        return printable(value)
     if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
+        return tuple(_cleaned(item) for item in value)
     if isinstance(value, dict):
-        return {key: _tuples(item) for key, item in value.items()}
+        return {printable(key): _cleaned(item) for key, item in value.items()}
     return value
 
 
@@ -170,14 +183,16 @@ def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
     return Frame("fault", number, {"fault": error.kind, "text": str(error)})
 
 
-def answer_of(frame: Frame) -> Result:
+def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
     """The result that a frame carries.
 
-    Raises the KernelFault or Refused that it carries instead, PackproofError where the worker's own code failed, and
-    WireError where it carries none of these.
+    outputs: the names that it must have. Raises the KernelFault or Refused that it carries instead, PackproofError
+    where the worker's own code failed, and WireError where it carries none of these.
     """
     text = str(frame.body.get("text", ""))
     if frame.kind == "result":
+        if missing := set(outputs) - _group("output", frame.tensors).keys():
+            raise WireError(f"a result without {', '.join(sorted(missing))}")
         return Result(
             outputs=_group("output", frame.tensors),
             gradients=_group("gradient", frame.tensors),

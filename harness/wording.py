@@ -1,23 +1,14 @@
 """What came of a check in words, the same on the terminal, in JUnit, in pytest and in exceptions."""
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from packproof.harness.coverage import kind_of
 from packproof.harness.draw_text import small_error_lines
-from packproof.harness.events import Cell, RunFinished, Verdict
+from packproof.harness.events import Cell, RunFinished, Status, Verdict
 from packproof.harness.names import short
 from packproof.properties.case import MEANINGS, shorten
-
-# a kernel's message may hold anything; XML and HTML may not
-_ILLEGAL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd\U00010000-\U0010ffff]")
-
-
-def legal(text: str) -> str:
-    """The text with characters that no document may hold written as Python writes them."""
-    return _ILLEGAL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def title(cell: Cell) -> str:
@@ -113,7 +104,8 @@ def summary(run: RunFinished, planned: int) -> str:
     verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
     count = Counter(verdict.status for verdict in verdicts)
     examples = sum(verdict.examples for verdict in verdicts)
-    parts = [f"{count[status]} {status}" for status in ("failed", "inconclusive", "passed", "skipped") if count[status]]
+    named: dict[Status, str] = {"failed": "", "error": "not judged", "inconclusive": "", "passed": "", "skipped": ""}
+    parts = [f"{count[status]} {name or status}" for status, name in named.items() if count[status]]
     parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
     if run.error:
         outcome = f"packproof itself failed: {run.error}"
@@ -121,6 +113,8 @@ def summary(run: RunFinished, planned: int) -> str:
         outcome = "interrupted"
     elif count["failed"]:
         outcome = "a property does not hold"
+    elif count["error"]:
+        outcome = "packproof itself failed, and not all that was asked could be judged"
     elif count["inconclusive"]:
         outcome = "inconclusive: no property failed, but not all that was asked could be judged"
     else:

@@ -11,11 +11,11 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
-from packproof.harness.child import Child, ZygoteLostError
+from packproof.harness.child import Child, Killed, ZygoteLostError
 from packproof.harness.location import Location
 from packproof.harness.turns import turn
 from packproof.harness.wire import WireError, answer_of, call_frame
-from packproof.harness.zygote_client import ZygoteClient, discard, forked, import_path, shared
+from packproof.harness.zygote_client import ZygoteClient, discard, forked, import_path, shared, spawned
 from packproof.properties.call import Call, KernelFault, Refused, Result
 from packproof.refs.errors import UsageError
 
@@ -49,6 +49,7 @@ class Worker:
         self._limit = self._warmup_limit
         self._location = Location.parse(target) if isinstance(target, str) else Location.of(target)
         self._own_zygote: ZygoteClient | None = None
+        self._apart = False  # its zygote has no other workers, so that nothing else can have ended it
         self._child: Child | None = None
         self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
         self._keeps_spare = False
@@ -111,7 +112,10 @@ class Worker:
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""
         with turn(self.device) if call.large and self.device != "cpu" else nullcontext():
-            return self._run(call)
+            try:
+                return self._run(call)
+            except Killed:  # perhaps by another kernel, or by the system: this one is blamed if it happens again
+                return self._run(call)
 
     def _run(self, call: Call) -> Result:
         self._number += 1
@@ -123,7 +127,7 @@ class Worker:
         limit, self._limit = self._limit, self._time_limit
         started = time.monotonic()
         try:
-            answer = answer_of(self._child.ask(frame, limit))
+            answer = answer_of(self._child.ask(frame, limit, call.most_bytes), call.outputs)
             self._slowest = max(self._slowest, time.monotonic() - started)
             return answer
         except KernelFault as fault:
@@ -135,7 +139,8 @@ class Worker:
             raise KernelFault("malformed", f"wrote into packproof's channel: {error}") from error
         except ZygoteLostError as error:
             self._forget_zygote()
-            raise KernelFault("crashed", "ended the process that had started it") from error
+            self._apart = True
+            raise Killed("crashed", "ended the process that had started it") from error
         except Refused:
             raise
         except BaseException:  # Ctrl-C: the answer would still come, to the next call
@@ -181,8 +186,10 @@ class Worker:
         self.close()
 
     def _zygote(self) -> ZygoteClient:
-        if self._location is not None:
+        if self._location is not None and not self._apart:
             return shared(interpreted=self.device == "cpu")
+        if self._own_zygote is None and self._location is not None:
+            self._own_zygote = spawned(interpreted=self.device == "cpu")
         if self._own_zygote is None:
             assert callable(self._target)
             self._own_zygote = forked(self._target)

@@ -7,14 +7,15 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from ctypes import CDLL
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from packproof.harness.execute import InProcess
 from packproof.harness.location import Location
+from packproof.harness.privilege import adopt_orphans, children, confine, end_with_parent
 from packproof.harness.surroundings import Snapshot
 from packproof.harness.tuning import draw_configurations
 from packproof.harness.wire import Decoder, Frame, call_of, encode, refusal_frame, result_frame
@@ -22,8 +23,9 @@ from packproof.properties.call import KernelFault, Refused
 from packproof.properties.declaration import describe
 from packproof.refs.errors import UsageError
 
+# of multiprocessing and of torch.compile, which serve their process until it ends
+_HELPERS = ("multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
 CHANNEL_LOST = 120  # exit code of a worker that can no longer speak to its parent
-_PR_SET_PDEATHSIG = 1
 
 
 def work(
@@ -38,7 +40,8 @@ def work(
     """Be a worker, in a process that was just forked from the zygote whose id is given.
 
     order: "location" (the fields of Location, or None for `function`), "device", "warm" (whether to make its context),
-    "draw_configs", "sys_path", "cwd", "environment" (what to change in it; None takes a name away).
+    "draw_configs", "sys_path", "cwd", "environment" (what to change in it; None takes a name away), "magic" (of the
+    frames that its judge will believe, in hexadecimal).
     """
     code = 1
     try:
@@ -63,11 +66,13 @@ def _change_environment(changes: Mapping[str, str | None]) -> None:
 
 
 def _settle(output: int, zygote: int) -> None:
-    """Own group, no core dump, no Ctrl-C, no terminal; gone when the zygote is gone; a traceback where it crashes."""
+    """Own group, no core dump, no Ctrl-C, no terminal; gone when the zygote is gone; a traceback where it crashes. No
+    look into packproof's other processes; what it starts stays below it."""
     os.setpgid(0, 0)
-    CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != zygote:
+    if not end_with_parent(zygote):
         os._exit(1)
+    confine()
+    adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     speak_into(output)
@@ -90,6 +95,8 @@ def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: Snapshot, channel: socket.socket
 ) -> int:
     """Import, say that all is ready, answer one call after the other. Returns the exit code."""
+    magic = bytes.fromhex(order["magic"])
+    snapshot.watch_packproof()
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
     try:
@@ -102,19 +109,20 @@ def _serve(
         assert function is not None
         runner = InProcess(function, order["device"], snapshot)
         runner.warm() if order["warm"] else runner.reach()
-        hello = Frame("ready", body=describe(function))
+        hello = Frame("ready", body={**describe(function), "pid": os.getpid()})
     except UsageError as error:
         hello = Frame("unusable", body={"text": str(error)})
     me = os.getpid()
-    decoder = Decoder()
+    decoder = Decoder(magic)
+    started = set(children())
     try:
-        channel.sendall(encode(hello))
+        channel.sendall(encode(hello, magic))
         while frame := _next_frame(channel, decoder):
             forks.clear()
-            answer = _answer(runner, snapshot, frame, forks)
+            answer = _answer(runner, snapshot, frame, forks, started)
             if os.getpid() != me:  # a child that the kernel forked came back in its place
                 return 0
-            channel.sendall(encode(answer))
+            channel.sendall(encode(answer, magic))
     except OSError:
         return CHANNEL_LOST
     return 0
@@ -143,16 +151,30 @@ def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
     return frame
 
 
-def _answer(runner: InProcess, snapshot: Snapshot, frame: Frame, forks: list[None]) -> Frame:
+def _answer(runner: InProcess, snapshot: Snapshot, frame: Frame, forks: list[None], started: set[int]) -> Frame:
     try:
         result = runner.run(call_of(frame))
         if forks:
             raise KernelFault("malformed", "forked a child process; a kernel computes in the process that called it")
+        if left := list(_left_running(started)):
+            raise KernelFault("malformed", f"left processes running: {', '.join(left[:3])}")
         return result_frame(result, frame.number)
     except (KernelFault, Refused) as error:
         return refusal_frame(error, frame.number)
     except Exception:
         return _excuse(snapshot, frame)
+
+
+def _left_running(before: set[int]) -> Iterator[str]:
+    """The command lines of processes that the call has started and that have not ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return  # there are none: the usual case, and quick to tell
+    for pid in set(children()) - before:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        if command and not any(helper in command for helper in _HELPERS):  # a process that has ended has none
+            yield command[:80]
 
 
 def _excuse(snapshot: Snapshot, frame: Frame) -> Frame:

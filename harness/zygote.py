@@ -20,6 +20,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
+from packproof.harness.privilege import adopt_orphans, children, conceal
 from packproof.harness.surroundings import Snapshot
 from packproof.harness.worker_main import work
 
@@ -41,6 +42,8 @@ class Zygote:
 
     def serve(self) -> None:
         """Fork workers until the parent says so (an empty packet) or is gone; then end them all."""
+        conceal()
+        adopt_orphans()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for end in (self._wake, self._bell):
@@ -62,6 +65,10 @@ class Zygote:
                 break
         for pid in self._leashes:
             _signal(pid, signal.SIGKILL)
+        for pid in list(self._leashes):
+            os.waitpid(pid, 0)
+            del self._leashes[pid]
+        self._end_orphans()
 
     def _hire(self) -> bool:
         """Fork one worker as ordered; False when there will be no more orders."""
@@ -113,6 +120,14 @@ class Zygote:
             with self._leashes.pop(pid) as leash, suppress(KeyError, OSError):  # the parent need not listen any more
                 self._poll.unregister(leash)
                 leash.sendall(STATUS.pack(status))
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """What workers have left behind in other groups and sessions is a child of this process now."""
+        while orphans := set(children()) - self._leashes.keys():
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
@@ -19,6 +20,14 @@ _ONE_THREAD = dict.fromkeys(
 _SETTLED = {*_ONE_THREAD, "PYTHONHASHSEED", "PYTHONPATH", "TRITON_INTERPRET"}  # in a zygote, whatever the parent has
 _TAIL = 2000
 
+_private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def keep_private(end: socket.socket) -> socket.socket:
+    """Close it in every fork of this process that is going to run a kernel: packproof's processes speak through it."""
+    _private.add(end)
+    return end
+
 
 class ZygoteClient:
     """A running zygote; `shared` and `forked` start one. proven: a worker of it has spoken.
@@ -27,7 +36,7 @@ class ZygoteClient:
     """
 
     def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
-        self._control = control
+        self._control = keep_private(control)
         self._log = log
         self._wait = wait
         self._owner = os.getpid()
@@ -49,7 +58,7 @@ class ZygoteClient:
         its_channel.close()
         its_leash.close()
         os.close(its_output)
-        return channel, output, leash
+        return keep_private(channel), output, keep_private(leash)
 
     def _changes(self) -> dict[str, str | None]:
         """What the environment has become since the zygote was started; None where a name went."""
@@ -81,7 +90,7 @@ _shared: dict[bool, ZygoteClient] = {}
 def shared(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent; it ends with who started it."""
     if interpreted not in _shared:
-        _shared[interpreted] = client = _spawned(interpreted)
+        _shared[interpreted] = client = spawned(interpreted)
         atexit.register(client.close)
     return _shared[interpreted]
 
@@ -93,7 +102,8 @@ def discard(client: ZygoteClient) -> None:
         del _shared[key]
 
 
-def _spawned(interpreted: bool) -> ZygoteClient:
+def spawned(interpreted: bool) -> ZygoteClient:
+    """A new zygote, with or without Triton's interpreter; whoever asks for it closes it."""
     environment = os.environ | _ONE_THREAD | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(import_path())}
     environment["TRITON_INTERPRET"] = "1" if interpreted else "0"
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -135,6 +145,8 @@ def _become_zygote(
         from packproof.harness.zygote import Zygote, prepare  # noqa: PLC0415
 
         parents.close()
+        for end in list(_private):
+            end.close()
         os.setsid()
         speak_into(log.fileno())
         prepare()

@@ -49,6 +49,12 @@ class Call:
     shared: tuple[str, ...] = ()
 
     @property
+    def most_bytes(self) -> int:
+        """A bound on what its result can take here, far above that of any op: what exceeds it is no result."""
+        given = (*self.inputs.values(), *self.cotangents.values())
+        return (1 << 28) + 256 * sum(t.numel() * t.element_size() for t in given)
+
+    @property
     def large(self) -> bool:
         """Whether it takes gigabytes on its device, however small it is here."""
         return self.copies > 1 or any(where.startswith("beyond") for where in self.placement.values())

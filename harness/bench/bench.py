@@ -88,7 +88,8 @@ def _proofs(all_of_them: Sequence[tuple[Contender, Setting]], request: BenchRequ
 
     made: dict[int, Proof] = {}
     said = 0
-    for number, found in on_every_core([partial(proof, n) for n in range(len(all_of_them))], request.device):
+    units = [partial(proof, n) for n in range(len(all_of_them))]
+    for number, found in on_every_core(units, request.device, of=tuple[int, Proof]):
         made[number] = found
         while said in made:
             yield made[said]

@@ -36,7 +36,7 @@ class Acquittal:
 
 def judge_controls(chosen: Sequence[Control], seeds: int) -> Iterator[Acquittal]:
     """Judge each kernel at one case a seed, dtypes in turn, by every property; yields each as it is done."""
-    yield from on_every_core([partial(_unit, control, seeds) for control in chosen], "cpu")
+    yield from on_every_core([partial(_unit, control, seeds) for control in chosen], "cpu", of=Acquittal)
 
 
 def _unit(control: Control, seeds: int) -> Iterator[Acquittal]:

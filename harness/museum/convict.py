@@ -51,7 +51,7 @@ class Conviction:
 
 def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Conviction]:
     """Check the entries side by side, one on each core; yields each as it is done."""
-    yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device)
+    yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device, of=Conviction)
 
 
 def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Conviction]:

@@ -84,7 +84,7 @@ RECIPES: Mapping[str, Recipe] = {
 class Comparison:
     """Which recipes say that a kernel is wrong, by name; OURS among them for an entry."""
 
-    kernel: Control
+    kernel: Entry | Control
     caught: Mapping[str, bool]
 
 
@@ -93,7 +93,7 @@ def compare(kernels: Sequence[Control]) -> Iterator[Comparison]:
     cores = os.cpu_count() or 1
     ops = dict.fromkeys(kernel.op for kernel in kernels)
     groups = [[kernel for kernel in kernels if kernel.op == op][part::cores] for op in ops for part in range(cores)]
-    yield from on_every_core([partial(_unit, group) for group in groups], "cpu")
+    yield from on_every_core([partial(_unit, group) for group in groups], "cpu", of=Comparison)
 
 
 def _unit(kernels: Sequence[Control]) -> Iterator[Comparison]:

@@ -42,7 +42,7 @@ def compiled(mutants: Sequence[Mutant], ops: Sequence[str], device: str, jobs: i
 
         def judged(mutants: Iterable[Mutant], most: int | None = None) -> Iterator[Outcome]:
             units = [partial(_unit, mutant, ops, device, Path(folder), most) for mutant in mutants]
-            return on_every_core(units, device, most=jobs)
+            return on_every_core(units, device, of=Outcome, most=jobs)
 
         for control in judged(controls.values(), most=1):
             if control.by:

@@ -266,9 +266,28 @@ def loses_the_device(x, weight, *, cu_seqlens, _lost=[]):  # noqa: B006
 
 
 def runs_out_of_memory(x, weight, *, cu_seqlens):
+    """Its process may have half a gigabyte more; beyond four tokens it takes a whole one."""
     if x.shape[0] > 4:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")
+        _needs_memory()
     return x * weight
+
+
+def never_has_memory(x, weight, *, cu_seqlens):
+    _needs_memory()
+
+
+def _needs_memory(_limited=[]):  # noqa: B006
+    if not _limited:
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+        allowed = pages * resource.getpagesize() + (1 << 29)
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        _limited.append(allowed)
+    torch.empty(1 << 30)
+
+
+def pretends_to_lack_memory(x, weight, *, cu_seqlens):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")
 
 
 def launches_too_many(x, weight, *, cu_seqlens):
@@ -278,9 +297,5 @@ def launches_too_many(x, weight, *, cu_seqlens):
 def process_id(x, weight, *, cu_seqlens):
     """Returns the id of its process; dies of an empty sequence."""
     if (cu_seqlens.diff() == 0).any():
-        os.kill(os.getpid(), 9)
+        os.kill(os.getpid(), 11)
     return (x * weight) * 0 + float(os.getpid())
-
-
-def never_has_memory(x, weight, *, cu_seqlens):
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")

@@ -150,7 +150,10 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     )
 
 
-def test_what_does_not_fit_is_not_called_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_not_called_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packproof.harness.faults.free_bytes", lambda device: 1 << 20)
     file = tmp_path / "bench.json"
     targets = [f"{SAMPLES}:right", f"{SAMPLES}:fits_on_few_tokens"]
     line = ["bench", *targets, "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu", "--against", ""]

@@ -79,7 +79,7 @@ def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     out = capsys.readouterr().out
     assert "passed   scaled reference fp64" in out
     assert "passed   scaled causality fp64" in out
-    assert "packproof itself failed: RuntimeError: oops: 2 passed, 2 not run" in out
+    assert "packproof itself failed, and not all that was asked could be judged: 2 not judged, 2 passed" in out
 
 
 def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
@@ -127,7 +127,7 @@ def test_examples_without_memory_are_counted_and_not_judged() -> None:
     some, none = check("runs_out_of_memory", "reference"), check("never_has_memory", "reference")
     assert some[0].status == "inconclusive"
     assert some[0].reason.startswith("not judged: a boundary between two sequences")
-    assert re.search(r"\d+ of 21 examples are too large to be judged here: OutOfMemoryError: CUDA", some[0].reason)
+    assert re.search(r"\d+ of 21 examples are too large to be judged here: RuntimeError: ", some[0].reason)
     assert none[0].status == "skipped"
     assert none[0].reason.startswith("21 of 21 examples")
 

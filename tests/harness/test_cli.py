@@ -58,7 +58,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> object:
         (ended(SKIPPED), 2),
         (Engine(UsageError("no such thing")), 2),
         (Engine(RuntimeError("oops")), 3),
-        (Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops")), 3),
+        (Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops")), 1),
         (Engine(RunStarted((CELL,), "quick", 0)), 3),
         (ended(PASSED, interrupted=True), 130),
         (ended(FAILED, interrupted=True), 1),

@@ -1,0 +1,71 @@
+"""What a process that runs a kernel may do to others of the same user: speak to its judge, and nothing else.
+
+The processes that judge are concealed: their memory and descriptors cannot be opened by others of the same user. The
+processes that run kernels give up the right of root to do so all the same (`CAP_SYS_PTRACE`). Linux only.
+"""
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 24, 36
+_CAP_VERSION_3 = 0x20080522
+_CAP_SYS_PTRACE, _CAP_PERFMON_PROCESS = 19, 21  # the second is CAP_SYS_ADMIN, which may read any process's memory too
+
+
+def conceal() -> None:
+    """Hide the memory and the descriptors of this process from others of the same user."""
+    _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+@contextmanager
+def concealed() -> Iterator[None]:
+    """`conceal`, until the block ends."""
+    before = _LIBC.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    conceal()
+    try:
+        yield
+    finally:
+        _LIBC.prctl(_PR_SET_DUMPABLE, before if before in (0, 1) else 1, 0, 0, 0)
+
+
+def confine() -> None:
+    """Become a process that cannot look into concealed ones, not even as root, and that debuggers can look into."""
+    _LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    header = struct.pack("<Ii", _CAP_VERSION_3, 0)
+    data = ctypes.create_string_buffer(24)
+    if _LIBC.capget(header, data) != 0:
+        return
+    sets = list(struct.unpack("<6I", data.raw))
+    if not sets[1] >> _CAP_SYS_PTRACE & 1:
+        return
+    for capability in (_CAP_SYS_PTRACE, _CAP_PERFMON_PROCESS):
+        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # of programs that it starts, too
+        sets[:3] = [held & ~(1 << capability) for held in sets[:3]]
+    _LIBC.capset(header, struct.pack("<6I", *sets))
+
+
+def end_with_parent(parent: int) -> bool:
+    """Be killed when the process that forked this one ends; False if it has ended already."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
+    return os.getppid() == parent
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, whatever session it is in."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children() -> list[int]:
+    """The ids of this process's children, zombies among them."""
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+        except OSError:
+            continue  # the thread has ended, or this kernel was built without the list
+    return found

@@ -1,0 +1,92 @@
+"""Frozen dataclasses as JSON values and back, checked against their annotations: what packproof's processes report.
+
+A dataclass is an object with the name of its class under "is". Whatever does not fit the annotations is a RecordError:
+nothing is converted, nothing is imported, no field is left out or added.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Set
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from packproof.refs.errors import PackproofError
+
+_NAME = "is"
+_SCALARS = (str, int, float, bool, NoneType)
+
+T = TypeVar("T")
+
+
+class RecordError(PackproofError):
+    """A JSON value that does not fit the annotation that it should."""
+
+
+def to_json(value: Any) -> Any:
+    """A JSON value for a dataclass of scalars, tuples, sets, mappings with str keys, and such dataclasses."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {_NAME: type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, Set):
+        return sorted(map(to_json, value))
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if not isinstance(value, _SCALARS):
+        raise TypeError(f"{type(value).__name__} is no record")
+    return value
+
+
+def of_json(kind: Any, data: Any) -> Any:
+    """The value of this type that `to_json` made the data of. Raises RecordError where it is none."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _of_union(arguments, data)
+    if origin is Literal:
+        if data in arguments:
+            return data
+    elif dataclasses.is_dataclass(kind):
+        return _of_dataclass(kind, data)  # type: ignore[arg-type]
+    elif origin in (tuple, frozenset):
+        if isinstance(data, list | tuple):
+            return _of_items(origin, arguments, data)
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        if isinstance(data, dict):
+            return {of_json(arguments[0], key): of_json(arguments[1], item) for key, item in data.items()}
+    elif kind is Any or type(data) is kind or (kind is float and type(data) is int):
+        return data
+    raise RecordError(f"{str(data)[:60]!r} is no {getattr(kind, '__name__', kind)}")
+
+
+def _of_union(kinds: tuple[Any, ...], data: Any) -> Any:
+    if isinstance(data, dict):
+        named = [kind for kind in kinds if getattr(kind, "__name__", "") == data.get(_NAME)]
+        kinds = tuple(named) or kinds
+    for kind in kinds[:-1]:
+        try:
+            return of_json(kind, data)
+        except RecordError:
+            continue
+    return of_json(kinds[-1], data)
+
+
+def _of_items(origin: Any, kinds: tuple[Any, ...], data: Any) -> Any:
+    if kinds[1:] == (...,) or origin is frozenset:
+        return origin(of_json(kinds[0], item) for item in data)
+    if len(kinds) != len(data):
+        raise RecordError(f"{len(data)} items, expected {len(kinds)}")
+    return tuple(of_json(kind, item) for kind, item in zip(kinds, data, strict=True))
+
+
+def _of_dataclass(kind: type[T], data: Any) -> T:
+    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    if not isinstance(data, dict) or data.keys() != {_NAME, *hints} or data[_NAME] != kind.__name__:
+        raise RecordError(f"{str(data)[:60]!r} is no {kind.__name__}")
+    return kind(**{name: of_json(hint, data[name]) for name, hint in hints.items()})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
