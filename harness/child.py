@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from packproof.harness.patience import Patience
 from packproof.harness.wire import Decoder, Frame, WireError, encode
 from packproof.harness.worker_main import CHANNEL_LOST
 from packproof.harness.zygote import ABORT, KILL, STATUS
@@ -38,6 +39,7 @@ class Child:
         self._channel, self._output, self._leash = zygote.fork({**order, "magic": self._magic.hex()})
         self._channel.setblocking(False)
         self._decoder = Decoder(self._magic)
+        self.pid = 0  # known once it has said so
         self._tail = b""
         self._status: int | None = None
         self._hung_up = False  # its end of the channel is closed, and below: of the pipe that it prints into
@@ -52,19 +54,18 @@ class Child:
         Raises KernelFault where none comes, or another one.
         """
         self._decoder.max_tensors = most_bytes
-        deadline = time.monotonic() + limit
+        patience = Patience(limit, self.pid)
         self._channel.settimeout(limit)
         with suppress(ConnectionError, TimeoutError):  # what became of the process shows when the answer is awaited
             self._channel.sendall(encode(frame, self._magic))
         self._channel.setblocking(False)
-        answer = self.receive(deadline - time.monotonic(), limit)
+        answer = self.receive(patience, limit)
         if answer.number != frame.number or not self._decoder.empty:
             raise KernelFault("malformed", "wrote into packproof's channel: an answer that nobody had asked for")
         return answer
 
-    def receive(self, seconds: float, limit: float) -> Frame:
-        """Wait for the next frame; `limit` is what to call `seconds` to a person."""
-        deadline = time.monotonic() + seconds
+    def receive(self, patience: Patience, limit: float) -> Frame:
+        """Wait for the next frame; `limit` is the seconds that the process is given."""
         while True:
             try:
                 frame = self._decoder.take()
@@ -74,7 +75,7 @@ class Child:
                 return frame
             if self._status is not None or self._hung_up:
                 raise self._obituary()
-            remaining = deadline - time.monotonic()
+            remaining = patience.left()
             if remaining <= 0:
                 self._end(ABORT)  # faulthandler then says where it was
                 raise KernelFault("hung", f"gave no answer within {limit:g} s{self._words()}")

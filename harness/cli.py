@@ -1,16 +1,21 @@
 """The command line: `packproof check`, `peers`, `replay`, `bench`, `museum`, `mutate` and `list`."""
 
+import io
+import os
 import shlex
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from packproof.harness import cli_museum, cli_mutate, events
 from packproof.harness.names import dtype as dtype_name
+from packproof.harness.text import printable
 from packproof.properties.case import SHORT
 from packproof.refs.errors import PackproofError
 
@@ -345,17 +350,17 @@ def list_everything() -> int:
 def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.RunFinished:
     """Hand every event to every report, up to the end: the run's own, or the one that Ctrl-C or a bug of ours makes."""
     verdicts: list[events.Verdict] = []
+    heard = _Reports(reports)
     start = time.monotonic()
     started = False
     try:
         for event in stream:
             started = True
+            if isinstance(event, events.RunFinished):
+                return heard.ended(event)
             if isinstance(event, events.CellFinished):
                 verdicts.append(event.verdict)
-            for report in reports:
-                report(event)
-            if isinstance(event, events.RunFinished):
-                return event
+            heard.tell(event)
         raise RuntimeError("the stream of events ended without RunFinished")
     except KeyboardInterrupt:
         end = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
@@ -364,9 +369,33 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
             raise
         traceback.print_exc()
         end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=_in_one_line(error))
-    for report in reports:
-        report(end)
-    return end
+    return heard.ended(end)
+
+
+class _Reports:
+    """Reports that do not depend on each other: one that cannot be written is dropped, and said to be."""
+
+    def __init__(self, reports: Sequence[Report]) -> None:
+        self._reports = list(reports)
+        self._unwritten, self._error = False, ""
+
+    def tell(self, event: events.Event) -> None:
+        for report in list(self._reports):
+            try:
+                report(event)
+            except Exception as error:
+                self._reports.remove(report)
+                if isinstance(error, OSError):
+                    self._unwritten = True
+                    _say(f"{type(report).__name__} could not be written: {error}", WRONG_CALL)
+                else:
+                    traceback.print_exc()
+                    self._error = _in_one_line(error)
+
+    def ended(self, end: events.RunFinished) -> events.RunFinished:
+        """Tell the end, and return it with what became of the reports."""
+        self.tell(end)
+        return replace(end, unwritten=self._unwritten, error=end.error or self._error)
 
 
 def exit_code(end: events.RunFinished) -> int:
@@ -377,6 +406,8 @@ def exit_code(end: events.RunFinished) -> int:
         return FAILED
     if end.error or any(verdict.status == "error" for verdict in end.verdicts):
         return OWN_FAULT
+    if end.unwritten:
+        return WRONG_CALL
     if end.interrupted:
         return INTERRUPTED
     if "inconclusive" in statuses or (refused and "passed" not in statuses):
@@ -400,12 +431,22 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The `packproof` command."""
-    raise SystemExit(run(sys.argv[1:]))
+    """The `packproof` command. Its exit code is the verdict, whoever reads what it prints, and in whatever encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # nobody reads on, or the disk is full: Python would try again, and exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise SystemExit(code)
 
 
 def _say(text: str, code: int) -> int:
-    typer.echo(f"packproof: {text}", err=True)
+    with suppress(OSError):
+        typer.echo(f"packproof: {printable(text)}", err=True)
     return code
 
 

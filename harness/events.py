@@ -130,12 +130,14 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class RunFinished:
-    """All that was found; `interrupted` where the run was ended early, `error` where packproof itself failed."""
+    """All that was found; `interrupted` where the run was ended early, `error` where packproof itself failed,
+    `unwritten` where a report could not be written."""
 
     verdicts: tuple[Verdict, ...]
     seconds: float
     interrupted: bool = False
     error: str = ""
+    unwritten: bool = False
 
 
 Event = RunStarted | CellStarted | Progress | CellFinished | RunFinished

@@ -13,6 +13,7 @@ from packproof import __version__
 from packproof.harness.coverage import NOT_ITS_OWN, Coverage
 from packproof.harness.diagnosis import diagnose
 from packproof.harness.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Tier, Verdict
+from packproof.harness.files import replace_text
 from packproof.harness.measure import measure
 from packproof.harness.names import short
 from packproof.harness.probe import Found, probe
@@ -169,12 +170,14 @@ class Judge:
             lines = [*found.lines(), *filter(None, [diagnose(self.subject, small, found)])]
         if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
             lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
-        file = self._write_replay(cell, small, lines)
+        file, trouble = self._write_replay(cell, small, lines)
+        lines += [trouble] if trouble else []
         evidence = measure(self.subject, cell.property, small, found, case)
         said = (setting(space.op, small), *lines)
         return Failure(small.lengths, found.tensor, said, example, tried, file, evidence, small.regime)
 
-    def _write_replay(self, cell: Cell, case: Case, lines: list[str]) -> str:
+    def _write_replay(self, cell: Cell, case: Case, lines: list[str]) -> tuple[str, str]:
+        """The path of the file, or why there is none: the verdict stands without it."""
         data = {
             "packproof": __version__,
             "version": 1,
@@ -187,11 +190,13 @@ class Judge:
             "message": lines,
         }
         text = json.dumps(data, indent=1)
-        folder = Path(self.replay_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / f"{cell.op}-{cell.property}-{crc32(text.encode()):08x}.json"
-        file.write_text(text, encoding="utf-8")
-        return str(file)
+        file = Path(self.replay_dir) / f"{cell.op}-{cell.property}-{crc32(text.encode()):08x}.json"
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace_text(file, text)
+        except OSError as error:
+            return "", f"no replay file could be written: {error.strerror or error}: {file.parent}"
+        return str(file), ""
 
 
 def setting(op: Op, case: Case) -> str:

@@ -63,7 +63,8 @@ class JsonReport:
             "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
             "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
         }
-        replace_text(self._file, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        replace_text(self._file, text, last=finished is not None)
 
     def _verdict(self, finished: events.RunFinished | None) -> str:
         if any(verdict.failed for verdict in self._verdicts):

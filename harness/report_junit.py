@@ -21,14 +21,14 @@ class JunitReport:
         match event:
             case events.RunStarted(cells):
                 self._planned = tuple(cell for cell in cells if cell.counts)
-                self._write("the run has not come to it")
+                self._write("the run has not come to it", last=False)
             case events.CellFinished(verdict):
                 self._verdicts[verdict.cell] = verdict
-                self._write("the run has not come to it")
+                self._write("the run has not come to it", last=False)
             case events.RunFinished():
-                self._write(event.error or "the run was interrupted")
+                self._write(event.error or "the run was interrupted", last=True)
 
-    def _write(self, why_not_run: str) -> None:
+    def _write(self, why_not_run: str, *, last: bool) -> None:
         root = ElementTree.Element("testsuites", name="packproof")
         suites: dict[str, list[events.Cell]] = {}
         for cell in self._planned:
@@ -41,7 +41,8 @@ class JunitReport:
                 suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
             verdicts = [self._verdicts[cell] for cell in cells if cell in self._verdicts]
             suite.set("time", f"{sum(verdict.seconds for verdict in verdicts):.3f}")
-        replace_text(self._file, ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
+        text = ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        replace_text(self._file, text, last=last)
 
     def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
         name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short(cell.dtype)}"}

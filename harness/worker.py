@@ -4,7 +4,6 @@ On a GPU a fresh process takes a second or more until it can compute; so once on
 ready, for the next to be lost.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,9 +12,18 @@ from typing import Any, Self
 
 from packproof.harness.child import Child, Killed, ZygoteLostError
 from packproof.harness.location import Location
+from packproof.harness.patience import Patience
 from packproof.harness.turns import turn
 from packproof.harness.wire import WireError, answer_of, call_frame
-from packproof.harness.zygote_client import ZygoteClient, discard, forked, import_path, shared, spawned
+from packproof.harness.zygote_client import (
+    ZygoteClient,
+    discard,
+    forked,
+    import_path,
+    shared,
+    spawned,
+    working_directory,
+)
 from packproof.properties.call import Call, KernelFault, Refused, Result
 from packproof.refs.errors import UsageError
 
@@ -74,7 +82,7 @@ class Worker:
         zygote = self._child.zygote
         self._limit = self._warmup_limit
         try:
-            hello = self._child.receive(_IMPORT_LIMIT, _IMPORT_LIMIT)
+            hello = self._child.receive(Patience(_IMPORT_LIMIT, 0), _IMPORT_LIMIT)
         except KernelFault as fault:
             self.restart()
             raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
@@ -92,6 +100,8 @@ class Worker:
             self.restart()
             raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
         self._description = dict(hello.body)
+        pid = self._description.pop("pid", 0)
+        self._child.pid = pid if isinstance(pid, int) else 0
 
     def _started(self, *, warm: bool = True) -> Child:
         order = {
@@ -100,7 +110,7 @@ class Worker:
             "warm": warm,
             "draw_configs": self._draw_configs,
             "sys_path": import_path(),
-            "cwd": os.getcwd(),
+            "cwd": working_directory(),
         }
         return Child(self._zygote(), order)
 

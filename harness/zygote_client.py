@@ -159,4 +159,12 @@ def _become_zygote(
 
 def import_path() -> list[str]:
     """sys.path as another process understands it, whatever its directory."""
-    return [entry or os.getcwd() for entry in sys.path]
+    return [entry or working_directory() for entry in sys.path]
+
+
+def working_directory() -> str:
+    """Where this process is, or the root where a kernel has deleted that."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.sep

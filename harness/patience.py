@@ -1,0 +1,42 @@
+"""How long a process has had to answer: the time in which it could run, which on a busy machine is not all of it."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_MOST = 10.0  # times the limit, by the clock, whatever the process has waited for
+_EVERY = 0.5  # seconds between two looks at it
+
+
+class Patience:
+    """Starts to count when it is made. pid: of the process that is waited for, 0 where that is not known yet."""
+
+    def __init__(self, limit: float, pid: int) -> None:
+        self._limit, self._pid = limit, pid
+        self._started = self._looked = time.monotonic()
+        self._first = self._last = _starved(pid)
+
+    def left(self) -> float:
+        """Seconds until the process is overdue or should be looked at again; 0 or less once it is overdue."""
+        now = time.monotonic()
+        spent = now - self._started
+        if now - self._looked > _EVERY or spent > self._limit:
+            self._looked, self._last = now, self._last | _starved(self._pid)
+        waited = sum(seconds - self._first.get(task, 0.0) for task, seconds in self._last.items())
+        return min(_EVERY, max(self._limit - (spent - waited), 0.0), _MOST * self._limit - spent)
+
+
+def _starved(pid: int) -> dict[int, float]:
+    """Seconds that the main threads of a process and of its children, such as a compiler, have waited for a core."""
+    found: dict[int, float] = {}
+    if pid:
+        with suppress(OSError, ValueError, IndexError):
+            for task in (pid, *_children(pid)):
+                found[task] = int(Path(f"/proc/{task}/schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
