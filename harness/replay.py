@@ -2,7 +2,10 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +14,10 @@ from packproof.harness.events import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.judge import evaluated
 from packproof.harness.measure import measure
 from packproof.harness.names import known, short
+from packproof.harness.parallel import on_every_core
 from packproof.harness.plan import DEVICES
+from packproof.harness.text import printable
+from packproof.properties.axes import parse, shape
 from packproof.properties.case import Case
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.op import Op
@@ -31,6 +37,8 @@ _FIELDS = {
     "gradients": bool,
 }
 _MAX_BYTES = 1 << 20
+_WIDEST = 300
+_MOST_ELEMENTS = 1 << 27
 _SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
 
 ReplayStatus = Literal["fixed", "failing", "not applicable"]
@@ -53,11 +61,21 @@ def replay(
 
     target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
     Raises UsageError if the file cannot be read or is damaged. A kernel that cannot be imported here, or a device that
-    is not here, makes the outcome "not applicable".
+    is not here, makes the outcome "not applicable". An op that the file names is imported in a process of its own.
     """
-    started = time.monotonic()
     data = read_replay(Path(path))
-    where, case = device or data["device"], data["case"]
+    where = device or data["device"]
+    unit = partial(_replayed, data, str(path), target, where, maps)
+    [found] = on_every_core([unit], where, of=ReplayOutcome)
+    return found
+
+
+def _replayed(data: dict[str, Any], path: str, target: str | None, where: str, maps: bool) -> Iterator[ReplayOutcome]:
+    yield _outcome(data, path, target, where, maps)
+
+
+def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, maps: bool) -> ReplayOutcome:
+    started, case = time.monotonic(), data["case"]
     cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
 
     def outcome(status: ReplayStatus, said: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
@@ -103,19 +121,12 @@ def read_replay(path: Path) -> dict[str, Any]:
 
     Raises UsageError, one line that names the file, if it cannot be read or is damaged.
     """
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise UsageError(f"{path}: {path.stat().st_size} bytes are no replay file")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: damaged, not JSON ({error})") from None
+    data = _read(path)
     if not isinstance(data, dict) or data.get("version") != 1:
         raise UsageError(f"{path}: not a replay file of version 1")
     for name, kind in _FIELDS.items():
-        if not isinstance(data.get(name), kind):
-            raise UsageError(f"{path}: damaged, {name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
+        if not isinstance(data.get(name), kind) or "\0" in str(data[name]):
+            raise _damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
     try:
         case = Case.from_json(data["case"])
         for what, name, names in (
@@ -127,7 +138,23 @@ def read_replay(path: Path) -> dict[str, Any]:
             known(what, name, names)
         return {**data, "case": case, "promises": _promises(data["promises"])}
     except UsageError as error:
-        raise UsageError(f"{path}: damaged, {error}") from None
+        raise _damaged(path, f"{error}") from None
+
+
+def _read(path: Path) -> Any:
+    """The JSON of a file, which may be anything: a device, a pipe, gigabytes, a million brackets."""
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path}: {'is no file' if path.exists() else 'there is no such file'}")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise UsageError(f"{path}: more than {_MAX_BYTES} bytes are no replay file")
+        return json.loads(data.decode())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"not JSON ({str(error)[:100]})") from None
 
 
 def _conditions(data: Any) -> tuple[str, ...]:
@@ -144,18 +171,44 @@ def _promises(data: dict[str, Any]) -> Promises:
 
 
 def check_fits(case: Case, op: Op, path: str | Path) -> None:
-    """UsageError if the case names inputs or options that the op lacks, lacks one of its sizes, or has a wrong one."""
+    """UsageError if the case is none of this op's: other inputs, options, sizes or forms, or too many elements."""
     for owner, what, names, there in (
         ("op", "input", case.present, op.inputs),
+        ("op", "input", dict(case.axes), {**op.inputs, **op.outputs}),
         ("op", "option", dict(case.options), op.options),
+        ("op", "size", dict(case.sizes), op.sizes[0]),
         ("case", "size", op.sizes[0], dict(case.sizes)),
     ):
         for name in names:
             if name not in there:
-                raise UsageError(f"{path}: damaged, the {owner} has no {what} {name!r}")
+                raise _damaged(path, f"the {owner} has no {what} {name!r}")
+    for name, form in case.axes:
+        if form >= len(parse({**op.inputs, **op.outputs}[name]).alternatives):
+            raise _damaged(path, f"{name} has no form {form}")
+    for name, value in case.options:
+        if value not in op.options[name]:
+            raise _damaged(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
     for name, size in case.sizes:
         if size not in _SIZE_WORDS and not (type(size) is int and size >= 0):
-            raise UsageError(f"{path}: damaged, size {name} is {size!r}, expected an integer not below 0")
+            raise _damaged(path, f"size {name} is {size!r}, expected an integer not below 0")
+    if (elements := _elements(case, op)) > _MOST_ELEMENTS:
+        raise UsageError(
+            f"{path}: damaged, its tensors have {elements:,} elements, expected {_MOST_ELEMENTS:,} at most"
+        )
+
+
+def _elements(case: Case, op: Op) -> int:
+    """Of all its inputs and outputs, without making them."""
+    words = {"longest": max(case.lengths, default=0), "rows": case.n_tokens + case.slack}
+    counts = {name: int(words.get(str(size), size)) for name, size in case.sizes}
+    counts |= {"t": case.n_tokens + case.slack, "s": len(case.lengths)}
+    forms = dict(case.axes)
+    specs = ((name, parse(spec).alternatives) for name, spec in (*op.inputs.items(), *op.outputs.items()))
+    return sum(prod(shape(alternatives[forms.get(name, 0)], counts)) for name, alternatives in specs)
+
+
+def _damaged(path: str | Path, what: str) -> UsageError:
+    return UsageError(f"{path}: damaged, {' '.join(printable(what)[:_WIDEST].split())}")
 
 
 def _has_cuda() -> bool:

@@ -29,6 +29,10 @@ _MAX_JSON = 1 << 24
 MAX_TENSORS = 1 << 40  # bytes
 
 
+class OwnFault(PackproofError):
+    """packproof's own code failed in the process that ran the kernel."""
+
+
 class WireError(PackproofError):
     """Bytes that are not a frame, or a frame that does not say what it should."""
 
@@ -186,7 +190,7 @@ def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
 def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
     """The result that a frame carries.
 
-    outputs: the names that it must have. Raises the KernelFault or Refused that it carries instead, PackproofError
+    outputs: the names that it must have. Raises the KernelFault or Refused that it carries instead, OwnFault
     where the worker's own code failed, and WireError where it carries none of these.
     """
     text = str(frame.body.get("text", ""))
@@ -206,7 +210,7 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
     if frame.kind == "fault" and frame.body.get("fault") in get_args(FaultKind):
         raise KernelFault(frame.body["fault"], text)
     if frame.kind == "broken":
-        raise PackproofError(f"the worker process failed by itself:\n{text}")
+        raise OwnFault(f"the worker process failed by itself:\n{text}")
     raise WireError(f"a frame of kind {frame.kind!r} is no answer to a call")
 
 

@@ -86,25 +86,41 @@ class Case:
             raise UsageError(f"case: lengths is {json.dumps(lengths)}, expected a list of counts of tokens")
         if data.get("regime", "normal") not in REGIMES:
             raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
+        if data.get("index_dtype", "int32") not in ("int32", "int64"):
+            raise UsageError(f"case: index_dtype is {data['index_dtype']!r}, expected int32 or int64")
         for name in ("slack", "seed"):
-            if type(data.get(name, 0)) is not int or data.get(name, 0) < 0:
-                raise UsageError(f"case: {name} is {data[name]!r}, expected an integer not below 0")
+            if type(data.get(name, 0)) is not int or not 0 <= data.get(name, 0) < 2**31:
+                raise UsageError(f"case: {name} is {str(data[name])[:60]!r}, expected an integer from 0 to 2^31")
         try:
             sizes, axes, options = (_pairs(data.get(k, ())) for k in ("sizes", "axes", "options"))
-            present = tuple(str(p) for p in data.get("present", ()))
         except (TypeError, ValueError) as error:
             raise UsageError(f"case: sizes, axes and options are lists of pairs ({error})") from None
+        present = data.get("present", [])
+        if not isinstance(present, list) or not all(isinstance(name, str) for name in present):
+            raise UsageError(f"case: present is {str(present)[:60]!r}, expected a list of names")
+        for name, value in (*(pair for pair in sizes if not isinstance(pair[1], str)), *axes):
+            if type(value) is not int or not 0 <= value < 2**31:
+                raise UsageError(f"case: {name} is {str(value)[:60]!r}, expected an integer from 0 to 2^31")
         rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
-        return cls(lengths=tuple(lengths), present=present, sizes=sizes, axes=axes, options=options, **rest)
+        return cls(lengths=tuple(lengths), present=tuple(present), sizes=sizes, axes=axes, options=options, **rest)
 
 
 def _pairs(data: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple((str(name), _frozen(value)) for name, value in data)
+    found = tuple((name, _frozen(value)) for name, value in data)
+    if not all(isinstance(name, str) for name, _ in found) or len(dict(found)) < len(found):
+        raise ValueError("names are different strings")
+    return found
 
 
 def _frozen(value: Any) -> Any:
-    """Lists of JSON as the tuples that they were."""
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+    """Lists of JSON as the tuples that they were: of scalars, which options are."""
+    if isinstance(value, list):
+        if any(isinstance(item, list | dict) for item in value):
+            raise ValueError("values are not nested")
+        return tuple(value)
+    if isinstance(value, dict):
+        raise TypeError("values are not objects")
+    return value
 
 
 def shorten(lengths: tuple[int, ...], most: int = 12) -> str:
