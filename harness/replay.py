@@ -144,8 +144,8 @@ def read_replay(path: Path) -> dict[str, Any]:
 def _read(path: Path) -> Any:
     """The JSON of a file, which may be anything: a device, a pipe, gigabytes, a million brackets."""
     try:
-        if not path.is_file():
-            raise UsageError(f"{path}: {'is no file' if path.exists() else 'there is no such file'}")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path}: is no file")
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
