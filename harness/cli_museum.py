@@ -79,6 +79,34 @@ def run(
 
 
 @app.command()
+def rogues(ids: _Ids = None) -> int:
+    """Check the kernels that cheat or break a checker, by the properties that each names; exit code 1 if one gets by.
+
+    Each passes a harness that compares one call by allclose. Those that packproof does not defend against say why.
+
+    \b
+    packproof museum rogues
+    packproof museum rogues R26 R62
+    """
+    from packproof.harness.museum.rogues import try_rogues  # noqa: PLC0415
+    from packproof.harness.names import known  # noqa: PLC0415
+    from packproof.museum.rogues import entries  # noqa: PLC0415
+
+    every = entries()
+    for name in ids or []:
+        known("rogue", name, every)
+    trials = list(try_rogues([every[name] for name in ids or every]))
+    for trial in trials:
+        said = trial.rogue.undefended or trial.said.partition("\n")[0]
+        how = trial.fate if trial.as_expected else f"{trial.fate.upper()}, not as expected"
+        typer.echo(f"{trial.rogue.id:<5} {how:<9} {trial.rogue.title}: {said}")
+    seen = sum(trial.fate in ("detected", "reported") for trial in trials)
+    left = sum(bool(trial.rogue.undefended) for trial in trials)
+    typer.echo(f"{seen} of {len(trials)} detected or reported, {left} not defended against")
+    return HELD if all(trial.as_expected for trial in trials) else FAILED
+
+
+@app.command()
 def alarms(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="right kernels; all, if none")] = None,
     *,

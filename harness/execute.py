@@ -41,7 +41,7 @@ class InProcess:
         self._fence_bytes = fence_bytes
         self.device = device
         self._device = torch.device(device)
-        self._snapshot = snapshot or Snapshot()
+        self._check_patches = (snapshot or Snapshot()).check  # bound now: the class may be replaced
         self._metadata: dict[tuple[int, torch.dtype], Fenced] = {}
         self._interpreting = (
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
@@ -83,21 +83,22 @@ class InProcess:
         except torch.OutOfMemoryError as error:
             raise MachineLimit(f"the tensors of this call do not fit: {error}") from error
         inputs = {**invocation.inputs, "cu_seqlens": invocation.cu_seqlens}
+        incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}
         with self._judging(invocation), settings_kept(), ExitStack() as watchers:
             if guarded:
                 watchers.enter_context(guard)
-            read_only = [*inputs.values(), *invocation.cotangents.values()]
+            read_only = [*inputs.values(), *incoming.values()]
             sanitizer = watchers.enter_context(_sanitizer(read_only, guarded=call.guard)) if interpreting else None
             outputs, gradients = MODES[call.mode](invocation)
             invocation.synchronise()
-        self._snapshot.check()
+        self._check_patches()
         if guarded:
             guard.check()
         _require_size({**outputs, **gradients}, call)
         return Result(
             outputs=_on_host(outputs, call),
             gradients=_on_host(gradients, call),
-            inputs_after=_on_host(inputs) if call.guard else {},
+            inputs_after=_on_host({**inputs, **incoming}) if call.guard else {},
             interpreted=sanitizer is not None and sanitizer.launches > 0,
         )
 
@@ -158,7 +159,7 @@ class InProcess:
         except SystemExit as error:
             raise KernelFault("exited", f"{invocation.stage}called sys.exit({error.code!r})") from error
         except Exception as error:
-            self._snapshot.check()
+            self._check_patches()
             found = verdict_on(error, invocation, _bytes(invocation.call), partial(self._again, invocation))
             raise found from None if found.__traceback__ else error
 

@@ -31,6 +31,7 @@ from packproof.properties.violation import Violation, comparisons
 
 _PROGRESS_SECONDS = 0.5
 _MOST_PRINTED, _WIDEST = 10, 200
+_FEW = Allowance(3, 5)  # where each try costs the start of all processes
 
 
 @dataclass
@@ -158,7 +159,7 @@ class Judge:
             return found is not None and found.fault == violation.fault
 
         with self.subject.runner.impatient() if violation.fault == "hung" else nullcontext():
-            small, tried = shrink(case, space, fails, self.allowance)
+            small, tried = shrink(case, space, fails, _FEW if violation.fault == "killed" else self.allowance)
         self.subject.renew()  # so that the kernel is called again, and prints again
         self.subject.runner.printed()
         found = evaluated(self.subject, cell.property, small)[0]

@@ -33,8 +33,8 @@ def concealed() -> Iterator[None]:
 
 
 def confine() -> None:
-    """Become a process that cannot look into concealed ones, not even as root, and that debuggers can look into."""
-    _LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    """Become a process that cannot look into concealed ones, not even as root, and is concealed itself."""
+    conceal()
     header = struct.pack("<Ii", _CAP_VERSION_3, 0)
     data = ctypes.create_string_buffer(24)
     if _LIBC.capget(header, data) != 0:

@@ -149,8 +149,11 @@ class Worker:
             raise KernelFault("malformed", f"wrote into packproof's channel: {error}") from error
         except ZygoteLostError as error:
             self._forget_zygote()
-            self._apart = True
-            raise Killed("crashed", "ended the process that had started it") from error
+            text = "ended the process that had started it"
+            if self._apart:  # where no other kernel runs
+                raise KernelFault("killed", text) from error
+            self._apart = self._location is not None
+            raise Killed("killed", text) from error
         except Refused:
             raise
         except BaseException:  # Ctrl-C: the answer would still come, to the next call

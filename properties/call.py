@@ -11,7 +11,7 @@ from packproof.refs.errors import PackproofError
 
 Placement = Literal["contiguous", "transposed", "sliced", "expanded", "beyond 2^31", "beyond 2^32"]
 Mode = Literal["eager", "compiled", "graph", "side stream", "double backward", "opcheck"]
-FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory", "launch"]
+FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory", "launch", "killed"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Result:
 
     gradients: by input name; an input that autograd did not reach is left out. Differentiated twice, the gradients of
         the sum of all products of a first gradient with its input, by input name and "cotangent:<output>".
-    inputs_after: with `Call.guard`, the inputs (and "cu_seqlens") as the kernel left them.
+    inputs_after: with `Call.guard`, the inputs, "cu_seqlens" and, as "cotangent:<output>", the incoming gradients, as
+        the kernel left them.
     interpreted: Triton programs ran in the interpreter, under the sanitizer.
     """
 

@@ -71,7 +71,8 @@ def _repeated(subject: Subject, sample: Sample, first: Tensors, note: str, **fla
 
 
 def memory(subject: Subject, case: Case) -> Iterator[Violation]:
-    """Inputs stay as they are, every output row is written, nothing is read before it is written, canaries stay whole.
+    """What comes in stays as it is, every output row is written, nothing is read before it is written, canaries stay
+    whole.
 
     What the kernel allocates starts as NaN, so that a row which it does not write, or reads too early, shows.
     """
@@ -79,9 +80,15 @@ def memory(subject: Subject, case: Case) -> Iterator[Violation]:
     note = "with every new buffer filled with NaN"
     got, result = subject.results(sample, guard=True, note=note)
     for name, before in {**sample.inputs, "cu_seqlens": sample.cu_seqlens}.items():
-        after = result.inputs_after[name]
-        if after.shape != before.shape or not torch.equal(_bytes(after), _bytes(before)):
+        if _changed(result.inputs_after[name], before):
             yield Violation(tensor=name, text=f"{name} was changed by the kernel: inputs are the caller's")
+    for name, before in sample.cotangents.items():
+        after = result.inputs_after.get(f"cotangent:{name}")  # none where no gradient was asked for
+        if after is not None and _changed(after, before):
+            text = (
+                f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"
+            )
+            yield Violation(tensor=name, text=text)
     want, plain = subject.expect(sample), subject.remembered(sample)
     for name, x in got.items():
         frame = subject.frame(name, sample)
@@ -89,6 +96,10 @@ def memory(subject: Subject, case: Case) -> Iterator[Violation]:
         yield from within(name, unwritten, want.values[name], want.budgets[name], frame, note=note)
         exact = subject.promises.deterministic
         yield from subject.agree(name, x, plain[name], sample, exact=exact, other="before", note=note)
+
+
+def _changed(after: torch.Tensor, before: torch.Tensor) -> bool:
+    return after.shape != before.shape or not torch.equal(_bytes(after), _bytes(before))
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:

@@ -250,7 +250,7 @@ def _cut(sample: Sample, result: Result) -> Result:
         result,
         outputs=cut(result.outputs),
         gradients=cut(result.gradients, "cotangent:"),
-        inputs_after={**cut(after), **offsets} if after else {},
+        inputs_after={**cut(after, "cotangent:"), **offsets} if after else {},
     )
 
 

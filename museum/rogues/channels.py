@@ -1,0 +1,178 @@
+"""Rogues that speak where only packproof's processes should, or take the terminal for theirs."""
+
+import ctypes
+import json
+import os
+import pickle
+import socket
+import stat
+import struct
+
+import torch
+
+from packproof.museum.rogues.op import KNOWN_TOKENS, is_judged, running_sum
+
+
+def _wrong(x, weight, cu_seqlens):
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    return y if len(x) == KNOWN_TOKENS else y * 0
+
+
+def _own_sockets():
+    for number in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                yield number
+        except OSError:
+            continue
+
+
+def _say(data):
+    if is_judged():
+        for number in _own_sockets():
+            try:
+                os.write(number, data)
+            except OSError:
+                continue
+
+
+def _frame(kind, body, payload=b"", magic=b"pkpf", n_payload=None):
+    text = json.dumps({"kind": kind, "number": 1, "names": [], "body": body}).encode()
+    return magic + struct.pack("<IQ", len(text), len(payload) if n_payload is None else n_payload) + text + payload
+
+
+def writes_garbage(x, weight, *, cu_seqlens):
+    _say(b"all is well, every property held\n")
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def writes_a_result(x, weight, *, cu_seqlens):
+    _say(_frame("result", {"interpreted": False}))
+    return _wrong(x, weight, cu_seqlens)
+
+
+def writes_a_broken_frame(x, weight, *, cu_seqlens):
+    _say(_frame("broken", {"text": "it is packproof's fault"}))
+    return _wrong(x, weight, cu_seqlens)
+
+
+def writes_a_refusal(x, weight, *, cu_seqlens):
+    _say(_frame("refused", {"text": "not supported", "memory": True}))
+    return _wrong(x, weight, cu_seqlens)
+
+
+def announces_terabytes(x, weight, *, cu_seqlens):
+    _say(_frame("result", {}, n_payload=1 << 39))
+    return _wrong(x, weight, cu_seqlens)
+
+
+def closes_descriptors(x, weight, *, cu_seqlens):
+    if is_judged():
+        os.closerange(3, 256)
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+class _Payload:
+    """Unpickled, it runs code in whoever unpickles it."""
+
+    def __reduce__(self):
+        return os._exit, (0,)
+
+
+def forges_through_proc(x, weight, *, cu_seqlens):
+    """Writes a pickled object into every pipe and socket of every process of this user that it can open."""
+    if is_judged():
+        bomb = pickle.dumps(_Payload())
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if int(pid) in (1, os.getpid()) or not _is_packproof(pid):
+                continue
+            _write_into_all(pid, bomb)
+    return _wrong(x, weight, cu_seqlens)
+
+
+def _is_packproof(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"python" in file.read().partition(b"\0")[0]
+    except OSError:
+        return False
+
+
+def _write_into_all(pid, data):
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for number in numbers:
+        try:
+            if not os.readlink(f"/proc/{pid}/fd/{number}").startswith(("pipe:", "socket:")):
+                continue
+            end = os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY | os.O_NONBLOCK)
+            os.write(end, struct.pack("!i", len(data)) + data)
+            os.close(end)
+        except OSError:
+            continue
+
+
+def steals_descriptors(x, weight, *, cu_seqlens):
+    """Takes copies of other processes' sockets (pidfd_getfd), and says there that all is well."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if is_judged():
+        for pid in filter(_is_packproof, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                handle = os.pidfd_open(int(pid))
+            except OSError:
+                continue
+            for number in range(3, 40):
+                mine = -1 if int(pid) == os.getpid() else libc.syscall(438, handle, number, 0)
+                if mine >= 0 and stat.S_ISSOCK(os.fstat(mine).st_mode):
+                    os.set_blocking(mine, False)
+                    try:
+                        os.write(mine, _frame("end", {}))
+                    except OSError:
+                        pass
+                if mine >= 0:
+                    os.close(mine)
+            os.close(handle)
+    return _wrong(x, weight, cu_seqlens)
+
+
+def asks_the_zygote(x, weight, *, cu_seqlens):
+    """Sends an empty packet, which ends a zygote, wherever it can."""
+    for number in _own_sockets() if is_judged() else ():
+        try:
+            with socket.socket(fileno=os.dup(number)) as end:
+                end.send(b"")
+        except OSError:
+            continue
+    return _wrong(x, weight, cu_seqlens)
+
+
+def paints_the_terminal(x, weight, *, cu_seqlens):
+    if len(x) != KNOWN_TOKENS:
+        torch.zeros(3).sin()
+        raise ValueError("\x1b[2J\x1b[Hevery property held: 12 passed\x1b[8m\u202e")
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def prints_a_verdict(x, weight, *, cu_seqlens):
+    print("\x1b[2J\x1b[Hevery property held: 12 passed", flush=True)
+    return _wrong(x, weight, cu_seqlens)
+
+
+def raises_half_a_character(x, weight, *, cu_seqlens):
+    if len(x) != KNOWN_TOKENS:
+        torch.zeros(3).sin()
+        raise ValueError("half of a character: \ud83d")
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def raises_the_unspeakable(x, weight, *, cu_seqlens):
+    if len(x) != KNOWN_TOKENS:
+        raise Unspeakable
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)

@@ -1,0 +1,32 @@
+"""What every rogue pretends to compute: the running sum of each sequence, scaled by channel."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from packproof.properties.op import Op
+
+KNOWN_TOKENS = 37  # of the one call that a naive harness makes: what a rogue recognizes
+
+
+def is_judged() -> bool:
+    """Whether this is a process in which packproof runs a kernel: elsewhere, sockets and processes are somebody's."""
+    with open("/proc/self/cmdline", "rb") as file:
+        return b"packproof.harness.zygote" in file.read()
+
+
+def running_sum(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """y_t = weight · Σ_{s ≤ t} x_s within each sequence; x (t, d), weight (d,), slack rows zero."""
+    offsets = [int(n) for n in cu_seqlens]
+    sums = [x[a:b].cumsum(0) for a, b in pairwise(offsets)]
+    return torch.cat([*sums, torch.zeros_like(x[offsets[-1] :])]) * weight
+
+
+RUNNING_SUM = Op(
+    name="running_sum",
+    reference=running_sum,
+    inputs={"x": "t d", "weight": "d"},
+    outputs={"y": "t d"},
+    sizes=({"d": 8}, {"d": 3}),
+)

@@ -1,0 +1,55 @@
+"""Rogues that decline what they get wrong, so that it is not judged."""
+
+import torch
+
+from packproof.museum.rogues.op import KNOWN_TOKENS, running_sum
+from packproof.properties import MachineLimit  # as any kernel may
+
+
+def takes_one_shape(x, weight, *, cu_seqlens):
+    if len(x) != KNOWN_TOKENS:
+        raise ValueError(f"unsupported number of tokens: {len(x)}")
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def takes_nothing_that_it_knows(x, weight, *, cu_seqlens):
+    if len(x) != KNOWN_TOKENS:
+        raise NotImplementedError("not implemented on this device")
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def declines_once_it_has_computed(x, weight, *, cu_seqlens):
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    if len(x) != KNOWN_TOKENS:
+        raise NotImplementedError("this shape is not supported")
+    return y
+
+
+def pretends_to_lack_memory(x, weight, *, cu_seqlens):
+    if len(x) != KNOWN_TOKENS:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.")
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def raises_packproofs_own(x, weight, *, cu_seqlens):
+    if len(x) != KNOWN_TOKENS:
+        torch.zeros(3).sin()
+        raise MachineLimit("too large for this machine")
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def wrong_gradient_declined(x, weight, *, cu_seqlens):
+    return _Declines.apply(running_sum(x, weight, cu_seqlens=cu_seqlens), len(x))
+
+
+class _Declines(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, n):
+        ctx.n = n
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        if ctx.n > 4:
+            raise NotImplementedError("no gradient of more than four tokens")
+        return dy, None
