@@ -15,8 +15,15 @@ from packproof.harness.location import Location
 from packproof.harness.plan import CheckRequest
 from packproof.museum.rogues import Rogue
 from packproof.museum.rogues.op import running_sum
+from packproof.properties.op import Op
 
-_OP = "packproof.museum.rogues.op:RUNNING_SUM"
+RUNNING_SUM = Op(
+    name="running_sum",
+    reference=running_sum,
+    inputs={"x": "t d", "weight": "d"},
+    outputs={"y": "t d"},
+    sizes=({"d": 8}, {"d": 3}),
+)
 _LENGTHS = (20, 17)
 _SECONDS = 2.0  # that one call of a rogue may take
 _NAIVE_SECONDS = 30
@@ -49,7 +56,7 @@ def try_rogues(chosen: Sequence[Rogue]) -> Iterator[Trial]:
     base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, asks=False, replay_dir=os.devnull)
     asked = []
     for rogue in chosen:
-        request = replace(base, target=rogue.kernel, op=_OP, properties=rogue.properties)
+        request = replace(base, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties)
         asked.append((request, open_job(request)))
     verdicts: list[Verdict] = []
     for event in judged(base, asked, apart=True):

@@ -1,4 +1,4 @@
-"""Rogues: kernels that cheat a checker, or break it, each in one way. All pretend to compute one op, `RUNNING_SUM`.
+"""Rogues: kernels that cheat a checker, or break it, each in one way. All pretend to compute the running sum of `op`.
 
 `entries()` has them as data. A naive harness, one that compares one call with the reference by `allclose`, passes every
 one of them. Each is detected or reported by packproof, or says why it is not defended against.
@@ -10,9 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from packproof.museum.rogues.op import RUNNING_SUM
-
-__all__ = ["RUNNING_SUM", "Rogue", "entries"]
+__all__ = ["Rogue", "entries"]
 
 
 @dataclass(frozen=True)

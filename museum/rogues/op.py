@@ -5,8 +5,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from packproof.properties.op import Op
-
 KNOWN_TOKENS = 37  # of the one call that a naive harness makes: what a rogue recognizes
 
 
@@ -21,12 +19,3 @@ def running_sum(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     offsets = [int(n) for n in cu_seqlens]
     sums = [x[a:b].cumsum(0) for a, b in pairwise(offsets)]
     return torch.cat([*sums, torch.zeros_like(x[offsets[-1] :])]) * weight
-
-
-RUNNING_SUM = Op(
-    name="running_sum",
-    reference=running_sum,
-    inputs={"x": "t d", "weight": "d"},
-    outputs={"y": "t d"},
-    sizes=({"d": 8}, {"d": 3}),
-)

@@ -39,8 +39,9 @@ def test_any_placement_gives_the_same(make_call: Make, placement: Placement, gua
     assert torch.equal(result.outputs["y"], plain.outputs["y"])
     assert torch.equal(result.gradients["x"], plain.gradients["x"])
     torch.testing.assert_close(result.gradients["weight"], plain.gradients["weight"])  # summed in another order
-    assert set(result.inputs_after) == ({"x", "weight", "cu_seqlens"} if guard else set())
+    assert set(result.inputs_after) == ({"x", "weight", "cu_seqlens", "cotangent:y"} if guard else set())
     if guard:
+        assert torch.equal(result.inputs_after["cotangent:y"], dy)
         assert torch.equal(result.inputs_after["x"], x)
         assert torch.equal(result.inputs_after["cu_seqlens"], call.cu_seqlens)
 
