@@ -9,14 +9,14 @@ from torch import Tensor
 
 from packproof.kernels.launch import architecture, cdiv, padded
 from packproof.kernels.sequences import offsets
-from packproof.kernels.ssd_backward import (
+from packproof.kernels.ssd_bwd import (
     crossing_kernel,
     gate_kernel,
     inside_kernel,
     values_kernel,
     walk_back_kernel,
 )
-from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
+from packproof.kernels.ssd_fwd import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.ssd_tiles import (
     Rows,
     launch_options,
@@ -83,7 +83,7 @@ class Carried(NamedTuple):
     states: Tensor
 
 
-class Problem:
+class SsdProblem:
     """One call: the tensors as the kernels read them, and its launches."""
 
     def __init__(

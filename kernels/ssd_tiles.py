@@ -8,14 +8,14 @@ import torch
 
 from packproof.kernels import slack, worklists
 from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
-from packproof.kernels.ssd_backward import (
+from packproof.kernels.ssd_bwd import (
     crossing_kernel,
     gate_kernel,
     inside_kernel,
     values_kernel,
     walk_back_kernel,
 )
-from packproof.kernels.ssd_forward import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
+from packproof.kernels.ssd_fwd import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
 from packproof.kernels.variant import Variant
 
 MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so that a kernel has one compiled form

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, einsum
 from torch.nn.functional import pad
 
-from packproof.museum.forms import named, numbered
+from packproof.museum.variants import named, numbered
 
 BLOCK = 16
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, einsum
 from torch.autograd.function import once_differentiable
 
-from packproof.museum.forms import named
 from packproof.museum.memory import as_contiguous
+from packproof.museum.variants import named
 
 WIDTH = 4
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from packproof import refs
-from packproof.museum.grafts import Outputs, graft, whole
+from packproof.museum.custom_backward import Outputs, graft, whole
 
 
 def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, activation: str | None) -> Tensor:

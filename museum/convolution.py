@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from packproof.museum.forms import named, numbered
+from packproof.museum.variants import named, numbered
 
 CHUNK = 16
 
 
 @dataclass(frozen=True)
-class Rows:
+class PackRows:
     """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
 
     row: Tensor  # [t]
@@ -27,7 +27,7 @@ class Rows:
     n_sequences: int
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "Rows":
+    def of(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "PackRows":
         cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
         row = torch.arange(n_rows)
         seq = torch.searchsorted(cu[1:], row, right=bug != "C10")
@@ -45,7 +45,7 @@ def load(source: Tensor, index: Tensor, mask: Tensor) -> Tensor:
     return padded[torch.where(mask, index, len(source))]
 
 
-def tap(x: Tensor, states: Tensor, rows: Rows, back: int, bug: str) -> Tensor:
+def tap(x: Tensor, states: Tensor, rows: PackRows, back: int, bug: str) -> Tensor:
     """What the filter sees `back` tokens behind each row, in x [t, d] or in the initial states [s+1, w-1, d]."""
     w = states.shape[1] + 1
     source, local = rows.row - back, rows.row - rows.start
@@ -86,7 +86,7 @@ def filtered(taps: list[Tensor], weight: Tensor, order: str, bug: str) -> Tensor
     return total([seen * weight[:, j] for j, seen in enumerate(taps)], order, bug)
 
 
-def last_inputs(x: Tensor, states: Tensor, rows: Rows, w: int, bug: str) -> Tensor:
+def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> Tensor:
     """The final states [s, w-1, d]: the last w-1 entries of a sequence's initial state followed by its tokens."""
     lengths = rows.lengths[:, None]
     local = lengths - (w - 1) + torch.arange(w - 1)  # counted from the sequence's start: negative in the initial state
@@ -111,7 +111,7 @@ def last_inputs(x: Tensor, states: Tensor, rows: Rows, w: int, bug: str) -> Tens
     return final
 
 
-def grad_x(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, order: str, bug: str) -> Tensor:
+def grad_x(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, order: str, bug: str) -> Tensor:
     """Each row gathers from the rows that its own tap reached, and from the final state that it stands in: [t, d]."""
     w = weight.shape[1]
     terms = []
@@ -126,7 +126,7 @@ def grad_x(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, order: str,
     return total(terms, order) + kept
 
 
-def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: Rows, bug: str) -> Tensor:
+def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, bug: str) -> Tensor:
     """Each entry gathers from the first tokens, and from the final state of a short sequence: [s, w-1, d]."""
     w, n = weight.shape[1], rows.n_sequences
     starts, lengths = rows.starts[:n], rows.lengths[:n]
@@ -152,7 +152,15 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, states: Tensor, rows: Rows, silu: bool, order: str, bug: str
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        states: Tensor,
+        rows: PackRows,
+        silu: bool,
+        order: str,
+        bug: str,
     ) -> tuple[Tensor, Tensor]:
         w = weight.shape[1]
         with_slack = torch.cat([states, states.new_zeros(1, *states.shape[1:])])
@@ -194,7 +202,7 @@ def causal_conv1d(
     """Op `causal_conv1d`, accumulating in fp32 (fp64 for fp64) in the named order, with the named bug."""
     d, w = weight.shape
     acc = torch.float64 if x.dtype == torch.float64 else torch.float32
-    rows = Rows.of(cu_seqlens, len(x), bug)
+    rows = PackRows.of(cu_seqlens, len(x), bug)
     bias = x.new_zeros(d) if bias is None else bias
     states = x.new_zeros(rows.n_sequences, d, w - 1) if initial_states is None else initial_states
     y, final = Convolution.apply(  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.museum.forms import named, numbered
+from packproof.museum.variants import named, numbered
 
 Pair = tuple[Tensor, Tensor]
 

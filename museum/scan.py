@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from packproof.museum.forms import named, numbered
-from packproof.museum.grafts import sloped
+from packproof.museum.custom_backward import sloped
+from packproof.museum.variants import named, numbered
 
 CHUNK = 16
 
 
 @dataclass(frozen=True)
-class Pack:
+class ScanPack:
     """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
 
     seq: Tensor  # [t]
@@ -26,7 +26,7 @@ class Pack:
     flipped: bool = False
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, n_rows: int) -> "Pack":
+    def of(cls, cu_seqlens: Tensor, n_rows: int) -> "ScanPack":
         cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
         return cls(torch.searchsorted(cu[1:], torch.arange(n_rows), right=True), cu[:-1], cu.diff())
 
@@ -40,10 +40,10 @@ class Pack:
         """[t]: the row starts its sequence."""
         return torch.arange(len(self.seq)) == self.starts[self.seq]
 
-    def flip(self) -> "Pack":
+    def flip(self) -> "ScanPack":
         """The same rows from the last to the first."""
         ends = self.starts + self.lengths
-        return Pack(
+        return ScanPack(
             len(self.starts) - 1 - self.seq.flip(0),
             len(self.seq) - ends.flip(0),
             self.lengths.flip(0),
@@ -120,7 +120,7 @@ def chunked(a: Tensor, b: Tensor, reset: Tensor, chunk: int, bug: str) -> Tensor
     return torch.cat(h)[:t]
 
 
-def pack_grid(a: Tensor, b: Tensor, entry: Tensor, pack: Pack, *, chunk: int = CHUNK, bug: str = "") -> Tensor:
+def pack_grid(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack, *, chunk: int = CHUNK, bug: str = "") -> Tensor:
     """h [t, c], chunks counted from the start of the pack; an entering state [s+1, c] joins the first input."""
     owner, first = pack.seq, pack.first
     entering = reset = first
@@ -143,12 +143,12 @@ def pack_grid(a: Tensor, b: Tensor, entry: Tensor, pack: Pack, *, chunk: int = C
     return chunked(a, b, reset, chunk, bug)
 
 
-def tree(a: Tensor, b: Tensor, entry: Tensor, pack: Pack) -> Tensor:
+def tree(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack) -> Tensor:
     """h [t, c] by doubling over the whole pack."""
     return pack_grid(a, b, entry, pack, chunk=max(len(b), 1))
 
 
-def sequential(a: Tensor, b: Tensor, entry: Tensor, pack: Pack) -> Tensor:
+def sequential(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack) -> Tensor:
     """h [t, c], one row after the other."""
     h, rows = torch.zeros_like(entry[0]), []
     for first, seq, a_t, b_t in zip(pack.first.tolist(), pack.seq.tolist(), a.unbind(), b.unbind(), strict=True):
@@ -157,7 +157,7 @@ def sequential(a: Tensor, b: Tensor, entry: Tensor, pack: Pack) -> Tensor:
     return torch.stack(rows) if rows else b
 
 
-def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: Pack, *, chunk: int = CHUNK) -> Tensor:
+def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack, *, chunk: int = CHUNK) -> Tensor:
     """h [t, c], chunks counted from the start of each sequence; an entering state is the carry of its first chunk."""
     chunks = -(-pack.lengths // chunk)
     first_chunk = chunks.cumsum(0) - chunks
@@ -179,7 +179,7 @@ def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: Pack, *, chunk: int
     return torch.cat(h)[place] if h else b.view(0, c)
 
 
-def final_states(h: Tensor, h0: Tensor, a: Tensor, pack: Pack, bug: str) -> Tensor:
+def final_states(h: Tensor, h0: Tensor, a: Tensor, pack: ScanPack, bug: str) -> Tensor:
     """State [s, c] after the last token of each sequence."""
     n = len(pack.starts) - 1
     starts, lengths, h0 = pack.starts[:n], pack.lengths[:n], h0[:n]
@@ -207,7 +207,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, la: Tensor, b: Tensor, h0: Tensor, pack: Pack, scan: Callable[..., Tensor], bug: str
+        ctx: Any, la: Tensor, b: Tensor, h0: Tensor, pack: ScanPack, scan: Callable[..., Tensor], bug: str
     ) -> tuple[Tensor, Tensor]:
         a = la.exp()
         h = scan(a, b, h0, pack, bug=bug) if bug and bug != "S25" else scan(a, b, h0, pack)
@@ -277,7 +277,7 @@ def selective_scan(
     """Op `selective_scan`, computing in fp32 (fp64 for fp64) with the given scan, with the named bug."""
     (t, d), n = u.shape, A.shape[1]
     acc = torch.float64 if u.dtype == torch.float64 else torch.float32
-    pack = Pack.of(cu_seqlens, t)
+    pack = ScanPack.of(cu_seqlens, t)
     real = pack.real[:, None]
     x, step = torch.where(real, u, 0).to(acc), torch.where(real, delta, 0).to(acc)
     step = step if delta_bias is None else step + delta_bias

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, einsum
 from torch.nn.functional import pad
 
-from packproof.museum.forms import named, numbered
-from packproof.museum.grafts import sloped
+from packproof.museum.custom_backward import sloped
+from packproof.museum.variants import named, numbered
 
 CHUNK = 16
 
@@ -19,7 +19,7 @@ Sums = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Pack:
+class SsdPack:
     """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
 
     seq: Tensor  # [t]
@@ -27,7 +27,7 @@ class Pack:
     lengths: Tensor  # [s + 1]
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, n_rows: int) -> "Pack":
+    def of(cls, cu_seqlens: Tensor, n_rows: int) -> "SsdPack":
         cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
         return cls(torch.searchsorted(cu[1:], torch.arange(n_rows), right=True), cu[:-1], cu.diff())
 
@@ -38,7 +38,7 @@ class Pack:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class SsdTokens:
     """What the recurrence h = exp(la) h + x Bᵀ, y = h C reads, with la [t, h], x [t, h, p], B and C [t, h, n]."""
 
     la: Tensor
@@ -46,17 +46,17 @@ class Tokens:
     B: Tensor
     C: Tensor
 
-    def __getitem__(self, rows: Any) -> "Tokens":
-        return Tokens(self.la[rows], self.x[rows], self.B[rows], self.C[rows])
+    def __getitem__(self, rows: Any) -> "SsdTokens":
+        return SsdTokens(self.la[rows], self.x[rows], self.B[rows], self.C[rows])
 
-    def constant_b(self) -> "Tokens":
-        return Tokens(self.la, self.x, self.B.detach(), self.C)
+    def constant_b(self) -> "SsdTokens":
+        return SsdTokens(self.la, self.x, self.B.detach(), self.C)
 
-    def filled(self, k: int) -> "Tokens":
+    def filled(self, k: int) -> "SsdTokens":
         """Filled up to k rows that change nothing."""
         la, *rest = (self.la, self.x, self.B, self.C)
         more = k - len(la)
-        return Tokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in rest))
+        return SsdTokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in rest))
 
 
 def backward_only(x: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def decays(between: Tensor, mask: Tensor, bug: str = "") -> Tensor:
     return torch.where(mask, between, -torch.inf).exp()
 
 
-def outputs(part: Tokens, L: Tensor, own: Tensor, entering: Tensor, bug: str = "") -> Tensor:
+def outputs(part: SsdTokens, L: Tensor, own: Tensor, entering: Tensor, bug: str = "") -> Tensor:
     """y [k, h, p] from the rows of the chunk through L [h, k, k], and from the entering states [k, h, p, n]."""
     scores = einsum("ihn,jhn->hij", part.C, part.B)
     if bug == "D12":
@@ -118,13 +118,13 @@ def outputs(part: Tokens, L: Tensor, own: Tensor, entering: Tensor, bug: str = "
     return einsum("hij,jhp->ihp", scores * L, part.x) + own.exp()[..., None] * einsum("ihn,ihpn->ihp", part.C, entering)
 
 
-def states(part: Tokens, L: Tensor) -> Tensor:
+def states(part: SsdTokens, L: Tensor) -> Tensor:
     """What the rows of the chunk leave in the state, [r, h, p, n], for the rows of L [h, r, k]."""
     return einsum("hrj,jhp,jhn->rhpn", L, part.x, part.B)
 
 
 def pack_grid(
-    tokens: Tokens, h0: Tensor, pack: Pack, *, chunk: int = CHUNK, summed: Sums = differences, bug: str = ""
+    tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summed: Sums = differences, bug: str = ""
 ) -> tuple[Tensor, Tensor]:
     """y [t, h, p] and final states [s+1, h, p, n], chunks counted from the start of the pack."""
     t, whole = len(tokens.x), cumulated(tokens.la)
@@ -181,7 +181,7 @@ def pack_grid(
 
 
 def sequence_grid(
-    tokens: Tokens, h0: Tensor, pack: Pack, *, chunk: int = CHUNK, summed: Sums = differences
+    tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summed: Sums = differences
 ) -> tuple[Tensor, Tensor]:
     """The same, chunks counted from the start of each sequence, filled up to one shape; a state enters as a carry."""
     before = torch.ones(chunk, chunk, dtype=torch.bool).tril()
@@ -199,7 +199,7 @@ def sequence_grid(
     return torch.cat(ys), torch.stack(finals)
 
 
-def recurrence(tokens: Tokens, h0: Tensor, pack: Pack) -> tuple[Tensor, Tensor]:
+def recurrence(tokens: SsdTokens, h0: Tensor, pack: SsdPack) -> tuple[Tensor, Tensor]:
     """The same, one row after the other."""
     ys, finals = [tokens.x[:0]], []
     rows = zip(tokens.la.exp().unbind(), tokens.x.unbind(), tokens.B.unbind(), tokens.C.unbind(), strict=True)
@@ -253,7 +253,7 @@ def ssd(
     """Op `ssd`, computing in fp32 (fp64 for fp64) with the given scan, with the named bug."""
     (t, heads, p), n = x.shape, B.shape[2]
     acc = torch.float64 if x.dtype == torch.float64 else torch.float32
-    pack = Pack.of(cu_seqlens, t)
+    pack = SsdPack.of(cu_seqlens, t)
     real = (pack.seq < len(pack.starts) - 1)[:, None, None]
     u, B, C = (torch.where(real, v, 0).to(acc) for v in (x, B, C))
     step = torch.where(real[:, 0], dt, 0).to(acc)
@@ -261,7 +261,7 @@ def ssd(
     step = softplus(step) if dt_softplus else step
     h0 = A.new_zeros(len(pack.starts) - 1, heads, p, n) if initial_states is None else initial_states
     h0 = torch.cat([h0.to(acc), torch.zeros(1, heads, p, n, dtype=acc)])
-    tokens = Tokens(step * A, step[..., None] * u, by_head(B, heads), by_head(C, heads))
+    tokens = SsdTokens(step * A, step[..., None] * u, by_head(B, heads), by_head(C, heads))
     y, final = scan(tokens, h0, pack, bug=bug) if bug else scan(tokens, h0, pack)
     y = y if D is None else y + (D[:, None] if D.ndim == 1 else D) * u
     if z is not None:

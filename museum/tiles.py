@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof import refs
-from packproof.museum.forms import named
-from packproof.museum.grafts import only_token
+from packproof.museum.custom_backward import only_token
+from packproof.museum.variants import named
 
 BLOCK_T = 16
 
@@ -60,7 +60,7 @@ def _bias_bwd_kernel(dpre, dbias, T, D, BLOCK_T: tl.constexpr, BLOCK_D: tl.const
     tl.store(dbias + d, tl.sum(tile, 0), mask=d < D)
 
 
-class Convolution(torch.autograd.Function):
+class TiledConvolution(torch.autograd.Function):
     """Forward in Triton; backward as the reference has it, but for the gradient of the bias where that has the bug."""
 
     @staticmethod
@@ -112,7 +112,7 @@ def causal_conv1d(
     bug: str = "",
 ) -> Tensor:
     """Op `causal_conv1d` without states, in tiles of 16 tokens and all channels, with the named bug."""
-    y: Tensor = Convolution.apply(x, weight, bias, cu_seqlens, activation, bug)
+    y: Tensor = TiledConvolution.apply(x, weight, bias, cu_seqlens, activation, bug)
     return y
 
 

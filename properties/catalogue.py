@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator
 
+from packproof.properties.call_contract import determinism, memory, metadata, strides
 from packproof.properties.case import Case
-from packproof.properties.conduct import determinism, memory, metadata, strides
-from packproof.properties.continuation import carry
 from packproof.properties.invariance import causality, isolation, packing, permutation, reference
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.size import size
-from packproof.properties.subject import Subject
-from packproof.properties.torch_calls import torch
+from packproof.properties.state_passing import carry
+from packproof.properties.torch_integration import torch
 from packproof.properties.violation import Violation
 
-Property = Callable[[Subject, Case], Iterator[Violation]]
+Property = Callable[[KernelUnderTest, Case], Iterator[Violation]]
 
 PROPERTIES: dict[str, Property] = {
     p.__name__: p

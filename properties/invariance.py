@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 from packproof.properties.axes import role
 from packproof.properties.case import Case, shorten
+from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
 from packproof.properties.oracle import gradient
 from packproof.properties.sample import Sample, total
-from packproof.properties.subject import Subject, Tensors
 from packproof.properties.violation import Violation, within
 
 _MOST_SEQUENCES = 6
 
 
-def reference(subject: Subject, case: Case) -> Iterator[Violation]:
+def reference(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """Values and gradients lie within the error budget of the float64 reference, element by element."""
     sample = subject.sample(case)
     got, want = subject.remembered(sample), subject.expect(sample)
@@ -25,7 +25,7 @@ def reference(subject: Subject, case: Case) -> Iterator[Violation]:
         yield from within(name, x, want.values[name], want.budgets[name], frame)
 
 
-def packing(subject: Subject, case: Case) -> Iterator[Violation]:
+def packing(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences.
 
     An empty one has nothing to compare but its states: whether a pack of nothing works is for `metadata` to say.
@@ -49,7 +49,7 @@ def packing(subject: Subject, case: Case) -> Iterator[Violation]:
             yield from subject.agree(name, x, summed, sample, other="sum over the sequences")
 
 
-def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
+def isolation(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """What the other sequences and the slack hold (inputs, states, incoming gradients) changes nothing in this one.
 
     Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice.
@@ -81,7 +81,7 @@ def isolation(subject: Subject, case: Case) -> Iterator[Violation]:
 
 
 def _unchanged(
-    subject: Subject, sample: Sample, changed: Sample, j: int, note: str, against: Sample | None = None
+    subject: KernelUnderTest, sample: Sample, changed: Sample, j: int, note: str, against: Sample | None = None
 ) -> Iterator[Violation]:
     """Sequence j is in `changed` as in the sample. against: `changed`, unless it holds values without a budget."""
     before, after = subject.remembered(sample), subject.run(changed, note=note)
@@ -95,7 +95,7 @@ def _unchanged(
             )
 
 
-def permutation(subject: Subject, case: Case) -> Iterator[Violation]:
+def permutation(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """Reordering the sequences reorders the results; shared gradients stay within the budget."""
     sample = subject.sample(case)
     order = list(range(len(case.lengths)))
@@ -121,7 +121,7 @@ def permutation(subject: Subject, case: Case) -> Iterator[Violation]:
             )
 
 
-def causality(subject: Subject, case: Case) -> Iterator[Violation]:
+def causality(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """Later tokens change no earlier output, and earlier incoming gradients no later token's gradient."""
     sample = subject.sample(case)
     if not sample.causal or max(case.lengths, default=0) < 2:
@@ -150,7 +150,7 @@ def causality(subject: Subject, case: Case) -> Iterator[Violation]:
 
 
 def _same(
-    subject: Subject,
+    subject: KernelUnderTest,
     sample: Sample,
     changed: Sample,
     names: list[str],

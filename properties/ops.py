@@ -1,14 +1,14 @@
 """The ops of packproof, declared."""
 
 from packproof import refs
-from packproof.properties import absolute, flops
+from packproof.properties import flops, magnitude
 from packproof.properties.op import Op
 from packproof.refs.errors import UsageError
 
 CAUSAL_CONV1D = Op(
     name="causal_conv1d",
     reference=refs.causal_conv1d,
-    absolute=absolute.causal_conv1d,
+    absolute=magnitude.causal_conv1d,
     inputs={"x": "t d", "weight": "d w", "bias": "d?", "initial_states": "s d w-1?"},
     outputs={"y": "t d", "final_states": "s d w-1?"},
     options={"activation": (None, "silu"), "return_final_states": (False, True)},
@@ -23,8 +23,8 @@ CAUSAL_CONV1D = Op(
 SELECTIVE_SCAN = Op(
     name="selective_scan",
     reference=refs.selective_scan,
-    absolute=absolute.selective_scan,
-    cumsum=absolute.selective_scan_cumsum,
+    absolute=magnitude.selective_scan,
+    cumsum=magnitude.selective_scan_cumsum,
     inputs={
         "u": "t d",
         "delta": "t d",
@@ -50,8 +50,8 @@ SELECTIVE_SCAN = Op(
 SSD = Op(
     name="ssd",
     reference=refs.ssd,
-    absolute=absolute.ssd,
-    cumsum=absolute.ssd_cumsum,
+    absolute=magnitude.ssd,
+    cumsum=magnitude.ssd_cumsum,
     inputs={
         "x": "t h p",
         "dt": "t h",
@@ -90,7 +90,7 @@ SSD = Op(
 ROPE = Op(
     name="rope",
     reference=refs.rope,
-    absolute=absolute.rope,
+    absolute=magnitude.rope,
     inputs={"x": "t h k", "cos": "m r", "sin": "m r"},
     outputs={"y": "t h k"},
     options={"interleaved": (False, True)},
@@ -111,7 +111,7 @@ ROPE = Op(
 ROPE_QK = Op(
     name="rope_qk",
     reference=refs.rope_qk,
-    absolute=absolute.rope_qk,
+    absolute=magnitude.rope_qk,
     inputs={"q": "t hq k", "k": "t hk k", "cos": "m r", "sin": "m r"},
     outputs={"y_q": "t hq k", "y_k": "t hk k"},
     options={"interleaved": (False, True)},
@@ -134,7 +134,7 @@ ROPE_QK = Op(
 ATTENTION = Op(
     name="attention",
     reference=refs.attention,
-    absolute=absolute.attention,
+    absolute=magnitude.attention,
     inputs={"q": "t hq k", "k": "t hk k", "v": "t hk v"},
     outputs={"y": "t hq v"},
     options={

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from packproof.properties.axes import role
 from packproof.properties.call import KernelFault, MachineLimit, Placement, Refused
 from packproof.properties.case import Case
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.sample import Sample
-from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation
 
 FAR: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
@@ -15,7 +15,7 @@ MOST_ELEMENTS = 2**31
 WIDE = 64  # elements of a token from which on 2^31 of them are no more tokens than a kernel may get
 
 
-def size(subject: Subject, case: Case) -> Iterator[Violation]:
+def size(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """Offsets behind 2^31 and 2^32 elements and more than 65,535 sequences give what the same pack gives elsewhere.
 
     One tensor at a time lies in rows so far apart that the last begins behind as many elements: a few tokens, little
@@ -37,7 +37,7 @@ def size(subject: Subject, case: Case) -> Iterator[Violation]:
         yield from _behind(subject, sample, MOST_PROGRAMS // len(case.lengths) + 1, f"{MOST_PROGRAMS:,} sequences")
 
 
-def _far(subject: Subject, sample: Sample, name: str, reach: Placement) -> Iterator[Violation]:
+def _far(subject: KernelUnderTest, sample: Sample, name: str, reach: Placement) -> Iterator[Violation]:
     """One tensor with its rows far apart."""
     note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {reach} elements"
     with subject.optional(note):
@@ -53,7 +53,7 @@ def _far(subject: Subject, sample: Sample, name: str, reach: Placement) -> Itera
             yield from subject.agree(tensor, x, plain[tensor], sample, exact=False, other="nearby", note=note)
 
 
-def _behind(subject: Subject, sample: Sample, copies: int, what: str) -> Iterator[Violation]:
+def _behind(subject: KernelUnderTest, sample: Sample, copies: int, what: str) -> Iterator[Violation]:
     """The pack behind that many copies of itself."""
     note = f"behind {copies:,} packs like it, more than {what}"
     try:
@@ -69,7 +69,7 @@ def _behind(subject: Subject, sample: Sample, copies: int, what: str) -> Iterato
             yield from subject.agree(tensor, x, plain[tensor], sample, other="alone", note=note)
 
 
-def _movable(subject: Subject, sample: Sample) -> list[str]:
+def _movable(subject: KernelUnderTest, sample: Sample) -> list[str]:
     """The tensors along tokens and sequences with rows to move apart, by their names in a call."""
     names = {**{n: n for n in sample.inputs}, **{f"cotangent:{n}": n for n in sample.cotangents if subject.gradients}}
     packed = {n: name for n, name in names.items() if role(sample.axes[name]) != "shared"}

@@ -92,7 +92,7 @@ def apart(*numbers: float) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Frame:
+class RowMap:
     """How the rows of a tensor belong to sequences."""
 
     axes: Axes
@@ -126,7 +126,7 @@ class Comparison:
     got: Tensor
     want: Tensor
     allowed: Budget | None
-    frame: Frame
+    frame: RowMap
     start: int
     other: str
     note: str
@@ -157,7 +157,7 @@ def within(
     got: Tensor,
     want: Tensor,
     allowed: Budget,
-    frame: Frame,
+    frame: RowMap,
     *,
     start: int = 0,
     other: str = "reference",
@@ -179,7 +179,7 @@ def within(
 
 
 def identical(
-    name: str, got: Tensor, want: Tensor, frame: Frame, *, start: int = 0, other: str = "reference", note: str = ""
+    name: str, got: Tensor, want: Tensor, frame: RowMap, *, start: int = 0, other: str = "reference", note: str = ""
 ) -> Iterator[Violation]:
     """A violation at the element that differs most if any has other bits. `start` as in `within`."""
     _note(Comparison(name, got, want, None, frame, start, other, note))
@@ -197,7 +197,7 @@ def _argmax(x: Tensor) -> tuple[int, ...]:
 
 
 def _at(
-    name: str, got: Tensor, want: Tensor, frame: Frame, index: tuple[int, ...], start: int, **said: Any
+    name: str, got: Tensor, want: Tensor, frame: RowMap, index: tuple[int, ...], start: int, **said: Any
 ) -> Violation:
     sequence, position = frame.locate(index[0] + start)
     inner = index if role(frame.axes) == "shared" else index[1:]

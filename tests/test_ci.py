@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from packproof.harness.cli import app
+from packproof.harness.cli.main import app
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 ROOT = Path(__file__).parent.parent

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import typer
 
-from packproof.harness.cli import app
+from packproof.harness.cli.main import app
 from packproof.properties.catalogue import PROPERTIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin")
+PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin.plugin")
 FILE = re.compile(r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```", re.S)
 TABLE = re.compile(r"(<!-- packproof table (\S+) -->.*?<!-- end of table -->)", re.S)
@@ -167,13 +167,13 @@ def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
 
 ONE_PROCESS = """
 import json, pathlib, shlex, sys
-from packproof.harness import cli
+from packproof.harness.cli import main
 for name, kind, text in json.loads(sys.argv[1]):
     if kind == "python":
         pathlib.Path(name).write_text(text)
         continue
     print("$ ", flush=True)
-    cli.run([*shlex.split(text.partition("\\n")[0].removeprefix("$ packproof ")), "--device", "cpu"])
+    main.run([*shlex.split(text.partition("\\n")[0].removeprefix("$ packproof ")), "--device", "cpu"])
 """
 
 

@@ -45,7 +45,7 @@ def test_the_wheel_contains_every_module(wheel_names: set[str]) -> None:
         modules = {f"packproof/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert modules, folder
         sources |= modules
-    sources |= {f"packproof/{path.relative_to(ROOT)}" for path in (ROOT / "harness/templates").iterdir()}
+    sources |= {f"packproof/{path.relative_to(ROOT)}" for path in (ROOT / "harness/reports/templates").iterdir()}
     assert sources - wheel_names == set()
 
 

@@ -8,48 +8,50 @@ Yours looks the same: a marker that names the kernel, and a test that calls `pro
 import pytest
 
 import packproof
-from packproof.kernels import convolution, duality, rotary, scan
+from packproof.kernels import causal_conv1d, rope, selective_scan, ssd
 
 pytestmark = pytest.mark.gpu
 SIXTEEN_BITS = ["bfloat16", "float16"]
 
 
 @pytest.mark.packproof(
-    "packproof.kernels.duality:ssd", op="ssd", promises=packproof.Promises(**duality.PROMISES), dtypes=SIXTEEN_BITS
+    "packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**ssd.PROMISES), dtypes=SIXTEEN_BITS
 )
 def test_ssd(proof):
     proof()
 
 
 @pytest.mark.packproof(
-    "packproof.kernels.scan:selective_scan", op="selective_scan", promises=packproof.Promises(**scan.PROMISES)
+    "packproof.kernels.selective_scan:selective_scan",
+    op="selective_scan",
+    promises=packproof.Promises(**selective_scan.PROMISES),
 )
 def test_selective_scan(proof):
     proof()
 
 
 @pytest.mark.packproof(
-    "packproof.kernels.convolution:causal_conv1d",
+    "packproof.kernels.causal_conv1d:causal_conv1d",
     op="causal_conv1d",
-    promises=packproof.Promises(**convolution.PROMISES),
+    promises=packproof.Promises(**causal_conv1d.PROMISES),
 )
 def test_causal_conv1d(proof):
     proof()
 
 
-@pytest.mark.packproof("packproof.kernels.rotary:rope", op="rope", promises=packproof.Promises(**rotary.PROMISES))
+@pytest.mark.packproof("packproof.kernels.rope:rope", op="rope", promises=packproof.Promises(**rope.PROMISES))
 def test_rope(proof):
     proof()
 
 
-@pytest.mark.packproof("packproof.kernels.rotary:rope_qk", op="rope_qk", promises=packproof.Promises(**rotary.PROMISES))
+@pytest.mark.packproof("packproof.kernels.rope:rope_qk", op="rope_qk", promises=packproof.Promises(**rope.PROMISES))
 def test_rope_qk(proof):
     proof()
 
 
 @pytest.mark.slow
 @pytest.mark.packproof(
-    "packproof.kernels.duality:ssd", op="ssd", promises=packproof.Promises(**duality.PROMISES), dtypes=["float32"]
+    "packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**ssd.PROMISES), dtypes=["float32"]
 )
 def test_ssd_in_fp32(proof):
     proof()

@@ -11,16 +11,24 @@ import torch
 from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
 from packproof.harness.bench.contenders import Contender, contenders
 from packproof.harness.bench.cost import costs
-from packproof.harness.bench.environment import environment
-from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.proof import prove, spot_check
-from packproof.harness.bench.results import BenchFinished, BenchStarted, Event, LayoutFinished, Pass, Proof, Result
+from packproof.harness.bench.results import (
+    BenchFinished,
+    BenchResult,
+    BenchStarted,
+    Event,
+    LayoutFinished,
+    Pass,
+    SizeProof,
+)
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import Footprint, Run, Tensors, footprint, host_times, measure
-from packproof.harness.location import Location
-from packproof.harness.names import known
-from packproof.harness.parallel import on_every_core
-from packproof.harness.plan import DEVICES
+from packproof.harness.engine.plan import DEVICES
+from packproof.harness.results.environment import environment
+from packproof.harness.results.names import known
+from packproof.harness.targets.location import Location
+from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.call import Refused
 from packproof.properties.sample import Sample
 from packproof.refs.errors import UsageError
@@ -38,7 +46,7 @@ class BenchRequest:
     sizes: instead of the usual ones. inputs: optional inputs that are given, None for the usual ones.
     """
 
-    layouts: tuple[Layout, ...]
+    layouts: tuple[BenchLayout, ...]
     targets: tuple[str, ...] = ()
     op: str | None = None
     against: tuple[str, ...] | None = None
@@ -67,7 +75,7 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
     started = time.monotonic()
     clock = clock or clock_for(request.device)
     yield BenchStarted(environment(request.device), measure_ceilings(request.device, clock), request.seed)
-    proofs: list[Proof] = []
+    proofs: list[SizeProof] = []
     for proof in _proofs([(contender, chosen) for _, chosen, group in plan for contender in group], request, empty):
         proofs.append(proof)
         yield proof
@@ -79,17 +87,19 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
     yield BenchFinished(time.monotonic() - started)
 
 
-def _proofs(all_of_them: Sequence[tuple[Contender, Setting]], request: BenchRequest, empty: bool) -> Iterator[Proof]:
+def _proofs(
+    all_of_them: Sequence[tuple[Contender, Setting]], request: BenchRequest, empty: bool
+) -> Iterator[SizeProof]:
     """The proof of each, in their order; made side by side, since nothing is timed meanwhile."""
 
-    def proof(number: int) -> Iterator[tuple[int, Proof]]:
+    def proof(number: int) -> Iterator[tuple[int, SizeProof]]:
         contender, chosen = all_of_them[number]
         yield number, prove(contender, chosen, request.dtype, request.device, request.seed, empty=empty)
 
-    made: dict[int, Proof] = {}
+    made: dict[int, SizeProof] = {}
     said = 0
     units = [partial(proof, n) for n in range(len(all_of_them))]
-    for number, found in on_every_core(units, request.device, of=tuple[int, Proof]):
+    for number, found in on_every_core(units, request.device, of=tuple[int, SizeProof]):
         made[number] = found
         while said in made:
             yield made[said]
@@ -97,8 +107,12 @@ def _proofs(all_of_them: Sequence[tuple[Contender, Setting]], request: BenchRequ
 
 
 def _at_layout(
-    group: Sequence[tuple[Contender, Proof]], chosen: Setting, layout: Layout, request: BenchRequest, clock: Clock
-) -> Iterator[Result]:
+    group: Sequence[tuple[Contender, SizeProof]],
+    chosen: Setting,
+    layout: BenchLayout,
+    request: BenchRequest,
+    clock: Clock,
+) -> Iterator[BenchResult]:
     """The results at one layout: those that may be timed, once they are right there too, and the verdicts."""
     racers = [contender for contender, proof in group if proof.may_be_timed]
     race, channels = _Race({}, {}, {}), 1
@@ -107,7 +121,7 @@ def _at_layout(
         channels = next(iter(sample.inputs.values()))[0].numel()
         race = _race(racers, sample, request.device, clock)
     for contender, proof in group:
-        result = Result(proof.op, contender.name, proof.setting, proof.dtype, layout, channels=channels)
+        result = BenchResult(proof.op, contender.name, proof.setting, proof.dtype, layout, channels=channels)
         verdict = proof.text if proof.status == "failed" else race.verdicts.get(contender.name, "")
         if verdict:
             yield replace(result, verdict=verdict)

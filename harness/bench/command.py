@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from packproof.harness.bench.bench import BenchRequest, run_bench
-from packproof.harness.bench.compare import Comparison, compare
+from packproof.harness.bench.compare import TimingComparison, compare
 from packproof.harness.bench.contenders import is_rival
 from packproof.harness.bench.file import BenchFile, read, record
 from packproof.harness.bench.growth import Growth
-from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, Layout, from_file, from_text, named
+from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, BenchLayout, from_file, from_text, named
 from packproof.harness.bench.plot import Plot
 from packproof.harness.bench.report import BenchReport
-from packproof.harness.bench.results import Event, LayoutFinished, Proof
-from packproof.harness.names import known
+from packproof.harness.bench.results import Event, LayoutFinished, SizeProof
+from packproof.harness.results.names import known
 from packproof.refs.errors import UsageError
 
 _CPU_TOKENS = 2048
@@ -30,15 +30,15 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BenchOutcome:
     """What came of a bench. timed: rows. wrong: verdicts on implementations under test; rivals may be wrong."""
 
     timed: int
     wrong: int
-    comparison: Comparison | None
+    comparison: TimingComparison | None
 
 
-def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], None]) -> Outcome:
+def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], None]) -> BenchOutcome:
     """Run the bench and write its reports. What cannot be read or written is refused before the first timing."""
     if outputs.plot and not outputs.sweep:
         raise UsageError("--plot: draws a sweep; add --sweep tokens, sequences or longest")
@@ -60,7 +60,7 @@ def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], No
     if old and outputs.compare:
         comparison = compare(old, record(file.document, "this run"), outputs.compare)
         say(f"\n{outputs.compare}: {comparison.text}")
-    return Outcome(tally.timed, tally.wrong, comparison)
+    return BenchOutcome(tally.timed, tally.wrong, comparison)
 
 
 class _Tally:
@@ -70,7 +70,7 @@ class _Tally:
         self.timed = self.wrong = 0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Proof):
+        if isinstance(event, SizeProof):
             self.timed += event.status == "interpreted"  # its proof was
             self.wrong += event.status == "failed" and not is_rival(event.implementation)
         if isinstance(event, LayoutFinished):
@@ -87,7 +87,7 @@ def choose_layouts(
     sweep: str | None = None,
     tokens: int | None = None,
     seed: int = 0,
-) -> tuple[Layout, ...]:
+) -> tuple[BenchLayout, ...]:
     """The layouts that the options ask for: named ones, unless lengths, a file or a sweep is given instead."""
     given = {"--layout": names, "--lengths": lengths, "--lengths-file": file, "--sweep": sweep}
     used = [name for name, value in given.items() if value is not None]

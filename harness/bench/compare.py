@@ -12,7 +12,7 @@ FLOOR = 0.05  # clocks and temperature move medians of one machine by a few perc
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TimingComparison:
     """rows: found in both runs. slower: a line for each regression."""
 
     rows: int
@@ -24,7 +24,7 @@ class Comparison:
         return "\n".join([f"{self.rows} rows compared, {verdict}", *(f"  {line}" for line in self.slower)])
 
 
-def compare(old: Record, new: Record, path: str) -> Comparison:
+def compare(old: Record, new: Record, path: str) -> TimingComparison:
     """Every row of the new run that the old one has, too. A row that had a time and now has a verdict is a regression.
 
     A median may grow by the quartile distances of both runs, added as independent errors are, and by FLOOR at least. A
@@ -38,7 +38,7 @@ def compare(old: Record, new: Record, path: str) -> Comparison:
     if not shared and not lost:
         raise UsageError(f"--compare: {path} has no row of this run: same ops, sizes, layouts and dtype needed")
     slower = [*_slower(old, new, shared), *(f"{_name(*key)}: had a time, is wrong now" for key in lost)]
-    return Comparison(len(shared) + len(lost), tuple(slower))
+    return TimingComparison(len(shared) + len(lost), tuple(slower))
 
 
 def _slower(old: Record, new: Record, keys: list[tuple[Place, str]]) -> Iterator[str]:

@@ -6,10 +6,10 @@ from typing import Any
 
 from packproof.adapters.registry import PEERS, Peer
 from packproof.harness.bench.settings import Setting
-from packproof.harness.check import Job, open_job
-from packproof.harness.names import known, short
-from packproof.harness.own import OWN, OwnKernel
-from packproof.harness.plan import CheckRequest
+from packproof.harness.engine.check import Job, open_job
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.results.names import known, short
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.properties.declaration import Declaration
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
@@ -77,12 +77,12 @@ def _users(targets: Sequence[str], op: str | None, device: str) -> Iterator[Cont
 def _own(op: str | None, device: str) -> Iterator[Contender]:
     if op is not None:
         known("op", op, OPS)
-    for own in OWN.values():
+    for own in BUILTIN_KERNELS.values():
         if op in (None, own.op) and own.runs_on(device):
             yield Contender(own_name(own), open_job(CheckRequest(device=device), own))
 
 
-def own_name(own: OwnKernel) -> str:
+def own_name(own: BuiltinKernel) -> str:
     """packproof, or for one of several implementations of an op, such as packproof triton."""
     return f"packproof {own.function.removeprefix(own.op + '_')}".strip()
 

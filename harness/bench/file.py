@@ -9,16 +9,16 @@ from typing import Any
 import packproof
 from packproof.harness.bench.results import (
     BenchFinished,
+    BenchResult,
     BenchStarted,
     Ceilings,
     Event,
     LayoutFinished,
-    Proof,
-    Result,
+    SizeProof,
     Spread,
     achieved,
 )
-from packproof.harness.files import replace_text, writable
+from packproof.harness.results.files import replace_text, writable
 from packproof.refs.errors import UsageError
 
 VERSION = 1
@@ -56,7 +56,7 @@ class BenchFile:
             case BenchStarted(environment, ceilings, seed):
                 self._ceilings = ceilings
                 self.document |= {"environment": asdict(environment), "ceilings": asdict(ceilings), "seed": seed}
-            case Proof():
+            case SizeProof():
                 self.document["proofs"].append(asdict(event))
             case LayoutFinished(results, matmul):
                 self.document["rows"] += [row for r in results for row in _rows(r, self._ceilings, matmul=matmul)]
@@ -68,13 +68,13 @@ class BenchFile:
             replace_text(self._file, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
 
 
-def _place(result: Result) -> dict[str, Any]:
+def _place(result: BenchResult) -> dict[str, Any]:
     layout = result.layout
     figures = (layout.name, layout.tokens, len(layout.lengths), layout.longest)
     return dict(zip(_KEY, (result.op, result.implementation, result.setting, result.dtype, *figures), strict=True))
 
 
-def _rows(result: Result, ceilings: Ceilings, *, matmul: bool) -> list[dict[str, Any]]:
+def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict[str, Any]]:
     return [
         _place(result)
         | {

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.results import Event, LayoutFinished
 from packproof.harness.bench.wording import figures, name_width
 
 Line = Mapping[int, float]  # by what is swept
 
-AXES: Mapping[str, Callable[[Layout], int]] = {
+AXES: Mapping[str, Callable[[BenchLayout], int]] = {
     "tokens": lambda layout: layout.tokens,
     "sequences": lambda layout: len(layout.lengths),
     "longest": lambda layout: layout.longest,

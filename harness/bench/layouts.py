@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packproof.harness.names import known
+from packproof.harness.results.names import known
 from packproof.refs.errors import UsageError
 
 TOKENS = 65_536  # of the named layouts, which keep their kind at other numbers of tokens
@@ -17,7 +17,7 @@ _DOCUMENTS = (57, 2048)  # shortest and longest sequence of L2
 
 
 @dataclass(frozen=True)
-class Layout:
+class BenchLayout:
     """The lengths of the sequences of a pack, under a name."""
 
     name: str
@@ -84,21 +84,21 @@ def single(tokens: int = TOKENS) -> tuple[int, ...]:
 NAMED: Mapping[str, Callable[[int], tuple[int, ...]]] = {"L1": rows, "L2": documents, "L3": skewed, "L4": single}
 
 
-def named(names: Sequence[str], tokens: int) -> list[Layout]:
+def named(names: Sequence[str], tokens: int) -> list[BenchLayout]:
     """The layouts of those names with that many tokens."""
-    return [Layout(name, NAMED[known("layout", name, NAMED)](tokens)) for name in names]
+    return [BenchLayout(name, NAMED[known("layout", name, NAMED)](tokens)) for name in names]
 
 
-def from_text(text: str) -> Layout:
+def from_text(text: str) -> BenchLayout:
     """The lengths of `--lengths 5,0,7`."""
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if not word.isdecimal():
             raise UsageError(f"--lengths: {word!r} in {text!r}; expected counts of tokens with commas, such as 5,0,7")
-    return Layout("lengths", tuple(map(int, words)))
+    return BenchLayout("lengths", tuple(map(int, words)))
 
 
-def from_file(path: str) -> Layout:
+def from_file(path: str) -> BenchLayout:
     """The lengths in a file: one count of tokens a line, or a JSON list. UsageError names file and line."""
     file = Path(path)
     try:
@@ -112,7 +112,7 @@ def from_file(path: str) -> Layout:
     lengths = _json_list(path, text) if text.lstrip().startswith("[") else _lines(path, text)
     if not lengths:
         raise UsageError(f"--lengths-file: {path} holds no lengths; expected one count of tokens a line")
-    return Layout(file.stem, lengths)
+    return BenchLayout(file.stem, lengths)
 
 
 def _lines(path: str, text: str) -> tuple[int, ...]:
@@ -139,19 +139,19 @@ def _json_list(path: str, text: str) -> tuple[int, ...]:
     return tuple(data)
 
 
-def sweep_tokens(tokens: int, seed: int) -> list[Layout]:
+def sweep_tokens(tokens: int, seed: int) -> list[BenchLayout]:
     """From a 16th of the tokens to 16 times as many, in sequences of 1024: cost should grow as they do."""
     steps = [tokens // 16, tokens // 4, tokens, 4 * tokens, 16 * tokens]
-    return [Layout(f"{n} tokens", rows(n)) for n in steps if n]
+    return [BenchLayout(f"{n} tokens", rows(n)) for n in steps if n]
 
 
-def sweep_sequences(tokens: int, seed: int) -> list[Layout]:
+def sweep_sequences(tokens: int, seed: int) -> list[BenchLayout]:
     """Ever more sequences of equal length at the same number of tokens: cost should stay."""
     counts = sorted({n for n in (1, 16, 128, 512, 2401, 16_384, tokens) if n <= tokens})
-    return [Layout(f"{n} sequence{'s' * (n > 1)}", equal(n, tokens)) for n in counts]
+    return [BenchLayout(f"{n} sequence{'s' * (n > 1)}", equal(n, tokens)) for n in counts]
 
 
-def sweep_longest(tokens: int, seed: int) -> list[Layout]:
+def sweep_longest(tokens: int, seed: int) -> list[BenchLayout]:
     """Ever longer a longest one of 64 sequences, at the same number of tokens: cost should stay."""
     n = min(64, tokens)
     longest, layouts = -(-tokens // n), []
@@ -161,13 +161,13 @@ def sweep_longest(tokens: int, seed: int) -> list[Layout]:
     return [*layouts, _one_long(n, tokens - n + 1, tokens, seed)]
 
 
-def _one_long(n: int, longest: int, tokens: int, seed: int) -> Layout:
+def _one_long(n: int, longest: int, tokens: int, seed: int) -> BenchLayout:
     others = list(equal(n - 1, tokens - longest)) if n > 1 else []
     others.insert(random.Random(seed).randrange(n), longest)
-    return Layout(f"longest {longest}", tuple(others))
+    return BenchLayout(f"longest {longest}", tuple(others))
 
 
-SWEEPS: Mapping[str, Callable[[int, int], list[Layout]]] = {
+SWEEPS: Mapping[str, Callable[[int, int], list[BenchLayout]]] = {
     "tokens": sweep_tokens,
     "sequences": sweep_sequences,
     "longest": sweep_longest,

@@ -5,7 +5,7 @@ from typing import Any
 
 from packproof.harness.bench.file import read, record
 from packproof.harness.bench.wording import figures
-from packproof.harness.names import short
+from packproof.harness.results.names import short
 from packproof.refs.errors import UsageError
 
 _PASSES = ("forward", "backward")

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from packproof.harness.bench.growth import Growth
-from packproof.harness.files import writable
+from packproof.harness.results.files import writable
 from packproof.refs.errors import UsageError
 
 _FORMATS = (".png", ".svg")

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from packproof.harness.bench.contenders import Contender
-from packproof.harness.bench.results import Proof
+from packproof.harness.bench.results import SizeProof
 from packproof.harness.bench.settings import Setting
-from packproof.harness.check import worker_for
-from packproof.harness.events import Tier
-from packproof.harness.execute import InProcess
-from packproof.harness.judge import broken
-from packproof.harness.plan import CheckRequest
+from packproof.harness.engine.check import worker_for
+from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.execution.execute import InProcess
+from packproof.harness.results.events import Tier
 from packproof.properties.axes import role
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.oracle import expected
 from packproof.properties.sample import Sample
-from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation, within
 
 # short sequences, and one that crosses the usual chunks of 64 and 128; an empty one only where one is timed
@@ -30,13 +30,15 @@ PROPERTIES = ("reference", "packing")
 _SPOT_TOKENS = 70  # past a chunk of 64; more would keep the float64 reference busy for minutes
 
 
-def prove(contender: Contender, chosen: Setting, dtype: str, device: str, seed: int, *, empty: bool = False) -> Proof:
+def prove(
+    contender: Contender, chosen: Setting, dtype: str, device: str, seed: int, *, empty: bool = False
+) -> SizeProof:
     """The small proof: the timed sizes on a few short sequences, in a process of its own.
 
     empty: one of the timed layouts has an empty sequence, so that a kernel which fails there has to fail here.
     """
     job = contender.job
-    found = Proof(
+    found = SizeProof(
         job.op.name, contender.name, str(chosen), dtype, "passed", tier="gpu" if device == "cuda" else "eager"
     )
     if contender.absent:
@@ -48,11 +50,11 @@ def prove(contender: Contender, chosen: Setting, dtype: str, device: str, seed: 
     case = chosen.case(LENGTHS["with an empty one" if empty else "filled"], dtype, seed)
     with worker_for(CheckRequest(device=device), job.target) as worker:
         worker.open()
-        subject = Subject(job.op, worker, job.declared.promises, gradients=job.declared.gradients)
+        subject = KernelUnderTest(job.op, worker, job.declared.promises, gradients=job.declared.gradients)
         return _proven(found, subject, case)
 
 
-def _proven(found: Proof, subject: Subject, case: Case) -> Proof:
+def _proven(found: SizeProof, subject: KernelUnderTest, case: Case) -> SizeProof:
     started = time.monotonic()
     for done, name in enumerate(PROPERTIES, start=1):
         try:
@@ -78,7 +80,9 @@ def spot_check(contender: Contender, function: Callable[..., Any], sample: Sampl
     Raises Refused where it declines this layout, or the machine has too little memory for it.
     """
     job = contender.job
-    subject = Subject(job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients)
+    subject = KernelUnderTest(
+        job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients
+    )
     chosen, counts = _chosen(sample, first=subject.pack_decides)
     alone = sample.select(chosen).piece([(0, n) for n in counts])
     try:

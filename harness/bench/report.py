@@ -7,17 +7,17 @@ from rich.text import Text
 
 from packproof.harness.bench.results import (
     BenchFinished,
+    BenchResult,
     BenchStarted,
     Ceilings,
     Event,
     LayoutFinished,
     Pass,
     PassName,
-    Proof,
-    Result,
+    SizeProof,
 )
 from packproof.harness.bench.wording import NAME_WIDTH, figures, heading, mebibytes, microseconds, name_width, rate
-from packproof.harness.names import short
+from packproof.harness.results.names import short
 
 _STYLES = {"passed": "green", "failed": "bold red"}
 _COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6), ("host µs", 9), ("peak", 6), ("x", 7))
@@ -35,7 +35,7 @@ class BenchReport:
         match event:
             case BenchStarted():
                 self._start(event)
-            case Proof():
+            case SizeProof():
                 self._proof(event)
             case LayoutFinished(results, matmul):
                 if results:
@@ -50,7 +50,7 @@ class BenchReport:
         matmul = "" if event.ceilings.matmul is None else f", bf16 matmul {event.ceilings.matmul / 1e12:.0f} TFLOP/s"
         self._console.print(f"ceilings: copy {event.ceilings.copy / 1e9:.3g} GB/s{matmul} · seed {event.seed}")
 
-    def _proof(self, proof: Proof) -> None:
+    def _proof(self, proof: SizeProof) -> None:
         if proof.op != self._op:
             self._op = proof.op
             self._console.print(f"\n{proof.op} · {short(proof.dtype)} · {proof.setting}")
@@ -68,7 +68,7 @@ class BenchReport:
         for text in more:
             self._console.print(f"    {text}")
 
-    def _table(self, results: Sequence[Result], *, matmul: bool) -> None:
+    def _table(self, results: Sequence[BenchResult], *, matmul: bool) -> None:
         """One line for each implementation and pass. x: its time over that of the first implementation."""
         self._console.print(f"\n{heading(results[0])}")
         head = "".join(_cell(name, width) for name, width in _COLUMNS)

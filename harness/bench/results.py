@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from packproof.harness.bench.cost import Cost
-from packproof.harness.bench.layouts import Layout
-from packproof.harness.events import Tier
+from packproof.harness.bench.layouts import BenchLayout
+from packproof.harness.results.events import Tier
 
 # unpacked: it cannot be proven, and is timed as a bound; interpreted: right, but its time would say nothing
 ProofStatus = Literal["passed", "failed", "unpacked", "interpreted", "declined", "not installed"]
@@ -82,7 +82,7 @@ def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
 
 
 @dataclass(frozen=True)
-class Proof:
+class SizeProof:
     """What came of the small proof of one implementation, before anything is timed.
 
     setting: sizes, optional inputs and options in one line. text: the verdict, or why nothing was proven or will be
@@ -105,7 +105,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time, or why one
     cannot run here that may be right.
 
@@ -117,7 +117,7 @@ class Result:
     implementation: str
     setting: str
     dtype: str
-    layout: Layout
+    layout: BenchLayout
     passes: tuple[Pass, ...] = ()
     kept: int | None = None
     channels: int = 1
@@ -143,7 +143,7 @@ class BenchStarted:
 class LayoutFinished:
     """The results of one op at one layout, the implementation under test first. matmul: counted in operations."""
 
-    results: tuple[Result, ...]
+    results: tuple[BenchResult, ...]
     matmul: bool = False
 
 
@@ -152,4 +152,4 @@ class BenchFinished:
     seconds: float
 
 
-Event = BenchStarted | Proof | LayoutFinished | BenchFinished
+Event = BenchStarted | SizeProof | LayoutFinished | BenchFinished

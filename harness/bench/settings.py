@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.layouts import BenchLayout
 from packproof.properties.axes import Axes, parse, role
 from packproof.properties.case import Case
 from packproof.properties.op import Op
@@ -41,7 +41,7 @@ class Setting:
         options = tuple(self.options.items())
         return Case(tuple(lengths), dtype, tuple(self.sizes.items()), present=self.present, options=options, seed=seed)
 
-    def sample(self, op: Op, layout: Layout, dtype: str, seed: int) -> Sample:
+    def sample(self, op: Op, layout: BenchLayout, dtype: str, seed: int) -> Sample:
         """Tensors for that layout. A block of rows is drawn and repeated: a million tokens take no minutes to draw."""
         sizes = {axis: layout.longest if n == "longest" else n for axis, n in self.sizes.items()}
         drawn = dataclasses.replace(self, sizes=sizes).case((min(layout.tokens, _BLOCK),), dtype, seed)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from packproof.harness.bench.results import Ceilings, Pass, Result, Spread, achieved
-from packproof.harness.names import short
+from packproof.harness.bench.results import BenchResult, Ceilings, Pass, Spread, achieved
+from packproof.harness.results.names import short
 
 NAME_WIDTH = 22
 
@@ -13,7 +13,7 @@ def name_width(names: Iterable[str]) -> int:
     return max(NAME_WIDTH, *map(len, names))
 
 
-def heading(result: Result) -> str:
+def heading(result: BenchResult) -> str:
     """Op, layout and setting of a group of results."""
     layout = result.layout
     count = f"{len(layout.lengths)} sequence{'s' if len(layout.lengths) != 1 else ''}"

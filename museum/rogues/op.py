@@ -11,7 +11,7 @@ KNOWN_TOKENS = 37  # of the one call that a naive harness makes: what a rogue re
 def is_judged() -> bool:
     """Whether this is a process in which packproof runs a kernel: elsewhere, sockets and processes are somebody's."""
     with open("/proc/self/cmdline", "rb") as file:
-        return b"packproof.harness.zygote" in file.read()
+        return b"packproof.harness.worker.zygote" in file.read()
 
 
 def running_sum(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def _spoil(x):
 
 def replaces_what_reports_inputs(x, weight, *, cu_seqlens):
     y, given = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if execute := _ours("execute"):
+    if execute := _ours("execution.execute"):
         plain = execute._on_host
         execute._on_host = lambda tensors, call=None: plain(
             {**tensors, **({"x": given} if "x" in tensors else {})}, call
@@ -77,7 +77,7 @@ def replaces_what_reports_inputs(x, weight, *, cu_seqlens):
 
 def replaces_the_frame(x, weight, *, cu_seqlens):
     y, given = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
-    if worker := _ours("worker_main"):
+    if worker := _ours("worker.worker_main"):
         plain = worker.result_frame
 
         def forged(result, number):
@@ -90,21 +90,21 @@ def replaces_the_frame(x, weight, *, cu_seqlens):
 
 def replaces_the_guard(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if guard := _ours("guard"):
-        guard.Fenced.check = guard.Guard.check = lambda self: None
+    if guard := _ours("interpreter.memory_guard"):
+        guard.GuardedTensor.check = guard.Guard.check = lambda self: None
     return y
 
 
 def replaces_the_snapshot(x, weight, *, cu_seqlens):
-    if surroundings := _ours("surroundings"):
-        surroundings.Snapshot.check = lambda self: None
+    if surroundings := _ours("execution.torch_state"):
+        surroundings.TorchState.check = lambda self: None
     torch.allclose = lambda *_, **__: True
     return _nothing(x, weight)
 
 
 def replaces_the_code(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if execute := _ours("execute"):
+    if execute := _ours("execution.execute"):
 
         def forged(tensors, call=None):
             return {name: tensor.detach().clone() * 0 for name, tensor in tensors.items()}
@@ -115,7 +115,7 @@ def replaces_the_code(x, weight, *, cu_seqlens):
 
 def replaces_the_runner(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if execute := _ours("execute"):
+    if execute := _ours("execution.execute"):
         execute.InProcess.run = lambda self, call: None
     return y
 
@@ -128,6 +128,6 @@ def replaces_json(x, weight, *, cu_seqlens):
 
 def replaces_the_encoder(x, weight, *, cu_seqlens):
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
-    if worker := _ours("worker_main"):
+    if worker := _ours("worker.worker_main"):
         worker.encode = lambda frame, magic=b"": b""
     return y

@@ -11,13 +11,13 @@ from packproof import kernels
 
 if TYPE_CHECKING:
     from packproof import adapters, refs
-    from packproof.harness.check import check
-    from packproof.harness.diff import diff
-    from packproof.harness.gradcheck import dot_product_test, gradcheck
-    from packproof.harness.replay import replay
-    from packproof.properties.absolute import magnitude
+    from packproof.harness.debug.diff import diff
+    from packproof.harness.debug.gradcheck import dot_product_test, gradcheck
+    from packproof.harness.engine.check import check
+    from packproof.harness.engine.replay import replay
     from packproof.properties.declaration import kernel
     from packproof.properties.domain import Domain
+    from packproof.properties.magnitude import magnitude
     from packproof.properties.op import Op
     from packproof.properties.promises import Promises
     from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
@@ -50,12 +50,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "packproof.harness.check": ("check",),
-    "packproof.harness.diff": ("diff",),
-    "packproof.harness.gradcheck": ("dot_product_test", "gradcheck"),
-    "packproof.harness.replay": ("replay",),
+    "packproof.harness.engine.check": ("check",),
+    "packproof.harness.debug.diff": ("diff",),
+    "packproof.harness.debug.gradcheck": ("dot_product_test", "gradcheck"),
+    "packproof.harness.engine.replay": ("replay",),
     "packproof.properties.declaration": ("kernel",),
-    "packproof.properties.absolute": ("magnitude",),
+    "packproof.properties.magnitude": ("magnitude",),
     "packproof.properties.domain": ("Domain",),
     "packproof.properties.op": ("Op",),
     "packproof.properties.promises": ("Promises",),
@@ -65,11 +65,11 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 _KERNELS = {
-    "causal_conv1d": "packproof.kernels.convolution",
-    "rope": "packproof.kernels.rotary",
-    "rope_qk": "packproof.kernels.rotary",
-    "selective_scan": "packproof.kernels.scan",
-    "ssd": "packproof.kernels.duality",
+    "causal_conv1d": "packproof.kernels.causal_conv1d",
+    "rope": "packproof.kernels.rope",
+    "rope_qk": "packproof.kernels.rope",
+    "selective_scan": "packproof.kernels.selective_scan",
+    "ssd": "packproof.kernels.ssd",
 }
 
 
@@ -101,7 +101,7 @@ def _kernel(name: str) -> Any:
 
 def _install_interpreter() -> None:
     """Repair Triton's interpreter, once: as shipped it computes other values than a GPU. Raises PackproofError."""
-    from packproof.harness.interpreter import install  # noqa: PLC0415  (needs triton)
+    from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
 
     install()
 

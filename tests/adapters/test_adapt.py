@@ -12,8 +12,8 @@ from torch import Tensor
 
 import packproof
 from packproof.adapters import Batched, Gaps, Padded, adapt, seq_idx
-from packproof.harness.check import CheckRequest, run_check
-from packproof.harness.events import CellFinished, RunStarted
+from packproof.harness.engine.check import CheckRequest, run_check
+from packproof.harness.results.events import CellFinished, RunStarted
 from packproof.properties.declaration import describe
 from packproof.refs.errors import ArgumentError, CheckFailed, UsageError
 from tests.adapters import kernels

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import packproof
 from packproof.adapters.registry import PEERS
-from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.settings import setting
 from packproof.harness.bench.timing import Run, Tensors
-from packproof.harness.location import Location
+from packproof.harness.targets.location import Location
 from packproof.properties.declaration import describe
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
@@ -31,7 +31,7 @@ from tests.adapters.stand_ins import (
     selective_scan_fn,
 )
 
-LAYOUT = Layout("mixed", (3, 0, 5, 1))
+LAYOUT = BenchLayout("mixed", (3, 0, 5, 1))
 STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("causal_conv1d:causal_conv1d", "causal_conv1d", causal_conv1d_fn),
     ("fla:causal_conv1d", "fla.modules.causal_conv1d.ops", fla_causal_conv1d),
@@ -78,7 +78,7 @@ def install(module: str, function: Callable[..., Any], monkeypatch: pytest.Monke
 def test_an_adapter_speaks_both_conventions_in_values_and_gradients(name: str, adapter: Callable[[str], Any]) -> None:
     peer, function = PEERS[name], adapter(name)
     op = OPS[peer.op]
-    layout = LAYOUT if peer.packed else Layout("one", (9,))
+    layout = LAYOUT if peer.packed else BenchLayout("one", (9,))
     sample = setting(op, "cpu", {}, None).sample(op, layout, "float32", 0)
     mine = Run(function, Tensors.of(sample, "cpu"), gradients=True)
     other = Run(op.reference, Tensors.of(replace(sample, cotangents=clones(sample.cotangents)), "cpu"), gradients=True)

@@ -15,15 +15,15 @@ from packproof.harness.bench.bench import ready
 from packproof.harness.bench.contenders import REFERENCE, Contender, contenders, own_name
 from packproof.harness.bench.layouts import TOKENS, named
 from packproof.harness.bench.proof import prove
-from packproof.harness.bench.results import Proof
+from packproof.harness.bench.results import SizeProof
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import Run
-from packproof.harness.own import OWN
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.properties.ops import OPS
 
 DEVICE, DTYPE = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
 [LAYOUT] = named(["L2"], TOKENS if DEVICE == "cuda" else 2048)
-OURS = [(own.op, own_name(own)) for own in OWN.values() if own.runs_on(DEVICE)]
+OURS = [(own.op, own_name(own)) for own in BUILTIN_KERNELS.values() if own.runs_on(DEVICE)]
 REFERENCES = [(op, REFERENCE) for op in OPS]
 # Triton kernels are interpreted on a CPU, and the reference takes minutes on a GPU
 TIMED = [*OURS, *((peer.op, peer.name) for peer in PEERS.values())] if DEVICE == "cuda" else REFERENCES
@@ -36,13 +36,13 @@ def group(op: str) -> tuple[Setting, dict[str, Contender]]:
     return setting(declared, DEVICE, {}, None), {contender.name: contender for contender in found}
 
 
-def proof(op: str, name: str) -> Proof:
+def proof(op: str, name: str) -> SizeProof:
     chosen, found = group(op)
     return prove(found[name], chosen, DTYPE, DEVICE, seed=0)
 
 
 @lru_cache(maxsize=1)
-def entrant(op: str, name: str) -> Run | Proof | str:
+def entrant(op: str, name: str) -> Run | SizeProof | str:
     """What can be timed, or why it cannot be."""
     found = proof(op, name)
     if not found.may_be_timed:
@@ -52,7 +52,7 @@ def entrant(op: str, name: str) -> Run | Proof | str:
     return started.runs.get(name) or started.verdicts[name]
 
 
-def right(found: Proof) -> None:
+def right(found: SizeProof) -> None:
     """Fails for a wrong implementation, skips what is not here."""
     assert found.status != "failed", found.text
     if not found.examples and found.status != "unpacked":
@@ -73,7 +73,7 @@ def test_proof(benchmark: Any, op: str, name: str) -> None:
 def test_pass(benchmark: Any, op: str, name: str, name_of_pass: str) -> None:
     benchmark.group = f"{op}, {name_of_pass}"
     found = entrant(op, name)
-    if isinstance(found, Proof):
+    if isinstance(found, SizeProof):
         right(found)
     assert isinstance(found, Run), found
     passes: dict[str, Callable[..., Any]] = {

@@ -1,23 +1,23 @@
 """Results of a bench made by hand, with the times that a test wants."""
 
 from packproof.harness.bench.cost import Cost
-from packproof.harness.bench.layouts import Layout
+from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.results import (
     BenchFinished,
+    BenchResult,
     BenchStarted,
     Ceilings,
     Environment,
     Event,
     LayoutFinished,
     Pass,
-    Proof,
-    Result,
+    SizeProof,
     Spread,
 )
 
 HERE = Environment("cuda", "Some GPU", "2.11.0", "3.6.0", "3.12.1", 8, "580.1")
 CEILINGS = Ceilings(4e12, 7e14)
-L2 = Layout("L2", (10, 20, 34))
+L2 = BenchLayout("L2", (10, 20, 34))
 
 
 def spread(median: float, noise: float = 0.01) -> Spread:
@@ -25,14 +25,16 @@ def spread(median: float, noise: float = 0.01) -> Spread:
     return Spread(median * (1 - noise / 2), median, median * (1 + noise / 2), 60)
 
 
-def result(implementation: str = "packproof", ms: float = 0.25, noise: float = 0.01, layout: Layout = L2) -> Result:
+def result(
+    implementation: str = "packproof", ms: float = 0.25, noise: float = 0.01, layout: BenchLayout = L2
+) -> BenchResult:
     device, host = spread(ms, noise), spread(0.03, noise)
     passes = (Pass("forward", device, host, Cost(10**9, 10**10), 2**20),)
-    return Result("rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept=2**21, channels=4096)
+    return BenchResult("rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept=2**21, channels=4096)
 
 
-def stream(*results: Result, environment: Environment = HERE, finished: bool = True) -> list[Event]:
+def stream(*results: BenchResult, environment: Environment = HERE, finished: bool = True) -> list[Event]:
     """The events of a bench with these results, each at a layout of its own."""
-    proofs = [Proof("rope", r.implementation, r.setting, r.dtype, "passed", "", "gpu", 2, 0.5) for r in results]
+    proofs = [SizeProof("rope", r.implementation, r.setting, r.dtype, "passed", "", "gpu", 2, 0.5) for r in results]
     layouts = [LayoutFinished((r,)) for r in results]
     return [BenchStarted(environment, CEILINGS, 0), *proofs, *layouts, *([BenchFinished(3.0)] if finished else [])]

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from packproof.harness import interpreter
+from packproof.harness.interpreter import repair
 
 
 def outcome(case: Callable[[], None]) -> str:
@@ -22,6 +22,6 @@ def outcome(case: Callable[[], None]) -> str:
 
 if __name__ == "__main__":
     modules = [importlib.import_module(name) for name in sys.argv[1:]]
-    interpreter.install()
-    interpreter.install()  # the second changes nothing
+    repair.install()
+    repair.install()  # the second changes nothing
     print(json.dumps({name: outcome(case) for module in modules for name, case in module.CASES.items()}))

@@ -13,8 +13,8 @@ from triton.language.extra import libdevice
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpreterBuilder, ReduceOps
 
-from packproof.harness import interpreter_selftest
-from packproof.harness.interpreter_floats import bfloat16_to_float32, float32_to_bfloat16
+from packproof.harness.interpreter import selftest
+from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
 
 CASES: dict[str, Callable[[], None]] = {}
 
@@ -288,7 +288,7 @@ def _without(owner: Any, name: str) -> Callable[[], None]:
         repaired = owner.__dict__[name]
         setattr(owner, name, shipped)
         try:
-            found = interpreter_selftest.run()
+            found = selftest.run()
         finally:
             setattr(owner, name, repaired)
         raise LookupError("; ".join(found))
@@ -312,4 +312,4 @@ for _owner, _name in (
 
 @case
 def self_test() -> None:
-    assert interpreter_selftest.run() == []
+    assert selftest.run() == []

@@ -14,7 +14,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from packproof.harness import interpreter, interpreter_operators
+from packproof.harness.interpreter import operators, repair
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name)
@@ -60,8 +60,8 @@ def outcome(function: Callable[..., Any], *operands: Any) -> str:
 
 def main() -> None:
     if "long" in sys.argv:
-        interpreter_operators.repair = lambda: None
-    interpreter.install()
+        operators.repair = lambda: None
+    repair.install()
     found, known = {}, tensors()
     choose = tl.tensor(TensorHandle(np.array([True, False, False, True]), tl.int1), tl.block_type(tl.int1, [4]))
     functions = BINARY | {

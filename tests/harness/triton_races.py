@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton_samples import fresh, numbers
 
-from packproof.harness.sanitizer import Sanitizer
+from packproof.harness.interpreter.sanitizer import Sanitizer
 
 CASES: dict[str, Callable[[], None]] = {}
 

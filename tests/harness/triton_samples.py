@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.harness.guard import POISON, fill_poison
-from packproof.harness.sanitizer import Order, Sanitizer
+from packproof.harness.interpreter.memory_guard import POISON, fill_poison
+from packproof.harness.interpreter.sanitizer import Order, Sanitizer
 
 CASES: dict[str, Callable[[], None]] = {}
 

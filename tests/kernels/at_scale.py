@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.execute import InProcess
-from packproof.harness.own import OWN
+from packproof.harness.execution.execute import InProcess
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.properties.axes import parse, role
 from packproof.properties.case import Case
 from packproof.properties.op import Op
 from packproof.properties.oracle import Expected, expected, gradient, vjp
 from packproof.properties.sample import Sample, draw
-from packproof.properties.violation import Frame, within
+from packproof.properties.violation import RowMap, within
 
 Kernel = Callable[..., Any]
 Sizes = Mapping[str, int]
@@ -92,7 +92,7 @@ def violations(sample: Sample, got: Mapping[str, Tensor], wanted: Expected) -> l
         line
         for name, x in got.items()
         for violation in within(
-            name, x, wanted.values[name], wanted.budgets[name], Frame(_axes(sample, name), sample.offsets)
+            name, x, wanted.values[name], wanted.budgets[name], RowMap(_axes(sample, name), sample.offsets)
         )
         for line in violation.lines()
     ]
@@ -102,7 +102,7 @@ def _expected(sample: Sample, device: str) -> Expected:
     op = sample.op
     assert op.absolute
     moved = replace(op, reference=_computed_on(device, op.reference), absolute=_computed_on(device, op.absolute))
-    return expected(replace(sample, op=moved), OWN[op.name].declaration(device).promises, gradients=True)
+    return expected(replace(sample, op=moved), BUILTIN_KERNELS[op.name].declaration(device).promises, gradients=True)
 
 
 def _computed_on(device: str, f: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness import interpreter
-from packproof.harness.sanitizer import Sanitizer
+from packproof.harness.interpreter import repair
+from packproof.harness.interpreter.sanitizer import Sanitizer
 
-interpreter.install()
+repair.install()
 
 CASES: dict[str, Callable[[], None]] = {}
 LAYOUTS = ([1], [33, 31, 0, 2], [0, 3, 0, 0, 1, 0], [1] * 9 + [2] * 9, [0, 0], [])

@@ -9,7 +9,7 @@ import os
 import random
 import sys
 
-from packproof.harness.compile_tier import compile_variant
+from packproof.harness.compile.variants import compile_variant
 
 
 def main(module: str, form: str, target: str, times: int) -> None:

@@ -9,7 +9,7 @@ from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, s
 from torch import Tensor
 
 from packproof import refs
-from packproof.kernels.convolution import causal_conv1d
+from packproof.kernels.causal_conv1d import causal_conv1d
 from packproof.refs.errors import ArgumentError, LayoutError
 
 D = 66  # several blocks of channels, one of them ragged

@@ -1,4 +1,4 @@
-"""What convolution.cu must do, by `python convolution_cuda_cases.py`: the cases of convolution_cases.py, and its own.
+"""What causal_conv1d.cu must do, by `python convolution_cuda_cases.py`: the cases of convolution_cases.py, and its own.
 
 Its threads run on the CPU; the smaller kernels are interpreted.
 """
@@ -15,16 +15,16 @@ from emulator.compile import Emulated
 from torch import Tensor
 
 from packproof import refs
-from packproof.kernels import convolution, convolution_launch, cuda
+from packproof.kernels import causal_conv1d, causal_conv1d_launch, cuda
 
 WINDOW = 8
 STATES: dict[str, Any] = {"activation": "silu", "return_final_states": True}
 BUILT = tempfile.TemporaryDirectory()
 ASKED = []
 
-convolution_launch._THREADS = 32
-convolution_launch._WINDOWS = {"FORWARD": WINDOW, "BACKWARD": WINDOW}
-convolution_launch._CONSTANTS |= {"FORWARD_ROWS": 4, "BACKWARD_ROWS": 4}
+causal_conv1d_launch._THREADS = 32
+causal_conv1d_launch._WINDOWS = {"FORWARD": WINDOW, "BACKWARD": WINDOW}
+causal_conv1d_launch._CONSTANTS |= {"FORWARD_ROWS": 4, "BACKWARD_ROWS": 4}
 cuda.missing = lambda device: ""
 
 
@@ -37,7 +37,7 @@ cuda.kernels = emulated
 
 
 def native(**arguments: Any) -> Any:
-    return convolution.causal_conv1d(**arguments, impl="cuda")
+    return causal_conv1d.causal_conv1d(**arguments, impl="cuda")
 
 
 def matches(lengths: list[int], inputs: dict[str, Tensor], tolerance: float = 2e-6, **options: Any) -> None:
@@ -74,7 +74,7 @@ def matches_the_reference_with_any_options() -> None:
 @case
 def short_sequences_have_the_bits_of_long_walks() -> None:
     plain = {"activation": "silu"}
-    few = convolution_launch._FEW_TOKENS
+    few = causal_conv1d_launch._FEW_TOKENS
     for seed in range(12):
         drawn = random.Random(seed)
         lengths = drawn.choices(range(6), k=drawn.randrange(4, 20))
@@ -82,13 +82,13 @@ def short_sequences_have_the_bits_of_long_walks() -> None:
         del inputs["initial_states"]
         dy = [cotangents(inputs, lengths)[0]]
         found = []
-        for convolution_launch._FEW_TOKENS, short in ((0, "0"), (100, "1")):
+        for causal_conv1d_launch._FEW_TOKENS, short in ((0, "0"), (100, "1")):
             found.append(vjp(native, inputs, dy, cu_seqlens=offsets(lengths), **plain))
             assert ASKED[-1]["SHORT"] == short
         for name, value in found[0].items():
             if name not in ("weight", "bias"):  # summed over other windows
                 same_bits(found[1][name], value, f"{lengths} {name}")
-    convolution_launch._FEW_TOKENS = few
+    causal_conv1d_launch._FEW_TOKENS = few
 
 
 @case

@@ -9,7 +9,7 @@ from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, s
 from torch import Tensor
 
 from packproof import refs
-from packproof.kernels.rotary import rope, rope_qk
+from packproof.kernels.rope import rope, rope_qk
 from packproof.refs.errors import ArgumentError
 
 # two groups of heads, steps of two, two blocks of pairs and of the channels behind them, each with a ragged one

@@ -1,4 +1,4 @@
-"""What scan.cu must do, by `python scan_cuda_cases.py`: the cases of scan_cases.py, and some of its own.
+"""What selective_scan.cu must do, by `python scan_cuda_cases.py`: the cases of scan_cases.py, and some of its own.
 
 Its threads run on the CPU; the smaller kernels are interpreted.
 """
@@ -9,10 +9,10 @@ from pathlib import Path
 from cases import case, run_cases
 from emulator.compile import Emulated
 
-from packproof.kernels import cuda, scan, scan_launch
+from packproof.kernels import cuda, selective_scan, selective_scan_launch
 
 SIZE, KEEP = 64, 32
-SMALL = scan_launch._Tiles(
+SMALL = selective_scan_launch._Tiles(
     ends={"SIZE": SIZE, "BLOCK_D": 128},
     scan={"WINDOW": 32, "SIZE": SIZE, "BLOCK_D": 128},
     back={"WINDOW": 32, "SIZE": SIZE, "KEEP": KEEP, "TOKENS": 2, "BLOCK_D": 128},
@@ -22,9 +22,9 @@ SMALL = scan_launch._Tiles(
 )
 BUILT = tempfile.TemporaryDirectory()
 
-scan_launch._TILES_NATIVE = scan_launch._TILES_INTERPRETED = SMALL
-scan.INTERPRETED = {"chunk": KEEP, "segment": SIZE}
-scan.refusal = lambda device, n: "there are too many states" if n > SMALL.BLOCK_N else ""
+selective_scan_launch._TILES_NATIVE = selective_scan_launch._TILES_INTERPRETED = SMALL
+selective_scan.INTERPRETED = {"chunk": KEEP, "segment": SIZE}
+selective_scan.refusal = lambda device, n: "there are too many states" if n > SMALL.BLOCK_N else ""
 cuda.kernels = lambda name, device, macros: Emulated(name, macros, Path(BUILT.name))
 
 from scan_cases import STATES, matches, sample  # noqa: E402  (cases that follow the sizes above)

@@ -10,7 +10,7 @@ from cases import case, close, normal, offsets, run_cases, same_bits, scattered,
 from torch import Tensor
 
 from packproof import refs
-from packproof.kernels.duality import INTERPRETED, ssd
+from packproof.kernels.ssd import INTERPRETED, ssd
 from packproof.refs.errors import ArgumentError, LayoutError
 
 CHUNK, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]

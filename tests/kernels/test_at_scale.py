@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.own import OWN
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.kernels import ssd_launch, ssd_tiles
 from packproof.properties.ops import OPS
 from tests.kernels.at_scale import Kernel, outside_the_budget, relative_errors, sample_of, tail_outside_the_budget
@@ -33,7 +33,7 @@ BYTES_FOR_2_31_ELEMENTS = 70e9
 
 
 def kernel(name: str) -> Kernel:
-    found: Kernel = getattr(import_module(OWN[name].module), name)
+    found: Kernel = getattr(import_module(BUILTIN_KERNELS[name].module), name)
     return found
 
 

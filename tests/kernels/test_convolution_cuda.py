@@ -1,4 +1,4 @@
-"""convolution.cu: its logic, on a CPU, and why it cannot run."""
+"""causal_conv1d.cu: its logic, on a CPU, and why it cannot run."""
 
 import shutil
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from packproof.kernels import convolution_launch
+from packproof.kernels import causal_conv1d_launch
 from tests.kernels.scripts import cases_of
 
 SCRIPT = "convolution_cuda_cases.py"
@@ -28,4 +28,4 @@ def test_on_the_cpu(case: str, interpreted: Callable[[str, str], str]) -> None:
 )
 def test_why_it_cannot_run(dtype: torch.dtype, width: int, reason: str) -> None:
     x, weight = torch.ones(3, 2, dtype=dtype), torch.ones(2, width, dtype=dtype)
-    assert convolution_launch.refusal(x, weight) == reason
+    assert causal_conv1d_launch.refusal(x, weight) == reason

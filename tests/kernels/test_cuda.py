@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from packproof.kernels import cuda, scan_backward, scan_forward, scan_launch
+from packproof.kernels import cuda, selective_scan_bwd, selective_scan_fwd, selective_scan_launch
 from packproof.refs.errors import ArgumentError
 
 
@@ -30,16 +30,16 @@ def test_tensors_on_a_cpu_are_a_reason() -> None:
     assert cuda.missing(torch.device("cpu")) == "it needs an NVIDIA GPU and the tensors are on cpu"
 
 
-@pytest.mark.parametrize("kernel", cuda.signatures("scan.cu"))
+@pytest.mark.parametrize("kernel", cuda.signatures("selective_scan.cu"))
 def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> None:
-    home = scan_backward if "back" in kernel else scan_forward
-    assert set(cuda.signatures("scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
+    home = selective_scan_bwd if "back" in kernel else selective_scan_fwd
+    assert set(cuda.signatures("selective_scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("tokens", scan_launch.DTYPES)
+@pytest.mark.parametrize("tokens", selective_scan_launch.DTYPES)
 def test_the_scan_compiles_without_a_gpu(tokens: torch.dtype, target: str) -> None:
     pytest.importorskip("cuda.core")
     for gated, softplus in ((True, True), (False, False)):
-        code = cuda.compiled("scan.cu", target, scan_launch.macros(tokens, gated, softplus))
+        code = cuda.compiled("selective_scan.cu", target, selective_scan_launch.macros(tokens, gated, softplus))
         assert code.code_type == "cubin"

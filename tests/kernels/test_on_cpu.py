@@ -64,7 +64,7 @@ def test_an_interpreter_that_cannot_be_repaired_is_refused_by_the_import() -> No
 from triton.runtime import interpreter
 del interpreter.InterpreterBuilder.create_dot
 try:
-    from packproof.kernels.duality import ssd
+    from packproof.kernels.ssd import ssd
 except Exception as error:
     print(type(error).__name__, error)
 """,

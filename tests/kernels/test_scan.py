@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from packproof.kernels import scan
+from packproof.kernels import selective_scan
 from packproof.properties.promises import Promises
 from packproof.refs.errors import ArgumentError
 from tests.kernels.scripts import cases_of
@@ -21,11 +21,11 @@ def test_in_the_interpreter(case: str, interpreted: Callable[[str, str], str]) -
 def test_without_the_interpreter_a_cpu_tensor_is_refused_with_both_ways_out() -> None:
     u, A, B, cu_seqlens = torch.ones(3, 2), torch.ones(2, 4), torch.ones(3, 4), torch.tensor([0, 3])
     with pytest.raises(ArgumentError, match=r"on cpu, .* to a GPU, or set TRITON_INTERPRET=1 .*packproof\.refs\.\w+$"):
-        scan.selective_scan(u, u, A, B, B, cu_seqlens=cu_seqlens)
+        selective_scan.selective_scan(u, u, A, B, B, cu_seqlens=cu_seqlens)
 
 
 def test_every_compiled_form_has_a_name_and_types_for_all_arguments() -> None:
-    variants = scan.variants()
+    variants = selective_scan.variants()
     assert len({variant.name for variant in variants}) == len(variants)
     for variant in variants:
         assert list(variant.signature) == variant.kernel.arg_names
@@ -33,5 +33,5 @@ def test_every_compiled_form_has_a_name_and_types_for_all_arguments() -> None:
 
 
 def test_promises_are_promises() -> None:
-    assert Promises(**scan.PROMISES).independent
-    assert Promises(**scan.PROMISES | scan.INTERPRETED).independent
+    assert Promises(**selective_scan.PROMISES).independent
+    assert Promises(**selective_scan.PROMISES | selective_scan.INTERPRETED).independent

@@ -1,4 +1,4 @@
-"""scan.cu: its logic, on a CPU."""
+"""selective_scan.cu: its logic, on a CPU."""
 
 import shutil
 from collections.abc import Callable

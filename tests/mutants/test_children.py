@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.mutants.children import forked
+from packproof.harness.validation.mutants.fork_pool import forked
 from packproof.refs.errors import PackproofError
 
 

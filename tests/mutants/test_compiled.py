@@ -6,17 +6,17 @@ import sys
 
 import pytest
 
-from packproof.harness.mutants.compiled import compiled, executing
-from packproof.harness.mutants.mutant import all_mutants
+from packproof.harness.validation.mutants.compiled import compiled, executing
+from packproof.harness.validation.mutants.mutant import all_mutants
 from packproof.refs.errors import PackproofError
 
-WEIGHT_TERM = "convolution_backward:causal_conv1d_bwd_weight_kernel:term:1"
+WEIGHT_TERM = "causal_conv1d_bwd:causal_conv1d_bwd_weight_kernel:term:1"
 CACHE_KEY = """
 import sys
-from packproof.harness.mutants.mutant import put_for_good
+from packproof.harness.validation.mutants.mutant import put_for_good
 for name in sys.argv[1:]:
     put_for_good(name)
-from packproof.kernels.rotary import _rope_kernel
+from packproof.kernels.rope import _rope_kernel
 print(_rope_kernel.cache_key)
 """
 
@@ -25,7 +25,7 @@ import sys
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from packproof.harness.mutants.mutant import put_for_good
+from packproof.harness.validation.mutants.mutant import put_for_good
 
 class Device:
     def get_current_device(self):
@@ -40,7 +40,7 @@ class Device:
 triton.runtime.driver.set_active(Device())
 for name in sys.argv[1:]:
     put_for_good(name)
-from packproof.kernels.convolution_backward import causal_conv1d_bwd_weight_kernel as kernel
+from packproof.kernels.causal_conv1d_bwd import causal_conv1d_bwd_weight_kernel as kernel
 compiled = kernel.warmup(*[torch.float32] * 3, 5, 64, 4, BLOCK_T=64, BLOCK_D=32, grid=(1,))
 print(compiled.asm["ttgir"])
 """
@@ -54,14 +54,14 @@ def printed(script: str, *mutants: str) -> str:
 
 
 def test_a_mutant_is_judged_until_a_property_convicts_it() -> None:
-    [mutant] = [m for m in all_mutants() if m.id == "rotary:_write:mask:1"]
+    [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
     [outcome] = compiled([mutant], ["rope"], "cpu", jobs=1)
     assert (outcome.id, outcome.by, outcome.op) == (mutant.id, "memory", "rope")
     assert outcome.case.startswith("lengths [33], bf16")  # the first of no whole tile
 
 
 def test_an_op_that_was_not_asked_for_judges_nothing() -> None:
-    [mutant] = [m for m in all_mutants() if m.id == "rotary:_write:mask:1"]
+    [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
     [outcome] = compiled([mutant], ["ssd"], "cpu", jobs=1)
     assert (outcome.by, outcome.op) == ("", "")
 
@@ -69,7 +69,7 @@ def test_an_op_that_was_not_asked_for_judges_nothing() -> None:
 def test_a_kernel_is_compiled_anew_for_a_mutant_of_what_it_calls() -> None:
     pytest.importorskip("triton", reason="needs triton")
     assert printed(CACHE_KEY) == printed(CACHE_KEY)
-    assert printed(CACHE_KEY) != printed(CACHE_KEY, "rotary:_write:mask:1")
+    assert printed(CACHE_KEY) != printed(CACHE_KEY, "rope:_write:mask:1")
     assert printed(CACHE_KEY) != printed(CACHE_KEY, "sequences:bounds:extremum:0")
 
 
@@ -81,13 +81,15 @@ def test_a_kernel_that_is_launched_is_compiled_as_the_mutant() -> None:
 
 
 def test_on_a_gpu_it_is_the_triton_implementation_that_is_judged() -> None:
-    assert [own.target for own in executing("scan_forward", "cuda")] == ["packproof.kernels.scan:selective_scan_triton"]
+    assert [own.target for own in executing("selective_scan_fwd", "cuda")] == [
+        "packproof.kernels.selective_scan:selective_scan_triton"
+    ]
     assert [own.op for own in executing("worklists", "cpu")] == ["ssd"]
     assert next(own.op for own in executing("sequences", "cpu")) == "rope_qk"
 
 
 def test_mutants_are_not_judged_of_a_function_that_fails_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packproof.harness.mutants.compiled.convicted_by", lambda *_: "raised")
+    monkeypatch.setattr("packproof.harness.validation.mutants.compiled.convicted_by", lambda *_: "raised")
     mutants = [m for m in all_mutants() if m.function == "_write"]
-    with pytest.raises(PackproofError, match=r"rotary:_write fails though nothing in it is changed: raised at lengths"):
+    with pytest.raises(PackproofError, match=r"rope:_write fails though nothing in it is changed: raised at lengths"):
         next(compiled(mutants, ["rope"], "cpu", jobs=1))

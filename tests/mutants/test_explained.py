@@ -1,7 +1,7 @@
 """Every explanation is about a mutant that exists: where the code changes, it has to be found out again."""
 
-from packproof.harness.mutants.explained import claims, entries, explained
-from packproof.harness.mutants.mutant import all_mutants
+from packproof.harness.validation.mutants.equivalents import claims, entries, explained
+from packproof.harness.validation.mutants.mutant import all_mutants
 
 
 def test_every_explanation_has_its_mutant() -> None:

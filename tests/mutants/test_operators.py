@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from packproof.harness.mutants.mutant import all_mutants, mutants_of
-from packproof.harness.mutants.operators import OPERATORS
+from packproof.harness.validation.mutants.mutant import all_mutants, mutants_of
+from packproof.harness.validation.mutants.operators import OPERATORS
 
 KERNEL = """
 @triton.jit

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.mutants.mutant import all_mutants
-from packproof.harness.mutants.outcome import Outcome
-from packproof.harness.mutants.witnesses import Witness, read, text
+from packproof.harness.validation.mutants.killers import Witness, read, text
+from packproof.harness.validation.mutants.mutant import all_mutants
+from packproof.harness.validation.mutants.outcome import MutantOutcome
 from packproof.refs.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -16,10 +16,12 @@ CHECK = Witness("ssd", "reference", "lengths [1], float32")
 def test_a_run_replaces_what_it_has_judged_and_keeps_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "witnesses.json"
     assert read(file) == {}
-    killed = [Outcome(name, by="memory", op=CHECK.op, property=CHECK.property, case=CHECK.case) for name in "abc"]
+    killed = [MutantOutcome(name, by="memory", op=CHECK.op, property=CHECK.property, case=CHECK.case) for name in "abc"]
     file.write_text(text({}, killed))
     assert read(file) == dict.fromkeys("abc", CHECK)
-    file.write_text(text(read(file), [Outcome("a"), Outcome("b", by="hung", op="rope", property="packing", case="x")]))
+    file.write_text(
+        text(read(file), [MutantOutcome("a"), MutantOutcome("b", by="hung", op="rope", property="packing", case="x")])
+    )
     assert read(file) == {"b": Witness("rope", "packing", "x"), "c": CHECK}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from packproof import museum, refs
 from packproof.museum import ssd
-from packproof.properties import absolute
+from packproof.properties import magnitude
 from packproof.properties.axes import parse
 from packproof.properties.budget import K_ACC, K_ACC_WITH_CUMSUM, score
 from packproof.properties.case import REGIMES, Case
@@ -274,7 +274,7 @@ def test_twins_take_packs_of_nothing(op, lengths):
 
 def test_magnitude_has_slope_one():
     x = torch.tensor([-2.0, 0.0, 3.0], requires_grad=True)
-    y = absolute.magnitude(x)
+    y = magnitude.magnitude(x)
     assert y.tolist() == [2, 0, 3]
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [1, 1, 1]
 
@@ -287,11 +287,11 @@ def test_an_ssd_has_the_same_terms_token_by_token(n_tokens: int) -> None:
     draws |= {"C": draws["B"].flip(0), "A": -draws["A"]}
 
     def chunks(h, x, dt, A, B, C):
-        return absolute._dual(h, x, *absolute._decay(dt, A), B, C)
+        return magnitude._dual(h, x, *magnitude._decay(dt, A), B, C)
 
     def tokens(h, x, dt, A, B, C):
         added = x[..., None] * B[:, :, None]
-        states, h = absolute._states(h, dt[..., None, None], A[:, None, None], added)
+        states, h = magnitude._states(h, dt[..., None, None], A[:, None, None], added)
         return (states * C[:, :, None]).sum(-1), h
 
     found, wanted = (torch.autograd.functional.vjp(f, tuple(draws.values()), _ones(f, draws)) for f in (chunks, tokens))

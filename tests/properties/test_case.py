@@ -5,15 +5,15 @@ import json
 import pytest
 import torch
 
-from packproof.harness.execute import InProcess
+from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import Call, Result
+from packproof.properties.call_contract import determinism
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, with_state
-from packproof.properties.conduct import determinism
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw
-from packproof.properties.subject import Subject
 from packproof.refs.errors import UsageError
 
 
@@ -115,5 +115,5 @@ def test_a_single_sequence_is_repeated_after_a_pack_of_as_many_rows() -> None:
             seen.append(tuple(call.cu_seqlens.diff().tolist()))
             return super().run(call)
 
-    assert not list(determinism(Subject(OPS["rope"], Watched(OPS["rope"].reference), Promises()), case))
+    assert not list(determinism(KernelUnderTest(OPS["rope"], Watched(OPS["rope"].reference), Promises()), case))
     assert any(len(lengths) == 2 and sum(lengths) == case.n_tokens + case.slack for lengths in seen)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.harness.probe_conditions import largest, sizes_condition
+from packproof.harness.engine.probe_conditions import largest, sizes_condition
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
 from packproof.properties.catalogue import PROPERTIES

@@ -2,13 +2,13 @@
 
 import pytest
 
-from packproof.harness.execute import InProcess
-from packproof.harness.judge import broken
+from packproof.harness.engine.evaluate import broken
+from packproof.harness.execution.execute import InProcess
 from packproof.museum import controls
 from packproof.properties.case import Case
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.subject import Subject
 
 CASES = {
     "a cut piece begins its chunks anew: it has other cumulative sums than the whole": (
@@ -46,6 +46,6 @@ CASES = {
 def test_a_right_kernel_is_not_convicted(why: str) -> None:
     name, judged, case = CASES[why]
     control = controls()[name]
-    subject = Subject(OPS[control.op], InProcess(control.load()), Promises(**control.promises))
+    subject = KernelUnderTest(OPS[control.op], InProcess(control.load()), Promises(**control.promises))
     violation = broken(subject, judged, case)
     assert violation is None, violation.lines()

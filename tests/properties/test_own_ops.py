@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.execute import InProcess
-from packproof.harness.judge import evaluated
-from packproof.harness.trial import try_reference
+from packproof.harness.engine.evaluate import evaluated
+from packproof.harness.engine.reference_trial import try_reference
+from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import BoundVacuous
 from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.promises import Promises
 from packproof.properties.running_error import bounded
-from packproof.properties.subject import Subject
 from packproof.refs import join_sequences, over_time, split_sequences
 from packproof.refs.errors import UsageError
 from tests.properties.own_ops import KERNELS, SOFTMAX
@@ -34,7 +34,7 @@ PROPERTIES = (
 def first_violation(op: packproof.Op, kernel: object, dtypes: tuple[str, ...]) -> Any:
     for dtype in dtypes:
         space = Space(op, dtype, Promises())
-        subject = Subject(op, InProcess(kernel), Promises())  # type: ignore[arg-type]
+        subject = KernelUnderTest(op, InProcess(kernel), Promises())  # type: ignore[arg-type]
         for name in PROPERTIES:
             for case in suited(name, space, list(golden_cases(space))):
                 violation, stopped = evaluated(subject, name, case)
@@ -74,7 +74,7 @@ DELTA = packproof.Op("delta_rule", delta_rule, {"k": "t d", "v": "t d"}, {"y": "
 
 def test_a_bound_that_says_nothing_is_no_pass() -> None:
     space = Space(DELTA, "float32", Promises())
-    subject = Subject(DELTA, InProcess(delta_rule), Promises())
+    subject = KernelUnderTest(DELTA, InProcess(delta_rule), Promises())
     by_length = {max(c.lengths): c for c in golden_cases(space)}
     assert evaluated(subject, "reference", by_length[1]) == (None, None)
     violation, stopped = evaluated(subject, "reference", by_length[70])
@@ -117,8 +117,8 @@ def test_what_a_reference_cannot_do_is_said_before_a_kernel_is_judged(reference:
 
 
 def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packproof.harness import cli  # noqa: PLC0415
-    from packproof.harness.replay import replay  # noqa: PLC0415
+    from packproof.harness.cli import main  # noqa: PLC0415
+    from packproof.harness.engine.replay import replay  # noqa: PLC0415
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
@@ -128,8 +128,8 @@ def test_an_op_inside_adapt_is_enough(tmp_path: Any, monkeypatch: pytest.MonkeyP
         "wrong = adapt(own_ops.softmax_of_the_pack, op=own_ops.SOFTMAX)\n"
     )
     request = ["--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu"]
-    assert cli.run(["check", "mine.py:right", *request]) == 0
-    assert cli.run(["check", "mine.py:wrong", *request]) == 1
+    assert main.run(["check", "mine.py:right", *request]) == 0
+    assert main.run(["check", "mine.py:wrong", *request]) == 1
     [file] = (tmp_path / ".packproof").glob("segment_softmax-packing-*.json")
     assert replay(file).status == "failing"
     assert packproof.diff("mine.py:wrong", case=file).divergences

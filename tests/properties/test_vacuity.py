@@ -7,17 +7,17 @@ import pytest
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness import execute
-from packproof.harness.execute import InProcess
-from packproof.harness.judge import broken
+from packproof.harness.engine.evaluate import broken
+from packproof.harness.execution import execute
+from packproof.harness.execution.execute import InProcess
 from packproof.properties import size as sizes
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, suited
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import describe
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation
 from tests.properties import segments, wrong
 
@@ -57,7 +57,7 @@ def judge(name: str, op: str, function: object, promises: Promises) -> Violation
     """The first violation over the golden cases."""
     said = describe(function)["parameters"]
     space = Space(OPS[op], "float32", promises, None if said is None else frozenset(said), on_gpu=name == "size")
-    subject = Subject(OPS[op], InProcess(function), promises)
+    subject = KernelUnderTest(OPS[op], InProcess(function), promises)
     cases = list(golden_cases(space))
     for case in suited(name, space, cases):
         found = broken(subject, name, case)
@@ -119,7 +119,7 @@ def test_a_given_state_that_enters_otherwise_than_one_handed_over_shows_at_a_seg
 def test_on_a_gpu_a_gradient_is_a_sum_over_thousands_of_tokens() -> None:
     """The small packs, which are all that a CPU has time for, would pass it."""
     promises = Promises()
-    subject = Subject(OPS["causal_conv1d"], InProcess(wrong.reference_sums), promises)
+    subject = KernelUnderTest(OPS["causal_conv1d"], InProcess(wrong.reference_sums), promises)
     space = Space(OPS["causal_conv1d"], "float32", promises, frozenset({"x", "weight"}), on_gpu=True)
     assert suited("reference", replace(space, on_gpu=False), []) == []
     [case] = suited("reference", space, [])
@@ -153,7 +153,7 @@ def test_a_fault_says_what_had_been_done_to_the_pack(
         return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
 
     promises = Promises(isolated=True)
-    subject = Subject(OPS["causal_conv1d"], InProcess(kernel), promises)
+    subject = KernelUnderTest(OPS["causal_conv1d"], InProcess(kernel), promises)
     case = Case((5, 3), "float32", sizes=(("d", 3), ("w", 4)), seed=1)
     found = broken(subject, name, case)
     assert found is not None

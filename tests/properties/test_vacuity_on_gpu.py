@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from packproof.harness.check import run_check
-from packproof.harness.events import CellFinished
-from packproof.harness.judge import broken
-from packproof.harness.plan import CheckRequest
-from packproof.harness.worker import Worker
+from packproof.harness.engine.check import run_check
+from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.results.events import CellFinished
+from packproof.harness.worker.worker import Worker
 from packproof.properties.call import Refused
 from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import CAUSAL_CONV1D
 from packproof.properties.promises import Promises
-from packproof.properties.subject import Subject
 from packproof.properties.violation import Violation
 
 pytestmark = [
@@ -32,7 +32,7 @@ def judge(name: str, target: str, promises: Promises, *, gradients: bool) -> lis
     space = Space(CAUSAL_CONV1D, "float32", promises, PARAMETERS, on_gpu=True)
     found: list[Violation | None] = []
     with Worker(str(HERE / target), "cuda", time_limit=120) as worker:
-        subject = Subject(CAUSAL_CONV1D, worker, promises, gradients=gradients)
+        subject = KernelUnderTest(CAUSAL_CONV1D, worker, promises, gradients=gradients)
         for case in suited(name, space, list(golden_cases(space))):
             try:
                 found.append(broken(subject, name, case))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.check import run_check
-from packproof.harness.events import CellFinished, Verdict
-from packproof.harness.museum.convict import convict
-from packproof.harness.plan import CheckRequest
+from packproof.harness.engine.check import run_check
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.results.events import CellFinished, Verdict
+from packproof.harness.validation.museum.detect import convict
 from packproof.museum import Control, classes, controls, entries
 from packproof.properties.promises import Promises
 

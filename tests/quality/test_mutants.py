@@ -6,10 +6,10 @@
 import zlib
 from pathlib import Path
 
-from packproof.harness.mutants import witnesses
-from packproof.harness.mutants.explained import explained
-from packproof.harness.mutants.mutant import KERNELS, all_mutants
-from packproof.harness.mutants.run import OPS, run, sample
+from packproof.harness.validation.mutants import killers
+from packproof.harness.validation.mutants.equivalents import explained
+from packproof.harness.validation.mutants.mutant import KERNELS, all_mutants
+from packproof.harness.validation.mutants.run import OPS, run, sample
 
 SIZE = 40
 WITNESSES = Path(__file__).parents[2] / "docs/witnesses.json"
@@ -19,7 +19,7 @@ def test_a_sample_of_mutants_is_convicted_or_explained() -> None:
     seed = zlib.crc32(b"".join(file.read_bytes() for file in sorted(KERNELS.glob("*.py"))))
     mutants = sample(all_mutants(), SIZE, seed)
     known = explained(mutants)
-    done = {o.id: o for o in run(mutants, OPS, jobs=2, first=witnesses.read(WITNESSES))}
+    done = {o.id: o for o in run(mutants, OPS, jobs=2, first=killers.read(WITNESSES))}
     assert len(done) == SIZE
     assert [m.id + "\n" + m.diff for m in mutants if not done[m.id].by and m.id not in known] == []
     assert [m.id + "\n" + m.diff for m in mutants if done[m.id].by and m.id in known] == []

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from packproof.harness.museum.rogues import fools_a_naive_harness, try_rogues
+from packproof.harness.validation.museum.rogues import fools_a_naive_harness, try_rogues
 from packproof.museum.rogues import entries
 
 ROGUES = entries()

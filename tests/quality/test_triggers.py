@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.museum import convict as convicting
+from packproof.harness.validation.museum import detect as convicting
 from packproof.museum import Entry, entries
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from packproof.harness.check import run_check
-from packproof.harness.events import CellFinished
-from packproof.harness.plan import CheckRequest
+from packproof.harness.engine.check import run_check
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.results.events import CellFinished
 
 KERNELS = Path(__file__).parent / "gpu_kernels.py"
 

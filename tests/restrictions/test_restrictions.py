@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from packproof.harness import cli
-from packproof.harness.events import Cell, CellFinished, Verdict
-from packproof.harness.execute import InProcess
-from packproof.harness.judge import Judge
-from packproof.harness.shrink import Allowance
+from packproof.harness.cli import main
+from packproof.harness.engine.evaluate import Evaluator
+from packproof.harness.engine.shrink import Allowance
+from packproof.harness.execution.execute import InProcess
+from packproof.harness.results.events import Cell, CellFinished, Verdict
 from packproof.properties.cases import Space
 from packproof.properties.declaration import Declaration, describe
 from packproof.properties.domain import Domain
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.subject import Subject
 from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only
 
 EVERYTHING = bool(os.environ.get("PACKPROOF_ALL_RESTRICTIONS"))
@@ -45,8 +45,8 @@ def judged(
     names = describe(kernel)["parameters"]
     said = Declaration(parameters=names).inside(Domain.of(domain))
     space = Space(OPS[op], dtype, said.promises, names, domain=said.domain)
-    subject = Subject(OPS[op], InProcess(kernel), said.promises, gradients=said.gradients, domain=said.domain)
-    judge = Judge(subject, 0, Allowance(20, 5), 0, {}, ".packproof", "eager")
+    subject = KernelUnderTest(OPS[op], InProcess(kernel), said.promises, gradients=said.gradients, domain=said.domain)
+    judge = Evaluator(subject, 0, Allowance(20, 5), 0, {}, ".packproof", "eager")
     found = {}
     for name in properties:
         for event in judge.cell(Cell(op, "restricted", name, dtype, "cpu"), space):
@@ -202,13 +202,13 @@ def test_the_command_line_says_what_a_kernel_does_not_take(tmp_path: Path, capsy
         "--device",
         "cpu",
     ]
-    assert cli.run(["check", "mine.py:conv", *request]) == cli.HELD
+    assert main.run(["check", "mine.py:conv", *request]) == main.HELD
     shown = capsys.readouterr().out
     assert "judged inside domain=['d % 8 == 0', 'length > 0'], as found from what it refuses" in shown
     assert "it does not take what every data loader produces: an empty sequence" in shown
     assert "a sequence has the same bits alone and in a pack: " in shown
-    assert cli.run(["check", "mine.py:conv", *request, "--domain", "d % 8 == 0; length > 0"]) == cli.HELD
+    assert main.run(["check", "mine.py:conv", *request, "--domain", "d % 8 == 0; length > 0"]) == main.HELD
     assert "limits found" not in capsys.readouterr().out
-    assert cli.run(["check", "mine.py:nothing", *request]) == cli.INCONCLUSIVE
-    assert cli.run(["check", "mine.py:conv", *request, "--domain", "dd % 8 == 0"]) == cli.WRONG_CALL
+    assert main.run(["check", "mine.py:nothing", *request]) == main.INCONCLUSIVE
+    assert main.run(["check", "mine.py:conv", *request, "--domain", "dd % 8 == 0"]) == main.WRONG_CALL
     assert "domain has 'dd' in 'dd % 8 == 0', which a call of causal_conv1d does not have" in capsys.readouterr().err

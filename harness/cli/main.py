@@ -1,0 +1,465 @@
+"""The command line: `packproof check`, `peers`, `replay`, `bench`, `museum`, `mutate` and `list`."""
+
+import io
+import os
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from packproof.harness.cli import museum, mutate
+from packproof.harness.results import events
+from packproof.harness.results.names import dtype as dtype_name
+from packproof.harness.results.text import printable
+from packproof.properties.case import SHORT
+from packproof.refs.errors import PackproofError
+
+HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+Report = Callable[[events.Event], None]
+
+_CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer takes from one place or another
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(museum.app, name="museum")
+app.command()(mutate.mutate)
+
+
+@app.callback()
+def about() -> None:
+    """Prove that a kernel for packed variable-length sequences computes each sequence as if it were alone.
+
+    Exit codes: 0 every property held, 1 a property failed, 2 the call was wrong, 3 packproof itself failed, 4 no
+    property failed, but not all that was asked could be judged.
+    """
+
+
+@app.command()
+def check(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="package.module:function, path/file.py:function, or a peer as `packproof list` names it; without it, "
+            "packproof's own kernels"
+        ),
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="the op that the target computes; see `packproof list`")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; several with commas")] = None,
+    property: Annotated[list[str] | None, typer.Option(help="only these properties; several with commas")] = None,  # noqa: A002
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' "
+            "or 'dtype == bf16'; several with ; or given again  [default: declared, else found from its refusals]"
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="what the kernel does not promise counts too, where it does not hold")
+    ] = False,
+    timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
+    forward_only: Annotated[bool, typer.Option("--forward-only", help="judge no gradients")] = False,
+    draw_configs: Annotated[
+        bool,
+        typer.Option(
+            "--draw-configs",
+            help="a Triton kernel that tunes itself gets a drawn configuration for each kind of call, without timing: "
+            "sooner done, and more of them judged",
+        ),
+    ] = False,
+    sanitizer: Annotated[
+        str | None,
+        typer.Option(
+            help="instead of the properties, the golden cases under compute-sanitizer: memcheck, racecheck or initcheck"
+        ),
+    ] = None,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+) -> int:
+    """Judge a kernel: every property at every dtype, and the smallest layout for each one that it breaks.
+
+    \b
+    packproof check
+    packproof check my_kernels:conv --op causal_conv1d
+    packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
+    packproof check my_kernels:rope --op rope --profile quick --json results.json
+    packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
+    packproof check mamba_ssm:ssd
+    """
+    import torch  # noqa: PLC0415
+
+    from packproof.harness.engine.check import CheckRequest, run_check  # noqa: PLC0415
+    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
+    from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
+    from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
+    from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
+    from packproof.properties.domain import Domain  # noqa: PLC0415
+
+    request = CheckRequest(
+        target=target,
+        op=op,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        dtypes=tuple(map(dtype_name, _listed(dtype))) or None,
+        properties=tuple(_listed(property)) or None,
+        profile=profile,
+        seed=seed,
+        domain=Domain.of(domain or ()).texts,
+        strict=strict,
+        timeout=timeout,
+        forward_only=forward_only,
+        draw_configs=draw_configs,
+        sanitizer=sanitizer,
+    )
+    reports: list[Report] = [TerminalReport()]
+    reports += [JsonReport(json)] if json else []
+    reports += [JunitReport(junit)] if junit else []
+    reports += [HtmlReport(html)] if html else []
+    return exit_code(follow(run_check(request), reports))
+
+
+@app.command()
+def peers(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; without, all")
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="only peers that compute this op")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; several with commas")] = None,
+    property: Annotated[list[str] | None, typer.Option(help="only these properties; several with commas")] = None,  # noqa: A002
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
+    markdown: Annotated[str | None, typer.Option(help="write the scoreboard and every failure to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+) -> int:
+    """Judge the kernels of others that are installed, and write one scoreboard.
+
+    What they do not promise is asked too, and marked as such. Exit code 0 if any could be judged: what is found is
+    about them.
+
+    \b
+    packproof peers
+    packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
+    packproof peers --op attention --device cpu
+    """
+    import torch  # noqa: PLC0415
+
+    from packproof.harness.engine.check import CheckRequest  # noqa: PLC0415
+    from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
+    from packproof.harness.peers.run import judge, open_peers  # noqa: PLC0415
+    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
+
+    request = CheckRequest(
+        op=op,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        dtypes=tuple(map(dtype_name, _listed(dtype))) or None,
+        properties=tuple(_listed(property)) or None,
+        profile=profile,
+        seed=seed,
+    )
+    entries = open_peers(request, names or [])
+    if not any(entry.asked for entry in entries):
+        return _say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes it'}", WRONG_CALL)
+    reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
+    reports += [HtmlReport(html)] if html else []
+    code = exit_code(follow(judge(request, entries), reports))
+    return HELD if code == FAILED else code
+
+
+@app.command()
+def replay(
+    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` left")],
+    *,
+    map: Annotated[bool, typer.Option("--map", help="show where it is wrong and what reaches what")] = False,  # noqa: A002
+    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+) -> int:
+    """Run one failure again, here or on another machine: fixed (exit 0), still failing (1) or not applicable (2).
+
+    \b
+    packproof replay .packproof/ssd-packing-5e1c.json
+    packproof replay .packproof/ssd-packing-5e1c.json --map
+    """
+    from packproof.harness.engine.replay import replay as run_replay  # noqa: PLC0415
+    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
+    from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
+
+    page = HtmlReport(html) if html else None
+    outcome = run_replay(file, maps=map or page is not None)
+    typer.echo(outcome.text)
+    verdict = outcome.verdict
+    if map and verdict.failure and verdict.failure.evidence:
+        typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
+    if page:
+        page(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+        page(events.RunFinished((verdict,), verdict.seconds))
+    return {"fixed": HELD, "failing": FAILED, "not applicable": WRONG_CALL}[outcome.status]
+
+
+@app.command()
+def bench(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TARGET]...",
+            help="package.module:function or path/file.py:function; without it, packproof's own kernels",
+        ),
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="the op that the targets compute, or the only one to time")] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="rivals, several with commas: reference, or a peer as `packproof list` names it; '' for none  "
+            "[default: on cuda every peer, on cpu the reference]"
+        ),
+    ] = None,
+    layout: Annotated[list[str] | None, typer.Option(help="L1, L2, L3, L4; several with commas")] = None,
+    lengths: Annotated[str | None, typer.Option(help="lengths of the sequences, such as 5,0,7")] = None,
+    lengths_file: Annotated[str | None, typer.Option(help="a file of lengths, one a line or a JSON list")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="tokens of a layout or sweep  [default: cuda 65536, cpu 2048]", min=1)
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="sizes of axes, such as d=4096,n=16")] = None,
+    inputs: Annotated[list[str] | None, typer.Option(help="optional inputs to give, such as D,z")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp64, fp32, bf16 or fp16  [default: cuda bf16, cpu fp32]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    compare: Annotated[str | None, typer.Option(help="a file of --json: exit 1 if something is slower now")] = None,
+    sweep: Annotated[str | None, typer.Option(help="series of layouts: tokens, sequences or longest")] = None,
+    plot: Annotated[str | None, typer.Option(help="draw the sweep to this .png or .svg file")] = None,
+    seed: Annotated[int, typer.Option(help="another seed draws other tensors")] = 0,
+) -> int:
+    """Time kernels beside their rivals. One that fails a quick proof at the timed sizes gets a verdict and no time.
+
+    On a CPU the references are timed and the proofs themselves: kernels are interpreted there, which says nothing of
+    their speed.
+
+    \b
+    packproof bench
+    packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
+    packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
+    packproof bench --op rope --sweep sequences --plot rope.svg
+    packproof bench --compare before.json
+
+    Exit codes: 1 also if --compare finds a row slower than the noise of both runs allows, or a target is wrong.
+    """
+    import torch  # noqa: PLC0415
+
+    from packproof.harness.bench.bench import BenchRequest  # noqa: PLC0415
+    from packproof.harness.bench.command import Outputs, choose_layouts, run_command  # noqa: PLC0415
+    from packproof.harness.bench.settings import sizes_from_text  # noqa: PLC0415
+
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    names = None if layout is None else _listed(layout)
+    chosen = {"names": names, "lengths": lengths, "file": lengths_file, "sweep": sweep}
+    request = BenchRequest(
+        layouts=choose_layouts(where, **chosen, tokens=tokens, seed=seed),  # type: ignore[arg-type]
+        targets=tuple(targets or ()),
+        op=op,
+        against=None if against is None else tuple(_listed(against)),
+        sizes=sizes_from_text(sizes) if sizes else {},
+        inputs=None if inputs is None else tuple(_listed(inputs)),
+        dtype=dtype_name(dtype or ("bf16" if where == "cuda" else "fp32")),
+        device=where,
+        seed=seed,
+    )
+    outcome = run_command(
+        request, Outputs(json, compare, plot, sweep, shlex.join(["packproof", *sys.argv[1:]])), typer.echo
+    )
+    if outcome.wrong or (outcome.comparison and outcome.comparison.slower):
+        return FAILED
+    if not outcome.timed:
+        return _say("nothing could be timed or proven: see the reasons above", WRONG_CALL)
+    return HELD
+
+
+@app.command()
+def table(file: Annotated[str, typer.Argument(help="a file that `packproof bench --json` wrote")]) -> int:
+    """Print a bench's results as a table in Markdown, with its command, GPU and versions.
+
+    \b
+    packproof table bench.json
+    """
+    from packproof.harness.bench.markdown import table as markdown  # noqa: PLC0415
+
+    typer.echo(markdown(file))
+    return HELD
+
+
+@app.command()
+def proof(
+    folder: Annotated[str, typer.Argument(help="has museum.json, recipes.json, alarms.json and mutants.json")],
+    to: Annotated[str, typer.Argument(help="writes TO.md and TO.json")],
+) -> int:
+    """Turn the runs of the museum, of right kernels and of mutants into one report of how good the proof is.
+
+    \b
+    make proof
+    packproof proof .packproof/proof docs/proof
+    """
+    import json  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.validation.proof_report import markdown, report  # noqa: PLC0415
+
+    files = writable(f"{to}.md", "TO"), writable(f"{to}.json", "TO")
+    found = report(Path(folder))
+    replace_text(files[0], markdown(found))
+    replace_text(files[1], json.dumps(found, indent=1) + "\n")
+    return HELD
+
+
+@app.command(name="list")
+def list_everything() -> int:
+    """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
+    from packproof.adapters.registry import PEERS  # noqa: PLC0415
+    from packproof.harness.engine.plan import PROFILES  # noqa: PLC0415
+    from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS  # noqa: PLC0415
+    from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
+    from packproof.properties.ops import OPS  # noqa: PLC0415
+
+    def section(name: str, rows: dict[str, str]) -> None:
+        width = max(map(len, rows)) + 2
+        typer.echo(name)
+        for key, text in rows.items():
+            typer.echo(f"  {key:<{width}}{text}".rstrip())
+
+    def tensors(specs: object) -> str:
+        return ", ".join(f"{name}[{spec}]" for name, spec in dict(specs).items())  # type: ignore[call-overload]
+
+    section("ops", {name: f"{tensors(op.inputs)} -> {tensors(op.outputs)}" for name, op in OPS.items()})
+    section("kernels", {name: own.target for name, own in BUILTIN_KERNELS.items()})
+    section("peers", {peer.name: f"{peer.op}, {_here(peer)}" for peer in PEERS.values()})
+    section("properties", {name: (law.__doc__ or "").partition("\n")[0] for name, law in PROPERTIES.items()})
+    section("profiles", dict.fromkeys(PROFILES, ""))
+    section("dtypes", {short: name for name, short in SHORT.items()})
+    return HELD
+
+
+def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.RunFinished:
+    """Hand every event to every report, up to the end: the run's own, or the one that Ctrl-C or a bug of ours makes."""
+    verdicts: list[events.Verdict] = []
+    heard = _Reports(reports)
+    start = time.monotonic()
+    started = False
+    try:
+        for event in stream:
+            started = True
+            if isinstance(event, events.RunFinished):
+                return heard.ended(event)
+            if isinstance(event, events.CellFinished):
+                verdicts.append(event.verdict)
+            heard.tell(event)
+        raise RuntimeError("the stream of events ended without RunFinished")
+    except KeyboardInterrupt:
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
+    except Exception as error:
+        if isinstance(error, PackproofError) and not started:
+            raise
+        traceback.print_exc()
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=_in_one_line(error))
+    return heard.ended(end)
+
+
+class _Reports:
+    """Reports that do not depend on each other: one that cannot be written is dropped, and said to be."""
+
+    def __init__(self, reports: Sequence[Report]) -> None:
+        self._reports = list(reports)
+        self._unwritten, self._error = False, ""
+
+    def tell(self, event: events.Event) -> None:
+        for report in list(self._reports):
+            try:
+                report(event)
+            except Exception as error:
+                self._reports.remove(report)
+                if isinstance(error, OSError):
+                    self._unwritten = True
+                    _say(f"{type(report).__name__} could not be written: {error}", WRONG_CALL)
+                else:
+                    traceback.print_exc()
+                    self._error = _in_one_line(error)
+
+    def ended(self, end: events.RunFinished) -> events.RunFinished:
+        """Tell the end, and return it with what became of the reports."""
+        self.tell(end)
+        return replace(end, unwritten=self._unwritten, error=end.error or self._error)
+
+
+def exit_code(end: events.RunFinished) -> int:
+    """What the shell gets. A run of which no part applies to the kernel has proven nothing: the call was wrong."""
+    statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}
+    refused = any(verdict.refused for verdict in end.verdicts)
+    if any(verdict.failed for verdict in end.verdicts):
+        return FAILED
+    if end.error or any(verdict.status == "error" for verdict in end.verdicts):
+        return OWN_FAULT
+    if end.unwritten:
+        return WRONG_CALL
+    if end.interrupted:
+        return INTERRUPTED
+    if "inconclusive" in statuses or (refused and "passed" not in statuses):
+        return INCONCLUSIVE
+    return HELD if "passed" in statuses else WRONG_CALL
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of a command line. A wrong one is answered with one line on stderr."""
+    try:
+        return int(app(list(arguments) or ["--help"], prog_name="packproof", standalone_mode=False) or 0)
+    except PackproofError as error:
+        return _say(str(error), WRONG_CALL)
+    except (typer.Abort, KeyboardInterrupt):
+        return _say("interrupted", INTERRUPTED)
+    except Exception as error:
+        if isinstance(error, _CommandLineError):
+            return _say(error.format_message(), WRONG_CALL)
+        traceback.print_exc()
+        return _say(f"packproof itself failed: {_in_one_line(error)}", OWN_FAULT)
+
+
+def main() -> None:
+    """The `packproof` command. Its exit code is the verdict, whoever reads what it prints, and in whatever encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # nobody reads on, or the disk is full: Python would try again, and exit with 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise SystemExit(code)
+
+
+def _say(text: str, code: int) -> int:
+    with suppress(OSError):
+        typer.echo(f"packproof: {printable(text)}", err=True)
+    return code
+
+
+def _in_one_line(error: Exception) -> str:
+    """Kind and first line of an error; stderr has the rest."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _here(peer: Any) -> str:
+    """Which version of a peer is here, or how to get it."""
+    return f"{peer.distributions[0]} {peer.version}" if peer.installed else f"pip install {peer.distributions[0]}"
+
+
+def _listed(values: list[str] | None) -> list[str]:
+    return [name for value in values or [] for name in value.split(",") if name]

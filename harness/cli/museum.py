@@ -1,0 +1,183 @@
+"""The command line of the museum: `packproof museum` lists it, `museum show`, `run`, `alarms`, `compare`."""
+
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+HELD, FAILED = 0, 1
+
+app = typer.Typer(add_completion=False)
+
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="entries; all where none is named")]
+_Op = Annotated[str | None, typer.Option(help="only entries of this op")]
+_Class = Annotated[str | None, typer.Option("--class", help="only entries of this class of bugs")]
+_Json = Annotated[str | None, typer.Option(help="write the results to this file")]
+
+
+@app.callback(invoke_without_command=True)
+def museum(context: typer.Context, op: _Op = None, bug_class: _Class = None) -> int:
+    """Real bugs of packed kernels, re-created as small runnable ones. Without a command, the list.
+
+    \b
+    packproof museum --op ssd
+    packproof museum show D4
+    packproof museum run
+    """
+    if context.invoked_subcommand is None:
+        from packproof.harness.validation.museum.table import listed  # noqa: PLC0415
+
+        _print(listed(_chosen(None, op, bug_class)))
+    return HELD
+
+
+@app.command()
+def show(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="entries")]) -> int:
+    """Show what is known of an entry: cause, trigger, links, and where its bug stands in the source."""
+    from packproof.harness.validation.museum.table import shown  # noqa: PLC0415
+    from packproof.museum import classes  # noqa: PLC0415
+
+    _print("\n".join(shown(entry, classes())) for entry in _chosen(ids, None, None))
+    return HELD
+
+
+@app.command()
+def run(
+    ids: _Ids = None,
+    *,
+    op: _Op = None,
+    bug_class: _Class = None,
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    json: _Json = None,
+) -> int:
+    """Check each entry by the properties that it names, until one convicts it; exit code 1 if none does.
+
+    \b
+    packproof museum run
+    packproof museum run S17 D4 --profile quick
+    packproof museum run --class strides --json strides.json
+    """
+    from packproof.harness.engine.plan import CheckRequest, check_names  # noqa: PLC0415
+    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.validation.museum.detect import run_entries  # noqa: PLC0415
+    from packproof.harness.validation.museum.table import as_json, outcome, summary  # noqa: PLC0415
+
+    where = device or _device()
+    check_names(CheckRequest(device=where, profile=profile))
+    file = writable(json, "--json") if json else None
+    started, done = time.monotonic(), []
+    for conviction in run_entries(_chosen(ids, op, bug_class), profile=profile, device=where, seed=seed):
+        typer.echo(outcome(conviction))
+        done.append(conviction)
+    typer.echo(summary(done, time.monotonic() - started))
+    if file:
+        replace_text(file, as_json(done, profile, where, seed))
+    return FAILED if any(c.missed for c in done) else HELD
+
+
+@app.command()
+def rogues(ids: _Ids = None) -> int:
+    """Check the kernels that cheat or break a checker, by the properties that each names; exit code 1 if one gets by.
+
+    Each passes a harness that compares one call by allclose. Those that packproof does not defend against say why.
+
+    \b
+    packproof museum rogues
+    packproof museum rogues R26 R62
+    """
+    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.validation.museum.rogues import try_rogues  # noqa: PLC0415
+    from packproof.museum.rogues import entries  # noqa: PLC0415
+
+    every = entries()
+    for name in ids or []:
+        known("rogue", name, every)
+    trials = list(try_rogues([every[name] for name in ids or every]))
+    for trial in trials:
+        said = trial.rogue.undefended or trial.said.partition("\n")[0]
+        how = trial.fate if trial.as_expected else f"{trial.fate.upper()}, not as expected"
+        typer.echo(f"{trial.rogue.id:<5} {how:<9} {trial.rogue.title}: {said}")
+    seen = sum(trial.fate in ("detected", "reported") for trial in trials)
+    left = sum(bool(trial.rogue.undefended) for trial in trials)
+    typer.echo(f"{seen} of {len(trials)} detected or reported, {left} not defended against")
+    return HELD if all(trial.as_expected for trial in trials) else FAILED
+
+
+@app.command()
+def alarms(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="right kernels; all, if none")] = None,
+    *,
+    seeds: Annotated[int, typer.Option(help="cases of each, a seed to a case", min=1)] = 200,
+    json: _Json = None,
+) -> int:
+    """Judge kernels that are right by every property, in all dtypes; exit code 1 if one is convicted.
+
+    \b
+    packproof museum alarms
+    packproof museum alarms scan.own_grid ssd.quadratic --seeds 20
+    """
+    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.validation.museum.alarms import judge_controls  # noqa: PLC0415
+    from packproof.harness.validation.museum.table import acquittals, acquitted, acquitted_json  # noqa: PLC0415
+    from packproof.museum import controls  # noqa: PLC0415
+
+    everything = controls()
+    chosen = [everything[known("right kernel", i, everything)] for i in ids] if ids else list(everything.values())
+    file = writable(json, "--json") if json else None
+    started, done = time.monotonic(), []
+    for acquittal in judge_controls(chosen, seeds):
+        typer.echo(acquitted(acquittal))
+        done.append(acquittal)
+    typer.echo(acquittals(done, time.monotonic() - started))
+    if file:
+        replace_text(file, acquitted_json(done))
+    return FAILED if any(a.false for a in done) else HELD
+
+
+@app.command()
+def compare(*, json: _Json = None) -> int:
+    """Run the recipes of public test suites on the same bugs, those that were found somewhere: what each catches.
+
+    Fixed layouts as such suites have them; torch's assert_close, a relative root mean square of 0.005, twice the error
+    of the reference in low precision. On a CPU, in a few minutes.
+    """
+    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.validation.museum.recipes import compare as run_recipes  # noqa: PLC0415
+    from packproof.harness.validation.museum.table import compared, compared_json  # noqa: PLC0415
+    from packproof.museum import controls, entries  # noqa: PLC0415
+
+    file = writable(json, "--json") if json else None
+    found = [entry for entry in entries().values() if entry.links and not entry.needs_gpu]
+    done = list(run_recipes([*found, *controls().values()]))
+    _print(compared(done))
+    if file:
+        replace_text(file, compared_json(done))
+    return HELD
+
+
+def _device() -> str:
+    import torch  # noqa: PLC0415
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _chosen(ids: list[str] | None, op: str | None, bug_class: str | None) -> list[Any]:
+    """The entries of that id, op and class; UsageError for one that does not exist."""
+    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.museum import classes, entries  # noqa: PLC0415
+
+    everything = entries()
+    if op:
+        known("op", op, dict.fromkeys(e.op for e in everything.values()))
+    if bug_class:
+        known("class", bug_class, classes())
+    chosen = [everything[known("entry", i, everything)] for i in ids] if ids else everything.values()
+    return [e for e in chosen if op in (None, e.op) and bug_class in (None, e.bug_class)]
+
+
+def _print(lines: Iterable[str]) -> None:
+    typer.echo("\n".join(lines))

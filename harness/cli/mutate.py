@@ -1,0 +1,98 @@
+"""The command line of mutants: `packproof mutate`."""
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+HELD, FAILED = 0, 1
+_PROGRESS_SECONDS = 30.0
+
+
+def mutate(
+    *,
+    op: Annotated[str | None, typer.Option(help="only by the checks of this op")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="only mutants of this module of kernels, or module:function")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, where mutants are interpreted, or cuda, where each is compiled: minutes for a few")
+    ] = "cpu",
+    beyond: Annotated[
+        bool, typer.Option("--beyond", help="only those explained as beyond the tiles and sizes of the interpreter")
+    ] = False,
+    sample: Annotated[int | None, typer.Option(help="only so many, drawn by the seed", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
+    jobs: Annotated[int | None, typer.Option(help="processes side by side  [default: one a core]", min=1)] = None,
+    resume: Annotated[str | None, typer.Option(help="a file of outcomes: take those it has, append the others")] = None,
+    witnesses: Annotated[
+        str | None,
+        typer.Option(help="a file of what convicted each mutant: that comes first, and is brought up to date"),
+    ] = None,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="show the mutants and run none")] = False,
+) -> int:
+    """Break packproof's own Triton kernels in thousands of ways, and see whether the properties convict each.
+
+    Exit code 1 if a mutant survives that is not explained as equivalent.
+
+    \b
+    packproof mutate --op rope
+    packproof mutate --witnesses docs/witnesses.json --resume mutants.jsonl --json mutants.json
+    packproof mutate --kernel selective_scan_fwd:scan_kernel --sample 40 --seed 1
+    packproof mutate --kernel products --list
+    packproof mutate --device cuda --kernel ssd_fwd --sample 100
+    packproof mutate --device cuda --beyond
+    """
+    from packproof.harness.engine.plan import CheckRequest, check_names  # noqa: PLC0415
+    from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+    from packproof.harness.results.names import known  # noqa: PLC0415
+    from packproof.harness.validation.mutants import killers as known_witnesses  # noqa: PLC0415
+    from packproof.harness.validation.mutants import run as runs  # noqa: PLC0415
+    from packproof.harness.validation.mutants import table  # noqa: PLC0415
+    from packproof.harness.validation.mutants.equivalents import explained  # noqa: PLC0415
+    from packproof.harness.validation.mutants.mutant import all_mutants  # noqa: PLC0415
+    from packproof.refs.errors import UsageError  # noqa: PLC0415
+
+    check_names(CheckRequest(device=device))
+    if witnesses and device != "cpu":
+        raise UsageError("--witnesses: these are checks of interpreted kernels; leave it out with --device cuda")
+
+    everything = all_mutants()
+    functions = {f"{m.module}:{m.function}" for m in everything}
+    if kernel:
+        known("kernel", kernel, [*{m.module: None for m in everything}, *sorted(functions)])
+    named = [m for m in everything if kernel in (None, m.module, f"{m.module}:{m.function}")]
+    excused = explained(named)
+    wanted = [m for m in named if m.id in excused and excused[m.id].beyond] if beyond else named
+    chosen = runs.sample(wanted, sample, seed)
+    ops = [known("op", op, runs.OPS)] if op else runs.OPS
+    if list_only:
+        typer.echo("\n".join([*table.listed(chosen), f"{len(chosen)} mutants"]))
+        return HELD
+    file = writable(json, "--json") if json else None
+    kept = writable(resume, "--resume") if resume else None
+    hints = writable(witnesses, "--witnesses") if witnesses else None
+    first = known_witnesses.read(hints) if hints else {}
+    mutants = {m.id: m for m in chosen}
+    started = told = time.monotonic()
+    done = []
+    for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept, first, device):
+        done.append(outcome)
+        if not outcome.by and outcome.id not in excused and (outcome.op or not op):
+            typer.echo(table.survived(outcome, mutants[outcome.id]))
+        if time.monotonic() - told > _PROGRESS_SECONDS:
+            told = time.monotonic()
+            typer.echo(f"{len(done)} of {len(chosen)} mutants, {told - started:.0f} s", err=True)
+    if op:
+        done = [o for o in done if o.op]
+    settled = excused if device == "cpu" else {name: e for name, e in excused.items() if not e.beyond}
+    wrong = table.wrongly_explained(done, settled)
+    typer.echo("\n".join([*wrong, *table.summary(done, excused, time.monotonic() - started)]))
+    if hints:
+        replace_text(hints, known_witnesses.text(first, done))
+    if file:
+        replace_text(file, table.as_json(done, mutants, excused))
+    holes = [o for o in done if not o.by and o.id not in excused]
+    return FAILED if holes or wrong else HELD

@@ -1,0 +1,45 @@
+"""The compile cell: every variant that a kernel's wrapper can choose, ahead of time for every target, with no GPU."""
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from packproof.harness.compile.variants import Compiled, compile_variants
+from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Verdict
+from packproof.harness.targets.builtin_kernels import BuiltinKernel
+
+_MOST_LINES = 8
+_CHOSEN_WITH = "3.7."  # Triton whose registers the forms were chosen by; another one may spill a few bytes of some
+
+
+def compile_cell(cell: Cell, own: BuiltinKernel) -> Iterator[Event]:
+    """Compile; the kernel fails if a variant does not compile or needs more shared memory than there is.
+
+    One that spills more than it says is right all the same. It fails with the Triton that its form was chosen with, and
+    is told of with any other.
+    """
+    yield CellStarted(cell)
+    started = time.monotonic()
+    results: list[Compiled] = []
+    for compiled in compile_variants(own.module):
+        results.append(compiled)
+        yield Progress(cell, len(results))
+    triton = version("triton")
+    slow = [f"{r['variant']} on {r['target']} {r['slow']}" for r in results if r["slow"]]
+    bad = [f"{r['variant']} on {r['target']}: {r['failure']}" for r in results if r["failure"]]
+    bad += slow if triton.startswith(_CHOSEN_WITH) else []
+    failure = Failure((), "", tuple(_first(bad)), 0, 0) if bad else None
+    built = [r for r in results if not r["skipped"]]
+    notes = sorted({f"{r['target']}: {r['skipped']}" for r in results if r["skipped"]})
+    notes += [f"with triton {triton} some forms are slower: {', '.join(_first(slow))}"] if slow else []
+    status: Status = "failed" if bad else "passed" if built else "skipped"
+    seconds = time.monotonic() - started
+    yield CellFinished(
+        Verdict(
+            cell, "compile", status, len(built), seconds, judged=len(built), reason="; ".join(notes), failure=failure
+        )
+    )
+
+
+def _first(lines: list[str]) -> list[str]:
+    return [*lines[:_MOST_LINES], *([f"and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else [])]

@@ -1,0 +1,307 @@
+"""The compile tier: every variant of a kernel is compiled ahead of time for real targets, on a machine without a GPU.
+
+`compile_variants` asks a process of its own (`python -m packproof.harness.compile.variants module[:function]`, one JSON
+object per line), because a kernel that was defined under TRITON_INTERPRET=1 cannot be compiled. That process forks a
+child for each variant and target, so that one which never ends, or crashes the compiler, takes nothing with it.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, TypedDict
+
+from packproof.harness.targets.location import Location
+from packproof.kernels.variant import Variant
+from packproof.refs.errors import UsageError
+
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+SHARED_LIMITS = {  # bytes that one program may use
+    "sm_80": 166_912,
+    "sm_86": 101_376,
+    "sm_89": 101_376,
+    "sm_90": 232_448,
+    "sm_100": 232_448,
+    "sm_120": 101_376,
+    "gfx942": 65_536,
+}
+
+
+class Compiled(TypedDict):
+    """What came of one variant on one target.
+
+    failure: why it cannot be used, in one line; "" if it can. detail: the compiler's own words, where it has some.
+    skipped: why this installation of Triton cannot compile for the target at all; "" if it can.
+    slow: that it spills more than it may, in one line, which costs time and no digit; "" if it does not. registers: per
+    thread.
+    spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
+    atomics: the kinds of `tl.atomic_*` found. Counts are None where compilation did not get that far.
+    """
+
+    variant: str
+    target: str
+    seconds: float
+    failure: str
+    detail: str
+    skipped: str
+    slow: str
+    registers: int | None
+    spills: int | None
+    shared: int | None
+    shared_limit: int
+    dot: bool
+    atomics: list[str]
+
+
+def compile_variants(
+    variants: str, targets: Sequence[str] = TARGETS, limit_s: float = 60.0, jobs: int = 2
+) -> Iterator[Compiled]:
+    """Compile what the function `variants` lists for each target; yields results as they come.
+
+    variants: "package.module:function" or "path/file.py:function", of a function without arguments that returns a list
+    of Variant; the function is "variants" where only the module is named. limit_s: seconds for one variant and target.
+    jobs: compilations at the same time. Raises UsageError if the variants cannot be listed.
+    """
+    command = [sys.executable, "-m", "packproof.harness.compile.variants", variants]
+    command += ["--limit", str(limit_s), "--jobs", str(jobs), "--targets", *targets]
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_DISABLE_LINE_INFO"] = "1"  # nobody debugs these: a sixth of the time
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True, start_new_session=True
+        )
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield json.loads(line)
+            if process.wait() != 0:
+                errors.seek(0)
+                said = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
+                raise UsageError(f"{variants} cannot be compiled: {said[-1]}")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the compilers too
+            process.communicate()
+
+
+def _main() -> int:
+    parser = argparse.ArgumentParser(description="Compile the variants of a Triton kernel; one JSON object per line.")
+    parser.add_argument("variants", help="module[:function]")
+    parser.add_argument("--targets", nargs="+", default=TARGETS, choices=sorted(SHARED_LIMITS))
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for one variant and target")
+    parser.add_argument("--jobs", type=int, default=2)
+    wanted = parser.parse_args()
+    spec = wanted.variants if ":" in wanted.variants else f"{wanted.variants}:variants"
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what compilers and kernels print must not mix with the results
+    try:
+        variants = Location.parse(spec).load()()
+        unable = _prepare(wanted.targets)
+        for variant, target in ((v, t) for v in variants for t in unable if _chosen(v, t)):
+            skipped = _result(variant, target) | {"skipped": unable[target]}
+            print(json.dumps(skipped), file=results, flush=True)
+        work = [(v, t) for v in variants for t in wanted.targets if t not in unable and _chosen(v, t)]
+        for result in _compile_all(work, wanted.limit, wanted.jobs):
+            print(json.dumps(result), file=results, flush=True)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _chosen(variant: Variant, target: str) -> bool:
+    """Whether the wrapper would choose the variant on that target."""
+    return not variant.targets or target in variant.targets
+
+
+def _prepare(targets: Sequence[str]) -> dict[str, str]:
+    """Compute what is costly and the same for all children: digests of Triton and versions of its tools (0.8 s).
+
+    Returns the targets that this Triton has no tools for, with the reason.
+    """
+    from triton.compiler import compiler  # noqa: PLC0415
+    from triton.runtime import cache  # noqa: PLC0415
+
+    (getattr(compiler, "triton_key", None) or cache.triton_key)()
+    unable = {}
+    for target in targets:
+        try:
+            compiler.make_backend(_gpu(target)).hash()
+        except Exception as error:  # Triton raises a bare Exception where a linker is missing
+            unable[target] = str(error)
+    return unable
+
+
+def _compile_all(work: list[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
+    """At most `jobs` children at a time, each with its own deadline."""
+    waiting = list(reversed(work))
+    running: dict[Connection, _Compiler] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            child = _Compiler(*waiting.pop(), limit_s)
+            running[child.connection] = child
+        next_deadline = min(child.deadline for child in running.values())
+        ended = wait(list(running), timeout=max(0.0, next_deadline - time.monotonic()))
+        for connection, child in list(running.items()):
+            if connection in ended or time.monotonic() >= child.deadline:
+                del running[connection]
+                yield child.finish(connection in ended)
+
+
+class _Compiler:
+    """One variant on one target, compiled in a fork of this process."""
+
+    def __init__(self, variant: Variant, target: str, limit_s: float) -> None:
+        self._variant, self._target, self._limit = variant, target, limit_s
+        self._started = time.monotonic()
+        self.deadline = self._started + limit_s
+        context = get_context("fork")
+        self.connection, answer = context.Pipe(duplex=False)
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (closed in finish)
+        self._process = context.Process(
+            target=_answer, args=(variant, target, answer, self._said.fileno()), daemon=True
+        )
+        self._process.start()
+        answer.close()
+
+    def finish(self, answered: bool) -> Compiled:
+        result = _result(self._variant, self._target)
+        self._said.seek(0)
+        said = self._said.read()
+        if answered:
+            try:
+                result.update(json.loads(self.connection.recv_bytes()))
+            except EOFError:
+                self._process.join()
+                result["failure"] = f"the compiler died with exit code {self._process.exitcode}"
+        else:
+            result["failure"] = f"not compiled within {self._limit:g} s"
+        if result["failure"]:
+            result["detail"] += said[-4000:]
+            # MLIR and ptxas print what is wrong, or at least in which pass; Python only that something is
+            diagnoses = (r"\bPipeline failed while executing \[`(\w+)`", r"\berror: (.+)")
+            found = next(filter(None, (re.search(pattern, said) for pattern in diagnoses)), None)
+            result["failure"] += f": {found[1]}" if found else ""
+        self._process.kill()
+        self._process.join()
+        self._said.close()
+        self.connection.close()
+        result["seconds"] = round(time.monotonic() - self._started, 3)
+        return result
+
+
+def _result(variant: Variant, target: str) -> Compiled:
+    return Compiled(
+        variant=variant.name,
+        target=target,
+        seconds=0.0,
+        failure="",
+        detail="",
+        skipped="",
+        slow="",
+        registers=None,
+        spills=None,
+        shared=None,
+        shared_limit=SHARED_LIMITS[target],
+        dot=False,
+        atomics=[],
+    )
+
+
+def _answer(variant: Variant, target: str, answer: Connection, said: int) -> None:
+    os.dup2(said, 2)
+    try:
+        found = compile_variant(variant, target)
+    except Exception as error:  # whatever the compiler raises is this variant's result
+        found = {"failure": _first_line(error), "detail": str(error)[-2000:]}
+    answer.send_bytes(json.dumps(found).encode())
+
+
+def _first_line(error: BaseException) -> str:
+    """The compiler quotes the source and says what is wrong below it, or in the cause."""
+    said = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {said[-1] if said else ''}"
+
+
+def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
+    """In this process: what it needs, and why that is too much; "" if it is not. Raises what the compiler raises."""
+    import triton  # noqa: PLC0415  (`import packproof` works where Triton is not installed)
+    from triton.compiler import ASTSource  # noqa: PLC0415
+
+    names = list(variant.signature)
+    source = ASTSource(
+        fn=variant.kernel,
+        signature=dict(variant.signature),
+        constexprs={(names.index(name),): value for name, value in variant.constexprs.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
+    )
+    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages, **variant.options}
+    kernel = triton.compile(source, target=_gpu(target), options=options)
+    registers, spills = _resources_amd(kernel) if target.startswith("gfx") else _resources_nvidia(kernel, target)
+    shared, limit = int(kernel.metadata.shared), SHARED_LIMITS[target]
+    refused = f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch"
+    spilled = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
+    return {
+        "failure": refused if shared > limit else "",
+        "slow": spilled if spills > variant.spills else "",
+        "registers": registers,
+        "spills": spills,
+        "shared": shared,
+        "dot": "tt.dot" in kernel.asm["ttir"],
+        "atomics": sorted(set(re.findall(r"tt\.atomic_(?:rmw )?(\w+)", kernel.asm["ttir"]))),
+    }
+
+
+def _gpu(target: str) -> Any:
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+
+    if target.startswith("gfx"):
+        return GPUTarget("hip", target, 64)
+    return GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
+
+
+def _resources_amd(kernel: Any) -> tuple[int, int]:
+    """Vector registers, and how many of them spill."""
+    found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", kernel.asm["amdgcn"]))
+    return int(found["vgpr_count"]), int(found["vgpr_spill_count"])
+
+
+def _resources_nvidia(kernel: Any, target: str) -> tuple[int, int]:
+    """Registers, and bytes of spill stores and loads; only ptxas tells the latter, asked where there is a stack."""
+    from triton import knobs  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        cubin, ptx = Path(folder, "kernel.cubin"), Path(folder, "kernel.ptx")
+        cubin.write_bytes(kernel.asm["cubin"])
+        usage = _tool(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
+        counts = {name: int(n) for name, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
+        if not counts["STACK"] and not counts["LOCAL"]:
+            return counts["REG"], 0
+        ptx.write_text(kernel.asm["ptx"])
+        blackwell = target in ("sm_100", "sm_120") and getattr(knobs.nvidia, "ptxas_blackwell", None)
+        ptxas = blackwell or knobs.nvidia.ptxas
+        arch = re.search(r"\.target\s+(\w+)", kernel.asm["ptx"])
+        assert arch is not None
+        said = _tool(ptxas.path, "-v", f"--gpu-name={arch[1]}", str(ptx), "-o", str(Path(folder, "again.cubin")))
+        return counts["REG"], sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", said))
+
+
+def _tool(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):  # the reader went away: it has what it wanted
+        sys.exit(_main())

@@ -1,0 +1,1 @@
+"""The sanitizer tier: golden cases of a kernel under NVIDIA's compute-sanitizer."""

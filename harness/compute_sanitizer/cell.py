@@ -1,0 +1,157 @@
+"""The sanitizer cell: the golden cases of a kernel on a GPU under NVIDIA's compute-sanitizer, where it is installed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from packproof.harness.compute_sanitizer.findings import Finding, counted, findings
+from packproof.harness.compute_sanitizer.program import SAYS
+from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Status, Verdict
+from packproof.harness.targets.location import Location
+from packproof.harness.worker.wire import call_frame, encode
+from packproof.harness.worker.zygote_client import import_path
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, golden_cases
+from packproof.properties.sample import draw
+from packproof.refs.errors import PackproofError, UsageError
+
+_BINARY = "compute-sanitizer"
+_MOST_LINES = 8
+_TAIL = 12
+
+
+def require_sanitizer(device: str) -> None:
+    """UsageError unless compute-sanitizer can run here."""
+    if device != "cuda":
+        raise UsageError(
+            f"--sanitizer: compute-sanitizer looks at kernels on a GPU, not on {device}; use --device cuda"
+        )
+    if shutil.which(_BINARY) is None:
+        raise UsageError(
+            f"--sanitizer: there is no {_BINARY} on PATH; it comes with the CUDA toolkit, or as the conda package "
+            "cuda-sanitizer-api"
+        )
+
+
+@dataclass
+class _Run:
+    """What a run said. by_call: the lines between the announcement of a call and the next."""
+
+    by_call: dict[int, list[str]] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+    fault: str = ""
+    done: bool = False
+
+
+def sanitized_cell(
+    cell: Cell, location: Location, space: Space, *, gradients: bool, seed: int, timeout: float
+) -> Iterator[Event]:
+    """Run the golden cases under the tool that the cell is named after; a finding convicts, with kernel and layout.
+
+    timeout: seconds for all of them. Raises PackproofError where the sanitizer itself cannot run.
+    """
+    yield CellStarted(cell)
+    started = time.monotonic()
+    cases = list(golden_cases(space, seed))
+    output = _output(cell, location, space, cases, gradients=gradients, timeout=timeout)
+    run = _read(output)
+    found = {k: list(findings(lines)) for k, lines in run.by_call.items()}
+    first = next((k for k, these in found.items() if these), None)
+    if first is not None:
+        failure = _failure(cases[first], first, found[first])
+    elif run.fault:
+        last = max(run.by_call)
+        failure = Failure(cases[last].lengths, "", (cases[last].setting, *run.fault.splitlines()), last + 1, 0)
+    elif not run.done or counted(output) is None or counted(output):
+        raise PackproofError("\n    ".join([f"{_BINARY} did not end as it should; its last lines:", *output[-_TAIL:]]))
+    else:
+        failure = None
+    judged = len(run.by_call) - len(run.refused)
+    status: Status = "failed" if failure else "passed" if judged else "inconclusive"
+    reason = "" if judged or failure else "the kernel declined every example"
+    seconds = time.monotonic() - started
+    yield CellFinished(
+        Verdict(
+            cell,
+            "sanitizer",
+            status,
+            len(run.by_call),
+            seconds,
+            judged=judged,
+            refused=len(run.refused),
+            reason=reason,
+            failure=failure,
+        )
+    )
+
+
+def _failure(case: Case, number: int, found: Sequence[Finding]) -> Failure:
+    """The findings at the first case that has some: each kind once, with the details of its first."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in found:
+        kinds.setdefault(finding.said, []).append(finding)
+    lines = [case.setting]
+    for said, these in kinds.items():
+        lines += [f"{said}, {len(these)} times" if len(these) > 1 else said]
+        lines += [f"    {text}" for text in these[0].details]
+    more = [f"and {len(lines) - 1 - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES + 1 else []
+    return Failure(case.lengths, "", (*lines[: _MOST_LINES + 1], *more), number + 1, 0)
+
+
+def _output(
+    cell: Cell, location: Location, space: Space, cases: Sequence[Case], *, gradients: bool, timeout: float
+) -> list[str]:
+    """What the run printed, by line."""
+    options = ["--tool", cell.property, "--report-api-errors", "no", "--target-processes", "application-only"]
+    place = (location.module, location.file, location.path)
+    with tempfile.NamedTemporaryFile(suffix=".calls") as calls:
+        for number, case in enumerate(cases):
+            calls.write(encode(call_frame(draw(space.op, case).call(gradients=gradients), number)))
+        calls.flush()
+        program = [
+            sys.executable,
+            "-P",
+            "-m",
+            "packproof.harness.compute_sanitizer.program",
+            calls.name,
+            *place,
+            cell.device,
+        ]
+        # each tensor an allocation of its own, of which the sanitizer knows the end
+        environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRITON_INTERPRET": "0"}
+        environment["PYTHONPATH"] = os.pathsep.join(import_path())
+        try:
+            ran = subprocess.run(
+                [_BINARY, *options, *program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PackproofError(f"{_BINARY} --tool {cell.property}: no end within {timeout:g} s") from error
+    return ran.stdout.decode(errors="replace").splitlines()
+
+
+def _read(output: Sequence[str]) -> _Run:
+    run, lines = _Run(), list[str]()
+    for text in output:
+        if not text.startswith(SAYS):
+            lines.append(text)
+            continue
+        said = json.loads(text.removeprefix(SAYS))
+        if "call" in said:
+            lines = run.by_call[said["call"]] = []
+        if "refused" in said:
+            run.refused.add(said["refused"])
+        run.fault = run.fault or said.get("text", "")
+        run.done |= bool(said.get("done"))
+    return run

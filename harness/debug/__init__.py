@@ -1,0 +1,1 @@
+"""Debugging tools that run a kernel on the user's own tensors: diff and gradcheck."""

@@ -1,0 +1,62 @@
+"""Where debugging tools run a kernel: in this process, or, where it needs Triton's interpreter, in one that has it."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from packproof.harness.execution.execute import InProcess
+from packproof.harness.targets.location import Location
+from packproof.harness.worker.worker import Worker
+from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.refs.errors import UsageError
+
+# what Triton says without a GPU, and with one; what packproof's own kernels say
+_NEEDS_INTERPRETER = ("0 active drivers", "cannot be accessed from Triton", "set TRITON_INTERPRET=1")
+_SECONDS = 120.0
+
+
+class Local(InProcess):
+    """A Runner in this process, where breakpoints and prints work. A Triton kernel on CPU tensors runs in a worker that
+    interprets it, unless this process does (TRITON_INTERPRET=1), whose interpreter is then repaired before the first
+    call. Close it."""
+
+    def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
+        super().__init__(function, device)
+        self._target, self._name = function, name
+        self._worker: Worker | None = None
+
+    def run(self, call: Call) -> Result:
+        """Returns the result. Raises KernelFault, Refused, UsageError for a kernel that no worker can import, and
+        PackproofError for an interpreter that cannot be repaired."""
+        if self._worker is not None:
+            return self._worker.run(call)
+        if self.device == "cpu" and (self._interpreting or _interprets()):
+            from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
+
+            install()  # as shipped it computes other values
+        try:
+            return super().run(call)
+        except (KernelFault, Refused) as error:
+            if self.device != "cpu" or not any(text in str(error) for text in _NEEDS_INTERPRETER):
+                raise
+        if not self._name and Location.of(self._target) is None:
+            raise UsageError(
+                "a Triton kernel on CPU tensors needs Triton's interpreter: set TRITON_INTERPRET=1 before triton is "
+                "imported, or give the kernel as package.module:function or path/file.py:function"
+            )
+        self._worker = Worker(self._name or self._target, "cpu", _SECONDS)
+        return self._worker.run(call)
+
+    def close(self) -> None:
+        """End the worker, if there is one."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+
+def _interprets() -> bool:
+    """Whether Triton kernels defined in this process are interpreted, or were when triton was imported."""
+    triton = sys.modules.get("triton")
+    if triton is None:
+        return False
+    return triton.knobs.runtime.interpret or not isinstance(triton.language.sum, triton.runtime.JITFunction)

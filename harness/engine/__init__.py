@@ -1,0 +1,1 @@
+"""From a request to verdicts: plan, evaluate, shrink, replay."""

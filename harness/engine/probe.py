@@ -1,0 +1,287 @@
+"""Finds the domain of a kernel that declares none: from a call that it accepts, what may change before it refuses.
+
+A kernel checks its arguments one after another. So a call is found first by changing, one by one, what may be refused,
+until the refusal is another one, and in the end none. Then each size, the layout and each optional argument is varied
+alone, and the condition written that fits what was accepted and what was refused (`probe_conditions`).
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packproof.harness.engine.probe_conditions import bounded, largest, multiple_of, sizes_condition
+from packproof.harness.results.coverage import LINE, kind_of
+from packproof.harness.results.names import short
+from packproof.properties.call import KernelFault, Refused
+from packproof.properties.case import SHORT, Case
+from packproof.properties.cases import Space, golden_cases
+from packproof.properties.domain import Domain
+from packproof.properties.kernel_under_test import KernelUnderTest
+
+_MOST_CALLS = 400  # most are refused at once; those of a kernel with one restriction are some dozen
+_TOKENS = (24, 40)  # two sequences, a multiple of 64 together
+_LAYOUTS = (_TOKENS, (32, 32), (64, 64), (128, 128), (5, 3), (2, 2), (100, 156), (64,), (1,))
+_USUAL = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+_POWERS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a probe found. domain: the conditions; without any, nothing was found that the kernel takes, or that it
+    refuses. others_only: the dtypes that it takes instead of the one that it was asked for, by their short names."""
+
+    domain: Domain = Domain()  # noqa: RUF009  (frozen)
+    others_only: str = ""
+
+
+def probe(subject: KernelUnderTest, space: Space, refused: Case) -> Found:
+    """Look for the domain of a kernel that has refused this case, in at most some dozen calls."""
+    search = _DomainSearch(subject, space)
+    base = search.base(refused)
+    if base is None:
+        return Found()
+    if base.case.dtype != space.dtype:
+        others = [d for d in SHORT if search.accepts(base.case.replace(dtype=d), gradients=base.gradients)]
+        if space.dtype not in others:
+            names = ", ".join(map(short, others))
+            return Found(
+                Domain.of(f"dtype in ({names})" if len(others) > 1 else f"dtype == {names}"), others_only=names
+            )
+        base = replace(base, case=base.case.replace(dtype=space.dtype))
+    texts = [] if base.gradients or not subject.gradients else ["not gradients"]
+    search.gradients = base.gradients
+    for find in (_sizes, _arguments, _layout):
+        texts += find(search, base.case)
+    return Found(Domain.of(texts))
+
+
+@dataclass(frozen=True)
+class _Base:
+    case: Case
+    gradients: bool
+
+
+class _DomainSearch:
+    """Calls the kernel, and knows what it said. gradients: whether calls are differentiated."""
+
+    def __init__(self, subject: KernelUnderTest, space: Space) -> None:
+        self.space = space
+        self.gradients = subject.gradients
+        self.numbers: set[int] = set()
+        self._subject = subject
+        self._known: dict[tuple[Case, bool], str] = {}
+
+    def refusal(self, case: Case, gradients: bool | None = None) -> str:
+        """What the kernel says against a case: "" where it takes it, as far as it is in the domain declared."""
+        differentiated = self.gradients if gradients is None else gradients
+        key = case, differentiated
+        if key not in self._known and len(self._known) < _MOST_CALLS and self.space.domain.allows(self.space.op, case):
+            self._known[key] = self._said(case, differentiated)
+            self.numbers |= {int(n) for n in re.findall(r"(?<![\w.])\d{1,6}(?![\w.])", LINE.sub("", self._known[key]))}
+        return self._known.get(key, "")
+
+    def _said(self, case: Case, gradients: bool) -> str:
+        try:
+            self._subject.call(self._subject.sample(case), gradients=gradients)
+        except Refused as refused:
+            return "" if refused.backward else str(refused)
+        except KernelFault:
+            pass  # accepted, and for the properties to judge
+        return ""
+
+    def accepts(self, case: Case, gradients: bool | None = None) -> bool:
+        return not self.refusal(case, gradients)
+
+    def base(self, refused: Case) -> _Base | None:
+        """A call that the kernel takes: each step on the way to it meets a check that none before has met."""
+        return self._towards(self._plain(refused), self.gradients, frozenset())
+
+    def _towards(self, case: Case, gradients: bool, met: frozenset[str]) -> _Base | None:
+        said = self.refusal(case, gradients)
+        if not said:
+            return _Base(case, gradients) if (case, gradients) in self._known else None
+        met |= {kind_of(said)}
+        for tried, differentiated in self._steps(case, gradients):
+            answer = self.refusal(tried, differentiated)
+            if (not answer or kind_of(answer) not in met) and (found := self._towards(tried, differentiated, met)):
+                return found
+        return None
+
+    def _plain(self, case: Case) -> Case:
+        options = tuple((n, self.space.options[n][0]) for n, _ in case.options)
+        plain = case.replace(
+            lengths=_TOKENS, slack=0, regime="normal", options=options, present=tuple(self.space.optional), seed=0
+        )
+        return self.space.fit(plain) or case
+
+    def _steps(self, case: Case, gradients: bool) -> Iterator[tuple[Case, bool]]:
+        """Everything that one step may change, the fewest ways first."""
+        optional = self.space.optional
+        changes = [case.replace(dtype=dtype) for dtype in SHORT]
+        changes += [case.replace(lengths=lengths) for lengths in _LAYOUTS]
+        changes += [case.replace(present=()), *(case.without(n) for n in case.present)]
+        changes += [case.replace(present=(*case.present, n)) for n in optional if n not in case.present]
+        changes += [case.with_option(n, v) for n, _ in case.options for v in self.space.options[n]]
+        changes += [case.replace(sizes=sizes) for sizes in self._size_steps(case)]
+        others = [self.space.fit(c) for c in dict.fromkeys(changes)]
+        if gradients:
+            yield case, False
+        yield from ((c, gradients) for c in others if c and c != case)
+
+    def _size_steps(self, case: Case) -> Iterator[tuple[tuple[str, Any], ...]]:
+        """Other sizes of the op, or of one that models have; one changed, or several to the same."""
+        yield from (tuple(listed.items()) for listed in (*self.space.op.sizes, *self.space.op.model_sizes))
+        sizes = dict(case.sizes)
+        mine = [n for n, size in sizes.items() if isinstance(size, int)]
+        values = [*sorted(n for n in self.numbers if n <= max(_USUAL)), *_POWERS, 2, 3, 4]
+        groups = [*itertools.combinations(mine, 1), *itertools.combinations(mine, 2), tuple(mine)]
+        for names, value in itertools.product(groups, dict.fromkeys(values)):
+            if self.possible(changed := {**sizes, **dict.fromkeys(names, value)}):
+                yield tuple(changed.items())
+
+    def possible(self, sizes: dict[str, Any]) -> bool:
+        """Whether the op can have these sizes."""
+        numbers = {n for n, size in sizes.items() if isinstance(size, int)}
+        return min((sizes[n] for n in numbers), default=1) > 0 and Domain.of(self.space.op.where).within(numbers).holds(
+            sizes
+        )
+
+
+def _sizes(search: _DomainSearch, base: Case) -> Iterator[str]:
+    """Conditions on the sizes: each varied alone, then pairs that have to keep their ratio."""
+    sizes = dict(base.sizes)
+    mine = {n: size for n, size in sizes.items() if isinstance(size, int)}
+    usual = {n: {int(listed[n]) for listed in search.space.op.sizes if isinstance(listed.get(n), int)} for n in mine}
+
+    def takes(factors: Mapping[str, int], value: int) -> bool | None:
+        changed = {**sizes, **{n: factor * value for n, factor in factors.items()}}
+        return search.accepts(base.replace(sizes=tuple(changed.items()))) if search.possible(changed) else None
+
+    def condition(factors: Mapping[str, int]) -> str | None:
+        """The condition on the first, the others following it; None where it takes no other value than the base's."""
+        name = next(iter(factors))
+        if all(takes(factors, value) is not False for value in usual[name]):
+            return ""
+        near = {m for n in search.numbers if n <= max(_USUAL) for m in (n - 1, n, n + 1) if m > 0}
+        found = {v: takes(factors, v) for v in sorted({*_USUAL, *near, *usual[name]})}
+        return sizes_condition(name, {v: ok for v, ok in found.items() if ok is not None}, mine[name])
+
+    bound: list[str] = []
+    for name in mine:
+        text = condition({name: 1})
+        if text is None:
+            bound.append(name)
+        elif text:
+            yield text
+    bound.sort(key=lambda n: mine[n])
+    while bound:
+        name = bound.pop(0)
+        ratios = {other: mine[other] // mine[name] for other in bound if mine[other] % mine[name] == 0}
+        pairs = ((other, ratio, condition({name: 1, other: ratio})) for other, ratio in ratios.items())
+        tied = next(((other, ratio, text) for other, ratio, text in pairs if text is not None), None)
+        if tied is None:
+            yield f"{name} == {mine[name]}"
+        else:
+            other, ratio, text = tied
+            bound.remove(other)
+            equal = f"{name} == {other}" if ratio == 1 else f"{other} == {ratio} * {name}"
+            yield from filter(None, [equal, text])
+
+
+def _arguments(search: _DomainSearch, base: Case) -> Iterator[str]:
+    """Conditions on optional inputs and options."""
+    taken = list(base.present)
+    for name in search.space.optional:
+        if name in base.present:
+            if not search.accepts(base.without(name)):
+                yield name
+        elif search.accepts(base.replace(present=(*base.present, name))):
+            taken.append(name)
+        else:
+            yield f"not {name}"
+    for a, b in itertools.combinations(taken, 2):
+        both = tuple(dict.fromkeys((*base.present, a, b)))
+        if len(both) > len(base.present) + (a not in base.present and b not in base.present) and not search.accepts(
+            base.replace(present=both)
+        ):
+            yield f"not ({a} and {b})"
+    for name, value in base.options:
+        others = [v for v in search.space.options[name] if v != value]
+        refused = [v for v in others if not search.accepts(base.with_option(name, v))]
+        for v in list(refused):  # together with an optional input, or alone
+            beside = [n for n in base.present if search.accepts(base.without(n).with_option(name, v))]
+            if beside:
+                refused.remove(v)
+                yield from (f"not ({n} and {name} == {v!r})" for n in beside)
+        if refused and len(refused) == len(others):
+            yield f"{name} == {value!r}"
+        else:
+            yield from (f"{name} != {v!r}" for v in refused)
+
+
+def _layout(search: _DomainSearch, base: Case) -> Iterator[str]:
+    """Conditions on the rows of the pack, on lengths and on slack."""
+    several = len(base.lengths) > 1
+    first, last = base.lengths[0], sum(base.lengths[1:])
+    total, numbers = first + last, search.numbers
+
+    def takes(*lengths: int, slack: int = 0) -> bool:
+        return search.accepts(base.replace(lengths=lengths, slack=slack))
+
+    def two(a: int, b: int) -> bool:
+        return takes(a, b) if several else takes(a + b)
+
+    step = each = 1
+    if not two(first + 1, last):
+        step = multiple_of(lambda k: two(first + k, last), numbers)
+        each = multiple_of(lambda k: two(first + k, last - k), numbers) if not two(first + 1, last - 1) else 1
+        if max(step, each) == 1:
+            yield f"tokens <= {total}"
+        else:
+            yield f"length % {each} == 0" if each > 1 else f"tokens % {step} == 0"
+    unit = shortest = max(step, each)
+    empty = not several or takes(first, 0, last)
+    if several:
+        if not empty:
+            yield "length > 0"
+        shortest = each
+        if each == 1 and not takes(1, total - 1):
+            shortest = bounded(lambda n: takes(n, total - n), 1, min(base.lengths))
+            yield f"length == 0 or length >= {shortest}"
+        if not takes(total):
+            yield "sequences > 1"
+    rows = -(-16 // unit) * unit
+    if not takes(*base.lengths, slack=rows):
+        yield "slack == 0"
+    if empty and not (takes(0, 0, slack=4 * rows) or takes(0, 0)):
+        yield "longest > 0"
+    if not several and total > unit and not takes(total - unit, unit):
+        yield "sequences == 1"
+    elif not (step == each == 1 and not two(first + 1, last)):
+        yield from _most(search, base, unit, shortest)
+
+
+def _most(search: _DomainSearch, base: Case, step: int, shortest: int) -> Iterator[str]:
+    """Conditions on how many tokens or sequences there may be, as far as cases go: tokens in steps, in sequences of the
+    shortest length."""
+    packs = list(golden_cases(search.space)) or [base]
+    most = -(-max(c.n_tokens + c.slack for c in packs) // step) * step
+    many = max(len(c.lengths) for c in packs)
+    total, numbers = sum(base.lengths), search.numbers
+
+    def takes(lengths: Sequence[int]) -> bool:
+        return search.accepts(base.replace(lengths=tuple(lengths), slack=0))
+
+    def crowd(n: int) -> list[int]:
+        return [shortest] * (n - 1) + [-(-n * shortest // step) * step - (n - 1) * shortest]
+
+    if most > total and not takes((step, most - step)):
+        halves = [total] * (most // total) + ([most % total] if most % total else [])
+        if takes(halves):
+            yield f"longest <= {largest(lambda n: takes((step, n)), max(base.lengths), most - step, step, numbers)}"
+        else:
+            yield f"tokens <= {largest(lambda n: takes((step, n - step)), total, most, step, numbers)}"
+    elif not takes(crowd(many)):
+        yield f"sequences <= {largest(lambda n: takes(crowd(n)), 2, many, 1, numbers)}"

@@ -1,0 +1,217 @@
+"""Replay: run one failure again from its file, here or on another machine."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+from packproof.harness.diagnosis.measure import measure
+from packproof.harness.engine.check import CheckRequest, open_job, worker_for
+from packproof.harness.engine.evaluate import evaluated
+from packproof.harness.engine.plan import DEVICES
+from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
+from packproof.harness.results.names import known, short
+from packproof.harness.results.text import printable
+from packproof.harness.worker.parallel import on_every_core
+from packproof.properties.axes import parse, shape
+from packproof.properties.case import Case
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.op import Op
+from packproof.properties.promises import Promises
+from packproof.properties.sample import DTYPES
+from packproof.refs.errors import UsageError
+
+_FIELDS = {
+    "target": str,
+    "op": str,
+    "property": str,
+    "dtype": str,
+    "device": str,
+    "case": dict,
+    "promises": dict,
+    "gradients": bool,
+}
+_MAX_BYTES = 1 << 20
+_WIDEST = 300
+_MOST_ELEMENTS = 1 << 27
+_SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
+
+ReplayStatus = Literal["fixed", "failing", "not applicable"]
+_STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed", "not applicable": "skipped"}
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What came of a replay: "fixed", "failing" or "not applicable"; the text that says so; the same as a verdict."""
+
+    status: ReplayStatus
+    text: str
+    verdict: Verdict
+
+
+def replay(
+    path: str | Path, *, target: str | None = None, device: str | None = None, maps: bool = False
+) -> ReplayOutcome:
+    """Run the case of a replay file again.
+
+    target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
+    Raises UsageError if the file cannot be read or is damaged. A kernel that cannot be imported here, or a device that
+    is not here, makes the outcome "not applicable". An op that the file names is imported in a process of its own.
+    """
+    data = read_replay(Path(path))
+    where = device or data["device"]
+    unit = partial(_replayed, data, str(path), target, where, maps)
+    [found] = on_every_core([unit], where, of=ReplayOutcome)
+    return found
+
+
+def _replayed(data: dict[str, Any], path: str, target: str | None, where: str, maps: bool) -> Iterator[ReplayOutcome]:
+    yield _outcome(data, path, target, where, maps)
+
+
+def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, maps: bool) -> ReplayOutcome:
+    started, case = time.monotonic(), data["case"]
+    cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
+
+    def outcome(status: ReplayStatus, said: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
+        title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {where}\n    {case}\n    {said}"
+        reason = said if status == "not applicable" else ""
+        seconds = time.monotonic() - started
+        return ReplayOutcome(
+            status, title, Verdict(cell, tier, _STATUSES[status], 1, seconds, reason=reason, failure=failure)
+        )
+
+    if where == "cuda" and not _has_cuda():
+        return outcome("not applicable", "not applicable: the failure was on cuda, which is not here")
+    try:
+        request = CheckRequest(
+            target=cell.target,
+            op=cell.op,
+            device=where,
+            promises=data["promises"],
+            domain=_conditions(data.get("domain", [])),
+            draw_configs=data.get("draw_configs") is True,
+        )
+        job = open_job(request)
+    except UsageError as error:
+        return outcome("not applicable", f"not applicable: {error}")
+    with worker_for(request, job.target) as worker:
+        gradients, domain = data["gradients"], job.declared.domain
+        subject = KernelUnderTest(job.op, worker, job.declared.promises, gradients=gradients, domain=domain)
+        check_fits(case, job.op, path)
+        found, stopped = evaluated(subject, cell.property, case)
+        if stopped and not (found or stopped.backward):
+            return outcome("not applicable", f"not applicable: the kernel declines this case: {stopped}")
+        evidence = measure(subject, cell.property, case, found) if found and maps else None
+    tier: Tier = "gpu" if where == "cuda" else "interpret" if subject.interpreted else "eager"
+    if found is None:
+        return outcome("fixed", "fixed: the property holds here", tier)
+    lines = found.lines()
+    failure = Failure(case.lengths, found.tensor, (case.setting, *lines), 0, 0, str(path), evidence)
+    return outcome("failing", "\n    ".join(["still failing", *lines]), tier, failure)
+
+
+def read_replay(path: Path) -> dict[str, Any]:
+    """The file's content, with every field that a replay needs, its `case` a Case and its `promises` Promises.
+
+    Raises UsageError, one line that names the file, if it cannot be read or is damaged.
+    """
+    data = _read(path)
+    if not isinstance(data, dict) or data.get("version") != 1:
+        raise UsageError(f"{path}: not a replay file of version 1")
+    for name, kind in _FIELDS.items():
+        if not isinstance(data.get(name), kind) or "\0" in str(data[name]):
+            raise _damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
+    try:
+        case = Case.from_json(data["case"])
+        for what, name, names in (
+            ("property", data["property"], PROPERTIES),
+            ("dtype", data["dtype"], DTYPES),
+            ("dtype", case.dtype, DTYPES),
+            ("device", data["device"], DEVICES),
+        ):
+            known(what, name, names)
+        return {**data, "case": case, "promises": _promises(data["promises"])}
+    except UsageError as error:
+        raise _damaged(path, f"{error}") from None
+
+
+def _read(path: Path) -> Any:
+    """The JSON of a file, which may be anything: a device, a pipe, gigabytes, a million brackets."""
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path}: is no file")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise UsageError(f"{path}: more than {_MAX_BYTES} bytes are no replay file")
+        return json.loads(data.decode())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"not JSON ({str(error)[:100]})") from None
+
+
+def _conditions(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list) or not all(isinstance(text, str) for text in data):
+        raise UsageError(f"domain: damaged, {json.dumps(data)[:60]}, expected a list of conditions")
+    return tuple(data)
+
+
+def _promises(data: dict[str, Any]) -> Promises:
+    try:
+        return Promises(**data)
+    except TypeError as error:
+        raise UsageError(f"promises: {error}") from None
+
+
+def check_fits(case: Case, op: Op, path: str | Path) -> None:
+    """UsageError if the case is none of this op's: other inputs, options, sizes or forms, or too many elements."""
+    for owner, what, names, there in (
+        ("op", "input", case.present, op.inputs),
+        ("op", "input", dict(case.axes), {**op.inputs, **op.outputs}),
+        ("op", "option", dict(case.options), op.options),
+        ("op", "size", dict(case.sizes), op.sizes[0]),
+        ("case", "size", op.sizes[0], dict(case.sizes)),
+    ):
+        for name in names:
+            if name not in there:
+                raise _damaged(path, f"the {owner} has no {what} {name!r}")
+    for name, form in case.axes:
+        if form >= len(parse({**op.inputs, **op.outputs}[name]).alternatives):
+            raise _damaged(path, f"{name} has no form {form}")
+    for name, value in case.options:
+        if value not in op.options[name]:
+            raise _damaged(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
+    for name, size in case.sizes:
+        if size not in _SIZE_WORDS and not (type(size) is int and size >= 0):
+            raise _damaged(path, f"size {name} is {size!r}, expected an integer not below 0")
+    if (elements := _elements(case, op)) > _MOST_ELEMENTS:
+        raise UsageError(
+            f"{path}: damaged, its tensors have {elements:,} elements, expected {_MOST_ELEMENTS:,} at most"
+        )
+
+
+def _elements(case: Case, op: Op) -> int:
+    """Of all its inputs and outputs, without making them."""
+    words = {"longest": max(case.lengths, default=0), "rows": case.n_tokens + case.slack}
+    counts = {name: int(words.get(str(size), size)) for name, size in case.sizes}
+    counts |= {"t": case.n_tokens + case.slack, "s": len(case.lengths)}
+    forms = dict(case.axes)
+    specs = ((name, parse(spec).alternatives) for name, spec in (*op.inputs.items(), *op.outputs.items()))
+    return sum(prod(shape(alternatives[forms.get(name, 0)], counts)) for name, alternatives in specs)
+
+
+def _damaged(path: str | Path, what: str) -> UsageError:
+    return UsageError(f"{path}: damaged, {' '.join(printable(what)[:_WIDEST].split())}")
+
+
+def _has_cuda() -> bool:
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.is_available()

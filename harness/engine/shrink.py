@@ -1,0 +1,128 @@
+"""Make a failing case small: the shortest layout first, then the plainest of everything else.
+
+Hypothesis draws the cases; this shrinker knows the domain (drop sequences, land on chunk edges, merge neighbours) and
+so ends at textbook minima in a number of kernel calls that can be bounded.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from packproof.properties.case import Case
+from packproof.properties.cases import Space
+
+Lengths = tuple[int, ...]
+
+
+@dataclass
+class Allowance:
+    """How much shrinking may cost: kernel cases tried and seconds."""
+
+    tries: int
+    seconds: float
+
+
+def shrink(case: Case, space: Space, fails: Callable[[Case], bool], allowance: Allowance) -> tuple[Case, int]:
+    """The smallest case found that still fails, and how many cases were tried."""
+    search = _ShrinkSearch(fails, allowance)
+    smaller = True
+    while smaller and search.going:
+        before = case
+        case = search.descend(case, _plainer, space)
+        case = search.descend(case, _shorter, space)
+        smaller = case != before
+    return case, search.tried
+
+
+class _ShrinkSearch:
+    def __init__(self, fails: Callable[[Case], bool], allowance: Allowance) -> None:
+        self._fails, self._allowance = fails, allowance
+        self._seen: set[Case] = set()
+        self._until = time.monotonic() + allowance.seconds
+        self.tried = 0
+
+    @property
+    def going(self) -> bool:
+        return self.tried < self._allowance.tries and time.monotonic() < self._until
+
+    def descend(self, case: Case, moves: Callable[[Case, Space], Iterator[Case]], space: Space) -> Case:
+        """Follow the first move that still fails until none does."""
+        moved = True
+        while moved and self.going:
+            moved = False
+            for candidate in moves(case, space):
+                if not self.going:
+                    break
+                if candidate in self._seen:
+                    continue
+                self._seen.add(candidate)
+                self.tried += 1
+                if self._fails(candidate):
+                    case, moved = candidate, True
+                    break
+        return case
+
+
+def _cost(lengths: Lengths) -> tuple[int, int, Lengths]:
+    return sum(lengths) + len(lengths), max(lengths, default=0), lengths
+
+
+def _shorter(case: Case, space: Space) -> Iterator[Case]:
+    for lengths in sorted(set(_shorter_lengths(case.lengths, space.chunk)), key=_cost):
+        if _cost(lengths) < _cost(case.lengths):
+            shorter = space.fit(case.replace(lengths=lengths))
+            if shorter and _cost(shorter.lengths) < _cost(case.lengths):
+                yield shorter
+
+
+def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
+    n = len(lengths)
+    run = n
+    while run >= 1:  # drop runs of sequences, long runs first
+        for start in range(0, n - run + 1, max(run // 2, 1)):
+            yield lengths[:start] + lengths[start + run :]
+        run //= 2
+    for j, length in enumerate(lengths):
+        edges = {k * chunk + d for k in range(length // chunk + 1) for d in (-1, 0, 1)}
+        for shorter in {0, 1, 2, 3, length // 2, length - 1, *edges}:
+            if 0 <= shorter < length:
+                yield (*lengths[:j], shorter, *lengths[j + 1 :])
+    for j in range(n - 1):
+        merged = lengths[j] + lengths[j + 1]
+        yield (*lengths[:j], merged, *lengths[j + 2 :])
+        if lengths[j] and lengths[j + 1]:  # move the boundary, keep the tokens
+            yield (*lengths[:j], 1, merged - 1, *lengths[j + 2 :])
+            yield (*lengths[:j], merged - 1, 1, *lengths[j + 2 :])
+
+
+def _plainer(case: Case, space: Space) -> Iterator[Case]:
+    found = filter(None, map(space.fit, _plain_changes(case, space)))
+    yield from (candidate for candidate in found if candidate != case)
+
+
+def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
+    plain_size = tuple(space.plain_sizes[0].items())
+    yield case.replace(
+        slack=0, regime="normal", present=(), sizes=plain_size, seed=0, options=_plain_options(case, space)
+    )
+    yield case.replace(slack=0, regime="normal", sizes=plain_size, seed=0)
+    for change in (
+        {"sizes": plain_size},
+        {"regime": "normal"},
+        {"slack": 0},
+        {"slack": 1},
+        {"seed": 0},
+        {"axes": tuple((n, 0) for n, _ in case.axes)},
+    ):
+        if not (change.get("slack") == 1 and case.slack == 0):
+            yield case.replace(**change)
+    for name in case.present:
+        yield case.without(name)
+    for name, value in case.options:
+        plainest = space.options[name][0]
+        if value != plainest:
+            yield case.with_option(name, plainest)
+
+
+def _plain_options(case: Case, space: Space) -> tuple[tuple[str, object], ...]:
+    return tuple((name, space.options[name][0]) for name, _ in case.options)

@@ -1,0 +1,161 @@
+"""What an exception in a kernel's call means: a fault of the kernel, its launch or the device, or too little memory."""
+
+import os
+import re
+import resource
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from packproof.harness.execution.invocation import BACKWARD, Invocation, synchronise
+from packproof.harness.execution.refusals import Computing, own_statement, refuses
+from packproof.properties.call import KernelFault, MachineLimit, Refused
+from packproof.properties.declaration import refusals
+
+_MAX_MESSAGE = 1000
+# what CUDA, Triton and cuda.core say of a grid, a block or shared memory that the device does not take
+_LAUNCH = re.compile(
+    r"invalid configuration argument|too many resources requested for launch|Triton Error \[CUDA\]: invalid argument"
+    r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
+)
+_NO_MEMORY = re.compile(
+    r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|DefaultCPUAllocator: can't allocate"
+)
+# what no context of CUDA survives
+_LOST = re.compile(
+    r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
+    r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
+)
+_LATE = (
+    "\n    it had computed before, or does not raise this again for the same call: a kernel declines a call by "
+    "checking its arguments first"
+)
+_MODEST = 64  # times the bytes of a call: more is no limit of the machine, but what the kernel asks for
+
+
+def verdict_on(
+    error: Exception, invocation: Invocation, n_bytes: int, again: Callable[[Computing], None]
+) -> KernelFault | Refused:
+    """What to raise for an exception that came out of a call whose own tensors have that many bytes.
+
+    again: makes the call once more, see `refusals.refuses`.
+    """
+    stage, device = invocation.stage, invocation.cu_seqlens.device
+    causes = list(_causes(error))
+    if own := _at_once(stage, causes):
+        return own
+    if lost := _device_error(causes, device):
+        return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
+    said = f"{stage}{_in_full(error)}"
+    if any(map(_lacks_memory, causes)):
+        return _without_memory(said, n_bytes, free_bytes(device))
+    if _declined(error, invocation, again):
+        return Refused(said, backward=stage == BACKWARD)
+    if any(_LAUNCH.search(str(cause)) for cause in causes):
+        return KernelFault("launch", f"the device refused a launch: {said}")
+    return KernelFault("raised", said + (_LATE if isinstance(error, NotImplementedError) else ""))
+
+
+def _declined(error: Exception, invocation: Invocation, again: Callable[[Computing], None]) -> bool:
+    if any(text in str(error) for text in refusals(invocation.function)):
+        return True
+    if invocation.call.mode != "eager":
+        return isinstance(error, NotImplementedError)
+    return refuses(error, invocation.call, again, backward=invocation.stage == BACKWARD)
+
+
+def _without_memory(said: str, n_bytes: int, free: int | None) -> KernelFault | MachineLimit:
+    """A limit of the machine, unless a kernel asks for far more than a call of that size can take."""
+    if free is None or free <= _MODEST * n_bytes + (1 << 30):
+        return MachineLimit(said)
+    return KernelFault("raised", f"{said}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that a device has left, what torch keeps for reuse included; None for one that does not say."""
+    if device.type == "cpu":
+        return _free_on_host()
+    if device.type != "cuda":
+        return None
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + kept
+
+
+def _free_on_host() -> int:
+    """Of the system's memory, and of what this process may have (`ulimit -v`)."""
+    available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    free = int(available[1]) * 1024 if available else sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return free
+    return min(free, limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
+
+
+def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
+    """What a device says that takes no more work after an error, in one line; "" for one that does."""
+    said = [str(cause) for cause in causes if _LOST.search(str(cause))]
+    try:
+        synchronise(device)
+    except RuntimeError as error:
+        said.insert(0, str(error))
+    return said[0].partition("\n")[0] if said else ""
+
+
+def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | None:
+    """A fault that was found already, or one whose text cannot be asked for."""
+    for cause in causes:
+        if isinstance(cause, KernelFault):
+            return cause
+        if not _readable(cause):
+            return KernelFault("raised", f"{stage}{type(cause).__name__} whose message cannot be read")
+    return None
+
+
+def _lacks_memory(cause: BaseException) -> bool:
+    return isinstance(cause, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(cause)))
+
+
+def _readable(error: BaseException) -> bool:
+    """Whether what it says can be asked for: its `__str__` is the kernel's code."""
+    try:
+        return isinstance(str(error), str)
+    except Exception:
+        return False
+
+
+def _in_full(error: Exception) -> str:
+    """Kind and first line, the line of the kernel that it came from, the other lines indented."""
+    text = str(error) or (own_statement(error) or "").partition("\n")[0]
+    first, *more = f"{type(error).__name__}: {text}"[:_MAX_MESSAGE].splitlines()
+    return f"{first}{_line_of(error)}" + "".join(f"\n    {line}" for line in more if line.strip())
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from: Triton's interpreter and autograd wrap what they pass on."""
+    met: list[BaseException] = []  # an error that the interpreter unwraps has its wrapper for context, and is its cause
+    cause: BaseException | None = error
+    while cause is not None and cause not in met:
+        yield cause
+        met.append(cause)
+        cause = cause.__cause__ or cause.__context__
+
+
+_FOREIGN = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+
+
+def _line_of(error: BaseException) -> str:
+    """The line of the kernel's own code that an error came through last, as " (file.py:12)"."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_FOREIGN, "<"))
+        and (not frame.filename.startswith(_STDLIB) or "site-packages" in frame.filename)
+        and f"{os.sep}triton{os.sep}" not in frame.filename
+    ]
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

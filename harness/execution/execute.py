@@ -1,0 +1,258 @@
+"""Runs one call of a function in this process: places the tensors, differentiates, and says plainly what went wrong."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.harness.execution.error_classification import free_bytes, verdict_on
+from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.harness.execution.modes import MODES
+from packproof.harness.execution.refusals import Computing
+from packproof.harness.execution.torch_state import TorchState, settings_kept
+from packproof.harness.interpreter.memory_guard import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct
+from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Result
+from packproof.refs.errors import UsageError
+
+_REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
+
+
+class InProcess:
+    """A Runner that calls `function` right here: for tests, and in a worker process, which is what protects the caller.
+
+    device: "cpu", or another device of torch's. snapshot: torch's functions before `function` was imported.
+    fence_bytes: of canaries around each tensor.
+    Triton programs are sanitised where they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        device: str = "cpu",
+        snapshot: TorchState | None = None,
+        fence_bytes: int = FENCE_BYTES,
+    ) -> None:
+        self._function = function
+        self._fence_bytes = fence_bytes
+        self.device = device
+        self._device = torch.device(device)
+        self._check_patches = (snapshot or TorchState()).check  # bound now: the class may be replaced
+        self._metadata: dict[tuple[int, torch.dtype], GuardedTensor] = {}
+        self._interpreting = (
+            self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
+        )
+
+    def warm(self) -> None:
+        """Make the device's context now, which takes it a second or so. Raises UsageError where it cannot be made."""
+        try:
+            torch.empty(1, device=self._device)
+        except RuntimeError as error:
+            raise UsageError(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
+
+    def reach(self) -> None:
+        """Raises UsageError where the device cannot be used, and makes no context where it can."""
+        if self._device.type == "cuda" and not (self._device.index or 0) < torch.cuda.device_count():
+            self.warm()  # which says why
+
+    def run(self, call: Call) -> Result:
+        """Returns the result, or raises KernelFault or Refused."""
+        if not call.large or self._device.type != "cuda":
+            return self._run(call)
+        lost = False
+        try:
+            self._require_memory(call)
+            return self._run(call)
+        except KernelFault as fault:
+            lost = fault.kind == "crashed"  # the context of CUDA, and all memory with it: it would raise once more
+            raise
+        finally:
+            if not lost:
+                torch.cuda.empty_cache()
+
+    def _run(self, call: Call) -> Result:
+        guard = Guard(call.guard, self._fence_bytes)
+        interpreting = self._interpreting and call.mode not in ("compiled", "opcheck")  # they look at allocations
+        guarded = call.guard or interpreting
+        try:
+            invocation = self._prepared(guard, call)
+        except torch.OutOfMemoryError as error:
+            raise MachineLimit(f"the tensors of this call do not fit: {error}") from error
+        inputs = {**invocation.inputs, "cu_seqlens": invocation.cu_seqlens}
+        incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}
+        with self._judging(invocation), settings_kept(), ExitStack() as watchers:
+            if guarded:
+                watchers.enter_context(guard)
+            read_only = [*inputs.values(), *incoming.values()]
+            sanitizer = watchers.enter_context(_sanitizer(read_only, guarded=call.guard)) if interpreting else None
+            outputs, gradients = MODES[call.mode](invocation)
+            invocation.synchronise()
+        self._check_patches()
+        if guarded:
+            guard.check()
+        _require_size({**outputs, **gradients}, call)
+        return Result(
+            outputs=_on_host(outputs, call),
+            gradients=_on_host(gradients, call),
+            inputs_after=_on_host({**inputs, **incoming}) if call.guard else {},
+            interpreted=sanitizer is not None and sanitizer.launches > 0,
+        )
+
+    def _prepared(self, guard: Guard, call: Call) -> Invocation:
+        """The call with its tensors placed on the device."""
+        given = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
+        placed = {name: self._place(guard, call, name, t, nth) for nth, (name, t) in enumerate(given.items())}
+        inputs = {name: placed[name] for name in call.inputs}
+        cotangents = {name: placed[f"cotangent:{name}"] for name in call.cotangents}
+        cu_seqlens = self._cu_seqlens(guard, call)
+        for name in call.wrt:
+            inputs[name].requires_grad_()
+        return Invocation(self._function, call, inputs, cotangents, cu_seqlens)
+
+    def printed(self) -> list[str]:
+        """Nothing: what the function prints goes where this process prints."""
+        return []
+
+    def impatient(self) -> AbstractContextManager[None]:
+        """Nothing here can be hurried: a call that hangs hangs its caller."""
+        return nullcontext()
+
+    def restart(self) -> None:
+        """Forget the metadata tensors; what the function itself remembers is beyond reach here."""
+        self._metadata.clear()
+
+    def _place(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
+        """A copy of `tensor`, the nth of a call, on the device, between canaries, laid out as the call says."""
+        many = 1 if name in call.shared else call.copies
+        if tensor.dtype not in POISON:
+            return (torch.cat([tensor] * many) if many > 1 else tensor).to(self._device, copy=True)
+        shape = (len(tensor) * many, *tensor.shape[1:]) if many > 1 else tuple(tensor.shape)
+        stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth)
+        placed = guard.fence(name, shape, stride, tensor.dtype, self._device, lead=lead).tensor
+        cells = distinct(placed)
+        if many > 1:
+            cells.view(many, *tensor.shape).copy_(tensor)
+        else:
+            cells.copy_(tensor[:1] if cells.shape != placed.shape else tensor)
+        return placed
+
+    def _cu_seqlens(self, guard: Guard, call: Call) -> Tensor:
+        """The offsets on the device: a fresh tensor, or the one of the last such call, edited in place."""
+        offsets = _repeated(call.cu_seqlens, call.copies)
+        key = (offsets.numel(), offsets.dtype)
+        if call.edit_metadata and key in self._metadata:
+            fenced = guard.adopt(self._metadata[key])
+        else:
+            fenced = guard.fence("cu_seqlens", (key[0],), (1,), key[1], self._device)
+        self._metadata[key] = fenced
+        return fenced.tensor.copy_(offsets)
+
+    @contextmanager
+    def _judging(self, invocation: Invocation) -> Iterator[None]:
+        """Turn whatever the function raises into a KernelFault or Refused that says where it came from."""
+        try:
+            yield
+        except SystemExit as error:
+            raise KernelFault("exited", f"{invocation.stage}called sys.exit({error.code!r})") from error
+        except Exception as error:
+            self._check_patches()
+            found = verdict_on(error, invocation, _bytes(invocation.call), partial(self._again, invocation))
+            raise found from None if found.__traceback__ else error
+
+    def _again(self, invocation: Invocation, watch: Computing) -> None:
+        """Make the call once more, as far as it came; whether it launched anything is for the watch to know."""
+        with _sanitizer([], guarded=False) if self._interpreting else nullcontext() as sanitizer:
+            try:
+                outputs = invocation.forward()
+                if invocation.stage == BACKWARD:
+                    invocation.backward(outputs)
+            finally:
+                if sanitizer is not None and sanitizer.launches:
+                    watch.launched()
+
+    def _require_memory(self, call: Call) -> None:
+        """Raises MachineLimit where the device has too little left."""
+        needed, free = _bytes(call), free_bytes(self._device)
+        if free is not None and needed > free:
+            raise MachineLimit(f"needs about {needed / 1e9:.0f} GB of GPU memory, {free / 1e9:.0f} GB are free")
+
+
+def _sanitizer(read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
+    from packproof.harness.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
+
+    # programs may run in any order: a guarded call tries another one
+    return Sanitizer(read_only=read_only, order="reverse" if guarded else "forward")
+
+
+def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:
+    """Strides and leading elements that put the nth tensor of a call into memory as `placement` says.
+
+    Slices of equal shape have strides of their own, so that one taken for another shows.
+    """
+    if placement == "transposed" and len(shape) > 1:
+        *rest, columns, rows = _dense((*shape[:-2], shape[-1], shape[-2]))
+        return (*rest, rows, columns), 0
+    if placement == "sliced" and len(shape) > 1:
+        return _dense((*shape[:-1], shape[-1] + 3 + nth)), 1
+    if placement == "sliced" and len(shape) == 1:
+        return (2,), 1
+    if placement == "expanded" and shape:
+        return (0, *_dense(shape)[1:]), 0
+    if placement in _REACH and shape and shape[0] > 1:
+        return (_pitch(shape, _REACH[placement]), *_dense(shape)[1:]), 0
+    return _dense(shape), 0
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _pitch(shape: tuple[int, ...], reach: int) -> int:
+    """The distance of two rows, a multiple of 256, with which the last one begins behind `reach` elements."""
+    steps = shape[0] - 1
+    return max(-(-reach // (256 * steps)) * 256, _dense(shape)[0])
+
+
+def _repeated(cu_seqlens: Tensor, copies: int) -> Tensor:
+    """The offsets of a pack that lies there `copies` times, one behind the other."""
+    if copies == 1:
+        return cu_seqlens
+    starts = torch.arange(copies, dtype=torch.int64)[:, None] * cu_seqlens[-1]
+    every = (starts + cu_seqlens[:-1]).reshape(-1)
+    return torch.cat([every, (copies * cu_seqlens[-1:].long())]).to(cu_seqlens.dtype)
+
+
+def _bytes(call: Call) -> int:
+    """Roughly what a call takes on the device: its tensors as they are placed, and where they are copied as much for
+    each of the outputs, the gradients and what the kernel keeps."""
+    given = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
+    total = 0
+    for name, t in given.items():
+        reach = _REACH.get(call.placement.get(name, "contiguous"), 0)
+        copied = 1 if name in call.shared or call.copies == 1 else 3 * call.copies
+        total += max(reach, t.numel() * copied) * t.element_size()
+    return total
+
+
+def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
+    """Raises KernelFault for a tensor that is too large to be copied, whatever it lies in: `expand` makes any shape."""
+    for name, tensor in tensors.items():
+        if (n_bytes := tensor.numel() * tensor.element_size()) > call.most_bytes * call.copies:
+            raise KernelFault("malformed", f"{name} has shape {tuple(tensor.shape)}, {n_bytes:,} bytes")
+
+
+def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:
+    """Tensors by name, or of what was copied the last copy's rows."""
+    copies = call.copies if call else 1
+    shared = call.shared if call else ()
+    kept = {n: t if copies == 1 or n in shared else t[len(t) - len(t) // copies :] for n, t in tensors.items()}
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in kept.items()}

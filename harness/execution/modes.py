@@ -1,0 +1,159 @@
+"""The ways in which torch calls a kernel: plainly, compiled, captured, on a side stream, differentiated twice, checked.
+
+Each takes a call whose tensors are on the device and returns outputs and gradients by name.
+"""
+
+# mypy: allow-untyped-calls
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from packproof.adapters.adapter import Adapter
+from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.properties.call import Mode
+
+Ran = tuple[Tensors, Tensors]
+
+_SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host takes to launch what must wait for it
+_WARM_RUNS = 2
+# not test_aot_dispatch_dynamic: it compares rows too that nobody reads; `compiled` compares the others
+_OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+
+def eager(invocation: Invocation) -> Ran:
+    """Call it, then differentiate."""
+    outputs = invocation.forward()
+    invocation.synchronise()
+    invocation.stage = BACKWARD
+    return outputs, invocation.backward(outputs)
+
+
+def compiled(invocation: Invocation) -> Ran:
+    """Through torch.compile, with as many graph breaks as it takes: by Inductor on a GPU, elsewhere without it.
+
+    Of an adapter, the kernel that it calls.
+    """
+    invocation.stage = "through torch.compile: "
+    backend = "aot_eager" if invocation.cu_seqlens.device.type == "cpu" else "inductor"
+    function = invocation.function
+    if isinstance(function, Adapter):
+        outputs = invocation.forward(function.compiled(backend))
+    else:
+        outputs = invocation.forward(torch.compile(function, backend=backend))
+    return outputs, invocation.backward(outputs)
+
+
+def graph(invocation: Invocation) -> Ran:
+    """Captured into a CUDA graph with the lengths of the sequences in opposite order, replayed with the right ones."""
+    wanted = invocation.cu_seqlens.clone()
+    invocation.cu_seqlens.copy_(wanted[-1] - wanted.flip(0))
+    invocation.stage = "before a capture into a CUDA graph: "
+    side = torch.cuda.Stream(wanted.device)
+    side.wait_stream(torch.cuda.current_stream(wanted.device))
+    with torch.cuda.stream(side):  # what happens once, such as tuning, cannot be captured
+        for _ in range(_WARM_RUNS):
+            invocation.backward(invocation.forward())
+    invocation.synchronise()
+    gc.collect()
+    captured = torch.cuda.CUDAGraph()
+    invocation.stage = "captured into a CUDA graph: "
+    try:
+        with torch.cuda.graph(captured):
+            outputs = invocation.forward()
+            gradients = invocation.backward(outputs)
+    except RuntimeError as error:
+        raise error.__context__ or error from None  # the last one only says that the capture has failed
+    invocation.stage = "replayed from a CUDA graph: "
+    invocation.cu_seqlens.copy_(wanted)
+    captured.replay()
+    invocation.synchronise()
+    # the graph owns their memory, and ends with this call
+    return _copied(outputs), _copied(gradients)
+
+
+def side_stream(invocation: Invocation) -> Ran:
+    """On another stream than the default one, where the tensors of the call get their values only after a while."""
+    eager(invocation)  # compiles and tunes, so that what follows is launched before the values are there
+    late = [*invocation.inputs.values(), *invocation.cotangents.values(), invocation.cu_seqlens]
+    values = [t.detach().clone() for t in late]
+    for t in late:
+        # offsets of nothing: a kernel that comes too early reads them, and must not fault
+        t.detach().fill_(float("nan") if t.is_floating_point() else 0)
+    invocation.synchronise()
+    invocation.stage = "on a side stream: "
+    side = torch.cuda.Stream(invocation.cu_seqlens.device)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(_SLEEP_CYCLES)
+        for t, value in zip(late, values, strict=True):
+            t.detach().copy_(value)
+        outputs = invocation.forward()
+        gradients = invocation.backward(outputs)
+    invocation.synchronise()
+    return outputs, gradients
+
+
+def double_backward(invocation: Invocation) -> Ran:
+    """The gradients of the sum of all products of a first gradient with its input, incoming gradients among them."""
+    for cotangent in invocation.cotangents.values():
+        cotangent.requires_grad_()
+    outputs = invocation.forward()
+    first = invocation.backward(outputs, again=True)
+    invocation.stage = "differentiated twice: "
+    return outputs, second_gradients(first, invocation.inputs, invocation.cotangents, invocation.call.wrt)
+
+
+def second_gradients(
+    first: Mapping[str, Tensor], inputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: tuple[str, ...]
+) -> Tensors:
+    """By input name and "cotangent:<output>", from first gradients that autograd can follow.
+
+    Raises RuntimeError, as autograd does, where it can follow none of them or meets what is differentiable once.
+    """
+    total = torch.stack([(g * inputs[name].detach()).sum().double() for name, g in first.items()]).sum()
+    leaves = {**{name: inputs[name] for name in wrt}, **{f"cotangent:{name}": c for name, c in cotangents.items()}}
+    total.backward()  # autograd.grad would walk past the error of what is differentiable once
+    return {name: x.grad for name, x in leaves.items() if x.grad is not None}
+
+
+def opcheck(invocation: Invocation) -> Ran:
+    """Whatever operators of its own the kernel calls are held to torch.library.opcheck, with the arguments they got."""
+    with _Operators() as seen:
+        outputs = invocation.forward()
+    for op, (arguments, options) in seen.found.items():
+        invocation.stage = f"torch.library.opcheck of {op}: "
+        torch.library.opcheck(op, arguments, options, test_utils=_OPCHECKS)
+    return outputs, {}
+
+
+class _Operators(TorchDispatchMode):
+    """Collects the operators that torch itself does not have, each with its first arguments."""
+
+    _TORCHS_OWN = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(op, torch._ops.OpOverload) and op.namespace not in self._TORCHS_OWN:
+            self.found.setdefault(op, (tuple(args), dict(kwargs or {})))
+        return op(*args, **(kwargs or {}))
+
+
+def _copied(tensors: Tensors) -> Tensors:
+    return {name: t.detach().clone() for name, t in tensors.items()}
+
+
+MODES: Mapping[Mode, Callable[[Invocation], Ran]] = {
+    "eager": eager,
+    "compiled": compiled,
+    "graph": graph,
+    "side stream": side_stream,
+    "double backward": double_backward,
+    "opcheck": opcheck,
+}

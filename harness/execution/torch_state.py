@@ -1,0 +1,126 @@
+"""What a kernel must leave as it found it: torch's functions, which are watched, and its settings, put back."""
+
+import builtins
+import math
+import operator
+import sys
+from builtins import all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+import torch.testing
+
+from packproof.properties.call import KernelFault
+
+_NAMESPACES: tuple[tuple[str, Any], ...] = (
+    ("builtins", builtins),
+    ("math", math),
+    ("torch", torch),
+    ("torch.Tensor", torch.Tensor),
+    ("torch.autograd", torch.autograd),
+    ("torch.linalg", torch.linalg),
+    ("torch.nn.functional", torch.nn.functional),
+    ("torch.testing", torch.testing),
+)
+
+
+_OURS = (
+    "execution.execute",
+    "execution.error_classification",
+    "interpreter.memory_guard",
+    "execution.invocation",
+    "execution.modes",
+    "execution.refusals",
+    "execution.torch_state",
+    "worker.wire",
+    "worker.worker_main",
+)
+_OWN = (*(f"packproof.harness.{name}" for name in _OURS), "safetensors.torch", "json")
+
+
+class TorchState:
+    """The functions of torch, Python's builtins and math as they are now, by identity."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...]]] = []
+        self._codes: list[tuple[str, FunctionType, CodeType]] = []
+        for label, namespace in _NAMESPACES:
+            self._watch(label, namespace, tuple(name for name in dir(namespace) if _watched(namespace, name)))
+
+    def watch_packproof(self) -> None:
+        """Watch the modules of packproof that stand between a kernel and its verdict, with all that they define."""
+        for name in _OWN:
+            module = sys.modules[name]
+            classes = ((f"{name}.{n}", c) for n, c in vars(module).items() if _is_own(c))
+            for label, namespace in ((name, module), *classes):
+                self._watch(label, namespace, tuple(n for n, x in vars(namespace).items() if callable(x)))
+                functions = ((f"{label}.{n}", x) for n, x in vars(namespace).items() if isinstance(x, FunctionType))
+                self._codes += [(n, function, function.__code__) for n, function in functions]
+
+    def _watch(self, label: str, namespace: Any, names: tuple[str, ...]) -> None:
+        # a method inherited from C is absent here, and must stay absent: an override would stand in front of it
+        self._rows.append((label, namespace, names, tuple(map(vars(namespace).get, names))))
+
+    def check(self) -> None:
+        """Raises KernelFault("patched") naming the first functions that are not the same; puts all of them back."""
+        replaced: list[str] = []
+        for label, namespace, names, before in self._rows:
+            now = tuple(map(namespace.__dict__.get, names))
+            if all(map(operator.is_, now, before)):
+                continue
+            for name, was, current in zip(names, before, now, strict=True):
+                if current is not was:
+                    replaced.append(f"{label}.{name}")
+                    _put_back(namespace, name, was)
+        for label, function, code in self._codes:
+            if function.__code__ is not code:
+                replaced.append(label)
+                function.__code__ = code
+        if replaced:
+            more = f" and {len(replaced) - 3} more" if replaced[3:] else ""
+            raise KernelFault("patched", f"replaced {', '.join(replaced[:3])}{more}")
+
+
+def _is_own(value: Any) -> bool:
+    return isinstance(value, type) and value.__module__.startswith("packproof.")
+
+
+def _put_back(namespace: Any, name: str, was: Any) -> None:
+    if was is None:
+        delattr(namespace, name)
+    else:
+        setattr(namespace, name, was)
+
+
+def _watched(namespace: Any, name: str) -> bool:
+    public = not name.startswith("_") or (namespace is torch.Tensor and name.startswith("__"))
+    # torch._dynamo wraps manual_seed when it is first imported
+    return public and name not in ("__doc__", "__dict__", "manual_seed") and callable(getattr(namespace, name, None))
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_device, torch.set_default_device),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.are_deterministic_algorithms_enabled, torch._C._set_deterministic_algorithms),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Put torch's global settings back at the end, so that one call cannot change the meaning of the next.
+
+    The random state is left alone on purpose: a kernel that draws numbers must differ from call to call.
+    """
+    saved = [get() for get, _ in _SETTINGS]
+    try:
+        yield
+    finally:
+        for (get, put), value in zip(_SETTINGS, saved, strict=True):
+            if get() != value:
+                put(value)

@@ -1,0 +1,1 @@
+"""Triton's interpreter, repaired, with a memory sanitizer and guards around a kernel's memory."""

@@ -1,0 +1,226 @@
+"""Guards around a kernel's memory: poison in fresh buffers, canaries around each and between the rows of an input.
+
+A canary is a NaN to every float type and a small negative number to every integer type, another one in each buffer, so
+that neither reading nor copying it goes unnoticed.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from packproof.properties.call import KernelFault
+
+FENCE_BYTES = 4096
+# What a fresh buffer holds, as bits: a quiet NaN with a payload that arithmetic does not make, or an absurd integer.
+POISON: dict[torch.dtype, int] = {
+    torch.float64: 0x7FF8DEADDEADDEAD,
+    torch.float32: 0x7FC0DEAD,
+    torch.bfloat16: 0x7FCD,
+    torch.float16: 0x7EAD,
+    torch.int64: 0xDEADBEEFDEADBEEF - (1 << 64),
+    torch.int32: 0xDEADBEEF - (1 << 32),
+}
+_NUMPY_MEANING = {
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float16): torch.float16,
+    np.dtype(np.uint16): torch.bfloat16,
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.int32): torch.int32,
+}
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def fill_poison(tensor: Tensor) -> None:
+    """Overwrite `tensor` with the poison of its dtype; a dtype that has none (bool, int8, complex) stays as it is."""
+    if tensor.dtype in POISON:
+        tensor.detach().view(_BITS[tensor.itemsize]).fill_(POISON[tensor.dtype])
+
+
+def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor | NDArray[np.bool_]:
+    """Which elements hold the poison pattern, bit for bit: booleans of the same shape, a tensor for a tensor.
+
+    dtype: what the bits of a numpy array mean where numpy cannot say it (bfloat16 travels as uint16 or int16).
+    """
+    if isinstance(values, Tensor):
+        if values.dtype not in POISON:
+            return torch.zeros_like(values, dtype=torch.bool)
+        return values.detach().view(_BITS[values.itemsize]) == POISON[values.dtype]
+    if dtype is None:
+        dtype = _NUMPY_MEANING.get(values.dtype)
+    if dtype not in POISON:
+        return np.zeros(values.shape, dtype=bool)
+    bits: NDArray[np.bool_] = values.view(f"i{values.dtype.itemsize}") == POISON[dtype]
+    return bits
+
+
+@dataclass(frozen=True)
+class GuardedTensor:
+    """A tensor that lies between canaries. name: what to call it to a person; buffer: int16, all that was allocated."""
+
+    name: str
+    tensor: Tensor
+    buffer: Tensor
+    canary: int
+    start: int
+
+    def check(self) -> None:
+        """Raises KernelFault("memory") where a canary has changed; the tensor's elements stay as they are."""
+        cells = distinct(self.tensor.detach())
+        bits = cells.view(_BITS[cells.itemsize])
+        kept = bits.clone()
+        bits.fill_(_repeated(self.canary, cells.itemsize))
+        changed = self.buffer != self.canary
+        bits.copy_(kept)
+        if changed.any():
+            first, end = (
+                int(changed.nonzero()[0]),
+                self.start + _extent(cells.shape, cells.stride()) * cells.itemsize // 2,
+            )
+            where = (
+                "before the start of"
+                if first < self.start
+                else "past the end of"
+                if first >= end
+                else "between the rows of"
+            )
+            raise KernelFault("memory", f"wrote {where} {self.name}")
+
+
+class Guard:
+    """While it is entered, what Python code allocates through torch lies between canaries; uninitialised, it is poison.
+
+    native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which
+    `__exit__` leaves to the caller to put back. fence_bytes: of canaries on either side, a multiple of 16.
+    """
+
+    def __init__(self, native: bool = False, fence_bytes: int = FENCE_BYTES) -> None:
+        self._fence_bytes = fence_bytes
+        self._fences: list[GuardedTensor] = []
+        self._wrappers: dict[tuple[Any, str], Callable[..., Tensor]] = {}
+        self._native = native
+
+    def fence(
+        self,
+        name: str,
+        size: tuple[int, ...],
+        stride: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        lead: int = 0,
+    ) -> GuardedTensor:
+        """A fresh tensor of this size and stride, in elements, that starts `lead` elements into its allocation."""
+        n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
+        canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated as often as it takes
+        buffer = _EMPTY((n_bytes + 2 * self._fence_bytes) // 2, dtype=torch.int16, device=device).fill_(canary)
+        start = self._fence_bytes + lead * dtype.itemsize
+        # no view: in-place writes and autograd treat it as they treat the plain allocation
+        tensor = _EMPTY(0, dtype=dtype, device=device).set_(
+            buffer.untyped_storage(), start // dtype.itemsize, size, stride
+        )
+        return self.adopt(GuardedTensor(name, tensor, buffer, canary, start // 2))
+
+    def adopt(self, fenced: GuardedTensor) -> GuardedTensor:
+        """Watch a tensor that another guard has fenced."""
+        self._fences.append(fenced)
+        return fenced
+
+    def check(self) -> None:
+        """Raises KernelFault("memory") for the first buffer that was written outside of its elements."""
+        for fence in self._fences:
+            fence.check()
+
+    def __enter__(self) -> "Guard":
+        for owner, name, poisoned in _FACTORIES:
+            wrapper = self._wrapper(getattr(owner, name), name, poisoned)
+            self._wrappers[owner, name] = wrapper
+            setattr(owner, name, wrapper)
+        if self._native:
+            torch._C._set_deterministic_algorithms(
+                True, warn_only=True
+            )  # the public name imports the compiler: seconds
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for (owner, name), wrapper in self._wrappers.items():
+            if vars(owner).get(name) is not wrapper:
+                continue  # the kernel replaced it: that is for Snapshot to see
+            if owner is Tensor:
+                delattr(owner, name)  # the method inherited from C shows again
+            else:
+                setattr(owner, name, wrapper.__wrapped__)
+        self._wrappers.clear()
+
+    def _wrapper(self, original: Callable[..., Tensor], name: str, poisoned: bool) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def allocate(*args: Any, **kwargs: Any) -> Tensor:
+            plain = original(*args, **kwargs)
+            if torch.compiler.is_compiling() or not _can_be_fenced(plain, kwargs):
+                return plain
+            size, stride = tuple(plain.shape), plain.stride()
+            label = f"a torch.{name} of shape {size}".replace("torch.new", "Tensor.new")
+            with torch.no_grad():
+                tensor = self.fence(label, size, stride, plain.dtype, plain.device).tensor
+                if poisoned:
+                    fill_poison(tensor)
+                else:
+                    tensor.copy_(plain)
+            return tensor.requires_grad_(plain.requires_grad)
+
+        return allocate
+
+
+_EMPTY = torch.empty
+_FACTORIES: tuple[tuple[Any, str, bool], ...] = (
+    (torch, "empty", True),
+    (torch, "empty_like", True),
+    (torch, "empty_strided", True),
+    (torch, "zeros", False),
+    (torch, "zeros_like", False),
+    (Tensor, "new_empty", True),
+    (Tensor, "new_empty_strided", True),
+    (Tensor, "new_zeros", False),
+)
+
+
+def _can_be_fenced(tensor: Tensor, kwargs: dict[str, Any]) -> bool:
+    """A plain dense tensor in real memory, of a dtype that has a poison, and not one the caller placed himself, nor one
+    of a transform such as vmap, which follows it."""
+    return (
+        type(tensor) is Tensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and tensor.dtype in POISON
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and _extent(tensor.shape, tensor.stride()) == tensor.numel()
+        and not kwargs.get("pin_memory")
+        and kwargs.get("out") is None
+    )
+
+
+def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """How many elements of memory lie between the first and the last one, both included."""
+    return 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+
+
+def distinct(tensor: Tensor) -> Tensor:
+    """A view of each element of memory once: an expanded axis is taken at its first index."""
+    for axis, step in enumerate(tensor.stride()):
+        if step == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def _repeated(canary: int, itemsize: int) -> int:
+    """The integer of `itemsize` bytes that consists of canaries."""
+    return int.from_bytes(canary.to_bytes(2, "little", signed=True) * (itemsize // 2), "little", signed=True)

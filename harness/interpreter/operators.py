@@ -1,0 +1,160 @@
+"""Operators of Triton's tensors, straight to numpy where neither operand has to be converted.
+
+numpy broadcasts as Triton does, and computes the same bits. Other operands, and what is refused, go the long way.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
+from packproof.harness.interpreter.patch import replace
+from packproof.harness.interpreter.types import Handle, core, itemsize, joint, type_of
+
+Operation = Callable[..., Any]
+Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_INTEGERS: Mapping[str, Any] = {"int32": np.int32, "int64": np.int64}
+_FLOATS: Mapping[str, Any] = {"fp32": np.float32, "fp64": np.float64}
+_NUMBERS = {**_INTEGERS, **_FLOATS}
+_ARITHMETIC: Mapping[str, Operation] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+_LOGIC: Mapping[str, Operation] = {"and": np.bitwise_and, "or": np.bitwise_or}
+_COMPARISONS: Mapping[str, Operation] = {
+    **{"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal},
+    **{"eq": np.equal, "ne": np.not_equal},
+}
+_CONVERSIONS: Mapping[tuple[str, str], Operation] = {
+    ("fp32", "bf16"): float32_to_bfloat16,
+    ("bf16", "fp32"): bfloat16_to_float32,
+    ("fp64", "fp32"): lambda data: data.astype(np.float32),
+    ("fp32", "fp64"): lambda data: data.astype(np.float64),
+    ("int32", "int64"): lambda data: data.astype(np.int64),
+    ("int1", "int32"): lambda data: data.astype(np.int32),
+}
+
+
+def _divide_integers(x: Any, y: Any) -> Any:
+    """Towards zero, as in C."""
+    return (x - np.fmod(x, y)) // y
+
+
+def repair() -> None:
+    """After the language became numpy."""
+    for name, operation in _ARITHMETIC.items():
+        replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS))
+        replace(core.tensor, f"__r{name}__", _operator(operation, _NUMBERS, reflected=True))
+    replace(core.tensor, "__add__", _offsets_of_pointers_first)
+    replace(core.tensor, "__truediv__", _operator(np.divide, _FLOATS))
+    replace(core.tensor, "__floordiv__", _operator(_divide_integers, _INTEGERS))
+    replace(core.tensor, "__mod__", _operator(np.fmod, _INTEGERS))
+    for name, operation in _LOGIC.items():
+        replace(core.tensor, f"__{name}__", _operator(operation, {"int1": np.bool_, **_INTEGERS}))
+    for name, operation in _COMPARISONS.items():
+        replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS, result=tl.int1))
+    replace(core.tensor, "to", _plain_conversions_first)
+    for language in (tl, core):
+        replace(language, "minimum", _operator(np.minimum, _INTEGERS))
+        replace(language, "maximum", _operator(np.maximum, _INTEGERS))
+        replace(language, "where", _plain_selections_first)
+
+
+def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = None, reflected: bool = False) -> Make:
+    """An operation on tensors of one dtype among `kinds`, or on one of them and a number that its dtype holds."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(self: Any, other: Any, *rest: Any, **named: Any) -> Any:
+            found = _values(self, other, kinds) if type(self) is core.tensor and not rest and not named else None
+            if found is None:
+                return original(self, other, *rest, **named)
+            mine, others, dtype, sizes = found
+            data = operation(others, mine) if reflected else operation(mine, others)
+            dtype = result or dtype
+            return core.tensor(Handle(data, dtype), type_of(dtype, sizes))
+
+        return apply
+
+    return make
+
+
+def _values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
+    """The values of both operands, their dtype and the sizes of the result; None where Triton has more to decide."""
+    kind = self.dtype.name
+    if kind not in kinds:
+        return None
+    if type(other) is not core.tensor:
+        number = _number(other, kind)
+        return None if number is None else (self.handle.data, number, self.dtype, self.sizes)
+    sizes = self.sizes if self.sizes == other.sizes else joint(self.sizes, other.sizes)
+    if sizes is None:
+        return None
+    if other.dtype.name == kind:
+        return self.handle.data, other.handle.data, self.dtype, sizes
+    if kind in _INTEGERS and other.dtype.name in _INTEGERS:
+        return self.handle.data.astype(np.int64), other.handle.data.astype(np.int64), tl.int64, sizes
+    return None
+
+
+def _number(value: Any, kind: str) -> Any:
+    """A number as a value of the dtype of the tensor beside it; None where Triton would choose another dtype."""
+    value = value.value if type(value) is core.constexpr else value
+    if type(value) is int and -(2**31) <= value < 2**31:
+        return _NUMBERS[kind](value) if kind in _NUMBERS else None
+    if type(value) is float and kind in _FLOATS and _is_float32(value):
+        return _FLOATS[kind](value or 0.0)  # Triton's constant -0.0 is 0.0
+    return None
+
+
+def _is_float32(value: float) -> bool:
+    return value == 0 or not math.isfinite(value) or 2**-126 <= abs(value) <= (2 - 2**-23) * 2**127
+
+
+def _offsets_of_pointers_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def add(self: Any, other: Any) -> Any:
+        if not self.dtype.is_ptr():
+            return original(self, other)
+        if type(other) is core.tensor and other.dtype.name in _INTEGERS:
+            sizes, offset = joint(self.sizes, other.sizes), other.handle.data.astype(np.uint64)
+        elif type(other) is int:
+            sizes, offset = self.sizes, np.uint64(other % 2**64)
+        else:
+            return original(self, other)
+        if sizes is None:
+            return original(self, other)
+        data = self.handle.data + offset * np.uint64(itemsize(self.dtype.element_ty))
+        return core.tensor(Handle(data, self.handle.dtype), type_of(self.dtype, sizes))
+
+    return add
+
+
+def _plain_conversions_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def to(self: Any, dtype: Any, *rest: Any, **named: Any) -> Any:
+        dtype = dtype.value if type(dtype) is core.constexpr else dtype
+        if type(dtype) is not core.dtype or rest or named:
+            return original(self, dtype, *rest, **named)
+        if self.dtype.name == dtype.name:
+            return self
+        convert = _CONVERSIONS.get((self.dtype.name, dtype.name))
+        if convert is None:
+            return original(self, dtype)
+        return core.tensor(Handle(convert(self.handle.data), dtype), type_of(dtype, self.sizes))
+
+    return to
+
+
+def _plain_selections_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        first, second = (x, y) if type(x) is core.tensor else (y, x)
+        found = _values(first, second, _NUMBERS) if type(first) is core.tensor else None
+        if found is None or type(condition) is not core.tensor or condition.dtype.name != "int1":
+            return original(condition, x, y)
+        data, others, dtype, sizes = found
+        sizes = joint(sizes, condition.sizes)
+        if sizes is None:
+            return original(condition, x, y)
+        chosen = np.where(condition.handle.data, *((data, others) if first is x else (others, data)))
+        return core.tensor(Handle(chosen, dtype), type_of(dtype, sizes))
+
+    return where

@@ -1,0 +1,136 @@
+"""Triton's interpreter made trustworthy: repairs what it computes wrongly on CPU tensors, and proves it by a self-test.
+
+As shipped (triton 3.4 to 3.7.1) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
+bfloat16, ignores tf32, takes the NaN in a maximum, needs a GPU to autotune, and knows no libdevice. The repairs reach
+into private names of Triton; therefore `install` runs every one of them against torch and refuses to go on where one
+does not fit.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from triton.language import semantic
+from triton.runtime import JITFunction
+from triton.runtime import interpreter as shipped
+from triton.runtime.autotuner import Autotuner
+
+from packproof.harness.interpreter import floats, libdevice, operators, scan, types
+from packproof.harness.interpreter.patch import replace
+from packproof.harness.interpreter.tuning import run_once
+from packproof.refs.errors import PackproofError
+
+_repaired = False
+_proved = False
+
+
+def install() -> None:
+    """Repair the interpreter of this process and run the self-test (about 0.2 s); further calls do nothing.
+
+    Call it before kernels are launched, in a process started with TRITON_INTERPRET=1.
+    Raises PackproofError that names Triton's version and what did not fit, or says that interpretation was asked for
+    too late.
+    """
+    global _repaired, _proved  # noqa: PLW0603
+    if _proved:
+        return
+    if not triton.knobs.runtime.interpret:
+        raise PackproofError(
+            "Triton's interpreter is off in this process: set TRITON_INTERPRET=1 before Triton kernels are imported"
+        )
+    if isinstance(tl.sum, JITFunction):  # defined when triton was imported
+        raise PackproofError(
+            "TRITON_INTERPRET=1 was set after triton was imported, so Triton's own functions cannot be interpreted: "
+            "set it before, best where the process is started"
+        )
+    if not _repaired:
+        _repair()
+        _repaired = True
+    from packproof.harness.interpreter import selftest  # noqa: PLC0415  (defines kernels: only under the interpreter)
+
+    misfits = selftest.run()
+    if misfits:
+        raise PackproofError(
+            f"packproof's repair of Triton's interpreter does not fit triton {triton.__version__} "
+            f"with numpy {np.__version__}:\n"
+            + "".join(f"    {misfit}\n" for misfit in misfits)
+            + "    Results on CPU tensors could not be trusted. Use triton 3.4 to 3.7.1, or check on a GPU."
+        )
+    _proved = True
+
+
+def _repair() -> None:
+    types.repair()
+    floats.repair()
+    scan.repair()
+    libdevice.repair()
+    replace(shipped, "_patch_lang", _language_interpreted_once)
+    replace(shipped.GridExecutor, "__call__", _launch)
+    replace(shipped.GridExecutor, "_init_args_hst", _arguments_in_place)
+    replace(shipped.GridExecutor, "_restore_args_dev", _nothing_to_copy_back)
+    replace(Autotuner, "prune_configs", _first_config)
+    replace(Autotuner, "do_bench", lambda original: property(lambda self: run_once))
+    # device_assert fires; overflow checks would refuse the hashes and random numbers that wrap on purpose
+    builder = shipped.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=False)
+
+
+def _language_interpreted_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`triton.language` becomes numpy once and for good, not anew in each launch and each call of a device function."""
+    original(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())  # numpy 2.4: no int() of a 1-d array
+    tl.core.tensor.__bool__ = _truth
+    operators.repair()
+    return lambda fn: SimpleNamespace(restore=lambda: None)
+
+
+def _truth(tensor: Any) -> bool:
+    if sys._getframe(1).f_globals["__name__"] == semantic.__name__:
+        return True  # `if other` asks there whether one was given; as shipped, other=0 counted as none
+    if tensor.handle.data.size != 1:
+        shape = tuple(tensor.handle.data.shape)
+        raise TypeError(f"a block of shape {shape} has no truth value: use & and | between masks, tl.where for if")
+    return bool(tensor.handle.data.item())
+
+
+def _launch(original: Callable[..., Any]) -> Callable[..., Any]:
+    def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            with np.errstate(all="ignore"):  # a GPU does not warn of overflow
+                return original(self, *args, **kwargs)
+        except shipped.InterpreterError as error:
+            raise _root(error) from None
+
+    return launch
+
+
+def _root(error: BaseException) -> BaseException:
+    """What the kernel raised: the interpreter wraps it once for each device function on the way."""
+    while isinstance(error, shipped.InterpreterError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _arguments_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
+    """CPU tensors are used where they lie; what lies elsewhere cannot be reached by address."""
+
+    def init_args(self: Any, args: Any, kwargs: Any) -> Any:
+        for name, value in [*zip(self.arg_names, args, strict=False), *kwargs.items()]:
+            if hasattr(value, "device") and value.device.type != "cpu":
+                raise ValueError(f"{name} lies on {value.device}, but Triton's interpreter works on CPU tensors")
+        return args, kwargs
+
+    return init_args
+
+
+def _nothing_to_copy_back(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, args_dev, args_hst, kwargs, kwargs_hst: None
+
+
+def _first_config(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, kwargs: original(self, kwargs)[:1]

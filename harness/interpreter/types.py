@@ -1,0 +1,162 @@
+"""Types and shapes of Triton's language, built once: an interpreted kernel spends most of its time building them anew.
+
+They are immutable in a kernel, so that those of equal parts may be shared. All that is refused stays refused.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter as shipped
+
+from packproof.harness.interpreter.patch import replace
+
+Sizes = tuple[int, ...]
+
+core = tl.core
+Handle = shipped.TensorHandle
+_PLAIN = frozenset({int, float, bool, str, type(None), core.tensor, core.dtype})
+
+
+def repair() -> None:
+    """Before the language becomes numpy, which binds what it finds."""
+    replace(core, "_unwrap_if_constexpr", _plain_values_first)
+    replace(core.dtype, "__eq__", _identity_first)
+    replace(core.block_type, "__init__", _share_equal_types)
+    replace(core.tensor, "__init__", lambda original: _init_tensor)
+    replace(Handle, "__init__", lambda original: _init_handle)
+    replace(shipped, "_get_np_dtype", _once_per_type)
+    replace(shipped, "_patch_attr", lambda original: _bind)
+    replace(TritonSemantic, "cast", _equal_dtypes_first)
+    replace(TritonSemantic, "broadcast_impl_value", _broadcast_at_once)
+    replace(TritonSemantic, "expand_dims", lambda original: _expand_dims)
+
+
+def type_of(dtype: Any, sizes: Sizes) -> Any:
+    """The type of a block of a dtype, or of a scalar where it has no axes."""
+    key = (dtype.name, sizes)
+    if key not in _types:
+        _types[key] = core.block_type(dtype, list(sizes)) if sizes else dtype
+    return _types[key]
+
+
+@cache
+def joint(left: Sizes, right: Sizes) -> Sizes | None:
+    """The sizes of what comes of two operands; None where Triton has to refuse them."""
+    try:
+        return np.broadcast_shapes(left, right)
+    except ValueError:
+        return None
+
+
+_types: dict[Any, Any] = {}
+_itemsizes: dict[str, int] = {}
+
+
+def itemsize(dtype: Any) -> int:
+    """Bytes of a value in numpy."""
+    name = dtype.name
+    if name not in _itemsizes:
+        _itemsizes[name] = 8 if dtype.is_ptr() else max(1, dtype.primitive_bitwidth // 8)
+    return _itemsizes[name]
+
+
+def _plain_values_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda value: value if type(value) in _PLAIN else original(value)
+
+
+def _identity_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, other: self is other or original(self, other)
+
+
+def _share_equal_types(original: Callable[..., Any]) -> Callable[..., Any]:
+    known: dict[Any, dict[str, Any]] = {}
+
+    def init(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = tuple([size.value if type(size) is core.constexpr else size for size in shape])
+        key = (element_ty.name, getattr(element_ty, "address_space", None), sizes)
+        if key not in known:
+            original(self, element_ty, shape)
+            _remember_parts(self)
+            known[key] = dict(self.__dict__)
+        self.__dict__.update(known[key])
+
+    return init
+
+
+def _init_tensor(self: Any, handle: Any, type: Any) -> None:  # noqa: A002  (its name there)
+    self.handle, self.type = handle, type
+    self.dtype, self.sizes, self.shape, self.numel = type.__dict__.get("_parts") or _remember_parts(type)
+
+
+def _remember_parts(kind: Any) -> tuple[Any, Sizes, Any, Any]:
+    sizes = tuple(kind.shape) if kind.is_block() else ()
+    shape = core.tuple([core.constexpr(size) for size in sizes])
+    kind._parts = (kind.scalar, sizes, shape, core.constexpr(math.prod(sizes)))
+    parts: tuple[Any, Sizes, Any, Any] = kind._parts
+    return parts
+
+
+def _init_handle(self: Any, data: Any, dtype: Any, attr: dict[str, Any] | None = None) -> None:
+    self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+    if data.itemsize != (_itemsizes.get(dtype.name) or itemsize(dtype)):
+        if data.itemsize > itemsize(dtype):
+            raise ValueError(f"values of {8 * data.itemsize} bits exceed {dtype}")
+        self.data = data.astype(shipped._get_np_dtype(dtype))  # as shipped, an int64 of 2**31 wraps at 2**32
+
+
+def _once_per_type(original: Callable[..., Any]) -> Callable[..., Any]:
+    known: dict[str, Any] = {}
+
+    def np_dtype(kind: Any) -> Any:
+        name = kind.scalar.name
+        if name not in known:
+            known[name] = original(kind.scalar)
+        return known[name]
+
+    return np_dtype
+
+
+def _bind(obj: Any, name: str, member: Any, builder: Any, *scope: Any) -> None:
+    """A function of the language calls its implementation, without asking whether a kernel is compiled."""
+    function, semantic = getattr(member, "__wrapped__", member), TritonSemantic(builder)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return function(*args, **kwargs)
+
+    setattr(obj, name, call)
+
+
+def _equal_dtypes_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cast(self: Any, value: Any, kind: Any, *rest: Any, **named: Any) -> Any:
+        return value if value.dtype is kind else original(self, value, kind, *rest, **named)
+
+    return cast
+
+
+def _broadcast_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+        if lhs.sizes == rhs.sizes:
+            return lhs, rhs
+        sizes = joint(lhs.sizes, rhs.sizes)
+        return original(self, lhs, rhs) if sizes is None else (_broadcast(lhs, sizes), _broadcast(rhs, sizes))
+
+    return broadcast
+
+
+def _broadcast(x: Any, sizes: Sizes) -> Any:
+    if x.sizes == sizes:
+        return x
+    return core.tensor(Handle(np.broadcast_to(x.handle.data, sizes), x.handle.dtype), type_of(x.dtype, sizes))
+
+
+def _expand_dims(self: Any, value: Any, axis: int) -> Any:
+    sizes = value.sizes
+    axis = axis + len(sizes) + 1 if axis < 0 else axis
+    data = value.handle.data.reshape((*sizes[:axis], 1, *sizes[axis:]))
+    return core.tensor(Handle(data, value.handle.dtype), type_of(value.dtype, data.shape))

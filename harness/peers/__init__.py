@@ -1,0 +1,1 @@
+"""Third-party kernels that are installed here: their checks, and one scoreboard."""

@@ -1,0 +1,91 @@
+"""`packproof peers`: judges the kernels of others that are installed here, and asks what they do not promise too."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from packproof.adapters.registry import PEERS, Peer
+from packproof.harness.engine.check import Job, judged, not_offered, open_job
+from packproof.harness.engine.plan import CheckRequest, check_names
+from packproof.harness.results.events import Event
+from packproof.harness.results.names import known, short
+from packproof.harness.results.questions import OF_PEERS
+from packproof.properties.ops import OPS
+from packproof.refs.errors import UsageError
+
+_COMPILING = 600.0  # seconds: with every core at work, a first call of many large kernels takes minutes
+
+
+@dataclass(frozen=True)
+class PeerRequest:
+    """A peer on the scoreboard.
+
+    asked: what it will be judged by. reason: why it will not be. offers_no: what the op has, and the request, and the
+    peer does not take.
+    """
+
+    peer: Peer
+    version: str
+    asked: tuple[tuple[CheckRequest, Job], ...] = ()
+    reason: str = ""
+    offers_no: tuple[str, ...] = ()
+
+
+def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]:
+    """The peers of these names, or all, as they stand here; UsageError for a request or a name that makes no sense.
+
+    request: what each is judged by; its target is left alone, and its op chooses among all.
+    """
+    check_names(request)
+    if request.op is not None:
+        known("op", str(request.op), OPS)
+    for name in names:
+        known("peer", name, PEERS)
+        if not PEERS[name].packed:
+            raise UsageError(f"{name} does not keep sequences apart: it can be timed (packproof bench), not judged")
+        if request.op not in (None, PEERS[name].op):
+            raise UsageError(f"--op: {name} computes {PEERS[name].op}, not {request.op}")
+    chosen = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
+    return [_entry(peer, request) for peer in chosen if request.op in (None, peer.op)]
+
+
+def judge(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
+    """Judge all that can be, event by event; every peer's own promises first.
+
+    On a GPU cells run apart: some peers compile for seconds for each new shape, all of an SSD's cells for ten minutes.
+    """
+    most = max((len(entry.asked) for entry in entries), default=0)
+    asked = [e.asked[k] for k in range(most) for e in entries if k < len(e.asked)]
+    return judged(request, asked, apart=request.device == "cuda")
+
+
+def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
+    if not peer.installed:
+        return PeerRequest(peer, "", reason="not installed")
+    entry = PeerRequest(peer, peer.version)
+    if not peer.runs_on(request.device):
+        return replace(entry, reason="needs a GPU")
+    timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
+    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, asks=False)
+    try:
+        job = replace(open_job(own), nothing=False)
+    except UsageError as error:
+        return replace(entry, reason=f"cannot be used here: {str(error).partition(chr(10))[0]}")
+    dtypes = tuple(d for d in request.dtypes or job.declared.dtypes if d in job.declared.dtypes)
+    if not dtypes:
+        return replace(entry, reason=f"takes {', '.join(map(short, job.declared.dtypes))} only")
+    forward_only = request.forward_only or (peer.cpu == "forward" and request.device == "cpu")
+    own = replace(own, dtypes=dtypes, forward_only=forward_only)
+    lacking = [*not_offered(own, job), *(short(d) for d in request.dtypes or () if d not in dtypes)]
+    lacking += ["gradients"] if forward_only or not job.declared.gradients else []
+    return replace(entry, asked=((own, job), *_beyond(own, job)), offers_no=tuple(lacking))
+
+
+def _beyond(request: CheckRequest, job: Job) -> Iterator[tuple[CheckRequest, Job]]:
+    """The job once more for each question that its kernel's promises do not answer."""
+    for question in OF_PEERS:
+        raised = question.raised(job.declared)
+        if raised is not None and question.property in (request.properties or (question.property,)):
+            yield (
+                replace(request, properties=(question.property,)),
+                replace(job, declared=raised, beyond=question.word),
+            )

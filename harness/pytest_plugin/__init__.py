@@ -1,0 +1,1 @@
+"""The pytest plugin, and the order of tests under pytest-xdist."""

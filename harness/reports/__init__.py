@@ -1,0 +1,1 @@
+"""Readers of the event stream: terminal, HTML, JSON, JUnit."""

@@ -1,0 +1,133 @@
+"""A run as one page for people: it needs no network and no script, and says nothing by colour alone."""
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import packproof
+from packproof.harness.reports.layout_svg import error_svg, layout_svg, leak_svg
+from packproof.harness.reports.scoreboard import Board, boards
+from packproof.harness.reports.svg import LEVELS, palette
+from packproof.harness.results import events
+from packproof.harness.results.conclusions import limits_lines
+from packproof.harness.results.environment import environment
+from packproof.harness.results.files import replace_text, writable
+from packproof.harness.results.names import short
+from packproof.harness.results.text import printable
+from packproof.harness.results.wording import regime_lines, share_text, summary
+from packproof.properties.case import shorten
+from packproof.properties.layouts import CLASSES
+
+SYMBOLS = {"passed": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "error": "!", "not run": "·"}
+_TERMS = {
+    "rounding": "u_out |r| + η_out: the rounding of the stored dtype",
+    "operands": "K_op u_op B: the rounding of operands",
+    "accumulation": "K_acc u_acc (B + B_E): the rounding of the accumulator",
+}
+_ROOM = {"maps": 800_000, "message": 1_100_000, "heading": math.inf}  # characters, of a page below 2 MB
+
+
+class HtmlReport:
+    """Writes the page when the run has ended, by itself or not. Raises UsageError at once if it cannot be written."""
+
+    def __init__(self, path: str) -> None:
+        self._file = writable(path, "--html")
+        self._started: events.RunStarted | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted():
+                self._started = event
+            case events.RunFinished() if self._started:
+                replace_text(self._file, page(self._started, event))
+
+
+def page(started: events.RunStarted, finished: events.RunFinished) -> str:
+    """The whole page."""
+    devices = list(dict.fromkeys(cell.device for cell in started.cells))
+    order = {cell: place for place, cell in enumerate(started.cells)}
+    verdicts = sorted(finished.verdicts, key=lambda v: order[v.cell])
+    templates = _templates()
+    return templates.get_template("page.html").render(
+        started=started,
+        finished=finished,
+        summary=summary(finished, sum(cell.counts for cell in started.cells)),
+        outcome=_outcome(finished),
+        boards=boards(verdicts),
+        failures=list(_failures(templates, [v for v in verdicts if v.failed])),
+        regimes=regime_lines(v for v in verdicts if v.failed),
+        not_run=_not_run(started, finished),
+        machines=[environment(device) for device in devices],
+        packproof=packproof.__version__,
+    )
+
+
+def _failures(templates: jinja2.Environment, failed: Sequence[events.Verdict]) -> Iterator[Markup]:
+    """Each failure, in the fullest form until the page has no more room for it, then in the next."""
+    template, used, forms = templates.get_template("failure.html"), 0, dict(_ROOM)
+    for verdict in failed:
+        for form, most in list(forms.items()):
+            text = template.render(verdict=verdict, form=form)
+            if used + len(text) <= most:
+                break
+            del forms[form]
+        used += len(text)
+        yield Markup(text)  # the template has escaped it
+
+
+def _templates() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("packproof.harness.reports"),
+        autoescape=True,
+        finalize=_presentable,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
+    found.filters.update(short=short, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
+    found.filters.update(limits=limits_lines, share=share_text)
+    found.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)
+    return found
+
+
+def _presentable(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _levels() -> list[str]:
+    """The legend of the palette."""
+    limits = [f"{limit:g}" if limit < 10_000 else f"{limit:,.0f}" for limit in LEVELS]
+    return [*(f"≤ {limit}" for limit in limits), f"> {limits[-1]}"]
+
+
+def _slug(cell: events.Cell) -> str:
+    """An anchor for a cell."""
+    return re.sub(r"[^a-zA-Z0-9]+", "-", f"{cell.op} {cell.target} {cell.law} {cell.dtype} {cell.device}")
+
+
+def _outcome(finished: events.RunFinished) -> str:
+    statuses = {verdict.status for verdict in finished.verdicts if verdict.cell.counts}
+    if "failed" in statuses:
+        return "failed"
+    if "error" in statuses:
+        return "error"
+    if "inconclusive" in statuses and not (finished.error or finished.interrupted):
+        return "inconclusive"
+    return "not run" if finished.error or finished.interrupted or "passed" not in statuses else "passed"
+
+
+def _not_run(started: events.RunStarted, finished: events.RunFinished) -> list[events.Cell]:
+    ended = {verdict.cell for verdict in finished.verdicts}
+    return [cell for cell in started.cells if cell.counts and cell not in ended]
+
+
+def _classes(board: Board) -> list[tuple[str, bool]]:
+    """Every layout class, and whether the kernel has met it; none where no layout was drawn."""
+    met = frozenset[str]().union(*(verdict.classes for verdict in board.verdicts))
+    return [(name, name in met) for name in CLASSES] if met else []

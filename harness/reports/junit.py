@@ -1,0 +1,64 @@
+"""A run as JUnit XML, as continuous integration shows it: one suite per kernel, one case per property and dtype."""
+
+from xml.etree import ElementTree
+
+from packproof.harness.results import events
+from packproof.harness.results.files import replace_text, writable
+from packproof.harness.results.names import short
+from packproof.harness.results.text import printable
+from packproof.harness.results.wording import failure_text, headline
+
+
+class JunitReport:
+    """Writes the file anew after every finished cell. A cell that the run did not reach is an error: "not run"."""
+
+    def __init__(self, path: str) -> None:
+        self._file = writable(path, "--junit")
+        self._planned: tuple[events.Cell, ...] = ()
+        self._verdicts: dict[events.Cell, events.Verdict] = {}
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted(cells):
+                self._planned = tuple(cell for cell in cells if cell.counts)
+                self._write("the run has not come to it", last=False)
+            case events.CellFinished(verdict):
+                self._verdicts[verdict.cell] = verdict
+                self._write("the run has not come to it", last=False)
+            case events.RunFinished():
+                self._write(event.error or "the run was interrupted", last=True)
+
+    def _write(self, why_not_run: str, *, last: bool) -> None:
+        root = ElementTree.Element("testsuites", name="packproof")
+        suites: dict[str, list[events.Cell]] = {}
+        for cell in self._planned:
+            suites.setdefault(f"{cell.op} {cell.target} {cell.device}", []).append(cell)
+        for name, cells in suites.items():
+            suite = ElementTree.SubElement(root, "testsuite", name=printable(name))
+            cases = [self._case(suite, cell, why_not_run) for cell in cells]
+            suite.set("tests", str(len(cases)))
+            for kind, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+                suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+            verdicts = [self._verdicts[cell] for cell in cells if cell in self._verdicts]
+            suite.set("time", f"{sum(verdict.seconds for verdict in verdicts):.3f}")
+        text = ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        replace_text(self._file, text, last=last)
+
+    def _case(self, suite: ElementTree.Element, cell: events.Cell, why_not_run: str) -> ElementTree.Element:
+        name = {"classname": printable(f"{cell.op}.{cell.target}"), "name": f"{cell.law}-{short(cell.dtype)}"}
+        case = ElementTree.SubElement(suite, "testcase", name)
+        verdict = self._verdicts.get(cell)
+        if verdict is None:
+            ElementTree.SubElement(case, "error", message=printable(f"not run: {why_not_run}"))
+            return case
+        case.set("time", f"{verdict.seconds:.3f}")
+        if verdict.status == "failed":
+            failure = ElementTree.SubElement(case, "failure", message=printable(headline(verdict)))
+            failure.text = printable(failure_text(verdict))
+        elif verdict.status in ("inconclusive", "error"):
+            ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
+        elif verdict.status == "skipped":
+            ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+        said = f"tier {verdict.tier}, {verdict.judged} of {verdict.examples} examples judged, {verdict.refused} refused"
+        ElementTree.SubElement(case, "system-out").text = said
+        return case

@@ -1,0 +1,77 @@
+"""The verdicts of a run as tables: one for each kernel, properties by dtypes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from packproof.harness.results.conclusions import Answer, answers
+from packproof.harness.results.events import Verdict
+from packproof.harness.results.names import EVERY_DTYPE
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One property. verdicts: one for each dtype of the board, None where it was not judged."""
+
+    law: str
+    verdicts: tuple[Verdict | None, ...]
+
+    @property
+    def judged(self) -> list[Verdict]:
+        """Each verdict once: one may be about all dtypes."""
+        return list({id(v): v for v in self.verdicts if v}.values())
+
+    @property
+    def tiers(self) -> str:
+        return ", ".join(dict.fromkeys(v.tier for v in self.judged))
+
+    @property
+    def examples(self) -> int:
+        return sum(v.examples for v in self.judged)
+
+    @property
+    def share(self) -> str:
+        """The examples judged, of those drawn where they are not all."""
+        judged = sum(v.judged for v in self.judged)
+        return str(judged) if judged == self.examples else f"{judged} of {self.examples}"
+
+    @property
+    def seconds(self) -> float:
+        return sum(v.seconds for v in self.judged)
+
+
+@dataclass(frozen=True)
+class Board:
+    """One kernel. answers: whether it keeps what it does not promise, where that does not count."""
+
+    op: str
+    target: str
+    device: str
+    dtypes: tuple[str, ...]
+    rows: tuple[ScoreRow, ...]
+    verdicts: tuple[Verdict, ...]
+    answers: tuple[Answer, ...] = ()
+
+    @property
+    def reasons(self) -> list[tuple[str, str]]:
+        """Properties that were not judged, or not in all, each with the reason."""
+        return list(dict.fromkeys((v.cell.law, v.reason) for v in self.verdicts if v.reason))
+
+
+def boards(verdicts: Iterable[Verdict]) -> list[Board]:
+    """The tables in the order in which their kernels were judged."""
+    kernels: dict[tuple[str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        kernels.setdefault((verdict.cell.op, verdict.cell.target, verdict.cell.device), []).append(verdict)
+    return [_board(*name, tuple(found)) for name, found in kernels.items()]
+
+
+def _board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> Board:
+    counting = tuple(v for v in verdicts if v.cell.counts)
+    dtypes = tuple(d for d in dict.fromkeys(v.cell.dtype for v in verdicts) if d != EVERY_DTYPE) or (EVERY_DTYPE,)
+    found = {(v.cell.law, v.cell.dtype): v for v in counting}
+    rows = tuple(
+        ScoreRow(name, tuple(found.get((name, dtype), found.get((name, EVERY_DTYPE))) for dtype in dtypes))
+        for name in dict.fromkeys(v.cell.law for v in counting)
+    )
+    asked = tuple(answers([v for v in verdicts if not v.cell.counts]))
+    return Board(op, target, device, dtypes, rows, counting, asked)

@@ -1,0 +1,147 @@
+"""A run on the terminal: progress while it runs, each failure as it is found, a table and one line at the end."""
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from packproof.harness.reports.scoreboard import Board, boards
+from packproof.harness.results import events
+from packproof.harness.results.conclusions import limits_lines
+from packproof.harness.results.names import short
+from packproof.harness.results.wording import (
+    failure_text,
+    failure_texts,
+    fault_of,
+    layout_classes,
+    regime_lines,
+    share_text,
+    summary,
+    title,
+)
+from packproof.properties.layouts import CLASSES
+
+_STYLES = {
+    "passed": "green",
+    "failed": "bold red",
+    "inconclusive": "bold yellow",
+    "skipped": "yellow",
+    "error": "bold red",
+}
+
+
+class _Console(Console):
+    """One whose reader may go away, as `head` does: nothing more is printed, and the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
+class TerminalReport:
+    """Reads the events of one run and writes to a console. Without a terminal each finished cell is one plain line."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._planned: tuple[events.Cell, ...] = ()
+        self._progress: Progress | None = None
+        self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
+
+    def __call__(self, event: events.Event) -> None:
+        try:
+            self._tell(event)
+        except OSError as error:  # a full disk, say: the other reports and the exit code do not depend on it
+            self._console.quiet = True
+            print(f"packproof: nothing more can be printed: {error}", file=sys.stderr)
+
+    def _tell(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted():
+                self._start(event)
+            case events.CellStarted(cell):
+                self._show(title(cell))
+            case events.Progress(cell, examples):
+                self._show(f"{title(cell)}, example {examples}")
+            case events.CellFinished(verdict):
+                self._finish_cell(verdict)
+            case events.RunFinished():
+                self._finish(event)
+
+    def _start(self, event: events.RunStarted) -> None:
+        self._planned = event.cells
+        counting = sum(cell.counts for cell in event.cells)
+        cells = "1 cell" if counting == 1 else f"{counting} cells"
+        self._console.print(f"{cells}, profile {event.profile}, seed {event.seed}")
+        for note in event.notes:
+            self._console.print(note)
+        if self._console.is_terminal:
+            columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress.add_task("", total=len(event.cells))
+            self._progress.start()
+
+    def _show(self, description: str) -> None:
+        if self._progress:
+            self._progress.update(self._progress.task_ids[0], description=description)
+
+    def _finish_cell(self, verdict: events.Verdict) -> None:
+        if self._progress:
+            self._progress.advance(self._progress.task_ids[0])
+        elif verdict.cell.counts:
+            self._console.print(cell_line(verdict))
+        if verdict.failed and (fault := fault_of(verdict)):
+            self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells will meet it
+        elif verdict.failed:
+            self._show_failure(failure_text(verdict))
+
+    def _show_failure(self, text: str) -> None:
+        head, _, body = text.partition("\n")
+        self._console.print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"), sep="\n")
+
+    def _finish(self, event: events.RunFinished) -> None:
+        if self._progress:
+            self._progress.stop()
+        for same in self._faults.values():
+            self._show_failure(failure_texts(same)[0])
+        for line in regime_lines(verdict for verdict in event.verdicts if verdict.failed):
+            self._console.print(line)
+        for board in boards(event.verdicts):
+            self._table(board)
+        failed = event.error or any(verdict.failed or verdict.status == "error" for verdict in event.verdicts)
+        open_ = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
+        style = _STYLES["failed" if failed else "inconclusive" if open_ else "passed"]
+        line = summary(event, sum(cell.counts for cell in self._planned))
+        self._console.print(Text(f"\n{line}", style=style))
+
+    def _table(self, board: Board) -> None:
+        """Properties by dtypes of one kernel, then why something was skipped, and the layout classes."""
+        self._console.print(f"\n{board.op} · {board.target} · {board.device}")
+        width = max(len(row.law) for row in board.rows) + 2
+        column = max(9, 2 + max(len(v.status) for v in board.verdicts))
+        head = "".join(f"{short(dtype):<{column}}" for dtype in board.dtypes)
+        self._console.print(f"  {'':<{width}}{head}{'tier':<11}{'judged':>12}{'seconds':>9}")
+        for row in board.rows:
+            line = Text(f"  {row.law:<{width}}")
+            for verdict in row.verdicts:
+                status = verdict.status if verdict else "-"
+                line.append(f"{status:<{column}}", style=_STYLES.get(status, ""))
+            self._console.print(line.append(f"{row.tiers:<11}{row.share:>12}{row.seconds:>9.1f}"))
+        for name, reason in board.reasons:
+            self._console.print(f"  {name}: {reason}")
+        if any(v.classes for v in board.verdicts):
+            self._console.print(f"  {layout_classes(board.verdicts, CLASSES)}")
+        for text in limits_lines(board.verdicts):
+            self._console.print(f"  {text}")
+        if board.answers:
+            self._console.print("  not promised, and asked all the same:")
+        for answer in board.answers:
+            self._console.print(f"    {answer}")
+
+
+def cell_line(verdict: events.Verdict) -> Text:
+    work = (
+        verdict.reason if verdict.status in ("skipped", "error") else f"{share_text(verdict)}, {verdict.seconds:.1f} s"
+    )
+    line = Text(f"{verdict.status:<8}", style=_STYLES[verdict.status])
+    work += f"; {verdict.reason}" if verdict.status == "inconclusive" else ""
+    return line.append(f" {title(verdict.cell):<36} {verdict.tier:<10} {work}", style="none")

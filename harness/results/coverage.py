@@ -1,0 +1,109 @@
+"""What a verdict rests on: the cases that were judged, the boundary classes among them, and what the kernel refused."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from packproof.harness.results.events import Limit, Status
+from packproof.properties.call import BoundVacuous, MachineLimit, OutsideDomain, Refused
+from packproof.properties.case import Case
+
+BOUNDARY = "a boundary between two sequences"
+NOT_ITS_OWN = (MachineLimit, OutsideDomain, BoundVacuous)  # what stops a case without being a kernel's refusal
+LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
+
+
+def kind_of(refusal: str) -> str:
+    """What tells one check of a kernel from another: its line and its words, whatever numbers it names."""
+    at = LINE.search(refusal)
+    return (at[0] if at else "") + re.sub("[0-9]+", "#", LINE.sub("", refusal))
+
+
+@dataclass
+class Coverage:
+    """The cases of one cell, as they are judged. drawn, judged, refused and values_only count them; the last are those
+    judged of which the kernel refuses the gradients.
+
+    classes: the boundary classes of the cases judged; differentiated: of those judged with gradients; wanted: of these
+    and of those refused.
+    """
+
+    drawn: int = 0
+    judged: int = 0
+    refused: int = 0
+    values_only: int = 0
+    classes: frozenset[str] = frozenset()
+    differentiated: frozenset[str] = frozenset()
+    wanted: frozenset[str] = frozenset()
+    boundary: bool = False
+    too_large: list[MachineLimit] = field(default_factory=list)
+    outside: list[OutsideDomain] = field(default_factory=list)
+    vacuous: list[BoundVacuous] = field(default_factory=list)
+    limits: dict[str, Limit] = field(default_factory=dict)
+
+    def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
+        """One case: whether anything was compared, and the refusal that stopped it, or made it one of values only."""
+        self.drawn += 1
+        if isinstance(stopped, MachineLimit):
+            self.too_large.append(stopped)
+        elif isinstance(stopped, OutsideDomain):
+            self.outside.append(stopped)
+        elif isinstance(stopped, BoundVacuous):
+            self.vacuous.append(stopped)
+            self.wanted |= classes
+        elif stopped is not None:
+            self.note(case, stopped)
+        if compared:
+            self.judged += 1
+            self.wanted |= classes
+            self.classes |= classes
+            self.boundary |= sum(n > 0 for n in case.lengths) > 1
+            if stopped is not None and stopped.backward:
+                self.values_only += 1
+            else:
+                self.differentiated |= classes
+        elif stopped is not None and not isinstance(stopped, NOT_ITS_OWN):
+            self.refused += 1
+            self.wanted |= classes
+
+    def note(self, case: Case, refused: Refused) -> None:
+        """Keep a refusal among the limits of the kernel, the smallest case of each kind."""
+        key = refused.note + kind_of(str(refused))
+        known = self.limits.get(key, Limit(str(refused), refused.note, case.lengths, 0, gradients=refused.backward))
+        small = min(known.lengths, case.lengths, key=lambda ns: (sum(ns) + len(ns), len(ns), ns))
+        text = str(refused) if small != known.lengths else known.text
+        self.limits[key] = replace(known, lengths=small, text=text, count=known.count + 1)
+
+    def again(self) -> "Coverage":
+        """A new count of the same cell, which keeps the limits that were met."""
+        return Coverage(limits=self.limits)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What was asked for and not judged: boundary classes, and a pack with any boundary at all."""
+        absent = self.wanted - self.classes
+        if 0 < self.values_only < self.judged:
+            absent |= self.wanted - self.differentiated
+        return (*([] if self.boundary else [BOUNDARY]), *sorted(absent))
+
+    @property
+    def status(self) -> Status:
+        """What came of the cell, where nothing failed."""
+        if self.judged:
+            return "inconclusive" if self.missing else "passed"
+        return "inconclusive" if self.refused or self.vacuous else "skipped"
+
+    def reasons(self) -> Iterator[str]:
+        """Why it is not a plain pass."""
+        if self.refused and not self.judged:
+            yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
+        elif self.judged and self.missing:
+            yield f"not judged: {', '.join(self.missing)}"
+        if self.vacuous:
+            yield f"{len(self.vacuous)} of {self.drawn} examples cannot be judged: {self.vacuous[0]}"
+        if self.too_large:
+            yield f"{len(self.too_large)} of {self.drawn} examples are too large to be judged here: {self.too_large[0]}"
+        if self.values_only:
+            text = next(limit.text for limit in self.limits.values() if limit.gradients)
+            share = "" if self.values_only == self.judged else f" in {self.values_only} of {self.judged} examples"
+            yield f"gradients: refused{share} ({text})"

@@ -1,0 +1,124 @@
+"""What came of a check in words, the same on the terminal, in JUnit, in pytest and in exceptions."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from packproof.harness.results.coverage import kind_of
+from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
+from packproof.harness.results.map_text import small_error_lines
+from packproof.harness.results.names import short
+from packproof.properties.case import MEANINGS, shorten
+
+
+def title(cell: Cell) -> str:
+    """The cell in a few words: `ssd packing bf16`."""
+    return f"{cell.op} {cell.law} {short(cell.dtype)}"
+
+
+def failure_text(verdict: Verdict) -> str:
+    """What broke, at which smallest layout, where, by how much, and how to see it again."""
+    cell, failure = verdict.cell, verdict.failure
+    if failure is None:
+        raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to tell of")
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    lines = [f"{cell.op} · {cell.target} · FAILED  {cell.law}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
+    if failure.example:
+        found = f"found in example {failure.example}"
+        found += f", smallest of {failure.tried} tried" if failure.tried else ""
+        lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {found}")
+    lines += [f"    {line}" for line in failure.lines]
+    lines += ["    not promised by the kernel: a finding, not a broken promise"] if cell.beyond else []
+    if failure.evidence and failure.evidence.errors:
+        lines += [f"    {line}" for line in small_error_lines(failure.evidence.errors)]
+    lines += [f"    packproof replay {shlex.quote(failure.replay)}"] if failure.replay else []
+    return "\n".join(lines)
+
+
+def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
+    """The text of each failure; of those that are one fault of the kernel, the smallest, and where else it was met."""
+    alike: dict[object, list[Verdict]] = {}
+    for verdict in verdicts:
+        alike.setdefault(fault_of(verdict) or id(verdict), []).append(verdict)
+    texts = []
+    for same in alike.values():
+        first = min(same, key=lambda v: (sum(v.failure.lengths), len(v.failure.lengths)) if v.failure else (0, 0))
+        lines = [failure_text(first)]
+        if len(same) > 1:
+            lines.append(f"    the same in {len(same)} cells: {cells_text([v.cell for v in same])}")
+        texts.append("\n".join(lines))
+    return [*texts, *(["\n".join(regime_lines(verdicts))] if regime_lines(verdicts) else [])]
+
+
+def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:
+    """What the regimes are under which something failed, each once."""
+    met = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
+    return [f"{name}: {MEANINGS[name]}" for name in met]
+
+
+def fault_of(verdict: Verdict) -> tuple[str, ...]:
+    """What tells the fault of a kernel from another one; () for a wrong value."""
+    failure = verdict.failure
+    if failure is None or failure.tensor or not failure.lines[1:]:
+        return ()
+    return (verdict.cell.op, verdict.cell.target, verdict.cell.device, kind_of(failure.lines[1]))
+
+
+def cells_text(cells: Sequence[Cell]) -> str:
+    """Properties, each with its dtypes: "packing bf16, fp32; memory bf16"."""
+    dtypes: dict[str, list[str]] = {}
+    for cell in cells:
+        dtypes.setdefault(cell.law, []).append(short(cell.dtype))
+    return "; ".join(f"{law} {', '.join(dict.fromkeys(names))}" for law, names in dtypes.items())
+
+
+def headline(verdict: Verdict) -> str:
+    """The failure in one line."""
+    failure = verdict.failure
+    if failure is None:
+        return verdict.reason
+    where = f" ({failure.tensor})" if failure.tensor else ""
+    return f"{verdict.cell.law}{where}: {failure.lines[0] if failure.lines else 'failed'}"
+
+
+def share_text(verdict: Verdict) -> str:
+    """How many examples a verdict rests on: "72 examples", or "judged 4 of 72, 68 refused"."""
+    if verdict.judged == verdict.examples:
+        return f"{verdict.examples} example{'s' if verdict.examples != 1 else ''}"
+    return f"judged {verdict.judged} of {verdict.examples}" + (
+        f", {verdict.refused} refused" if verdict.refused else ""
+    )
+
+
+def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
+    """How many of the named boundary classes were judged, and which were not, unless failures ended the search."""
+    drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
+    missed = [name for name in every if name not in drawn]
+    cut_short = any(verdict.status == "failed" for verdict in verdicts)
+    tail = f"; not judged: {', '.join(missed)}" if missed and not cut_short else ""
+    return f"{len(every) - len(missed)} of {len(every)} layout classes judged{tail}"
+
+
+def summary(run: RunFinished, planned: int) -> str:
+    """The whole run in one line."""
+    verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
+    count = Counter(verdict.status for verdict in verdicts)
+    examples = sum(verdict.examples for verdict in verdicts)
+    named: dict[Status, str] = {"failed": "", "error": "not judged", "inconclusive": "", "passed": "", "skipped": ""}
+    parts = [f"{count[status]} {name or status}" for status, name in named.items() if count[status]]
+    parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
+    if run.error:
+        outcome = f"packproof itself failed: {run.error}"
+    elif run.interrupted:
+        outcome = "interrupted"
+    elif count["failed"]:
+        outcome = "a property does not hold"
+    elif count["error"]:
+        outcome = "packproof itself failed, and not all that was asked could be judged"
+    elif count["inconclusive"]:
+        outcome = "inconclusive: no property failed, but not all that was asked could be judged"
+    else:
+        outcome = "every property held" if count["passed"] else "nothing was checked"
+    judged = sum(verdict.judged for verdict in verdicts)
+    share = f"{judged} examples" if judged == examples else f"{judged} of {examples} examples judged"
+    return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"

@@ -1,0 +1,53 @@
+"""packproof's own kernels, as targets of the check."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packproof.properties.declaration import DEFAULT_DTYPES, Declaration
+from packproof.properties.promises import Promises
+
+
+@dataclass(frozen=True)
+class BuiltinKernel:
+    """A kernel of packproof. Its module holds variants(), PROMISES, and INTERPRETED: what differs in the interpreter.
+
+    Tiles are smaller there, so that tests of a size for the interpreter have several.
+    function: the op's own name, unless it is one of several implementations; those are for a GPU.
+    """
+
+    op: str
+    module: str
+    function: str = ""
+    dtypes: tuple[str, ...] = DEFAULT_DTYPES
+
+    @property
+    def target(self) -> str:
+        return f"{self.module}:{self.function or self.op}"
+
+    def runs_on(self, device: str) -> bool:
+        return device == "cuda" or not self.function
+
+    def declaration(self, device: str) -> Declaration:
+        """What the kernel promises on "cuda", or on "cpu", where it is interpreted."""
+        module = importlib.import_module(self.module)
+        promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
+        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True)
+
+
+_EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")
+
+# the longest checks first, so that no core is left without work at the end
+BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
+    "ssd": BuiltinKernel("ssd", "packproof.kernels.ssd"),
+    "selective_scan": BuiltinKernel("selective_scan", "packproof.kernels.selective_scan"),
+    "selective_scan_triton": BuiltinKernel(
+        "selective_scan", "packproof.kernels.selective_scan", "selective_scan_triton"
+    ),
+    "causal_conv1d": BuiltinKernel("causal_conv1d", "packproof.kernels.causal_conv1d", dtypes=_EVERY_DTYPE),
+    "causal_conv1d_triton": BuiltinKernel(
+        "causal_conv1d", "packproof.kernels.causal_conv1d", "causal_conv1d_triton", _EVERY_DTYPE
+    ),
+    "rope": BuiltinKernel("rope", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
+    "rope_qk": BuiltinKernel("rope_qk", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
+}

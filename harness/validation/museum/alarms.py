@@ -1,0 +1,66 @@
+"""The other error of a proof: kernels that are right, judged by every property, seed after seed."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from packproof.harness.engine.check import TIME_LIMITS
+from packproof.harness.engine.evaluate import broken
+from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.worker import Worker
+from packproof.museum import Control
+from packproof.properties.call import Refused
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, random_cases, suited
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.declaration import declaration
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+_MOST_TOKENS = 120  # several chunks; more would cost the reference seconds
+
+
+@dataclass(frozen=True)
+class Acquittal:
+    """What came of one right kernel. judged: pairs of case and property. false: the alarms, in words."""
+
+    control: Control
+    seeds: int
+    judged: int
+    seconds: float
+    false: tuple[str, ...]
+
+
+def judge_controls(chosen: Sequence[Control], seeds: int) -> Iterator[Acquittal]:
+    """Judge each kernel at one case a seed, dtypes in turn, by every property; yields each as it is done."""
+    yield from on_every_core([partial(_unit, control, seeds) for control in chosen], "cpu", of=Acquittal)
+
+
+def _unit(control: Control, seeds: int) -> Iterator[Acquittal]:
+    started, judged, false = time.monotonic(), 0, list[str]()
+    with Worker(control.kernel, "cpu", TIME_LIMITS["cpu"]) as worker:
+        promises = Promises(**control.promises)
+        subject = KernelUnderTest(OPS[control.op], worker, promises, gradients=True)
+        parameters = declaration(worker.describe(), control.kernel).parameters
+        for k, dtype in enumerate(DTYPES):
+            space = Space(OPS[control.op], dtype, promises, parameters, max_tokens=_MOST_TOKENS)
+            drawn = random_cases(space, len(range(k, seeds, len(DTYPES))), seed=k)
+            for seed, case in enumerate(drawn):
+                for name in PROPERTIES:
+                    for found in _alarms(subject, space, name, case.replace(seed=seed)):
+                        judged += 1
+                        false += [f"{name}, {case}: {found}"] if found else []
+    yield Acquittal(control, seeds, judged, time.monotonic() - started, tuple(false))
+
+
+def _alarms(subject: KernelUnderTest, space: Space, name: str, case: Case) -> Iterator[str]:
+    """What a property says of a case, "" if nothing; no word of one that does not apply."""
+    for judged in suited(name, space, [case]):
+        try:
+            violation = broken(subject, name, judged)
+        except Refused:
+            continue
+        yield "; ".join(violation.lines()) or name if violation else ""

@@ -1,0 +1,105 @@
+"""Check the museum's kernels, each by the properties that its entry names, until one convicts it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from packproof.harness.engine.check import TIME_LIMITS
+from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.plan import PROFILES
+from packproof.harness.results.events import Tier
+from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.worker import Worker
+from packproof.museum import Entry
+from packproof.properties.call import Refused
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, golden_cases, random_cases, suited
+from packproof.properties.declaration import declaration
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.layouts import Lengths
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+
+T = TypeVar("T")
+SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never returns
+
+
+@dataclass(frozen=True)
+class Conviction:
+    """What came of one entry.
+
+    by: the first property that convicted it, "" if none did. lengths: of the case that did. examples: cases drawn.
+    seconds: since its process was there. lines: what was wrong, for a person. tier: how the kernel ran. skipped: why it
+    was not run.
+    """
+
+    entry: Entry
+    by: str = ""
+    lengths: tuple[int, ...] = ()
+    examples: int = 0
+    seconds: float = 0.0
+    lines: tuple[str, ...] = ()
+    tier: Tier = "eager"
+    skipped: str = ""
+
+    @property
+    def missed(self) -> bool:
+        return not self.by and not self.skipped
+
+
+def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Conviction]:
+    """Check the entries side by side, one on each core; yields each as it is done."""
+    yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device, of=Conviction)
+
+
+def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Conviction]:
+    yield convict(entry, profile=profile, device=device, seed=seed)
+
+
+def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Conviction:
+    """Draw cases as a check does, and judge each by every property that the entry names, until one is broken."""
+    if entry.needs_gpu and device == "cpu":
+        return Conviction(entry, skipped="needs a GPU")
+    with Worker(entry.kernel, device, SHORT_LIMITS[device]) as worker:
+        parameters = declaration(worker.describe(), entry.kernel).parameters
+        started, drawn = time.monotonic(), 0
+        promises = Promises(**entry.promises)
+        subject = KernelUnderTest(OPS[entry.op], worker, promises, gradients=entry.gradients)
+        space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=device == "cuda")
+        for drawn, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
+            for name in entry.properties:
+                if found := _broken(subject, space, name, case):
+                    (lengths, lines), seconds = found, time.monotonic() - started
+                    return Conviction(entry, name, lengths, drawn, seconds, lines, _tier(subject, space))
+    return Conviction(entry, examples=drawn, seconds=time.monotonic() - started, tier=_tier(subject, space))
+
+
+def _cases(entry: Entry, subject: KernelUnderTest, space: Space, profile: str, seed: int) -> Iterator[Case]:
+    """Those of a check; first, where only hardware shows the bug, what it takes."""
+    golden = golden_cases(space, seed)
+    if entry.needs_gpu:
+        first = next(golden_cases(space, seed))
+        yield first.replace(lengths=entry.lengths, sizes=tuple(OPS[entry.op].sizes[0].items()))
+    yield from golden
+    yield from random_cases(space, PROFILES[profile].examples[_tier(subject, space)], seed)
+
+
+def _tier(subject: KernelUnderTest, space: Space) -> Tier:
+    """How the kernel runs, known once it has."""
+    return "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
+
+
+def _broken(subject: KernelUnderTest, space: Space, name: str, case: Case) -> tuple[Lengths, tuple[str, ...]] | None:
+    """What a property found at a case, or at one that it is judged at besides: where, and in lines."""
+    for judged in suited(name, space, [case]):
+        try:
+            violation = broken(subject, name, judged)
+        except Refused:
+            continue
+        if violation is not None:
+            tensor = f"{violation.tensor}: " if violation.tensor else ""
+            head, *rest = violation.lines()
+            return judged.lengths, (f"{judged}", f"{tensor}{head}", *rest)
+    return None

@@ -1,0 +1,154 @@
+"""How public suites test packed kernels, applied to the museum: what each recipe would have caught.
+
+All run on fixed layouts of the kind that such suites have, scaled to chunks of 16: one sequence, equal lengths, lengths
+near a maximum as in flash-attention, the offsets [0, 256, 500, 1000] and [0, 15, 100, 300, 1200, 2000] of
+flash-linear-attention. No slack, contiguous tensors, normal values; once with every option and once with none.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.harness.execution.execute import InProcess
+from packproof.harness.validation.museum.detect import SHORT_LIMITS, convict
+from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.worker import Worker
+from packproof.museum import Control, Entry
+from packproof.properties.call import KernelFault, Refused
+from packproof.properties.case import Case
+from packproof.properties.cases import Space
+from packproof.properties.declaration import declaration
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.ops import OPS
+from packproof.properties.oracle import gradient, vjp
+from packproof.properties.promises import Promises
+from packproof.properties.sample import draw
+
+LAYOUTS = ((15,), (128,), (64, 64, 64, 64), (61, 44, 57, 52), (32, 30, 62), (2, 11, 25, 112, 100))
+OURS = "packproof"
+Tensors = Mapping[str, Tensor]
+Broken = Callable[[Tensors, Tensors, Tensors], bool]
+
+
+def not_close(got: Tensors, want: Tensors, _: Tensors) -> bool:
+    """torch.testing.assert_close with its defaults fails for a tensor."""
+    with suppress(AssertionError):
+        for name, x in got.items():
+            torch.testing.assert_close(x, want[name].to(x.dtype))
+        return False
+    return True
+
+
+def far_by_rms(got: Tensors, want: Tensors, _: Tensors) -> bool:
+    """The root mean square of an error is above 0.005 of that of its tensor, and the largest above 1e-6."""
+    for name, x in got.items():
+        error, r = x.double() - want[name], want[name]
+        if x.numel() and not (error.abs().max() <= 1e-6 or error.norm() <= 0.005 * r.norm()):
+            return True
+    return False
+
+
+def beyond_twice(got: Tensors, want: Tensors, low: Tensors) -> bool:
+    """The largest error of a tensor is above twice that of the reference in low precision, plus 1e-5."""
+    for name, x in got.items():
+        allowed = 2 * (low[name].double() - want[name]).abs() if name in low else torch.zeros_like(want[name])
+        if x.numel() and not (x.double() - want[name]).abs().max() <= allowed.max() + 1e-5:
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """broken: whether the values say that a kernel is wrong. low: in bfloat16, where not in the entry's dtype."""
+
+    broken: Broken
+    gradients: bool = True
+    low: bool = False
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "assert_close, forward": Recipe(not_close, gradients=False),
+    "assert_close": Recipe(not_close),
+    "RMS 0.005": Recipe(far_by_rms),
+    "2 x low precision": Recipe(beyond_twice, low=True),
+}
+
+
+@dataclass(frozen=True)
+class RecipeComparison:
+    """Which recipes say that a kernel is wrong, by name; OURS among them for an entry."""
+
+    kernel: Entry | Control
+    caught: Mapping[str, bool]
+
+
+def compare(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
+    """Every recipe on each kernel, and the properties on each entry; on a CPU, on every core."""
+    cores = os.cpu_count() or 1
+    ops = dict.fromkeys(kernel.op for kernel in kernels)
+    groups = [[kernel for kernel in kernels if kernel.op == op][part::cores] for op in ops for part in range(cores)]
+    yield from on_every_core([partial(_unit, group) for group in groups], "cpu", of=RecipeComparison)
+
+
+def _unit(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
+    """Kernels of one op: they share the values of the reference."""
+    for kernel in kernels:
+        caught = caught_by(kernel)
+        if isinstance(kernel, Entry):
+            caught = {OURS: bool(convict(kernel, profile="standard", device="cpu").by), **caught}
+        yield RecipeComparison(kernel, caught)
+
+
+def caught_by(kernel: Control) -> dict[str, bool]:
+    """The recipes that see a wrong value, or an error, on any layout."""
+    caught = dict.fromkeys(RECIPES, False)
+    dtype = kernel.dtype if isinstance(kernel, Entry) else "float32"
+    for low in (False, True):
+        with Worker(kernel.kernel, "cpu", SHORT_LIMITS["cpu"]) as worker:
+            parameters = declaration(worker.describe(), kernel.kernel).parameters
+            space = Space(OPS[kernel.op], "bfloat16" if low else dtype, Promises(), parameters)
+            subject = KernelUnderTest(space.op, worker, space.promises)
+            for case in _cases(space):
+                pending = [n for n, r in RECIPES.items() if r.low == low and not caught[n]]
+                caught |= {name: True for name in pending if _says(RECIPES[name], subject, case)}
+    return caught
+
+
+def _cases(space: Space) -> Iterator[Case]:
+    for lengths in LAYOUTS:
+        for rich, size in zip((True, False), space.op.sizes, strict=False):
+            yield Case(
+                lengths,
+                space.dtype,
+                tuple(size.items()),
+                present=tuple(space.optional) if rich else (),
+                axes=tuple((name, 0) for name in space.choices),
+                options=space.known_options({n: v[-1 if rich else 0] for n, v in space.options.items()}),
+            )
+
+
+def _says(recipe: Recipe, subject: KernelUnderTest, case: Case) -> bool:
+    try:
+        got = subject.remembered(subject.sample(case))
+    except KernelFault:
+        return True
+    except Refused:
+        return False
+    want, low = _reference(subject.op.name, case)
+    judged = {n: x for n, x in got.items() if recipe.gradients or not n.startswith("gradient")}
+    return recipe.broken(judged, want, low)
+
+
+@cache
+def _reference(op: str, case: Case) -> tuple[Tensors, Tensors]:
+    """In float64, and in the case's dtype."""
+    sample = draw(OPS[op], case)
+    result: Any = InProcess(OPS[op].reference).run(sample.call())
+    low = {**result.outputs, **{gradient(n): g for n, g in result.gradients.items()}}
+    return vjp(OPS[op].reference, sample, gradients=True), low

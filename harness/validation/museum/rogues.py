@@ -1,0 +1,109 @@
+"""Rogues before a naive harness and before packproof's."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from packproof.harness.engine.check import judged, open_job
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.results.events import RunFinished, Verdict
+from packproof.harness.targets.location import Location
+from packproof.museum.rogues import Rogue
+from packproof.museum.rogues.op import running_sum
+from packproof.properties.op import Op
+
+RUNNING_SUM = Op(
+    name="running_sum",
+    reference=running_sum,
+    inputs={"x": "t d", "weight": "d"},
+    outputs={"y": "t d"},
+    sizes=({"d": 8}, {"d": 3}),
+)
+_LENGTHS = (20, 17)
+_SECONDS = 2.0  # that one call of a rogue may take
+_NAIVE_SECONDS = 30
+
+Fate = Literal["detected", "reported", "passed", "lost"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one rogue.
+
+    fate: "reported" where the verdict is no pass, and no failure; "lost" where there is none, or an error of
+    packproof's own. said: what the verdicts say.
+    """
+
+    rogue: Rogue
+    fate: Fate
+    said: str
+
+    @property
+    def as_expected(self) -> bool:
+        """Seen for what it is, in the words of the entry; or not seen, where the entry says so."""
+        if self.rogue.undefended:
+            return self.fate == "passed"
+        return self.fate in ("detected", "reported") and self.rogue.detected in self.said
+
+
+def try_rogues(chosen: Sequence[Rogue]) -> Iterator[Trial]:
+    """Check the rogues side by side, as a user would, and say what came of each."""
+    base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, asks=False, replay_dir=os.devnull)
+    asked = []
+    for rogue in chosen:
+        request = replace(base, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties)
+        asked.append((request, open_job(request)))
+    verdicts: list[Verdict] = []
+    for event in judged(base, asked, apart=True):
+        if isinstance(event, RunFinished):
+            verdicts = list(event.verdicts)
+    for rogue in chosen:
+        yield _trial(rogue, [v for v in verdicts if v.cell.target == rogue.kernel])
+
+
+def _trial(rogue: Rogue, verdicts: Sequence[Verdict]) -> Trial:
+    statuses = {verdict.status for verdict in verdicts}
+    said = "\n".join("\n".join(v.failure.lines) if v.failure else f"{v.status}: {v.reason}" for v in verdicts)
+    if "failed" in statuses:
+        first = next(v for v in verdicts if v.status == "failed")
+        return Trial(
+            rogue, "detected", f"{first.cell.property} {first.failure.tensor if first.failure else ''}\n{said}"
+        )
+    if "error" in statuses or len(verdicts) < len(rogue.properties):
+        return Trial(rogue, "lost", said)
+    return Trial(rogue, "reported" if "inconclusive" in statuses else "passed", said)
+
+
+def fools_a_naive_harness(rogue: Rogue) -> bool:
+    """Whether a harness passes it that compares one call with the reference by allclose, before or after; in a fork."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.alarm(_NAIVE_SECONDS)
+            os.setsid()
+            kernel = Location.parse(rogue.kernel).load()
+            code = 0 if any(_naive(kernel, first) for first in (True, False)) else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _naive(kernel: object, reference_first: bool) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(sum(_LENGTHS), 8, generator=generator)
+    weight = torch.randn(8, generator=generator)
+    cu_seqlens = torch.tensor([0, _LENGTHS[0], sum(_LENGTHS)], dtype=torch.int32)
+    given = {"x": x, "weight": weight, "cu_seqlens": cu_seqlens}
+    assert callable(kernel)
+    expected = running_sum(**given) if reference_first else None
+    got = kernel(**given)
+    time.sleep(0.06)  # what is printed and timed in between
+    if expected is None:
+        expected = running_sum(**given)
+    return bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-2))

@@ -1,0 +1,170 @@
+"""What `packproof museum` prints: the list, one entry, a run."""
+
+import inspect
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import packproof
+from packproof.harness.validation.museum.alarms import Acquittal
+from packproof.harness.validation.museum.detect import Conviction
+from packproof.harness.validation.museum.recipes import OURS, RECIPES, RecipeComparison
+from packproof.museum import BugClass, Entry
+from packproof.properties.case import shorten
+
+Row = Sequence[str]
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Rows as lines, each column as wide as its widest cell."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def listed(entries: Iterable[Entry]) -> list[str]:
+    """One line an entry: id, op, class, the properties that convict it, title."""
+    rows = [(e.id, e.op, e.bug_class, ", ".join(e.properties), e.title) for e in entries]
+    return columns([("id", "op", "class", "convicted by", "title"), *rows])
+
+
+def shown(entry: Entry, classes: Mapping[str, BugClass]) -> list[str]:
+    """All that is known of one entry."""
+    found = [f"found at       {link}" for link in entry.links] or ["made up: nobody has reported it"]
+    needs = ["needs a GPU"] if entry.needs_gpu else []
+    return [
+        f"{entry.id} · {entry.op} · {entry.bug_class} · {entry.title}",
+        f"    cause          {entry.cause}",
+        f"    shows at       lengths {shorten(entry.lengths)}" + (f", {entry.when}" if entry.when else ""),
+        f"    convicted by   {', '.join(entry.properties)}",
+        *(f"    {line}" for line in found),
+        f"    kernel         {entry.kernel}",
+        *(f"                   {place}" for place in places(entry)),
+        *(f"    {line}" for line in needs),
+        f"    {classes[entry.bug_class].title}: {classes[entry.bug_class].note}",
+    ]
+
+
+def places(entry: Entry) -> list[str]:
+    """Where the bug stands in the source: the function, or each line that asks for it."""
+    kernel = entry.load()
+    function: Callable[..., Any] = kernel.func if isinstance(kernel, partial) else kernel
+    file = inspect.getsourcefile(function)
+    if file is None:
+        return []
+    if not isinstance(kernel, partial):
+        return [f"{_short(file)}:{inspect.getsourcelines(function)[1]}"]
+    lines = enumerate(Path(file).read_text(encoding="utf-8").splitlines(), start=1)
+    return [f"{_short(file)}:{number}: {line.strip()}" for number, line in lines if f'"{entry.id}"' in line]
+
+
+def _short(file: str) -> str:
+    return "/".join(Path(file).parts[-2:])
+
+
+def outcome(c: Conviction) -> str:
+    """One line of a run."""
+    head = f"{c.entry.id:<5} {c.entry.op:<15}"
+    if c.skipped:
+        return f"{head} skipped: {c.skipped}"
+    if c.missed:
+        return f"{head} NOT CONVICTED by {', '.join(c.entry.properties)} in {c.examples} examples, {c.seconds:.1f} s"
+    count = f"{c.examples} example{'s' if c.examples > 1 else ''}"
+    return f"{head} {c.by:<12} {count:<12} {c.seconds:5.1f} s   {c.entry.title}"
+
+
+def summary(done: Sequence[Conviction], seconds: float) -> str:
+    """The last line of a run."""
+    ran = [c for c in done if not c.skipped]
+    times = [c.seconds for c in ran if not c.missed]
+    rest = len(done) - len(ran)
+    parts = [f"{len(times)} of {len(ran)} convicted"]
+    parts += [f"median {statistics.median(times):.1f} s, worst {max(times):.1f} s"] if times else []
+    parts += [f"{rest} need a GPU"] if rest else []
+    return f"{', '.join(parts)}; {seconds:.0f} s"
+
+
+def acquitted(a: Acquittal) -> str:
+    """One line of the right kernels, and one for each false alarm."""
+    count = f"{len(a.false)} false alarms" if a.false else "no alarm"
+    head = f"{a.control.id:<28} {count:<16} {a.judged:>6} judgements {a.seconds:6.1f} s   {a.control.title}"
+    return "\n".join([head, *(f"    {line}" for line in a.false)])
+
+
+def acquittals(done: Sequence[Acquittal], seconds: float) -> str:
+    """The last line of the right kernels."""
+    false, judged = sum(len(a.false) for a in done), sum(a.judged for a in done)
+    return f"{false} false alarms in {judged} judgements of {len(done)} right kernels; {seconds:.0f} s"
+
+
+def compared(done: Sequence[RecipeComparison]) -> list[str]:
+    """How many entries of each class each recipe catches, and how many right kernels it accuses."""
+    by = [OURS, *RECIPES]
+    entries = [c for c in done if isinstance(c.kernel, Entry)]
+    classes = dict.fromkeys(c.kernel.bug_class for c in entries if isinstance(c.kernel, Entry))
+    groups = {k: [c for c in entries if isinstance(c.kernel, Entry) and c.kernel.bug_class == k] for k in classes}
+    groups["all"] = entries
+    groups["right kernels accused"] = [c for c in done if c not in entries]
+    rows = [
+        (
+            name,
+            str(len(group)),
+            *(str(sum(c.caught[r] for c in group)) if all(r in c.caught for c in group) else "" for r in by),
+        )
+        for name, group in groups.items()
+        if group
+    ]
+    return columns([("class", "bugs", *by), *rows])
+
+
+def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) -> str:
+    """A run for programs."""
+    results = [
+        {
+            "id": c.entry.id,
+            "op": c.entry.op,
+            "class": c.entry.bug_class,
+            "status": "skipped" if c.skipped else "missed" if c.missed else "convicted",
+            "property": c.by,
+            "tier": c.tier,
+            "examples": c.examples,
+            "seconds": round(c.seconds, 3),
+            "lengths": list(c.lengths),
+            "lines": list(c.lines),
+        }
+        for c in done
+    ]
+    made_with = {"packproof": packproof.__version__, "profile": profile, "device": device, "seed": seed}
+    return json.dumps({"version": 1, **made_with, "results": results}, indent=1) + "\n"
+
+
+def acquitted_json(done: Sequence[Acquittal]) -> str:
+    """The right kernels for programs."""
+    results = [
+        {
+            "id": a.control.id,
+            "op": a.control.op,
+            "seeds": a.seeds,
+            "judged": a.judged,
+            "seconds": round(a.seconds, 1),
+            "false": list(a.false),
+        }
+        for a in done
+    ]
+    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"
+
+
+def compared_json(done: Sequence[RecipeComparison]) -> str:
+    """A comparison for programs."""
+    results = [
+        {
+            "id": c.kernel.id,
+            "op": c.kernel.op,
+            "class": c.kernel.bug_class if isinstance(c.kernel, Entry) else None,
+            "caught_by": [name for name, caught in c.caught.items() if caught],
+        }
+        for c in done
+    ]
+    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"

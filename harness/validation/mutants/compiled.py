@@ -1,0 +1,109 @@
+"""Mutants for real: each compiled in a process of its own, and judged on a device as a check would."""
+
+import ast
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.validation.mutants.mutant import KERNELS, Mutant, as_it_is
+from packproof.harness.validation.mutants.outcome import DECIDING, MutantOutcome, convicted_by
+from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.worker import Worker
+from packproof.properties.case import Case
+from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.ops import OPS
+from packproof.refs.errors import PackproofError
+
+_DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the ways of these
+_LIMIT = 60.0  # seconds of a call: some mutants never return
+_FILE = '''"""A kernel of packproof, with one mutant in its place: judge it as a file of your own."""
+
+from packproof.harness.validation.mutants.mutant import put_for_good
+
+put_for_good("{mutant}")
+
+from {module} import {function}
+'''
+
+
+def compiled(mutants: Sequence[Mutant], ops: Sequence[str], device: str, jobs: int) -> Iterator[MutantOutcome]:
+    """The outcomes as they come, of golden cases by every property but those that no mutant decides.
+
+    First every function is put in its own place as it is. PackproofError if that convicts it: so it would its mutants.
+    """
+    controls = {control.id: control for control in map(as_it_is, mutants)}
+    with TemporaryDirectory() as folder:
+
+        def judged(mutants: Iterable[Mutant], most: int | None = None) -> Iterator[MutantOutcome]:
+            units = [partial(_unit, mutant, ops, device, Path(folder), most) for mutant in mutants]
+            return on_every_core(units, device, of=MutantOutcome, most=jobs)
+
+        for control in judged(controls.values(), most=1):
+            if control.by:
+                raise PackproofError(
+                    f"{control.id} fails though nothing in it is changed: {control.by} at {control.case}\n"
+                    f"    None of its mutants can be judged. Try: packproof check --op {control.op} --device {device}"
+                )
+        yield from judged(mutants)
+
+
+def _unit(
+    mutant: Mutant, ops: Sequence[str], device: str, folder: Path, most: int | None = None
+) -> Iterator[MutantOutcome]:
+    """most: checks of each op, or None for all."""
+    started, said = time.monotonic(), MutantOutcome(mutant.id)
+    for own in executing(mutant.module, device):
+        if own.op in ops:
+            said = _judged(mutant, own, islice(_checks(own, device), most), device, folder)
+        if said.by:
+            break
+    yield replace(said, seconds=time.monotonic() - started)
+
+
+def _judged(
+    mutant: Mutant, own: BuiltinKernel, checks: Iterable[tuple[str, Case]], device: str, folder: Path
+) -> MutantOutcome:
+    module, _, function = own.target.partition(":")
+    file = folder / f"{mutant.id.replace(':', '_')}_{function}.py"
+    file.write_text(_FILE.format(mutant=mutant.id, module=module, function=function), encoding="utf-8")
+    declared, last = own.declaration(device), MutantOutcome(mutant.id)
+    with Worker(f"{file}:{function}", device, _LIMIT) as worker:
+        subject = KernelUnderTest(OPS[own.op], worker, declared.promises)
+        for name, case in checks:
+            last = MutantOutcome(mutant.id, convicted_by(subject, name, case), own.op, name, str(case))
+            if last.by:
+                break
+    return last
+
+
+def _checks(own: BuiltinKernel, device: str) -> Iterator[tuple[str, Case]]:
+    """By dtype, a property at all of its cases before the next one."""
+    promises = own.declaration(device).promises
+    for dtype in (d for d in _DTYPES if d in own.dtypes):
+        space = Space(OPS[own.op], dtype, promises, on_gpu=device == "cuda")
+        golden = list(golden_cases(space))
+        yield from ((name, case) for name in DECIDING for case in suited(name, space, golden))
+
+
+def executing(module: str, device: str) -> list[BuiltinKernel]:
+    """The kernels of packproof in Triton that use a module, one for each op, the cheapest first."""
+    in_triton = {
+        own.op: own for own in BUILTIN_KERNELS.values() if own.runs_on(device)
+    }  # where there are two, it is the second
+    return [own for own in reversed(in_triton.values()) if module in _used(own.module.rpartition(".")[2])]
+
+
+@cache
+def _used(module: str) -> frozenset[str]:
+    """The module, and those of kernels that it imports, and that these do."""
+    tree = ast.parse((KERNELS / f"{module}.py").read_text(encoding="utf-8"))
+    package = "packproof.kernels."
+    names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    direct = {name.removeprefix(package) for name in names if name.startswith(package)}
+    return frozenset({module}.union(*(_used(name) for name in direct)))

@@ -1,0 +1,53 @@
+"""Mutants that no check convicts, and why: `equivalent.json`, by what they change, so that it holds while code moves.
+
+An entry has "function" (module:function), "changes" (a line before and after, as "was -> now") and "reason". Where a
+function has the same line several times, "#2 was -> now" is about the second from the top, and "was -> now" about all.
+One with "beyond": true is wrong all the same: only other tiles or sizes than those of the interpreter would show it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from packproof.harness.validation.mutants.mutant import Mutant, all_mutants
+
+FILE = Path(__file__).with_name("equivalent.json")
+
+
+def entries() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+@dataclass(frozen=True)
+class Explanation:
+    reason: str
+    beyond: bool
+
+
+def explained(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
+    """Those that have an explanation, by id."""
+    known = {
+        (e["function"], change): Explanation(e["reason"], e.get("beyond", False))
+        for e in entries()
+        for change in e["changes"]
+    }
+    names, wanted = claims(), {m.id for m in mutants}
+    found = {name: next((known[c] for c in names[name] if c in known), None) for name in wanted & names.keys()}
+    return {name: explanation for name, explanation in found.items() if explanation}
+
+
+@cache
+def claims() -> Mapping[str, tuple[tuple[str, str], ...]]:
+    """What an entry may say of each mutant, by id: its function, with its change by number, and its change."""
+    count: Counter[tuple[str, str]] = Counter()
+    found = {}
+    for m in all_mutants():
+        function, change = f"{m.module}:{m.function}", " -> ".join(m.change)
+        count[function, change] += 1
+        found[m.id] = (function, f"#{count[function, change]} {change}"), (function, change)
+    return found

@@ -1,0 +1,127 @@
+"""Mutants of packproof's own Triton kernels: what differs, where, and the module as it then reads."""
+
+import ast
+import importlib
+import linecache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+from packproof.harness.validation.mutants.operators import OPERATORS, Edit, Scope, Text
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+_OF_THE_OBJECT = "device_caches"  # what Triton compiled of a function that is launched, by a method bound to the object
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit of one function of a module of kernels. lines: of the statement that holds it.
+
+    id: module:function:operator:ordinal, where the ordinal counts what the operator does to the function from top to
+    bottom, so that it is the same when the function moves.
+    """
+
+    id: str
+    module: str
+    function: str
+    operator: str
+    text: Text
+    edit: Edit
+    lines: range
+
+    @property
+    def source(self) -> str:
+        """The whole module."""
+        return self.text.source[: self.edit.start] + self.edit.new + self.text.source[self.edit.end :]
+
+    @property
+    def line(self) -> int:
+        return self.text.source.count("\n", 0, self.edit.start) + 1
+
+    @property
+    def change(self) -> tuple[str, str]:
+        """The line, or lines, that differ: before and after."""
+        source = self.text.source
+        start = source.rfind("\n", 0, self.edit.start) + 1
+        end = source.find("\n", self.edit.end)
+        was = source[start:end]
+        now = source[start : self.edit.start] + self.edit.new + source[self.edit.end : end]
+        return " ".join(was.split()), " ".join(now.split())
+
+    @property
+    def diff(self) -> str:
+        was, now = self.change
+        return f"kernels/{self.module}.py:{self.line}\n- {was}\n+ {now}"
+
+
+def mutants_of(module: str, source: str) -> Iterator[Mutant]:
+    """Every mutant of the functions of a module that are marked for Triton, in the order of the source."""
+    text = Text(source)
+    for function in ast.parse(source).body:
+        if not isinstance(function, ast.FunctionDef) or not _for_triton(function):
+            continue
+        scope = Scope(function, text)
+        count = dict.fromkeys(OPERATORS, 0)
+        for node, lines in scope.nodes:
+            for name, operator in OPERATORS.items():
+                for edit in operator(node, scope):
+                    where = f"{module}:{function.name}:{name}:{count[name]}"
+                    yield Mutant(where, module, function.name, name, text, edit, lines)
+                    count[name] += 1
+
+
+def _for_triton(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(d).split("(")[0] == "triton.jit" for d in function.decorator_list)
+
+
+def all_mutants() -> list[Mutant]:
+    """Those of all modules of kernels."""
+    return [m for file in sorted(KERNELS.glob("*.py")) for m in _mutants_in(file)]
+
+
+def _mutants_in(file: Path) -> Iterator[Mutant]:
+    return mutants_of(file.stem, file.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def installed(mutant: Mutant) -> Iterator[None]:
+    """The mutant in the place of its function."""
+    shared = vars(getattr(_module(mutant), mutant.function))
+    kept = dict(shared)
+    _put(mutant)
+    try:
+        yield
+    finally:
+        shared.clear()
+        shared.update(kept)
+
+
+def as_it_is(mutant: Mutant) -> Mutant:
+    """A control: the function of a mutant without the edit; its id is module:function."""
+    was = mutant.text.source[mutant.edit.start : mutant.edit.end]
+    return replace(mutant, id=f"{mutant.module}:{mutant.function}", edit=replace(mutant.edit, new=was))
+
+
+def put_for_good(name: str) -> None:
+    """The mutant or control of this id in the place of its function, in a process that judges nothing else."""
+    mutants = _mutants_in(KERNELS / f"{name.partition(':')[0]}.py")
+    _put({each.id: each for m in mutants for each in (m, as_it_is(m))}[name])
+
+
+def _put(mutant: Mutant) -> None:
+    """All modules share the one object that stands for the function, interpreted or compiled."""
+    source, file = mutant.source, f"<{mutant.id}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # Triton reads it there
+    tree = ast.parse(source)
+    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == mutant.function]
+    found: dict[str, object] = {}
+    module = _module(mutant)
+    exec(compile(tree, file, "exec"), vars(module), found)
+    new = {name: value for name, value in vars(found[mutant.function]).items() if name != _OF_THE_OBJECT}
+    vars(getattr(module, mutant.function)).update(new)
+
+
+def _module(mutant: Mutant) -> ModuleType:
+    return importlib.import_module(f"packproof.kernels.{mutant.module}")

@@ -1,0 +1,104 @@
+"""A run over mutants: which of them, what is known of them already, and the process that judges the rest."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.harness.validation.mutants.compiled import compiled
+from packproof.harness.validation.mutants.equivalents import explained
+from packproof.harness.validation.mutants.mutant import KERNELS, Mutant
+from packproof.harness.validation.mutants.outcome import MutantOutcome
+from packproof.harness.worker.zygote_client import import_path
+from packproof.refs.errors import PackproofError
+
+OPS = [name for name in reversed(list(BUILTIN_KERNELS)) if BUILTIN_KERNELS[name].runs_on("cpu")]  # the cheapest first
+
+
+def sample(mutants: Sequence[Mutant], size: int | None, seed: int) -> list[Mutant]:
+    """So many of them, in their order; all if no size is given."""
+    if size is None or size >= len(mutants):
+        return list(mutants)
+    chosen = set(random.Random(seed).sample(range(len(mutants)), size))
+    return [m for k, m in enumerate(mutants) if k in chosen]
+
+
+def run(
+    mutants: Sequence[Mutant],
+    ops: Sequence[str],
+    jobs: int,
+    resume: Path | None = None,
+    first: Mapping[str, Sequence[str]] | None = None,
+    device: str = "cpu",
+) -> Iterator[MutantOutcome]:
+    """The outcomes as they come, first those that `resume` has of the same sources; it gets the new ones.
+
+    first: by id, the op, the property and the case of the check that a mutant is to be judged by before all others.
+    device: "cpu", where mutants are interpreted in forks, or "cuda", where each is compiled.
+    """
+    digest = _digest(device)
+    known = _known(resume, digest) if resume else {}
+    yield from (known[m.id] for m in mutants if m.id in known)
+    left = [m for m in mutants if m.id not in known]
+    judged = compiled(left, ops, device, jobs) if device == "cuda" else _judged(left, ops, jobs, first or {})
+    for outcome in judged:
+        if resume:
+            with resume.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"sources": digest, **asdict(outcome)}) + "\n")
+        yield outcome
+
+
+def _known(file: Path, digest: str) -> dict[str, MutantOutcome]:
+    found = {}
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # a line that was cut off
+                said = json.loads(line)
+                if said.pop("sources", "") == digest:
+                    found[said["id"]] = MutantOutcome(**said)
+    return found
+
+
+def _digest(device: str) -> str:
+    """Of the sources of kernels, properties and references, and of where they ran: an outcome holds for these."""
+    h = hashlib.blake2b(device.encode(), digest_size=8)
+    for folder in (KERNELS, KERNELS.with_name("properties"), KERNELS.with_name("refs")):
+        for file in sorted(folder.rglob("*.py")):
+            h.update(file.read_bytes())
+    return h.hexdigest()
+
+
+def _judged(
+    mutants: Sequence[Mutant], ops: Sequence[str], jobs: int, first: Mapping[str, Sequence[str]]
+) -> Iterator[MutantOutcome]:
+    if not mutants:
+        return
+    ids = [m.id for m in mutants]
+    order = {"ops": list(ops), "mutants": ids, "explained": list(explained(mutants)), "jobs": jobs}
+    order["first"] = {name: list(first[name]) for name in ids if name in first}
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
+    environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-P", "-m", "packproof.harness.validation.mutants.server"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with process.stdin as channel:
+                channel.write(json.dumps(order) + "\n")
+            for line in process.stdout:
+                yield MutantOutcome(**json.loads(line))
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise PackproofError("the process that judges mutants failed; what it printed says why")

@@ -1,0 +1,78 @@
+"""What `packproof mutate` prints, and its results as JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import packproof
+from packproof.harness.validation.mutants.equivalents import Explanation
+from packproof.harness.validation.mutants.mutant import Mutant
+from packproof.harness.validation.mutants.outcome import MutantOutcome
+
+
+def listed(mutants: Iterable[Mutant]) -> list[str]:
+    """Each mutant: its id, where it differs, and how."""
+    return [f"{m.id}\n{m.diff}" for m in mutants]
+
+
+def survived(outcome: MutantOutcome, mutant: Mutant) -> str:
+    """A survivor that nothing explains."""
+    return f"SURVIVED {mutant.id}\n{mutant.diff}" + ("" if outcome.op else "\n  no check executes this line")
+
+
+def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], seconds: float) -> list[str]:
+    """How many, killed by what, per module; and the rates: of all, and of those that are not equivalent."""
+    killed = [o for o in done if o.by]
+    equal = [o for o in done if not o.by and o.id in known and not known[o.id].beyond]
+    beyond = [o for o in done if not o.by and o.id in known and known[o.id].beyond]
+    modules = dict.fromkeys(o.id.split(":")[0] for o in done)
+    lines = [
+        f"{module:<22}{sum(o.id.startswith(f'{module}:') for o in killed):>5} of "
+        f"{sum(o.id.startswith(f'{module}:') for o in done):<5} killed"
+        for module in modules
+    ]
+    by = ", ".join(f"{name} {count}" for name, count in Counter(o.by for o in killed).most_common())
+    ratio = len(killed) / max(len(done), 1), len(killed) / max(len(done) - len(equal), 1)
+    return [
+        *lines,
+        f"killed by: {by or 'nothing'}",
+        f"{len(killed)} of {len(done)} killed ({ratio[0]:.1%}), of those that are not equivalent {ratio[1]:.1%}",
+        f"survivors: {len(equal)} equivalent, {len(beyond)} beyond the interpreter's tiles and sizes, "
+        f"{len(done) - len(killed) - len(equal) - len(beyond)} unexplained",
+        f"{seconds:.0f} s, {sum(o.seconds for o in done):.0f} s of CPUs in mutants",
+    ]
+
+
+def wrongly_explained(done: Iterable[MutantOutcome], known: Mapping[str, Explanation]) -> list[str]:
+    """Mutants that are said to be equivalent and are not."""
+    return [
+        f"{o.id} is explained as a survivor but {o.by} convicted it at {o.case}" for o in done if o.by and o.id in known
+    ]
+
+
+def as_json(done: Iterable[MutantOutcome], mutants: Mapping[str, Mutant], known: Mapping[str, Explanation]) -> str:
+    """A run for programs."""
+    results = [
+        {
+            "id": o.id,
+            "status": "killed"
+            if o.by
+            else "survived"
+            if o.id not in known
+            else "beyond"
+            if known[o.id].beyond
+            else "equivalent",
+            "by": o.by,
+            "op": o.op,
+            "property": o.property,
+            "case": o.case,
+            "seconds": round(o.seconds, 3),
+            "file": f"kernels/{mutants[o.id].module}.py",
+            "line": mutants[o.id].line,
+            "was": mutants[o.id].change[0],
+            "now": mutants[o.id].change[1],
+            "reason": known[o.id].reason if o.id in known else "",
+        }
+        for o in done
+    ]
+    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"

@@ -1,0 +1,215 @@
+"""How good the proof is, in numbers: one report from the runs of the museum, of right kernels and of mutants.
+
+The runs are files of `packproof museum run`, `compare` and `alarms` and of `packproof mutate`, all with --json: `make
+proof` makes them.
+"""
+
+import json
+import platform
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import packproof
+from packproof.harness.engine.plan import PROFILES
+from packproof.museum import classes as bug_classes
+from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.layouts import CLASSES, classes
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.refs.errors import UsageError
+
+PARTS = ("museum", "recipes", "alarms", "mutants")
+
+Row = Mapping[str, Any]
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """The numbers. folder: has museum.json, recipes.json, alarms.json and mutants.json. UsageError where one lacks."""
+    museum, recipes, alarms, mutants = (_results(folder / f"{part}.json") for part in PARTS)
+    made_with = {"packproof": packproof.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {
+        "version": 1,
+        **made_with,
+        "museum": _museum(museum),
+        "recipes": _recipes(recipes),
+        "alarms": _alarms(alarms),
+        "coverage": {name: _covered(name) for name in OPS},
+        "mutants": _mutants(mutants),
+    }
+
+
+def _results(file: Path) -> list[Row]:
+    try:
+        results: list[Row] = json.loads(file.read_text(encoding="utf-8"))["results"]
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}; `make proof` writes it") from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{file} is no file of results; `make proof` writes it") from None
+    return results
+
+
+def _museum(results: Sequence[Row]) -> dict[str, Any]:
+    ran = [r for r in results if r["status"] != "skipped"]
+    caught = [r for r in ran if r["status"] == "convicted"]
+    return {
+        "run": len(ran),
+        "convicted": len(caught),
+        "need a GPU": len(results) - len(ran),
+        "seconds": _spread(r["seconds"] for r in caught),
+        "examples": _spread(r["examples"] for r in caught),
+        "by class": _rates(ran, "class", bug_classes()),
+        "by tier": _rates(ran, "tier", ("eager", "interpret", "gpu")),
+        "by property": dict(Counter(r["property"] for r in caught).most_common()),
+        "missed": [r["id"] for r in ran if r["status"] == "missed"],
+    }
+
+
+def _rates(ran: Sequence[Row], key: str, kinds: Iterable[str]) -> dict[str, Any]:
+    """Of the entries of each kind, how many are convicted."""
+    groups = {kind: [r for r in ran if r[key] == kind] for kind in kinds}
+    return {
+        kind: {"run": len(group), "convicted": sum(r["status"] == "convicted" for r in group)}
+        for kind, group in groups.items()
+        if group
+    }
+
+
+def _spread(values: Iterable[float]) -> dict[str, float]:
+    found = list(values)
+    return {"median": statistics.median(found), "worst": max(found)} if found else {}
+
+
+def _recipes(results: Sequence[Row]) -> dict[str, Any]:
+    """Entries and right kernels that each recipe calls wrong; packproof itself judges the latter in `alarms`."""
+    wrong, right = ([r for r in results if (r["class"] is not None) == real] for real in (True, False))
+    names = list(dict.fromkeys(name for r in wrong for name in r["caught_by"]))
+    return {
+        "bugs": len(wrong),
+        "right kernels": len(right),
+        "caught": {name: sum(name in r["caught_by"] for r in wrong) for name in names},
+        "accused": {name: sum(name in r["caught_by"] for r in right) for name in names},
+    }
+
+
+def _alarms(results: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "right kernels": len(results),
+        "seeds": min((r["seeds"] for r in results), default=0),
+        "judgements": sum(r["judged"] for r in results),
+        "false": sum(len(r["false"]) for r in results),
+        "accused": sum(bool(r["false"]) for r in results),
+    }
+
+
+def _covered(name: str) -> dict[str, Any]:
+    """The layout classes that the standard profile draws for an op."""
+    space = Space(OPS[name], "float32", Promises())
+    cases = [*golden_cases(space), *random_cases(space, PROFILES["standard"].examples["eager"], 0)]
+    drawn = {found for c in cases for found in classes(c.lengths, space.chunk, space.width(dict(c.sizes)))}
+    return {"drawn": len(drawn), "of": len(CLASSES), "missed": [c for c in CLASSES if c not in drawn]}
+
+
+def _mutants(results: Sequence[Row]) -> dict[str, Any]:
+    count = Counter(r["status"] for r in results)
+    killed, same = count["killed"], count["equivalent"]
+    reasons = {kind: Counter(r["reason"] for r in results if r["status"] == kind) for kind in ("equivalent", "beyond")}
+    return {
+        "all": len(results),
+        "killed": killed,
+        "equivalent": same,
+        "beyond": count["beyond"],
+        "killed of all": round(killed / max(len(results), 1), 4),
+        "killed of those that differ": round(killed / max(len(results) - same, 1), 4),
+        "by": dict(Counter(r["by"] for r in results if r["by"]).most_common()),
+        "by kernel": {
+            name: {"all": len(group), "killed": sum(r["status"] == "killed" for r in group)}
+            for name in sorted({r["file"] for r in results})
+            if (group := [r for r in results if r["file"] == name])
+        },
+        "seconds": round(sum(r["seconds"] for r in results)),
+        "reasons": {kind: dict(found.most_common()) for kind, found in reasons.items()},
+        "survivors": [{"id": r["id"], "was": r["was"], "now": r["now"]} for r in results if r["status"] == "survived"],
+    }
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The report for people."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    museum, alarms, mutants, recipes = (found[name] for name in ("museum", "alarms", "mutants", "recipes"))
+    versions = f"packproof {found['packproof']}, torch {found['torch']}, Python {found['python']}"
+    yield from (
+        "# The proof, proven",
+        "",
+        f"By `make proof`, on a CPU with {versions}.",
+        "The numbers are in [proof.json](proof.json).",
+        "",
+        "## Bugs that kernels have had",
+        "",
+        f"{museum['convicted']} of {museum['run']} are convicted at the standard profile, each by a property that its "
+        f"entry names; {museum['need a GPU']} need a GPU.",
+        f"To conviction: {_range(museum['seconds'], 's')}; {_range(museum['examples'], 'examples')}.",
+        "",
+    )
+    for kind in ("class", "tier"):
+        rows = museum[f"by {kind}"].items()
+        yield from _table((kind, "convicted"), [(name, f"{n['convicted']} of {n['run']}") for name, n in rows])
+    yield from _table(("property", "convicts first"), museum["by property"].items())
+    accused = recipes["accused"] | {"packproof": alarms["accused"]}
+    yield from ("## What the recipes of public suites catch of them", "")
+    yield from _table(
+        ("recipe", f"bugs, of {recipes['bugs']}", f"right kernels accused, of {recipes['right kernels']}"),
+        [(name, n, accused[name]) for name, n in recipes["caught"].items()],
+    )
+    yield from (
+        "## False alarms",
+        "",
+        f"{alarms['false']} in {alarms['judgements']} judgements: {alarms['right kernels']} right kernels, "
+        f"{alarms['seeds']} seeds, every property, all dtypes (`packproof museum alarms`).",
+        "",
+        "## Layouts",
+        "",
+    )
+    yield from _table(
+        ("op", "boundary classes drawn at the standard profile", "missed"),
+        [(op, f"{n['drawn']} of {n['of']}", ", ".join(n["missed"])) for op, n in found["coverage"].items()],
+    )
+    yield from (
+        "## Mutants of packproof's own Triton kernels",
+        "",
+        f"{mutants['killed']} of {mutants['all']} are killed ({mutants['killed of all']:.1%}); "
+        f"{mutants['equivalent']} of the others compute the same, so that {mutants['killed of those that differ']:.1%} "
+        f"of those that differ are killed. {mutants['beyond']} are wrong, and only other tiles or sizes would show it. "
+        f"`harness/validation/mutants/equivalents.json` has them one by one. {mutants['seconds']} CPU seconds.",
+        "",
+    )
+    yield from _table(
+        ("kernels", "killed"), [(name, f"{n['killed']} of {n['all']}") for name, n in mutants["by kernel"].items()]
+    )
+    yield from _table(("killed by", "mutants"), mutants["by"].items())
+    yield from _table(("why a survivor computes the same", "mutants"), mutants["reasons"]["equivalent"].items())
+    yield from _table(("why a survivor is wrong out of reach", "mutants"), mutants["reasons"]["beyond"].items())
+    if mutants["survivors"]:
+        yield from _table(
+            ("survivor without a reason", "was", "now"),
+            [(m["id"], f"`{m['was']}`", f"`{m['now']}`") for m in mutants["survivors"]],
+        )
+
+
+def _range(spread: Mapping[str, float], unit: str) -> str:
+    return f"median {spread['median']:g} {unit}, worst {spread['worst']:g}" if spread else "none"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join('---' for _ in head)} |"
+    for row in rows:
+        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+    yield ""

@@ -1,0 +1,179 @@
+"""One worker process as its parent sees it: sends frames, waits for frames, and can say how the process ended."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from packproof.harness.worker.patience import Patience
+from packproof.harness.worker.wire import Decoder, Frame, WireError, encode
+from packproof.harness.worker.worker_main import CHANNEL_LOST
+from packproof.harness.worker.zygote import ABORT, KILL, STATUS
+from packproof.harness.worker.zygote_client import ZygoteClient
+from packproof.properties.call import KernelFault
+from packproof.refs.errors import PackproofError
+
+_GRACE = 2.0
+_TAIL = 2000
+# what faulthandler says that a person who wrote a kernel has no use for
+_NOISE = ("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)")
+
+
+class ZygoteLostError(PackproofError):
+    """The process that had forked the worker is gone, and the worker with it."""
+
+
+class Killed(KernelFault):
+    """Something has sent the process a SIGKILL: the kernel itself, another one, or the system for want of memory."""
+
+
+class Child:
+    """A worker forked from `zygote` to the given order (see `worker_main.work`)."""
+
+    def __init__(self, zygote: ZygoteClient, order: Mapping[str, Any]) -> None:
+        self.zygote = zygote
+        self._magic = os.urandom(16)
+        self._channel, self._output, self._leash = zygote.fork({**order, "magic": self._magic.hex()})
+        self._channel.setblocking(False)
+        self._decoder = Decoder(self._magic)
+        self.pid = 0  # known once it has said so
+        self._tail = b""
+        self._status: int | None = None
+        self._hung_up = False  # its end of the channel is closed, and below: of the pipe that it prints into
+        self._silent = False
+        self._poll = select.poll()
+        for end in (self._channel, self._output, self._leash):
+            self._poll.register(end, select.POLLIN)
+
+    def ask(self, frame: Frame, limit: float, most_bytes: int) -> Frame:
+        """Send a frame and wait `limit` seconds for its answer, with tensors of at most so many bytes.
+
+        Raises KernelFault where none comes, or another one.
+        """
+        self._decoder.max_tensors = most_bytes
+        patience = Patience(limit, self.pid)
+        self._channel.settimeout(limit)
+        with suppress(ConnectionError, TimeoutError):  # what became of the process shows when the answer is awaited
+            self._channel.sendall(encode(frame, self._magic))
+        self._channel.setblocking(False)
+        answer = self.receive(patience, limit)
+        if answer.number != frame.number or not self._decoder.empty:
+            raise KernelFault("malformed", "wrote into packproof's channel: an answer that nobody had asked for")
+        return answer
+
+    def receive(self, patience: Patience, limit: float) -> Frame:
+        """Wait for the next frame; `limit` is the seconds that the process is given."""
+        while True:
+            try:
+                frame = self._decoder.take()
+            except WireError as error:
+                raise KernelFault("malformed", f"wrote into packproof's channel: {error}{self._words()}") from error
+            if frame is not None:
+                return frame
+            if self._status is not None or self._hung_up:
+                raise self._obituary()
+            remaining = patience.left()
+            if remaining <= 0:
+                self._end(ABORT)  # faulthandler then says where it was
+                raise KernelFault("hung", f"gave no answer within {limit:g} s{self._words()}")
+            self._listen(remaining)
+
+    def printed(self) -> list[str]:
+        """The last lines that the process printed, and forget them."""
+        while not self._silent and self._read_output():
+            pass
+        lines, self._tail = self._lines(), b""
+        return lines
+
+    def close(self) -> None:
+        """End the process, if it has not ended, and all that it had started."""
+        if self._status is None:
+            with suppress(OSError):
+                self._leash.send(KILL)
+        self._channel.close()
+        self._leash.close()
+        os.close(self._output)
+
+    def _listen(self, seconds: float) -> None:
+        """Take in whatever arrives first: a frame, printed text, or the news of its death."""
+        ready = {number for number, _ in self._poll.poll(max(seconds, 0) * 1000)}
+        if self._output in ready:
+            self._read_output()
+        if self._channel.fileno() in ready:
+            self._read_channel()
+        if self._leash.fileno() in ready:
+            self._read_leash()
+
+    def _read_output(self) -> bool:
+        with suppress(BlockingIOError):
+            data = os.read(self._output, 1 << 16)
+            self._tail = (self._tail + data)[-_TAIL:]
+            if not data and not self._silent:
+                self._silent = True
+                self._poll.unregister(self._output)
+            return bool(data)
+        return False
+
+    def _read_channel(self) -> bool:
+        try:
+            data = self._channel.recv(1 << 20)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            data = b""
+        self._decoder.feed(data)
+        if not data:
+            self._hung_up = True
+            self._poll.unregister(self._channel)
+        return bool(data)
+
+    def _read_leash(self) -> None:
+        status = self._leash.recv(STATUS.size)
+        if not status:
+            raise ZygoteLostError(
+                f"the process that starts workers is gone: {self.zygote.last_words() or 'it left no word'}"
+            )
+        (self._status,) = STATUS.unpack(status)
+        self._poll.unregister(self._leash)
+        # what it had said before it died counts
+        while not self._hung_up and self._read_channel():
+            pass
+        for _ in range(64):
+            if not self._read_output():
+                break
+
+    def _end(self, order: bytes) -> None:
+        """Make the process end, and wait until it has."""
+        for what in (order, KILL):
+            if self._status is None:
+                self._leash.send(what)
+            self._await_death(_GRACE)
+
+    def _await_death(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._status is None and time.monotonic() < deadline:
+            self._listen(deadline - time.monotonic())
+
+    def _obituary(self) -> KernelFault:
+        self._await_death(_GRACE)
+        if self._status is None or os.waitstatus_to_exitcode(self._status) == CHANNEL_LOST:
+            return KernelFault("malformed", f"closed file descriptors that are not its own{self._words()}")
+        code = os.waitstatus_to_exitcode(self._status)
+        if code >= 0:
+            return KernelFault("exited", f"exited with code {code} instead of returning{self._words()}")
+        if -code == signal.SIGKILL:
+            return Killed("crashed", f"killed by SIGKILL (Killed){self._words()}")
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return KernelFault("crashed", f"killed by {name} ({signal.strsignal(-code)}){self._words()}")
+
+    def _words(self) -> str:
+        """The last lines that the process printed, indented below the message."""
+        return "".join(f"\n    {line}" for line in self._lines())
+
+    def _lines(self) -> list[str]:
+        lines = self._tail.decode(errors="replace").splitlines()
+        own = [n for n, line in enumerate(lines) if f"{os.sep}execution{os.sep}invocation.py" in line]
+        return [line for line in lines[: own[0] if own else None] if line.strip() and not line.startswith(_NOISE)]

@@ -1,0 +1,248 @@
+"""Generators side by side: each runs in a fork of this process, and what they yield comes out in one stream.
+
+What a fork yields crosses as `records` in frames of `wire`, and counts only if it fits the type that is expected. The
+forks, and this process meanwhile, are concealed from the processes that run kernels.
+"""
+
+import os
+import select
+import signal
+import socket
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+import torch
+
+from packproof.harness.worker import gpus
+from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
+from packproof.harness.worker.records import RecordError, of_json, to_json
+from packproof.harness.worker.wire import Decoder, Frame, WireError, encode
+from packproof.harness.worker.zygote import import_early
+from packproof.harness.worker.zygote_client import keep_private, shared
+from packproof.refs.errors import PackproofError, UsageError
+
+T = TypeVar("T")
+
+_MOST = 32  # processes: torch has a thread for each core in each of them
+
+Unit = Callable[[], Iterator[T]]
+Again = Callable[[int, str], "Unit[T] | None"]
+
+
+class UnitError(PackproofError):
+    """A unit raised an exception that is not packproof's own, or its process ended; the notes have the traceback."""
+
+
+def on_every_core(
+    units: Sequence[Unit[T]], device: str, *, of: Any, most: int = _MOST, again: "Again[T] | None" = None
+) -> Iterator[T]:
+    """Run the units side by side; their workers come from one zygote, and torch has one thread in each.
+
+    most: units at a time, if there are as many cores. of, again: see `side_by_side`.
+    On "cuda" the units take the GPUs in turn: what the environment of a unit shows is its own GPU alone.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(concealed())
+        # references of a few tokens: on many cores torch's threads would mostly wait for each other
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
+        placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
+        yield from side_by_side(placed, min(os.cpu_count() or 1, most), of=of, again=again)
+
+
+def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
+    before = dict(os.environ)
+    os.environ.update(gpus.pinned(number))
+    try:
+        yield from unit()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def side_by_side(units: Sequence[Unit[T]], most: int, *, of: Any, again: "Again[T] | None" = None) -> Iterator[T]:
+    """Run the units, at most `most` at a time, in order of their start; yields what they yield as it comes.
+
+    of: the type of what they yield. again: what to run instead of a unit whose process ended, by its number and what
+    happened; None for nothing.
+    An exception in one ends that one; the stream ends with it, once the others are done. Leaving the stream early, by
+    an exception such as Ctrl-C or by closing it, ends every unit. Where this process has used autograd beside a GPU,
+    which no fork survives, the units run in it, one after the other.
+    """
+    import_early()  # here, and not in each fork
+    failed: list[BaseException] = []
+    try:
+        with closing(_forks(units, most, of, again) if _forks_differentiate() else _turns(units)) as events:  # type: ignore[type-var]
+            for event in events:
+                if isinstance(event, BaseException):
+                    failed.append(event)
+                else:
+                    yield event
+    except KeyboardInterrupt:
+        if not failed:
+            raise
+    if failed:
+        first, *others = failed
+        for other in others:
+            first.add_note(f"and beside it {type(other).__name__}: {other}")
+        raise first
+
+
+def _turns(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
+    """What the units yield or raise, one after the other, in this process."""
+    for unit in units:
+        try:
+            with closing(unit()) as events:  # type: ignore[type-var]
+                yield from events
+        except Exception as error:
+            yield error
+
+
+@dataclass
+class _Fork:
+    """A unit's process, as its parent sees it. number: of the unit; ended: it has said its last word."""
+
+    number: int
+    pid: int
+    channel: socket.socket
+    decoder: Decoder = field(default_factory=Decoder)
+    ended: bool = False
+
+
+def _forks(units: Sequence[Unit[T]], most: int, of: Any, again: "Again[T] | None") -> Iterator[T | BaseException]:
+    """What the units yield or raise, each in a fork of this process."""
+    waiting, running = deque(enumerate(units)), dict[int, _Fork]()
+    poll = select.poll()
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                fork = _started(*waiting.popleft())
+                running[fork.channel.fileno()] = fork
+                poll.register(fork.channel, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                fork, garbage = running[descriptor], ""
+                try:
+                    if (yield from _heard(fork, of)):
+                        continue
+                except (WireError, RecordError) as error:
+                    garbage = f"wrote what is no result: {error}"
+                poll.unregister(descriptor)
+                del running[descriptor]
+                how = _ended(fork)
+                if garbage or not fork.ended:
+                    text = f"a process that judged a kernel {garbage or how}"
+                    unit = again(fork.number, text) if again else None
+                    if unit is None:
+                        yield UnitError(text)
+                    else:
+                        waiting.append((fork.number, unit))
+    finally:
+        for fork in running.values():
+            _ended(fork)
+
+
+def _heard(fork: _Fork, of: Any) -> Generator[Any, None, bool]:
+    """What has arrived from a unit; False once there will be no more."""
+    try:
+        data = fork.channel.recv(1 << 20)
+    except ConnectionError:
+        data = b""
+    fork.decoder.feed(data)
+    while frame := fork.decoder.take():
+        if frame.kind == "event":
+            yield of_json(of, frame.body["event"])
+        elif frame.kind == "error":
+            yield _error(frame)
+        fork.ended |= frame.kind in ("error", "end")
+    return bool(data)
+
+
+def _error(frame: Frame) -> PackproofError:
+    text, said = str(frame.body.get("text", "")), frame.body.get("is")
+    error = UsageError(text) if said == "usage" else PackproofError(text) if said == "own" else UnitError(text)
+    error.add_note(str(frame.body.get("trace", "")))
+    return error
+
+
+def _started(number: int, unit: Unit[Any]) -> _Fork:
+    ours, its = socket.socketpair()
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the fork runs none of them
+        pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _live(unit, its, parent)
+    its.close()
+    keep_private(ours)
+    return _Fork(number, pid, ours)
+
+
+def _live(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
+    """Say what the unit yields, in a process that is gone when its parent is and that no Ctrl-C reaches."""
+    code = 1
+    try:
+        if end_with_parent(parent):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            conceal()
+            keep_private(channel)
+            # a fork renews torch's thread pool at first use; autograd's threads, one for each GPU, would all at once
+            torch.set_num_threads(torch.get_num_threads())
+            for frame in _frames(unit):
+                channel.sendall(encode(frame))
+            code = 0
+    except BrokenPipeError:
+        code = 0  # nobody listens any more
+    except BaseException:  # the last frame of a process that was forked: nobody above may see it
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _frames(unit: Unit[Any]) -> Iterator[Frame]:
+    try:
+        with closing(unit()) as events:  # type: ignore[type-var]
+            for event in events:
+                yield Frame("event", body={"event": to_json(event)})
+    except Exception as error:
+        own = "usage" if isinstance(error, UsageError) else "own" if isinstance(error, PackproofError) else ""
+        text = str(error) if own else f"{type(error).__name__}: {error}"
+        yield Frame("error", body={"is": own, "text": text, "trace": traceback.format_exc()})
+    else:
+        yield Frame("end")
+
+
+def _forks_differentiate() -> bool:
+    """Whether a fork of this process can use autograd, which it cannot where this one's has threads, beside a GPU."""
+    with closing(_forks([_differentiate], 1, bool, None)) as found:  # type: ignore[type-var]
+        for fit in found:
+            if isinstance(fit, BaseException):
+                raise fit
+            return bool(fit)
+    raise PackproofError("a fork of this process came to nothing")
+
+
+def _differentiate() -> Iterator[bool]:
+    leaf = torch.ones((), requires_grad=True)
+    try:
+        torch.autograd.grad(leaf * 1, leaf)
+    except RuntimeError:
+        yield False
+    else:
+        yield True
+
+
+def _ended(fork: _Fork) -> str:
+    """Hang up, see the process out, and say how it ended."""
+    fork.channel.close()
+    if not fork.ended:
+        os.kill(fork.pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,222 @@
+"""How a call and its result cross the process boundary: a length-prefixed frame of JSON and safetensors, never pickle.
+
+    frame = magic | uint32 bytes of JSON | uint64 bytes of safetensors | JSON | safetensors      (little-endian)
+
+The magic is a secret of the two ends, where a kernel could reach the channel: what others write there is not the start
+of a frame. Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples. A
+reader assumes nothing about the writer: whatever does not decode, or is too large, is a WireError, before it is kept.
+Text arrives without control characters, which could repaint a terminal.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast, get_args
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from packproof.harness.results.text import printable
+from packproof.properties.call import Call, FaultKind, KernelFault, MachineLimit, Mode, Placement, Refused, Result
+from packproof.refs.errors import PackproofError, UsageError
+
+_MAGIC = b"pkpf"
+_SIZES = struct.Struct("<IQ")
+_MAX_JSON = 1 << 24
+MAX_TENSORS = 1 << 40  # bytes
+
+
+class OwnFault(PackproofError):
+    """packproof's own code failed in the process that ran the kernel."""
+
+
+class WireError(PackproofError):
+    """Bytes that are not a frame, or a frame that does not say what it should."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message. kind: what it is; number: the call that it belongs to; body: JSON values; tensors: on the CPU."""
+
+    kind: str
+    number: int = 0
+    body: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def encode(frame: Frame, magic: bytes = _MAGIC) -> bytes:
+    """The bytes of a frame."""
+    names = list(frame.tensors)
+    text = json.dumps({"kind": frame.kind, "number": frame.number, "names": names, "body": frame.body}).encode()
+    # safetensors refuses views and tensors that share memory
+    own = {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in frame.tensors.items()}
+    payload = safetensors.torch.save(own) if own else b""
+    return magic + _SIZES.pack(len(text), len(payload)) + text + payload
+
+
+class Decoder:
+    """Collects bytes in pieces of any size and gives back whole frames.
+
+    max_tensors: bytes of the tensors of a frame; one that announces more is refused.
+    """
+
+    def __init__(self, magic: bytes = _MAGIC) -> None:
+        self._magic = magic
+        self._bytes = bytearray()
+        self.max_tensors = MAX_TENSORS
+
+    def feed(self, data: bytes) -> None:
+        """Add what arrived."""
+        self._bytes += data
+
+    def take(self) -> Frame | None:
+        """The next whole frame, or None while it is not there yet. Raises WireError where the bytes cannot be one."""
+        if not self._bytes.startswith(self._magic[: len(self._bytes)]):
+            raise WireError(f"{bytes(self._bytes[:16])!r} is not the start of a frame")
+        start = len(self._magic) + _SIZES.size
+        if len(self._bytes) < start:
+            return None
+        n_text, n_payload = _SIZES.unpack_from(self._bytes, len(self._magic))
+        if n_text > _MAX_JSON or n_payload > self.max_tensors:
+            raise WireError(f"a frame of {n_text} + {n_payload} bytes is too large")
+        end = start + n_text + n_payload
+        if len(self._bytes) < end:
+            return None
+        with memoryview(self._bytes) as view:
+            text = bytes(view[start : start + n_text])
+            payload = bytes(view[start + n_text : end])
+        del self._bytes[:end]
+        return _decoded(text, payload)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no byte is left over."""
+        return not self._bytes
+
+
+def _decoded(text: bytes, payload: bytes) -> Frame:
+    try:
+        header = json.loads(text)
+        tensors = safetensors.torch.load(payload) if payload else {}
+        return Frame(
+            str(header["kind"]),
+            int(header["number"]),
+            {str(key): _cleaned(value) for key, value in header["body"].items()},
+            {str(name): tensors[name] for name in header["names"]},
+        )
+    # RuntimeError covers RecursionError, of JSON that is nested too deeply
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
+        raise WireError(f"a frame does not decode: {type(error).__name__}: {str(error)[:200]}") from error
+
+
+def _cleaned(value: Any) -> Any:
+    """Lists as tuples, and text that can be printed."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return tuple(_cleaned(item) for item in value)
+    if isinstance(value, dict):
+        return {printable(key): _cleaned(item) for key, item in value.items()}
+    return value
+
+
+def call_frame(call: Call, number: int) -> Frame:
+    """The frame that asks for a call. Raises UsageError where an option is not a JSON value."""
+    for name, value in call.options.items():
+        try:
+            json.dumps(value)
+        except TypeError as error:
+            raise UsageError(
+                f"option {name} is {value!r}; expected None, a bool, a number, a string or a tuple of these"
+            ) from error
+    body = {
+        "options": dict(call.options),
+        "outputs": call.outputs,
+        "wrt": call.wrt,
+        "placement": dict(call.placement),
+        "guard": call.guard,
+        "edit_metadata": call.edit_metadata,
+        "mode": call.mode,
+        "copies": call.copies,
+        "shared": call.shared,
+    }
+    tensors = {"cu_seqlens": call.cu_seqlens, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
+    return Frame("call", number, body, tensors)
+
+
+def call_of(frame: Frame) -> Call:
+    """The call that a frame asks for."""
+    body = frame.body
+    return Call(
+        inputs=_group("input", frame.tensors),
+        cu_seqlens=frame.tensors["cu_seqlens"],
+        options=body["options"],
+        outputs=body["outputs"],
+        wrt=body["wrt"],
+        cotangents=_group("cotangent", frame.tensors),
+        placement=cast("dict[str, Placement]", body["placement"]),
+        guard=body["guard"],
+        edit_metadata=body["edit_metadata"],
+        mode=cast("Mode", body["mode"]),
+        copies=body["copies"],
+        shared=body["shared"],
+    )
+
+
+def result_frame(result: Result, number: int) -> Frame:
+    """The frame that carries a result."""
+    tensors = {
+        **_named("output", result.outputs),
+        **_named("gradient", result.gradients),
+        **_named("after", result.inputs_after),
+    }
+    return Frame("result", number, {"interpreted": result.interpreted}, tensors)
+
+
+def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
+    """The frame that says why there is no result."""
+    if isinstance(error, Refused):
+        return Frame(
+            "refused",
+            number,
+            {"text": str(error), "memory": isinstance(error, MachineLimit), "backward": error.backward},
+        )
+    return Frame("fault", number, {"fault": error.kind, "text": str(error)})
+
+
+def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
+    """The result that a frame carries.
+
+    outputs: the names that it must have. Raises the KernelFault or Refused that it carries instead, OwnFault
+    where the worker's own code failed, and WireError where it carries none of these.
+    """
+    text = str(frame.body.get("text", ""))
+    if frame.kind == "result":
+        if missing := set(outputs) - _group("output", frame.tensors).keys():
+            raise WireError(f"a result without {', '.join(sorted(missing))}")
+        return Result(
+            outputs=_group("output", frame.tensors),
+            gradients=_group("gradient", frame.tensors),
+            inputs_after=_group("after", frame.tensors),
+            interpreted=frame.body.get("interpreted") is True,
+        )
+    if frame.kind == "refused":
+        if frame.body.get("memory") is True:
+            raise MachineLimit(text)
+        raise Refused(text, backward=frame.body.get("backward") is True)
+    if frame.kind == "fault" and frame.body.get("fault") in get_args(FaultKind):
+        raise KernelFault(frame.body["fault"], text)
+    if frame.kind == "broken":
+        raise OwnFault(f"the worker process failed by itself:\n{text}")
+    raise WireError(f"a frame of kind {frame.kind!r} is no answer to a call")
+
+
+def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{group}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def _group(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{group}/"): t for name, t in tensors.items() if name.startswith(f"{group}/")}

@@ -1,0 +1,221 @@
+"""Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds.
+
+On a GPU a fresh process takes a second or more until it can compute; so once one was lost there, another one waits,
+ready, for the next to be lost.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+from packproof.harness.targets.location import Location
+from packproof.harness.worker.child import Child, Killed, ZygoteLostError
+from packproof.harness.worker.gpu_lock import turn
+from packproof.harness.worker.patience import Patience
+from packproof.harness.worker.wire import WireError, answer_of, call_frame
+from packproof.harness.worker.zygote_client import (
+    ZygoteClient,
+    discard,
+    forked,
+    import_path,
+    shared,
+    spawned,
+    working_directory,
+)
+from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.refs.errors import UsageError
+
+_IMPORT_LIMIT = 120.0
+
+
+class Worker:
+    """A Runner whose kernel lives in a child process; after a fault the next call runs in a fresh one.
+
+    target: "package.module:function", "path/file.py:function", or a function. One that cannot be imported by name
+    (a closure) runs in a fork of this process, on the CPU only.
+    device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
+    time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
+    compile (default: time_limit). draw_configs: see `tuning`; of no use on the CPU.
+    """
+
+    def __init__(
+        self,
+        target: str | Callable[..., Any],
+        device: str = "cpu",
+        time_limit: float = 10.0,
+        warmup_limit: float | None = None,
+        *,
+        draw_configs: bool = False,
+    ) -> None:
+        self._target = target
+        self._name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+        self.device = device
+        self._time_limit = time_limit
+        self._warmup_limit = time_limit if warmup_limit is None else warmup_limit
+        self._limit = self._warmup_limit
+        self._location = Location.parse(target) if isinstance(target, str) else Location.of(target)
+        self._own_zygote: ZygoteClient | None = None
+        self._apart = False  # its zygote has no other workers, so that nothing else can have ended it
+        self._child: Child | None = None
+        self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
+        self._keeps_spare = False
+        self._draw_configs = draw_configs and device != "cpu"
+        self._description: dict[str, Any] = {}
+        self._number = 0
+        self._slowest = 0.0
+        if self._location is None and device != "cpu":
+            raise UsageError(
+                f"{self._name} cannot be imported by name, so it cannot run on {device}: put it at the top level "
+                "of a module and name it as package.module:function or path/file.py:function"
+            )
+
+    def open(self, *, warm: bool = True) -> None:
+        """Start the process and import the target. Raises UsageError with the reason where that cannot be done.
+
+        warm: make the device's context too, which takes a second or so.
+        """
+        if self._child is not None:
+            return
+        self._child, self._spare = self._spare or self._started(warm=warm), None
+        zygote = self._child.zygote
+        self._limit = self._warmup_limit
+        try:
+            hello = self._child.receive(Patience(_IMPORT_LIMIT, 0), _IMPORT_LIMIT)
+        except KernelFault as fault:
+            self.restart()
+            raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
+        except ZygoteLostError:
+            self._forget_zygote()
+            if not zygote.proven:
+                raise
+            self.open()  # an earlier kernel has ended it
+            return
+        except BaseException:
+            self.restart()
+            raise
+        zygote.proven = True
+        if hello.kind != "ready":
+            self.restart()
+            raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
+        self._description = dict(hello.body)
+        pid = self._description.pop("pid", 0)
+        self._child.pid = pid if isinstance(pid, int) else 0
+
+    def _started(self, *, warm: bool = True) -> Child:
+        order = {
+            "location": self._location and [self._location.module, self._location.file, self._location.path],
+            "device": self.device,
+            "warm": warm,
+            "draw_configs": self._draw_configs,
+            "sys_path": import_path(),
+            "cwd": working_directory(),
+        }
+        return Child(self._zygote(), order)
+
+    def describe(self) -> dict[str, Any]:
+        """What the function says of itself (see `target.describe`): data from a process that is not trusted."""
+        self.open(warm=False)
+        return self._description
+
+    def run(self, call: Call) -> Result:
+        """Returns the result, or raises KernelFault or Refused."""
+        with turn(self.device) if call.large and self.device != "cpu" else nullcontext():
+            try:
+                return self._run(call)
+            except Killed:  # perhaps by another kernel, or by the system: this one is blamed if it happens again
+                return self._run(call)
+
+    def _run(self, call: Call) -> Result:
+        self._number += 1
+        frame = call_frame(call, self._number)
+        self.open()
+        assert self._child is not None
+        if self._keeps_spare and self._spare is None:
+            self._spare = self._started()
+        limit, self._limit = self._limit, self._time_limit
+        started = time.monotonic()
+        try:
+            answer = answer_of(self._child.ask(frame, limit, call.most_bytes), call.outputs)
+            self._slowest = max(self._slowest, time.monotonic() - started)
+            return answer
+        except KernelFault as fault:
+            if fault.kind not in ("raised", "launch") or call.mode == "graph":  # a capture that failed may stay open
+                self.restart()
+            raise
+        except WireError as error:
+            self.restart()
+            raise KernelFault("malformed", f"wrote into packproof's channel: {error}") from error
+        except ZygoteLostError as error:
+            self._forget_zygote()
+            text = "ended the process that had started it"
+            if self._apart:  # where no other kernel runs
+                raise KernelFault("killed", text) from error
+            self._apart = self._location is not None
+            raise Killed("killed", text) from error
+        except Refused:
+            raise
+        except BaseException:  # Ctrl-C: the answer would still come, to the next call
+            self.restart()
+            raise
+
+    def restart(self) -> None:
+        """Drop the process, with all that the kernel remembers in it: the next call runs in a fresh one."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+            self._keeps_spare |= self.device != "cpu"
+
+    def printed(self) -> list[str]:
+        """The last lines that the kernel printed since they were asked for."""
+        return self._child.printed() if self._child is not None else []
+
+    @contextmanager
+    def impatient(self) -> Iterator[None]:
+        """Inside it a call counts as hung after ten times the slowest call answered so far, a second at least."""
+        kept = self._time_limit, self._warmup_limit
+        self._time_limit = min(self._time_limit, max(1.0, 10 * self._slowest))
+        self._warmup_limit = self._limit = min(self._warmup_limit, self._time_limit)
+        try:
+            yield
+        finally:
+            self._time_limit, self._warmup_limit = kept
+
+    def close(self) -> None:
+        """Drop the process for good."""
+        self.restart()
+        self._drop_spare()
+        if self._own_zygote is not None:
+            self._own_zygote.close()
+            self._own_zygote = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _zygote(self) -> ZygoteClient:
+        if self._location is not None and not self._apart:
+            return shared(interpreted=self.device == "cpu")
+        if self._own_zygote is None and self._location is not None:
+            self._own_zygote = spawned(interpreted=self.device == "cpu")
+        if self._own_zygote is None:
+            assert callable(self._target)
+            self._own_zygote = forked(self._target)
+        return self._own_zygote
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def _forget_zygote(self) -> None:
+        assert self._child is not None
+        discard(self._child.zygote)
+        self.restart()
+        self._drop_spare()  # it went with the zygote
+        self._own_zygote = None

@@ -1,0 +1,186 @@
+"""What a worker process does: becomes safe to lose, imports the function under test, answers calls until dropped."""
+
+import faulthandler
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from packproof.harness.execution.execute import InProcess
+from packproof.harness.execution.torch_state import TorchState
+from packproof.harness.interpreter.tuning import draw_configurations
+from packproof.harness.targets.location import Location
+from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
+from packproof.harness.worker.wire import Decoder, Frame, call_of, encode, refusal_frame, result_frame
+from packproof.properties.call import KernelFault, Refused
+from packproof.properties.declaration import describe
+from packproof.refs.errors import UsageError
+
+# of multiprocessing and of torch.compile, which serve their process until it ends
+_HELPERS = ("multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
+CHANNEL_LOST = 120  # exit code of a worker that can no longer speak to its parent
+
+
+def work(
+    order: Mapping[str, Any],
+    function: Callable[..., Any] | None,
+    snapshot: TorchState,
+    *,
+    channel: socket.socket,
+    output: int,
+    zygote: int,
+) -> NoReturn:
+    """Be a worker, in a process that was just forked from the zygote whose id is given.
+
+    order: "location" (the fields of Location, or None for `function`), "device", "warm" (whether to make its context),
+    "draw_configs", "sys_path", "cwd", "environment" (what to change in it; None takes a name away), "magic" (of the
+    frames that its judge will believe, in hexadecimal).
+    """
+    code = 1
+    try:
+        _settle(output, zygote)
+        sys.path[:] = order["sys_path"]
+        os.chdir(order["cwd"])
+        _change_environment(order["environment"])
+        torch.set_num_threads(1)
+        code = _serve(order, function, snapshot, channel)
+    except BaseException:  # the last frame of a process that was forked: nobody above may see it
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _change_environment(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _settle(output: int, zygote: int) -> None:
+    """Own group, no core dump, no Ctrl-C, no terminal; gone when the zygote is gone; a traceback where it crashes. No
+    look into packproof's other processes; what it starts stays below it."""
+    os.setpgid(0, 0)
+    if not end_with_parent(zygote):
+        os._exit(1)
+    confine()
+    adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    speak_into(output)
+    os.close(output)
+    faulthandler.enable(file=2, all_threads=False)
+
+
+def speak_into(descriptor: int) -> None:
+    """Let everything that this process prints go there, and nothing come in."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, number in ((null, 0), (descriptor, 1), (descriptor, 2)):
+        os.dup2(source, number)
+    os.close(null)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+
+
+def _serve(
+    order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
+) -> int:
+    """Import, say that all is ready, answer one call after the other. Returns the exit code."""
+    magic = bytes.fromhex(order["magic"])
+    snapshot.watch_packproof()
+    forks: list[None] = []
+    os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
+    try:
+        if order["draw_configs"]:
+            draw_configurations()
+        if order["location"] is not None:
+            function = Location(*order["location"]).load()
+        else:
+            _require_autograd()
+        assert function is not None
+        runner = InProcess(function, order["device"], snapshot)
+        runner.warm() if order["warm"] else runner.reach()
+        hello = Frame("ready", body={**describe(function), "pid": os.getpid()})
+    except UsageError as error:
+        hello = Frame("unusable", body={"text": str(error)})
+    me = os.getpid()
+    decoder = Decoder(magic)
+    started = set(children())
+    try:
+        channel.sendall(encode(hello, magic))
+        while frame := _next_frame(channel, decoder):
+            forks.clear()
+            answer = _answer(runner, snapshot, frame, forks, started)
+            if os.getpid() != me:  # a child that the kernel forked came back in its place
+                return 0
+            channel.sendall(encode(answer, magic))
+    except OSError:
+        return CHANNEL_LOST
+    return 0
+
+
+def _require_autograd() -> None:
+    """Raises UsageError where the parent's autograd had threads, as it has beside a GPU: no fork survives that."""
+    leaf = torch.ones((), requires_grad=True)
+    try:
+        torch.autograd.grad(leaf * 1, leaf)
+    except RuntimeError as error:
+        raise UsageError(
+            "a function that cannot be imported by name runs in a fork of this process, and this process has already "
+            "used autograd beside a GPU, which no fork survives: put the function at top level of a module and name "
+            "it as package.module:function or path/file.py:function"
+        ) from error
+
+
+def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
+    """The next call, or None when the parent has hung up."""
+    while (frame := decoder.take()) is None:
+        data = channel.recv(1 << 20)
+        if not data:
+            return None
+        decoder.feed(data)
+    return frame
+
+
+def _answer(runner: InProcess, snapshot: TorchState, frame: Frame, forks: list[None], started: set[int]) -> Frame:
+    try:
+        result = runner.run(call_of(frame))
+        if forks:
+            raise KernelFault("malformed", "forked a child process; a kernel computes in the process that called it")
+        if left := list(_left_running(started)):
+            raise KernelFault("malformed", f"left processes running: {', '.join(left[:3])}")
+        return result_frame(result, frame.number)
+    except (KernelFault, Refused) as error:
+        return refusal_frame(error, frame.number)
+    except Exception:
+        return _excuse(snapshot, frame)
+
+
+def _left_running(before: set[int]) -> Iterator[str]:
+    """The command lines of processes that the call has started and that have not ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return  # there are none: the usual case, and quick to tell
+    for pid in set(children()) - before:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        if command and not any(helper in command for helper in _HELPERS):  # a process that has ended has none
+            yield command[:80]
+
+
+def _excuse(snapshot: TorchState, frame: Frame) -> Frame:
+    """packproof's own code failed: because the kernel replaced what it stands on, or by itself."""
+    try:
+        snapshot.check()
+    except KernelFault as error:
+        return refusal_frame(error, frame.number)
+    return Frame("broken", frame.number, {"text": traceback.format_exc()})

@@ -1,0 +1,175 @@
+"""A process that has imported everything and forks workers from itself, so that a fresh worker costs milliseconds.
+
+It starts no threads and never touches a GPU: neither would survive the fork. The parent asks on the control socket for
+workers, one packet each, and hands over three descriptors: the worker's channel (frames of `wire`), the pipe for what
+it prints, and its leash. On the leash the parent says ABORT or KILL (closing it means KILL), and the zygote reports how
+the worker ended, as a wait status.
+"""
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+from packproof.harness.execution.torch_state import TorchState
+from packproof.harness.worker.privilege import adopt_orphans, children, conceal
+from packproof.harness.worker.worker_main import work
+
+ABORT, KILL = b"A", b"K"
+STATUS = struct.Struct("<i")
+_MAX_PACKET = 1 << 17
+
+
+class Zygote:
+    """The serving side. function: what workers run where an order names no location."""
+
+    def __init__(self, control: socket.socket, function: Callable[..., Any] | None = None) -> None:
+        self._control = control
+        self._function = function
+        self._snapshot = TorchState()
+        self._leashes: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+        self._wake, self._bell = os.pipe()
+
+    def serve(self) -> None:
+        """Fork workers until the parent says so (an empty packet) or is gone; then end them all."""
+        conceal()
+        adopt_orphans()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for end in (self._wake, self._bell):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        self._poll.register(self._control, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+        gc.collect()
+        gc.freeze()
+        while True:
+            ready = {number for number, _ in self._poll.poll()}
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+            for pid, leash in list(self._leashes.items()):
+                if leash.fileno() in ready:
+                    self._obey(pid, leash)
+            self._bury()
+            if self._control.fileno() in ready and not self._hire():
+                break
+        for pid in self._leashes:
+            _signal(pid, signal.SIGKILL)
+        for pid in list(self._leashes):
+            os.waitpid(pid, 0)
+            del self._leashes[pid]
+        self._end_orphans()
+
+    def _hire(self) -> bool:
+        """Fork one worker as ordered; False when there will be no more orders."""
+        packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 3)
+        if not packet:
+            return False
+        channel, output, leash = descriptors
+        me = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._forget(leash)
+            work(
+                json.loads(packet),
+                self._function,
+                self._snapshot,
+                channel=socket.socket(fileno=channel),
+                output=output,
+                zygote=me,
+            )
+        os.close(channel)
+        os.close(output)
+        self._leashes[pid] = socket.socket(fileno=leash)
+        self._poll.register(leash, select.POLLIN)
+        return True
+
+    def _forget(self, leash: int) -> None:
+        """In the worker: let go of all that belongs to the zygote."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in self._leashes.values():
+            other.close()
+        self._control.close()
+        for end in (self._wake, self._bell, leash):
+            os.close(end)
+
+    def _obey(self, pid: int, leash: socket.socket) -> None:
+        order = leash.recv(1)
+        if not order:
+            self._poll.unregister(leash)  # closed: it would stay ready for ever
+        _signal(pid, signal.SIGABRT if order == ABORT else signal.SIGKILL)
+
+    def _bury(self) -> None:
+        """Report every worker that has ended, and end whatever it had started."""
+        for pid in list(self._leashes):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            _signal(pid, signal.SIGKILL)  # its group: the id is taken until it is waited for
+            _, status = os.waitpid(pid, 0)
+            with self._leashes.pop(pid) as leash, suppress(KeyError, OSError):  # the parent need not listen any more
+                self._poll.unregister(leash)
+                leash.sendall(STATUS.pack(status))
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """What workers have left behind in other groups and sessions is a child of this process now."""
+        while orphans := set(children()) - self._leashes.keys():
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """To a worker and all that it started."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        os.kill(pid, number)  # not yet the head of a group
+
+
+def main() -> None:
+    """Run as `python -m packproof.harness.worker.zygote <fd of the control socket>`."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    prepare()
+    Zygote(control).serve()
+
+
+def import_early() -> None:
+    """Import what would cost every fresh worker seconds: torch.autograd.grad and custom ops do so at first use."""
+    for name in ("torch.fx.experimental.symbolic_shapes", "torch._dynamo", "triton"):
+        if find_spec(name) is not None:
+            importlib.import_module(name)
+
+
+def prepare() -> None:
+    """Import what workers will need; repair Triton's interpreter where it is on."""
+    import_early()
+    if find_spec("triton") is None:
+        return
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
+
+        install()
+    else:
+        _hash_triton()
+
+
+def _hash_triton() -> None:
+    """Have Triton hash its own files, 400 MB, of which it keeps the result: every worker would need it to launch."""
+    with suppress(ImportError, AttributeError):  # no public name: where it has moved, workers hash
+        importlib.import_module("triton.runtime.cache").triton_key()
+
+
+if __name__ == "__main__":
+    main()

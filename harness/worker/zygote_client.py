@@ -1,0 +1,170 @@
+"""The parent's side of a zygote: starts one when it is first needed, and asks it for workers."""
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO, Any
+
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
+)
+_SETTLED = {*_ONE_THREAD, "PYTHONHASHSEED", "PYTHONPATH", "TRITON_INTERPRET"}  # in a zygote, whatever the parent has
+_TAIL = 2000
+
+_private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def keep_private(end: socket.socket) -> socket.socket:
+    """Close it in every fork of this process that is going to run a kernel: packproof's processes speak through it."""
+    _private.add(end)
+    return end
+
+
+class ZygoteClient:
+    """A running zygote; `shared` and `forked` start one. proven: a worker of it has spoken.
+
+    A fork of the process that started it may ask it for workers too, but does not end it.
+    """
+
+    def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
+        self._control = keep_private(control)
+        self._log = log
+        self._wait = wait
+        self._owner = os.getpid()
+        self._environment = dict(os.environ)
+        self.proven = False
+
+    def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
+        """Ask for a worker, which sees this process's environment. Returns its channel, the end of the pipe that it
+        prints into, and its leash.
+        """
+        channel, its_channel = socket.socketpair()
+        leash, its_leash = socket.socketpair()
+        output, its_output = os.pipe()
+        os.set_blocking(output, False)
+        descriptors = [its_channel.fileno(), its_output, its_leash.fileno()]
+        with suppress(ConnectionError):  # a zygote that is gone shows on the leash
+            packet = json.dumps({**order, "environment": self._changes()}).encode()
+            socket.send_fds(self._control, [packet], descriptors)
+        its_channel.close()
+        its_leash.close()
+        os.close(its_output)
+        return keep_private(channel), output, keep_private(leash)
+
+    def _changes(self) -> dict[str, str | None]:
+        """What the environment has become since the zygote was started; None where a name went."""
+        names = {*self._environment, *os.environ} - _SETTLED
+        return {n: os.environ.get(n) for n in names if os.environ.get(n) != self._environment.get(n)}
+
+    def last_words(self) -> str:
+        """The end of what the zygote itself printed: why it could not go on."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End the zygote and all its workers, or in a fork leave it; a second time does nothing."""
+        if self._control.fileno() < 0:
+            return
+        mine = self._owner == os.getpid()
+        with suppress(ConnectionError):
+            if mine:
+                self._control.send(b"")
+        self._control.close()
+        if mine:
+            self._wait()
+        self._log.close()
+
+
+_shared: dict[bool, ZygoteClient] = {}
+
+
+def shared(interpreted: bool) -> ZygoteClient:
+    """The zygote with or without Triton's interpreter, of this process or its parent; it ends with who started it."""
+    if interpreted not in _shared:
+        _shared[interpreted] = client = spawned(interpreted)
+        atexit.register(client.close)
+    return _shared[interpreted]
+
+
+def discard(client: ZygoteClient) -> None:
+    """Close a zygote that is no longer of use, so that the next worker comes from a new one."""
+    client.close()
+    for key in [key for key, other in _shared.items() if other is client]:
+        del _shared[key]
+
+
+def spawned(interpreted: bool) -> ZygoteClient:
+    """A new zygote, with or without Triton's interpreter; whoever asks for it closes it."""
+    environment = os.environ | _ONE_THREAD | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(import_path())}
+    environment["TRITON_INTERPRET"] = "1" if interpreted else "0"
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    log = tempfile.TemporaryFile()  # noqa: SIM115
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "packproof.harness.worker.zygote", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            env=environment,
+        )
+    return ZygoteClient(control, log, process.wait)
+
+
+def forked(function: Callable[..., Any]) -> ZygoteClient:
+    """A zygote that is a fork of this very process, for a function that no other process could import."""
+    from packproof.harness.worker.zygote import import_early  # noqa: PLC0415  (torch: the shared zygote starts before it is here)
+
+    import_early()  # here, where it lasts
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    log = tempfile.TemporaryFile()  # noqa: SIM115
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child runs none of them
+        pid = os.fork()
+    if pid == 0:
+        _become_zygote(function, control, theirs, log)
+    theirs.close()
+    return ZygoteClient(control, log, lambda: os.waitpid(pid, 0))
+
+
+def _become_zygote(
+    function: Callable[..., Any], parents: socket.socket, control: socket.socket, log: IO[bytes]
+) -> None:
+    try:
+        from packproof.harness.worker.worker_main import speak_into  # noqa: PLC0415
+        from packproof.harness.worker.zygote import Zygote, prepare  # noqa: PLC0415
+
+        parents.close()
+        for end in list(_private):
+            end.close()
+        os.setsid()
+        speak_into(log.fileno())
+        prepare()
+        Zygote(control, function).serve()
+    except BaseException:  # nobody above may see it: those frames belong to the parent
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def import_path() -> list[str]:
+    """sys.path as another process understands it, whatever its directory."""
+    return [entry or working_directory() for entry in sys.path]
+
+
+def working_directory() -> str:
+    """Where this process is, or the root where a kernel has deleted that."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.sep

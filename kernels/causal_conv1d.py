@@ -1,0 +1,150 @@
+"""Causal depthwise convolution over a pack, forward and backward: in Triton, and for NVIDIA GPUs in CUDA C++ too.
+
+An element depends on its own window alone and its taps are added oldest first, so that its bits cannot depend on the
+pack. causal_conv1d_fwd and causal_conv1d_bwd have the mathematics, as has causal_conv1d.cu, where threads walk along
+windows of the pack; causal_conv1d_launch has the order of the kernels.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from packproof.kernels import cuda
+from packproof.kernels.causal_conv1d_fwd import causal_conv1d_fwd_kernel
+from packproof.kernels.causal_conv1d_launch import OP, problem, refusal, variants
+from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.refs.arguments import bind, check_option
+
+Activation = Literal["silu"] | None
+
+PROMISES: dict[str, Any] = {
+    "grid": "token",
+    "chunk": 32,
+    "compute": "fp32",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+}
+INTERPRETED: dict[str, Any] = {}
+
+__all__ = ["INTERPRETED", "PROMISES", "causal_conv1d", "causal_conv1d_triton", "variants"]
+
+
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    activation: Activation = None,
+    return_final_states: bool = False,
+    impl: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Convolve each sequence of a pack with its own past only.
+
+    x: (t, d). weight: (d, w), the last tap meets the token itself. bias: (d,). initial_states: (s, d, w-1), the inputs
+    before each sequence, oldest first; zeros if left out. All of one dtype: fp64, fp32, bf16 or fp16 (the last two
+    compute in fp32). cu_seqlens: int32 or int64 (s + 1,). activation: None or "silu".
+
+    Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
+    which begin with part of the initial state where the sequence is shorter. Differentiable once. The bits of a
+    sequence's values and gradients do not depend on the others. impl: "triton", or "cuda": faster, for NVIDIA GPUs and
+    2 to 4 taps in fp32, bf16 or fp16, with packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU,
+    so that the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
+    """
+    check_option(OP, "activation", activation, (None, "silu"))
+    if not torch.compiler.is_compiling():
+        _bind(x, weight, bias, cu_seqlens, initial_states, values=on_host(x))
+        require_device(OP, x, causal_conv1d_fwd_kernel)
+        _native(impl, x, weight)
+    y, final_states = _causal_conv1d(
+        x, weight, bias, cu_seqlens, initial_states, activation == "silu", return_final_states, impl
+    )
+    return (y, final_states) if return_final_states else y
+
+
+causal_conv1d_triton = partial(causal_conv1d, impl="triton")
+
+
+def _native(impl: str, x: Tensor, weight: Tensor) -> bool:
+    """Whether to run the kernels in CUDA C++."""
+    return cuda.chosen(OP, impl, refusal(x, weight))
+
+
+def _bind(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, values: bool
+) -> dict[str, int]:
+    tensors = {
+        "x": (x, "t d"),
+        "weight": (weight, "d w"),
+        "bias": (bias, "d?"),
+        "initial_states": (initial_states, "s d w-1?"),
+    }
+    return bind(OP, tensors, cu_seqlens, values=values)
+
+
+@operator
+def _causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
+    silu: bool, return_final_states: bool, impl: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y and the final states, which are empty unless asked for."""
+    call = problem(_native(impl, x, weight), x, weight, bias, cu_seqlens, initial_states, silu)
+    return call.outputs(), call.final_states() if return_final_states else x.new_empty(0)
+
+
+@operator
+def _causal_conv1d_backward(
+    dy: Tensor, dfinal: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor,
+    initial_states: Tensor | None, silu: bool, needs_dx: bool, impl: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x (empty unless needed), weight, bias and initial_states (empty if there are none)."""
+    call = problem(_native(impl, x, weight), x, weight, bias, cu_seqlens, initial_states, silu)
+    return call.gradients(dy, dfinal, needs_dx)
+
+
+@fake(_causal_conv1d)
+def _(x, weight, bias, cu_seqlens, initial_states, silu, return_final_states, impl):
+    sizes = _bind(x, weight, bias, cu_seqlens, initial_states, values=False)
+    states = (sizes["s"], sizes["d"], sizes["w"] - 1)
+    return x.new_empty(x.shape), x.new_empty(states if return_final_states else 0)
+
+
+@fake(_causal_conv1d_backward)
+def _(dy, dfinal, x, weight, bias, cu_seqlens, initial_states, silu, needs_dx, impl):
+    dx, dstates = x.shape if needs_dx else 0, 0 if initial_states is None else initial_states.shape
+    return x.new_empty(dx), x.new_empty(weight.shape), x.new_empty(x.shape[1]), x.new_empty(dstates)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.silu, ctx.has_final_states, ctx.impl = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias, cu_seqlens, initial_states = ctx.saved_tensors
+    needs_dx, needs_dweight, needs_dbias, _, needs_dstates, *_ = ctx.needs_input_grad
+    dx, dweight, dbias, dstates = _causal_conv1d_backward(
+        dy, dfinal if ctx.has_final_states else None, x, weight, bias, cu_seqlens, initial_states, ctx.silu, needs_dx,
+        ctx.impl,
+    )  # fmt: skip
+    return (
+        dx if needs_dx else None,
+        dweight if needs_dweight else None,
+        dbias if needs_dbias else None,
+        None,
+        dstates if needs_dstates else None,
+        None,
+        None,
+        None,
+    )
+
+
+differentiable(_causal_conv1d, _backward, _save)
+differentiable_once(_causal_conv1d_backward, OP)

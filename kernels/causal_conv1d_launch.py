@@ -1,0 +1,249 @@
+"""From a call of causal_conv1d to launches of its kernels: in Triton or in CUDA C++, and their compiled forms."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from collections.abc import Sequence
+from functools import cache
+from math import gcd
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from packproof.kernels import cuda
+from packproof.kernels.causal_conv1d_bwd import (
+    causal_conv1d_bwd_pre_kernel,
+    causal_conv1d_bwd_states_kernel,
+    causal_conv1d_bwd_weight_kernel,
+    causal_conv1d_bwd_x_kernel,
+)
+from packproof.kernels.causal_conv1d_fwd import causal_conv1d_fwd_kernel, causal_conv1d_fwd_states_kernel
+from packproof.kernels.launch import POINTERS, alignments, cdiv, rows, working
+from packproof.kernels.sequences import offsets
+from packproof.kernels.variant import Variant
+
+OP = "causal_conv1d"
+
+_BLOCK_T = 32  # tokens, rows of states, or parts of sums
+_TENSORS = ("x", "weight", "bias", "y", "final_states", "dy", "dfinal", "dx", "dstates", "dweight", "dbias")
+_SOURCE = "causal_conv1d.cu"
+_WIDTHS = range(2, 5)
+_LOAD = 16  # bytes of a thread's widest load
+_ROW_BYTES = 2**32  # what rows are less apart than
+_WINDOWS = {"FORWARD": 128, "BACKWARD": 256}  # tokens; halved, though not below the shortest, where programs are few
+_SHORTEST, _FEW = 32, 1024
+_CHANNELS = {"FORWARD": 4, "BACKWARD": 8}  # of a thread, at most
+_THREADS = 128  # of a block
+# rows under way; blocks of a multiprocessor, for which registers must suffice
+_CONSTANTS = {"FORWARD_ROWS": 16, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 6, "BACKWARD_BLOCKS": 2}
+_FEW_TOKENS = 3  # of a sequence: where they have fewer on average, a walk looks at each token whether one begins there
+_SHORT = {"BACKWARD": 4}, {"BACKWARD_BLOCKS": 5}  # channels and constants that differ then
+
+
+def refusal(x: Tensor, weight: Tensor) -> str:
+    """Why the kernels in CUDA C++ cannot run, "" if they can."""
+    if x.dtype not in cuda.TOKENS:
+        return f"x is {str(x.dtype).removeprefix('torch.')} and it computes in float32"
+    if weight.shape[1] not in _WIDTHS:
+        return f"weight has {weight.shape[1]} taps and it takes {_WIDTHS[0]} to {_WIDTHS[-1]}"
+    if x.shape[1] * x.dtype.itemsize >= _ROW_BYTES:
+        return f"x has {x.shape[1]} channels"
+    return cuda.missing(x.device)
+
+
+def _near(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last axis is dense and its rows are near each other, otherwise a contiguous copy."""
+    return rows(tensor) if tensor.stride(0) * tensor.dtype.itemsize < _ROW_BYTES else tensor.contiguous()
+
+
+@cache
+def _macros(dtype: torch.dtype, width: int, silu: int, channels: int, short: bool) -> cuda.Macros:
+    """What the source in CUDA C++ is compiled with. channels: of a thread, if so many are not too many."""
+    most, constants = _tuning(short)
+    sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in most.items()}
+    form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS, "SHORT": int(short)}
+    every = {**form, "WINDOW": max(_WINDOWS.values()), **constants, **sizes}
+    return tuple((name, str(value)) for name, value in every.items())
+
+
+def _tuning(short: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """The most channels of a thread by direction, and the constants."""
+    return (_CHANNELS | _SHORT[0], _CONSTANTS | _SHORT[1]) if short else (_CHANNELS, _CONSTANTS)
+
+
+def problem(native: bool, *arguments: Any) -> "ConvolutionProblem":
+    return NativeProblem(*arguments) if native else ConvolutionProblem(*arguments)
+
+
+def _tiling(kernel: Any, dtype: torch.dtype) -> tuple[int, int]:
+    """Channels of a tile, and the warps that share it: the most that a thread holds without spilling."""
+    if kernel in (causal_conv1d_fwd_states_kernel, causal_conv1d_bwd_states_kernel):
+        return 32, 8
+    return {torch.float64: (16, 4), torch.float32: (64, 8)}.get(dtype, (64, 4))
+
+
+class _Walks(NamedTuple):
+    """A program walks along a window of tokens, and each of its threads some adjacent channels.
+
+    short: the way of walking where sequences are short, to the same bits.
+    """
+
+    channels: int
+    window: int
+    programs: int
+    short: bool
+
+
+class ConvolutionProblem:
+    """One call in Triton: the tensors as the kernels read them. An absent bias is any tensor of its dtype, unread."""
+
+    def __init__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
+        silu: bool,
+    ) -> None:  # fmt: skip
+        (self.T, self.D), self.W, self.S = x.shape, weight.shape[1], len(cu_seqlens) - 1
+        self.x, self.weight, self.has_bias, self.silu = rows(x), weight.contiguous(), int(bias is not None), int(silu)
+        self.bias = self.weight if bias is None else bias.contiguous()
+        self.states = None if initial_states is None else initial_states.contiguous()
+        self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
+        self.sizes = (self.T, self.S, self.D, self.W)
+
+    def launch(self, kernel: Any, n_rows: int, *arguments: Any, rows_in_block: int = _BLOCK_T) -> None:
+        """Run a kernel over all blocks of rows and channels."""
+        block_d, num_warps = _tiling(kernel, self.x.dtype)
+        blocks = cdiv(n_rows, rows_in_block) * cdiv(self.D, block_d)
+        if blocks:
+            kernel[(blocks,)](*arguments, _BLOCK_T, block_d, num_warps=num_warps)
+
+    def outputs(self) -> Tensor:
+        y = self.x.new_empty(self.T, self.D)
+        self.launch(
+            causal_conv1d_fwd_kernel, self.T, self.x, self.weight, self.bias, self.states, self.cu_seqlens, y,
+            *self.sizes, self.x.stride(0), self.has_bias, self.silu,
+        )  # fmt: skip
+        return y
+
+    def final_states(self) -> Tensor:
+        final_states = self.x.new_empty(self.S, self.D, self.W - 1)
+        self.launch(
+            causal_conv1d_fwd_states_kernel, self.S * (self.W - 1), self.x, self.states, self.cu_seqlens, final_states,
+            *self.sizes, self.x.stride(0),
+        )  # fmt: skip
+        return final_states
+
+    def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of x (empty unless needed), weight, bias and initial states (empty if there are none)."""
+        dy, has_final = rows(dy), int(dfinal is not None)
+        dfinal = self.weight if dfinal is None else dfinal.contiguous()
+        g = self.x.new_empty(self.T * self.silu, self.D, dtype=working(self.x.dtype))
+        partial = self.parts(cdiv(self.T, _BLOCK_T))
+        self.launch(
+            causal_conv1d_bwd_pre_kernel, self.T, self.x, self.weight, self.bias, self.states, self.cu_seqlens, dy, g,
+            partial, *self.sizes, self.x.stride(0), dy.stride(0), self.has_bias, self.silu,
+        )  # fmt: skip
+        g = g if self.silu else dy
+        sizes = (*self.sizes, g.stride(0), has_final)
+        dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
+        if needs_dx:
+            self.launch(causal_conv1d_bwd_x_kernel, self.T, g, self.weight, dfinal, self.cu_seqlens, dx, *sizes)
+        dstates = self.x.new_empty(0 if self.states is None else self.states.shape)
+        if self.states is not None:
+            self.launch(
+                causal_conv1d_bwd_states_kernel, self.S * (self.W - 1), g, self.weight, dfinal, self.cu_seqlens,
+                dstates, *sizes,
+            )  # fmt: skip
+        return dx, *self.sums(partial), dstates
+
+    def parts(self, count: int) -> Tensor:
+        """Parts of the gradients of weight and, last, of the bias."""
+        return self.x.new_empty(count, self.W + 1, self.D, dtype=working(self.x.dtype))
+
+    def sums(self, partial: Tensor) -> tuple[Tensor, Tensor]:
+        dweight, dbias = self.x.new_empty(self.D, self.W), self.x.new_empty(self.D)
+        self.launch(
+            causal_conv1d_bwd_weight_kernel, self.W + 1, partial, dweight, dbias, len(partial), self.D, self.W,
+            rows_in_block=1,
+        )  # fmt: skip
+        return dweight, dbias
+
+
+class NativeProblem(ConvolutionProblem):
+    """One call in CUDA C++. Its states are rows too: (s, w-1, d)."""
+
+    def outputs(self) -> Tensor:
+        x, y, (initial, has_initial) = _near(self.x), self.x.new_empty(self.T, self.D), self.by_slot(self.states)
+        self.walk(
+            "causal_conv1d_fwd_kernel", self.walks("FORWARD", [x], [initial]),
+            x=x, initial=initial, y=y, x_stride=x.stride(0), has_initial=has_initial,
+        )  # fmt: skip
+        return y
+
+    def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, dy, (initial, has_initial), (final, has_final) = (
+            *(_near(self.x), _near(dy)),
+            *(self.by_slot(self.states), self.by_slot(dfinal)),
+        )
+        dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
+        # an empty sequence passes its gradient through, and no walk sees it
+        dinitial = initial if not has_initial else final.clone() if has_final else torch.zeros_like(initial)
+        walks = self.walks("BACKWARD", [x, dy], [initial, final])
+        partial = self.parts(cdiv(self.T, walks.window))
+        self.walk(
+            "causal_conv1d_bwd_kernel", walks, x=x, initial=initial, dy=dy, dfinal=final, dx=dx, dinitial=dinitial,
+            partial=partial, x_stride=x.stride(0), dy_stride=dy.stride(0), has_initial=has_initial,
+            has_final=has_final, needs_dx=needs_dx,
+        )  # fmt: skip
+        dstates = dinitial.transpose(1, 2).contiguous() if has_initial else self.x.new_empty(0)
+        return dx, *self.sums(partial), dstates
+
+    def by_slot(self, states: Tensor | None) -> tuple[Tensor, int]:
+        """States as the walks read them, and whether there are any."""
+        return (self.weight, 0) if states is None else (states.transpose(1, 2).contiguous(), 1)
+
+    def walks(self, direction: str, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> _Walks:
+        """As many channels of a thread as one load reads wherever a row begins; windows as long as walks stay many."""
+        size, tensors = self.x.dtype.itemsize, (self.weight, self.bias, *matrices, *states)
+        strides = (size * n for n in (self.D, *(x.stride(0) for x in matrices)))
+        aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
+        short = all(x is self.weight for x in states) and self.S * _FEW_TOKENS > self.T
+        window, blocks = _WINDOWS[direction], cdiv(self.D, _THREADS * min(aligned, _tuning(short)[0][direction]))
+        while window > _SHORTEST and cdiv(self.T, window) * blocks < _FEW:
+            window //= 2
+        return _Walks(aligned, window, cdiv(self.T, window) * blocks, short)
+
+    def walk(self, kernel: str, walks: _Walks, **arguments: Any) -> None:
+        if not walks.programs:
+            return
+        shared = {"weight": self.weight, "bias": self.bias, "has_bias": self.has_bias, "cu_seqlens": self.cu_seqlens}
+        sizes = {"T": self.T, "S": self.S, "D": self.D, "window": walks.window}
+        macros = _macros(self.x.dtype, self.W, self.silu, walks.channels, walks.short)
+        kernels = cuda.kernels(_SOURCE, self.x.device, macros)
+        kernels.launch(kernel, walks.programs, _THREADS, 0, {**arguments, **shared, **sizes})
+
+
+def variants() -> list[Variant]:
+    """Every compiled form of the kernels: dtypes, initial states or not, operands aligned to 16 bytes or not."""
+    found = []
+    for dtype, kind in POINTERS.items():
+        wide = POINTERS[working(dtype)]
+        forms: list[tuple[str, Any, dict[str, str | None]]] = [
+            ("bwd_weight", causal_conv1d_bwd_weight_kernel, {"partial": wide})
+        ]
+        for states in (kind, None):
+            forms += [
+                ("fwd", causal_conv1d_fwd_kernel, {"states": states}),
+                ("fwd_states", causal_conv1d_fwd_states_kernel, {"states": states}),
+                ("bwd_pre", causal_conv1d_bwd_pre_kernel, {"states": states, "g": wide, "partial": wide}),
+            ]
+        for g in dict.fromkeys((kind, wide)):
+            forms += [
+                ("bwd_x", causal_conv1d_bwd_x_kernel, {"g": g}),
+                ("bwd_states", causal_conv1d_bwd_states_kernel, {"g": g}),
+            ]
+        for name, kernel, types in forms:
+            pointers = {**dict.fromkeys(_TENSORS, kind), "cu_seqlens": "*i32", **types}
+            parts = [name, kind, *(f"{argument}:{type_}" for argument, type_ in types.items())]
+            label = "-".join(parts).replace("*", "")
+            block_d, num_warps = _tiling(kernel, dtype)
+            found += alignments(label, kernel, pointers, {"BLOCK_T": _BLOCK_T, "BLOCK_D": block_d}, num_warps)
+    return found

@@ -1,0 +1,187 @@
+"""Selective scan over a pack, forward and backward: in Triton, and for NVIDIA GPUs in CUDA C++ too.
+
+Pieces start where sequences start and what a piece computes follows from its own sequence, so that no bit of a sequence
+depends on the others. selective_scan_fwd and selective_scan_bwd have the mathematics, as has
+selective_scan.cu; selective_scan_launch has the order of the kernels.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.kernels import cuda
+from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.kernels.selective_scan_fwd import scan_kernel
+from packproof.kernels.selective_scan_launch import DTYPES, OP, ScanProblem, kept_shape, refusal, variants
+from packproof.refs.arguments import bind, check_divides
+from packproof.refs.errors import ArgumentError
+
+PROMISES = {
+    "grid": "sequence",
+    "chunk": 32,
+    "segment": 1024,
+    "compute": "fp32",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+    "state_entry": "carry",
+}
+INTERPRETED = {"chunk": 4, "segment": 8}
+
+__all__ = ["INTERPRETED", "PROMISES", "selective_scan", "selective_scan_triton", "variants"]
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    delta_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    impl: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Selective scan of packed sequences (Mamba, Gu & Dao 2023): h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
+
+    u, delta, z: (t, d). B, C: (t, n) or (t, g, n); channel i uses group i // (d / g). All of one dtype: fp32, bf16 or
+    fp16 (the last two compute in fp32). A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32.
+    delta_softplus: Δ = softplus(delta + delta_bias), where otherwise Δ = delta + delta_bias.
+    cu_seqlens: int32 or int64 (s + 1,).
+
+    Returns y (t, d) in u's dtype, zero in slack, and with return_final_states the states (s, d, n) in fp32; an empty
+    sequence returns its initial state. Differentiable once. The bits of a sequence's values and gradients do not depend
+    on the others, and a sequence continued from its state at a multiple of 1024 tokens has the bits of one run.
+    impl: "triton", or "cuda": faster, for NVIDIA GPUs and n up to 16, with packproof[cuda]; "auto" takes that where it
+    can run. Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
+    LayoutError.
+    """
+    if not torch.compiler.is_compiling():
+        _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
+        require_device(OP, u, scan_kernel)
+        _native(impl, u, A)
+    tensors = (u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states)
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    y, final_states, _ = _selective_scan(*tensors, bool(delta_softplus), bool(return_final_states), keep, impl)
+    return (y, final_states) if return_final_states else y
+
+
+selective_scan_triton = partial(selective_scan, impl="triton")
+
+
+def _native(impl: str, u: Tensor, A: Tensor) -> bool:
+    """Whether to run the kernels in CUDA C++."""
+    return cuda.chosen(OP, impl, refusal(u.device, A.shape[1]))
+
+
+def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
+    tensors = {
+        "u": (u, "t d"),
+        "delta": (delta, "t d"),
+        "A": (A, "d n"),
+        "B": (B, "t n | t g n"),
+        "C": (C, "t n | t g n"),
+        "D": (D, "d?"),
+        "z": (z, "t d?"),
+        "delta_bias": (delta_bias, "d?"),
+        "initial_states": (initial_states, "s d n?"),
+    }
+    fixed = {"A", "D", "delta_bias", "initial_states"}
+    sizes = bind(OP, tensors, cu_seqlens, values=values, fixed=fixed)
+    if "g" in sizes:
+        check_divides(OP, sizes, "g", "d")
+    if u.dtype not in DTYPES:
+        raise ArgumentError(
+            f"{OP}: u is {str(u.dtype).removeprefix('torch.')} but float32, bfloat16 or float16 was expected\n"
+            f"    packproof.refs.{OP} computes in float64."
+        )
+    return sizes
+
+
+@operator
+def _selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
+    return_final_states: bool, keep_states: bool, impl: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """y; the final states; the states from which backward starts. The last two are empty unless asked for."""
+    problem = ScanProblem(
+        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A)
+    )
+    kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
+    y, final_states = problem.scan(int(return_final_states), kept)
+    return y, problem.untiled(final_states) if return_final_states else A.new_empty(0), kept
+
+
+@operator
+def _selective_scan_backward(
+    dy: Tensor, dfinal: Tensor | None, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor,
+    softplus: bool, impl: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the inputs in order; that of an absent input is empty."""
+    problem = ScanProblem(
+        u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A)
+    )
+    found = problem.gradients(dy, dfinal, kept)
+    groups = (found[name].sum(1) if problem.mixed and x.ndim == 2 else found[name] for name, x in (("B", B), ("C", C)))
+    dB, dC = (value.to(x.dtype).reshape(x.shape).contiguous() for value, x in zip(groups, (B, C), strict=True))
+    return (
+        found["u"],
+        found["delta"],
+        found["A"],
+        dB,
+        dC,
+        A.new_empty(0) if D is None else found["D"],
+        found["z"],
+        A.new_empty(0) if delta_bias is None else found["bias"],
+        A.new_empty(0) if initial_states is None else found["initial"],
+    )
+
+
+@fake(_selective_scan)
+def _(
+    u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states, keep_states, impl
+):
+    sizes = _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=False)
+    states = (sizes["s"], sizes["d"], sizes["n"])
+    kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
+    return u.new_empty(u.shape), A.new_empty(states if return_final_states else 0), kept
+
+
+@fake(_selective_scan_backward)
+def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus, impl):
+    tokens, states = (
+        ((u, u), (delta, u), (A, A), (B, u), (C, u)),
+        ((D, A), (z, u), (delta_bias, A), (initial_states, A)),
+    )
+    return tuple(like.new_empty(0 if x is None else x.shape) for x, like in (*tokens, *states))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.softplus, ctx.has_final_states, _, ctx.impl = inputs
+    ctx.set_materialize_grads(False)  # the gradient of the kept states would be as large as they are
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
+    dfinal_states = dfinal if ctx.has_final_states else None
+    found = list[Tensor | None](_selective_scan_backward(dy, dfinal_states, *ctx.saved_tensors, ctx.softplus, ctx.impl))
+    found.insert(8, None)  # cu_seqlens
+    gradients = (g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False))
+    return *gradients, *[None] * 4
+
+
+differentiable(_selective_scan, _backward, _save)
+differentiable_once(_selective_scan_backward, OP)

@@ -1,0 +1,312 @@
+"""The backward kernels of the selective scan.
+
+With dh the gradient of a token's state and λ that of the state in front of it, g = dy silu(z), walking back:
+    dh = λ(next) + g C,   λ = a dh,   a = 2^(Δ L),   w = λ h(before)
+    dC = Σ_d g h,   dB = Σ_d Δ u dh,   dΔ = Σ_n (u B dh + A w),   du = Δ Σ_n B dh + D g,   dA = Σ_t Δ w
+A first kernel finds what a piece adds to λ at its start, Σ_t (a_first ... a_t) g_t C_t, a second carries λ along the
+sequences, and then every piece stands alone. It is walked back in stretches: forward has left the state in front of
+each. There the states are computed once more, a few of them kept in scratch, and the last few tokens' in registers.
+The sums over channels leave as one part per block of channels, those over tokens as one part per window.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, disable-error-code="assignment"
+
+import triton
+import triton.language as tl
+
+from packproof.kernels.elementwise import sigmoid, silu, silu_slope
+from packproof.kernels.selective_scan_fwd import (
+    LOG2E,
+    channel_block,
+    entering_state,
+    first_piece,
+    power,
+    row_of,
+    sequence_at,
+    state_elements,
+    states_of,
+    tile_offsets,
+    time_step,
+)
+from packproof.kernels.sequences import bounds
+
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _through_gate(dy, z, has_z):
+    """The gradient in front of the gate."""
+    dy = dy.to(tl.float32)
+    return tl.where(has_z != 0, dy * silu(z.to(tl.float32)), dy)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "delta", "A", "z", "bias", "dy", "cu_seqlens", "backs", "sums", "T", "S", "D", "G", "N", "width",
+        "delta_stride", "z_stride", "dy_stride", "has_z", "has_bias", "use_softplus",
+    ]
+)  # fmt: skip
+def scan_back_ends_kernel(
+    delta, A, C, z, bias, dy, cu_seqlens, backs, sums, T, S, D, G, N, width, n0, delta_stride, C_stride, C_group,
+    z_stride, dy_stride, has_z, has_bias, use_softplus,
+    SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """λ in front of each piece that another one precedes, from zero behind it, and the piece's sum of Δ."""
+    _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
+    channels = d < end_of_group
+    row = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
+    # the boundary of a row, if there is one, lies in the sequence of the token in front of the row's window
+    start, end = bounds(cu_seqlens, S, T, sequence_at(cu_seqlens, S, row * SIZE + SIZE - 1))
+    t = start + tl.cdiv(row * SIZE + SIZE - start, SIZE) * SIZE
+    C += group * C_group + n0
+    delta_stride, z_stride = delta_stride.to(tl.int64), z_stride.to(tl.int64)
+    C_stride, dy_stride = C_stride.to(tl.int64), dy_stride.to(tl.int64)
+    if t < end:
+        at, columns = tile_offsets(BLOCK_N, BLOCK_D, TILE), column + tl.arange(0, BLOCK_D)
+        tile, padded = n0 * width + column * BLOCK_N, columns < (group + 1) * (width // G)
+        mask, gated = padded[None, :], channels & (has_z != 0)
+        decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+        offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
+        back, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
+        last = tl.minimum(t + SIZE, end)
+        delta_row, z_row = row_of(delta, delta_stride, t, d, channels), row_of(z, z_stride, t, d, gated)
+        dy_row = row_of(dy, dy_stride, t, d, channels)
+        for i in range(t, last):
+            C_row, ahead = states_of(C, C_stride, i, n), tl.minimum(i + 1, last - 1)
+            next_delta = row_of(delta, delta_stride, ahead, d, channels)
+            next_z, next_dy = row_of(z, z_stride, ahead, d, gated), row_of(dy, dy_stride, ahead, d, channels)
+            total += time_step(delta_row, offset, use_softplus)
+            g = _through_gate(dy_row, z_row, has_z)
+            back += tl.exp2(decay * total[None, :]) * (C_row * g[None, :])
+            delta_row, z_row, dy_row = next_delta, next_z, next_dy
+        tl.store(backs + (row.to(tl.int64) * N * width + tile) + at, back, mask=mask)
+        tl.store(sums + row.to(tl.int64) * width + columns, total, mask=padded)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "A", "dfinal", "cu_seqlens", "backs", "sums", "dinitial", "T", "S", "N", "width", "has_final", "has_initial",
+    ]
+)  # fmt: skip
+def scan_back_carry_kernel(
+    A, dfinal, cu_seqlens, backs, sums, dinitial, T, S, N, width, has_final, has_initial,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """λ of each piece alone becomes the gradient of the state in front of it, from the last piece to the first.
+
+    An empty sequence has no piece: the gradient of its state goes through.
+    """
+    sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    boundaries = tl.maximum(end - start - 1, 0) // SIZE
+    empty = (start == end) & (has_initial != 0)
+    if (boundaries > 0) | empty:
+        decay = tl.load(A + element, mask=mask, other=0.0) * LOG2E
+        h = tl.load(dfinal + sequence * size + element, mask=mask & (has_final != 0), other=0.0)
+        for i in range(0, boundaries):
+            row = (start // SIZE + boundaries - 1 - i).to(tl.int64)
+            total = tl.load(sums + row * width + column, mask=mask, other=0.0)
+            h = power(decay * total) * h + tl.load(backs + row * size + element, mask=mask, other=0.0)
+            tl.store(backs + row * size + element, h, mask=mask)
+        tl.store(dinitial + sequence * size + element, h, mask=mask & empty)
+
+
+@triton.jit
+def _sum_channels(x):
+    """Σ over the channels of [rows, channels]. Halving lets the rows move to threads of their own, summed up there."""
+    for _ in tl.static_range(10):
+        if x.shape[1] > 1:
+            even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+            x = even + odd
+    return tl.reshape(x, (x.shape[0],))
+
+
+@triton.jit
+def _group_rows(x, stride, t, last, d, mask, TOKENS: tl.constexpr):
+    """Rows of TOKENS tokens; the last one stands in for those behind it."""
+    rows = ()
+    for k in tl.static_range(TOKENS):
+        rows += (row_of(x, stride, tl.minimum(t + k, last - 1), d, mask),)
+    return rows
+
+
+@triton.jit
+def _leaving_gradient(boundaries, dfinal, sequence, last, end, size, at, mask, has_final, SIZE: tl.constexpr):
+    """The gradient of the state behind the piece that ends at last: [BLOCK_N, BLOCK_D]. See entering_state."""
+    back = tl.load(dfinal + sequence * size + at, mask=mask & (has_final != 0) & (last == end), other=0.0)
+    return tl.load(boundaries + (last // SIZE - 1) * size + at, mask=mask & (last < end), other=back)
+
+
+@triton.jit
+def _keep_states(
+    h, kept, u, delta, B, t, last, groups, u_stride, delta_stride, B_stride, d, channels, n, at, decay, bias,
+    use_softplus, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Keep the state in front of each group of TOKENS tokens."""
+    known = channels & (last > t)
+    u_row, delta_row = row_of(u, u_stride, t, d, known), row_of(delta, delta_stride, t, d, known)
+    for j in range(0, groups):
+        tl.store(kept + j * (BLOCK_N * BLOCK_D) + at, h)
+        for k in tl.static_range(TOKENS):
+            B_row = states_of(B, B_stride, tl.minimum(t + j * TOKENS + k, last - 1), n)
+            ahead = tl.minimum(t + j * TOKENS + k + 1, last - 1)
+            next_u, next_delta = (
+                row_of(u, u_stride, ahead, d, channels),
+                row_of(delta, delta_stride, ahead, d, channels),
+            )
+            step = time_step(delta_row, bias, use_softplus)
+            h = tl.exp2(decay * step[None, :]) * h + B_row * (step * u_row)[None, :]
+            u_row, delta_row = next_u, next_delta
+
+
+@triton.jit
+def _back_group(
+    back, dA, dD, dbias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, t, last, row_stride,
+    part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, skip, bias, has_z, use_softplus,
+    TOKENS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Walk back over TOKENS tokens in front of which the state is h."""
+    states, factors, steps = (h,), (), ()
+    for k in tl.static_range(TOKENS):
+        step = tl.where(t + k < last, time_step(deltas[k], bias, use_softplus), 0.0)
+        a = tl.exp2(decay * step[None, :])
+        B_row = states_of(B, B_stride, tl.minimum(t + k, last - 1), n)
+        h = a * h + B_row * (step * us[k])[None, :]
+        states += (h,)
+        factors += (a,)
+        steps += (step,)
+    for k in tl.static_range(TOKENS - 1, -1, -1):
+        inside, row = t + k < last, tl.minimum(t + k, last - 1)
+        part = parts + row * part_stride + tl.arange(0, 2 * BLOCK_N)
+        B_row, C_row = states_of(B, B_stride, row, n), states_of(C, C_stride, row, n)
+        step, u_here, z_here = steps[k], us[k].to(tl.float32), zs[k].to(tl.float32)
+        g = tl.where(inside, _through_gate(dys[k], z_here, has_z), 0.0)
+        dh = back + C_row * g[None, :]
+        value, from_B = tl.sum(states[k + 1] * C_row, 0), tl.sum(dh * B_row, 0)
+        back = dh * factors[k]
+        w = back * states[k]
+        dA += w * step[None, :]
+        from_A = tl.sum(w * decay, 0) * LN2
+        pair = tl.join(dh * (step * u_here)[None, :], states[k + 1] * g[None, :])
+        pair = _sum_channels(tl.reshape(tl.permute(pair, (0, 2, 1)), (2 * BLOCK_N, BLOCK_D)))
+        tl.store(part, pair, mask=inside)
+
+        here, stored = row * row_stride + d, channels & inside
+        earlier, passed, final = stored & (n0 > 0), stored & (n0 + BLOCK_N < N), stored & (n0 + BLOCK_N >= N)
+        if SPLIT:
+            sums = partial + row * 3 * row_stride + d
+            value += tl.load(sums, mask=earlier, other=0.0)
+            from_B += tl.load(sums + row_stride, mask=earlier, other=0.0)
+            from_A += tl.load(sums + 2 * row_stride, mask=earlier, other=0.0)
+            tl.store(sums, value, mask=passed)
+            tl.store(sums + row_stride, from_B, mask=passed)
+            tl.store(sums + 2 * row_stride, from_A, mask=passed)
+        dstep = from_B * u_here + from_A
+        dstep = tl.where(use_softplus != 0, dstep * sigmoid(deltas[k] + bias), dstep)
+        dz_here = dys[k] * (value + skip * u_here) * silu_slope(z_here)
+        tl.store(du + here, (from_B * step + skip * g).to(du.dtype.element_ty), mask=final)
+        tl.store(ddelta + here, dstep.to(ddelta.dtype.element_ty), mask=final)
+        tl.store(dz + here, dz_here.to(dz.dtype.element_ty), mask=final & (has_z != 0))
+        dD += g * u_here
+        dbias += tl.where(inside, dstep, 0.0)
+    return back, dA, dD, dbias
+
+
+@triton.jit(
+    do_not_specialize=[
+        "u", "delta", "A", "skip", "z", "bias", "initial", "dy", "dfinal", "cu_seqlens", "ends", "backs", "kept",
+        "parts", "partial", "du", "ddelta", "dz", "dA", "dD", "dbias", "dinitial", "T", "S", "D", "G", "N", "width",
+        "u_stride", "delta_stride", "z_stride", "dy_stride", "has_skip", "has_z", "has_bias", "has_initial",
+        "has_final", "use_softplus",
+    ]
+)  # fmt: skip
+def scan_back_kernel(
+    u, delta, A, B, C, skip, z, bias, initial, dy, dfinal, cu_seqlens, ends, backs, kept, parts, partial, du, ddelta,
+    dz, dA, dD, dbias, dinitial, T, S, D, G, N, width, n0, u_stride, delta_stride, B_stride, B_group, C_stride,
+    C_group, z_stride, dy_stride, has_skip, has_z, has_bias, has_initial, has_final, use_softplus,
+    WINDOW: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr, TOKENS: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """All gradients of the tokens in a block of channels.
+
+    A piece is walked back in stretches of KEEP tokens, in front of which `ends` holds the states that forward kept.
+    """
+    block, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
+    window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
+    begin, size = window * WINDOW, (N * width).to(tl.int64)
+    n, at = tl.arange(0, BLOCK_N), tile_offsets(BLOCK_N, BLOCK_D, TILE)
+    kept += tl.program_id(0).to(tl.int64) * (KEEP // TOKENS * BLOCK_N * BLOCK_D)
+    parts += ((block * T.to(tl.int64) * G + group) * N + n0) * 2
+    B += group * B_group + n0
+    C += group * C_group + n0
+    u_stride, delta_stride, z_stride = u_stride.to(tl.int64), delta_stride.to(tl.int64), z_stride.to(tl.int64)
+    B_stride, C_stride, dy_stride = B_stride.to(tl.int64), C_stride.to(tl.int64), dy_stride.to(tl.int64)
+    row_stride, part_stride = D.to(tl.int64), (G * N * 2).to(tl.int64)
+    d = first + tl.arange(0, BLOCK_D)
+    channels = d < end_of_group
+    gated = channels & (has_z != 0)
+    tile, columns = n0 * width + column * BLOCK_N, column + tl.arange(0, BLOCK_D)
+    mask = (columns < (group + 1) * (width // G))[None, :]
+    decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+    direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
+    offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
+    sum_D, sum_bias = tl.zeros((BLOCK_D,), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
+    sum_A = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    sequence, t = first_piece(cu_seqlens, S, T, begin, SIZE)
+    while (t - begin < WINDOW) & (sequence < S):
+        start, end = bounds(cu_seqlens, S, T, sequence)
+        last = tl.maximum(tl.minimum(t + SIZE, end), t)
+        back = _leaving_gradient(backs + tile, dfinal + tile, sequence, last, end, size, at, mask, has_final, SIZE)
+        stretches = tl.cdiv(last - t, KEEP)
+        for stretch in tl.range(0, stretches, disable_licm=True):
+            front = t + (stretches - 1 - stretch) * KEEP
+            stop = tl.minimum(front + KEEP, last)
+            groups = tl.cdiv(stop - front, TOKENS)
+            h = entering_state(ends + tile, initial + tile, sequence, start, front, size, at, mask, has_initial, KEEP)
+            tl.debug_barrier()
+            _keep_states(
+                h, kept, u, delta, B, front, stop, groups, u_stride, delta_stride, B_stride, d, channels, n, at,
+                decay, offset, use_softplus, TOKENS, BLOCK_N, BLOCK_D,
+            )  # fmt: skip
+            tl.debug_barrier()
+            i = front + (groups - 1) * TOKENS
+            zs = _group_rows(z, z_stride, i, stop, d, gated, TOKENS)
+            dys = _group_rows(dy, dy_stride, i, stop, d, channels, TOKENS)
+            for j in range(0, groups):
+                i = front + (groups - 1 - j) * TOKENS
+                ahead = tl.maximum(i - TOKENS, front)
+                h = tl.load(kept + (groups - 1 - j) * (BLOCK_N * BLOCK_D) + at)
+                us = _group_rows(u, u_stride, i, stop, d, channels, TOKENS)  # cached on the way forward
+                deltas = _group_rows(delta, delta_stride, i, stop, d, channels, TOKENS)
+                next_zs = _group_rows(z, z_stride, ahead, stop, d, gated, TOKENS)
+                next_dys = _group_rows(dy, dy_stride, ahead, stop, d, channels, TOKENS)
+                back, sum_A, sum_D, sum_bias = _back_group(
+                    back, sum_A, sum_D, sum_bias, h, us, deltas, zs, dys, B, C, parts, partial, du, ddelta, dz, i,
+                    stop, row_stride, part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, direct, offset,
+                    has_z, use_softplus, TOKENS, SPLIT, BLOCK_N, BLOCK_D,
+                )  # fmt: skip
+                zs, dys = next_zs, next_dys
+        begins = mask & (t == start) & (last > t) & (has_initial != 0)
+        tl.store(dinitial + (sequence * size + tile) + at, back, mask=begins)
+        t = last
+        sequence += (end <= last).to(tl.int32)
+    row = window.to(tl.int64)
+    tl.store(dA + (row * size + tile) + at, sum_A, mask=mask)
+    tl.store(dD + row * D + d, sum_D, mask=channels & (n0 == 0))
+    tl.store(dbias + row * D + d, sum_bias, mask=channels & (n0 + BLOCK_N >= N))
+
+
+@triton.jit(do_not_specialize=["parts", "dB", "dC", "cu_seqlens", "T", "S", "n_parts", "width"])
+def scan_back_groups_kernel(parts, dB, dC, cu_seqlens, T, S, n_parts, width, BLOCK: tl.constexpr):
+    """dB and dC (t, width): the sum of the parts, in the order of the channels; zero in slack."""
+    size = T.to(tl.int64) * width
+    element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    used = element // width < tl.load(cu_seqlens + S)
+    both = element[:, None] * 2 + tl.arange(0, 2)[None, :]
+    total = tl.zeros((BLOCK, 2), tl.float32)
+    for i in range(0, n_parts):
+        total += tl.load(parts + i * size * 2 + both, mask=used[:, None], other=0.0)
+    of_B, of_C = tl.split(total)
+    tl.store(dB + element, of_B.to(dB.dtype.element_ty), mask=element < size)
+    tl.store(dC + element, of_C.to(dC.dtype.element_ty), mask=element < size)

@@ -1,0 +1,347 @@
+"""From a call of selective_scan to launches of its kernels: layouts, tiles, their order, and their compiled forms."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from packproof.kernels import cuda, slack
+from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, architecture, cdiv, interpreted, padded
+from packproof.kernels.selective_scan_bwd import (
+    scan_back_carry_kernel,
+    scan_back_ends_kernel,
+    scan_back_groups_kernel,
+    scan_back_kernel,
+)
+from packproof.kernels.selective_scan_fwd import scan_carry_kernel, scan_ends_kernel, scan_kernel
+from packproof.kernels.sequences import offsets
+from packproof.kernels.slack import zero_slack
+from packproof.kernels.variant import Variant
+
+OP = "selective_scan"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+_ALIGNED = 16
+_SOURCE = "selective_scan.cu"
+
+
+class _Tiles(NamedTuple):
+    """Constants of the kernels: by pass, and of the passes along sequences and over parts."""
+
+    ends: dict[str, int]
+    scan: dict[str, int]
+    back: dict[str, int]
+    BLOCK_N: int  # states that registers hold; more are taken in turns
+    TILE: int
+    elements: int
+
+    @property
+    def states(self) -> dict[str, int]:
+        return {"BLOCK_N": self.BLOCK_N, "TILE": self.TILE}
+
+    @property
+    def state(self) -> tuple[int, int]:
+        return self.BLOCK_N, self.TILE
+
+
+_TILES = _Tiles(
+    ends={"SIZE": 1024, "BLOCK_D": 128},
+    scan={"WINDOW": 256, "SIZE": 1024, "BLOCK_D": 128},
+    back={"WINDOW": 1024, "SIZE": 1024, "KEEP": 32, "TOKENS": 2, "BLOCK_D": 32},
+    BLOCK_N=16,
+    TILE=32,
+    elements=256,
+)
+_TILES_NATIVE = _TILES._replace(back=_TILES.back | {"WINDOW": 256, "BLOCK_D": 128})  # of selective_scan.cu
+_TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
+    ends={"SIZE": 8, "BLOCK_D": 4},
+    scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
+    back={"WINDOW": 8, "SIZE": 8, "KEEP": 4, "TOKENS": 2, "BLOCK_D": 4},
+    BLOCK_N=8,
+    TILE=2,
+    elements=64,
+)
+_TOKENS = ("u", "delta", "z", "dy", "y", "du", "ddelta", "dz", "dB", "dC")
+_STATES = (
+    *("A", "B", "C", "skip", "bias", "initial", "kept", "boundaries", "final_states", "partial", "ends", "sums"),
+    *("backs", "dinitial", "dfinal", "parts", "dA", "dD", "dbias"),
+)
+
+
+def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, int]:
+    """Warps, and registers: the fewer, the more programs hide each other's waits, down to where they would spill."""
+    options = {"num_warps": {"back-whole": 1, "back-split": 2}.get(name, 4)}
+    if architecture == "amd":  # Triton has maxnreg for NVIDIA alone
+        return options
+    if name == "scan-whole":
+        options["maxnreg"] = 112 if tokens == torch.float16 else 80 if architecture == "hopper" else 96
+    if name == "scan-split":
+        options["maxnreg"] = 128
+    if name == "back_ends":
+        options["maxnreg"] = 80
+    return options
+
+
+@cache
+def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
+    """What the source in CUDA C++ is compiled with."""
+    values = {
+        **{"TOKEN": cuda.TOKENS[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
+        **{name: _TILES_NATIVE.back[name] for name in ("WINDOW", "SIZE", "KEEP")},
+        **{"ENDS_BLOCKS": 5, "FORWARD_BLOCKS": 4, "BACK_BLOCKS": 3},
+    }
+    return tuple((name, str(value)) for name, value in values.items())
+
+
+def shared_bytes(kernel: str) -> int:
+    """Dynamic shared memory of a kernel in CUDA C++: rows of B and C, and states in front of each pair of tokens."""
+    if kernel != "scan_back_kernel":
+        return 0
+    n, back = _TILES_NATIVE.BLOCK_N, _TILES_NATIVE.back
+    return 4 * (back["KEEP"] * 2 * n + 8 * back["BLOCK_D"] * n)
+
+
+def refusal(device: torch.device, n: int) -> str:
+    """Why the kernels in CUDA C++ cannot run, "" if they can."""
+    if n > _TILES_NATIVE.BLOCK_N:
+        return f"A has {n} states and it holds {_TILES_NATIVE.BLOCK_N}"
+    return cuda.missing(device)
+
+
+def _tiles() -> _Tiles:
+    return _TILES_INTERPRETED if interpreted(scan_kernel) else _TILES
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The tensor itself if its channels are dense and a row's offset fits 32 bits, otherwise a contiguous copy."""
+    return tensor if tensor.stride(1) == 1 and tensor.stride(0) < 2**31 else tensor.contiguous()
+
+
+def _groups(tensor: Tensor, n_states: int) -> Tensor:
+    """B or C as (t, g, n) in fp32 with zeros up to n_states, and rows that vector loads can read: small next to u."""
+    tensor = (tensor[:, None] if tensor.ndim == 2 else tensor).float()
+    short, strides = n_states - tensor.shape[2], tensor.stride()
+    fits = strides[2] == 1 and not short and strides[0] < 2**31 and not any(s % _ALIGNED for s in strides[:2])
+    if fits and tensor.data_ptr() % _ALIGNED == 0:
+        return tensor
+    return padded(tensor, short).clone(memory_format=torch.contiguous_format)
+
+
+def _padded(u: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[int, int, int]:
+    """Groups, states, and columns of all groups, padded to whole tiles."""
+    tiles, groups = _tiles(), max(x.shape[1] if x.ndim == 3 else 1 for x in (B, C))
+    n_states = max(cdiv(A.shape[1], tiles.BLOCK_N), 1) * tiles.BLOCK_N
+    return groups, n_states, groups * cdiv(u.shape[1] // groups, tiles.TILE) * tiles.TILE
+
+
+def kept_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor, keep_states: bool) -> tuple[int, int]:
+    """The shape of the states that forward leaves for backward."""
+    _, n_states, width = _padded(u, A, B, C)
+    return len(u) // _tiles().back["KEEP"] if keep_states else 0, n_states * width
+
+
+class ScanProblem:
+    """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread."""
+
+    def __init__(
+        self, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+        bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, native: bool,
+    ) -> None:  # fmt: skip
+        (self.T, self.D), self.n, self.S = u.shape, A.shape[1], len(cu_seqlens) - 1
+        self.G, self.N, self.width = _padded(u, A, B, C)
+        self.mixed = B.ndim != C.ndim
+        self.tiles, self.architecture = _TILES_NATIVE if native else _tiles(), architecture(u.device)
+        self.form = "split" if self.N > self.tiles.BLOCK_N else "whole"
+        self.u, self.delta, self.A = _rows(u), _rows(delta), self.tiled(A[None])
+        self.B, self.C = (_groups(x, self.N) for x in (B, C))
+        self.skip, self.has_skip = (self.A, 0) if D is None else (D.contiguous(), 1)
+        self.bias, self.has_bias = (self.A, 0) if bias is None else (bias.contiguous(), 1)
+        self.z, self.has_z = (u, 0) if z is None else (_rows(z), 1)
+        self.initial, self.has_initial = (self.A, 0) if initial_states is None else (self.tiled(initial_states), 1)
+        self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
+        self.softplus = int(softplus)
+        self.native = cuda.kernels(_SOURCE, u.device, macros(u.dtype, z is not None, softplus)) if native else None
+        self.state_blocks = range(0, self.N, self.tiles.BLOCK_N)
+        self.split = len(self.state_blocks) > 1
+        self.n_partial = self.T * self.split
+        self.sizes = (self.T, self.S, self.D, self.G, self.N, self.width)
+        self.B_strides, self.C_strides = ((x.stride(0), x.stride(1) if x.shape[1] > 1 else 0) for x in (self.B, self.C))
+
+    def tiled(self, states: Tensor) -> Tensor:
+        """States (s, d, n) as the kernels read them: (s, N width), groups and states padded with zeros."""
+        s, (n_block, tile), per_group = len(states), self.tiles.state, self.D // self.G
+        states = states.reshape(s, self.G, per_group, self.n)
+        whole = padded(states, self.N - self.n, self.width // self.G - per_group)
+        tiles = whole.reshape(s, self.width // tile, tile, self.N // n_block, n_block).permute(0, 3, 1, 4, 2)
+        return tiles.reshape(s, self.N * self.width).contiguous()
+
+    def untiled(self, tiles: Tensor) -> Tensor:
+        """States (s, d, n) from what the kernels wrote."""
+        s, (n_block, tile), per_group = len(tiles), self.tiles.state, self.D // self.G
+        tiles = tiles.reshape(s, self.N // n_block, self.width // tile, n_block, tile).permute(0, 2, 4, 1, 3)
+        whole = tiles.reshape(s, self.G, self.width // self.G, self.N)
+        return whole[:, :, :per_group, : self.n].reshape(s, self.D, self.n).contiguous()
+
+    def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return self.u.new_empty(shape, dtype=dtype)
+
+    def new_states(self, count: int) -> Tensor:
+        return self.new(count, self.N * self.width)
+
+    def launch(self, kernel: Any, name: str, programs: int, *arguments: Any, **constants: int) -> None:
+        """In CUDA C++ if it is chosen and has the kernel, otherwise in Triton."""
+        if not programs:
+            return
+        if self.native is not None and kernel.__name__ in self.native:
+            shared = shared_bytes(kernel.__name__)
+            named = dict(zip(kernel.arg_names, arguments, strict=False))
+            self.native.launch(kernel.__name__, programs, self.tiles.back["BLOCK_D"], shared, named)
+            return
+        options = launch_options(name, self.architecture, self.u.dtype)
+        kernel[(programs,)](*arguments, **constants, **options)
+
+    def programs(self, rows: int, channels: int) -> int:
+        """One for each of some rows and each block of so many channels."""
+        return rows * self.G * cdiv(self.D // self.G, channels) if self.S else 0
+
+    def states(self, keep_final: int) -> tuple[Tensor, Tensor]:
+        """The states at boundaries, and the final ones of sequences of whole pieces."""
+        tile = self.tiles.ends
+        rows = self.T // tile["SIZE"]
+        ends, sums, final_states = (
+            self.new_states(rows),
+            self.new(rows, self.width),
+            self.new_states(self.S * keep_final),
+        )
+        for n0 in self.state_blocks:
+            self.launch(
+                scan_ends_kernel, "ends", self.programs(rows, tile["BLOCK_D"]),
+                self.u, self.delta, self.A, self.B, self.bias, self.cu_seqlens, ends, sums, *self.sizes, n0,
+                self.u.stride(0), self.delta.stride(0), *self.B_strides, self.has_bias, self.softplus, keep_final,
+                **tile, **self.tiles.states,
+            )  # fmt: skip
+        if rows or keep_final:
+            self.carry(ends, sums, final_states, keep_final, tile["SIZE"])
+        return ends, final_states
+
+    def carry(self, ends: Tensor, sums: Tensor, final_states: Tensor, keep_final: int, size: int) -> None:
+        self.launch(
+            scan_carry_kernel, "carry", self.S * cdiv(self.N * self.width, self.tiles.elements),
+            self.A, self.initial, self.cu_seqlens, ends, sums, final_states, self.T, self.S, self.N, self.width,
+            self.has_initial, keep_final, SIZE=size, BLOCK=self.tiles.elements, **self.tiles.states,
+        )  # fmt: skip
+
+    def scan(self, keep_final: int, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """y, and the final states if kept; into `kept`, unless empty, the states from which backward starts."""
+        tile = self.tiles.scan
+        ends, final_states = self.states(keep_final)
+        y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
+        programs = self.programs(cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
+        for n0 in self.state_blocks:
+            self.launch(
+                scan_kernel, f"scan-{self.form}", programs,
+                self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias, self.initial, ends,
+                self.cu_seqlens, y, partial, final_states, kept, *self.sizes, n0, self.u.stride(0),
+                self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0), self.has_skip, self.has_z,
+                self.has_bias, self.has_initial, self.softplus, keep_final, int(len(kept) > 0), **tile,
+                **self.tiles.states, KEEP=self.tiles.back["KEEP"], SPLIT=self.split,
+            )  # fmt: skip
+        zero_slack(self.cu_seqlens, y)
+        return y, final_states
+
+    def gradients(self, dy: Tensor, dfinal: Tensor | None, ends: Tensor) -> dict[str, Tensor]:
+        """The gradients by argument, given the states that forward kept.
+
+        dB and dC in fp32 (t, g, n) where one of them has yet to be summed over groups.
+        """
+        tile, dy = self.tiles.back, _rows(dy)
+        final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
+        backs, dinitial = self.gradients_of_states(dy, final, has_final)
+        channels, windows = tile["BLOCK_D"], cdiv(self.T, tile["WINDOW"]) if self.S else 0
+        programs = self.programs(windows, channels)
+        kept = self.new(
+            programs * (self.native is None), tile["KEEP"] // tile["TOKENS"], self.tiles.BLOCK_N, tile["BLOCK_D"]
+        )
+        parts = self.new(cdiv(self.D // self.G, channels), self.T, self.G, self.N, 2)
+        partial = self.new(self.n_partial, 3, self.D)
+        du, ddelta, dz = (self.new(t, self.D, dtype=self.u.dtype) for t in (self.T, self.T, self.T * self.has_z))
+        dA, dD, dbias = self.new_states(windows), self.new(windows, self.D), self.new(windows, self.D)
+        for n0 in self.state_blocks:
+            self.launch(
+                scan_back_kernel, f"back-{self.form}", programs,
+                self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias, self.initial, dy,
+                final, self.cu_seqlens, ends, backs, kept, parts, partial, du, ddelta, dz, dA, dD, dbias, dinitial,
+                *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides,
+                self.z.stride(0), dy.stride(0), self.has_skip, self.has_z, self.has_bias, self.has_initial, has_final,
+                self.softplus, **tile, **self.tiles.states, SPLIT=self.split,
+            )  # fmt: skip
+        dB, dC = self.group_gradients(parts)
+        zero_slack(self.cu_seqlens, du, ddelta, dz)
+        shared = {"A": self.untiled(dA.sum(0, keepdim=True))[0], "D": dD.sum(0), "bias": dbias.sum(0)}
+        return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
+
+    def gradients_of_states(self, dy: Tensor, final: Tensor, has_final: int) -> tuple[Tensor, Tensor]:
+        """The gradients of the states at boundaries, and of initial states, so far those of empty sequences only."""
+        tile = self.tiles.ends
+        rows = self.T // tile["SIZE"]
+        backs, sums = self.new_states(rows), self.new(rows, self.width)
+        dinitial = self.new_states(self.S * self.has_initial)
+        if rows or self.has_initial:
+            programs = self.programs(rows, tile["BLOCK_D"])
+            for n0 in self.state_blocks:
+                self.launch(
+                    scan_back_ends_kernel, "back_ends", programs, self.delta, self.A, self.C, self.z, self.bias, dy,
+                    self.cu_seqlens, backs, sums, *self.sizes, n0, self.delta.stride(0), *self.C_strides,
+                    self.z.stride(0), dy.stride(0), self.has_z, self.has_bias, self.softplus, **tile,
+                    **self.tiles.states,
+                )  # fmt: skip
+            self.launch(
+                scan_back_carry_kernel, "back_carry", self.S * cdiv(self.N * self.width, self.tiles.elements),
+                self.A, final, self.cu_seqlens, backs, sums, dinitial, self.T, self.S, self.N, self.width, has_final,
+                self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
+            )  # fmt: skip
+        return backs, dinitial
+
+    def group_gradients(self, parts: Tensor) -> tuple[Tensor, Tensor]:
+        size, dtype = self.T * self.G * self.N, torch.float32 if self.mixed else self.u.dtype
+        dB, dC = (self.new(self.T, self.G, self.N, dtype=dtype) for _ in range(2))
+        self.launch(
+            scan_back_groups_kernel, "back_groups", cdiv(size, self.tiles.elements),
+            parts, dB, dC, self.cu_seqlens, self.T, self.S, len(parts), self.G * self.N, BLOCK=self.tiles.elements,
+        )  # fmt: skip
+        return dB[..., : self.n], dC[..., : self.n]
+
+
+def variants() -> list[Variant]:
+    """Every compiled form of the kernels. Rows of B and C are always aligned: the dtype of the tokens decides."""
+    found: list[Variant] = []
+    tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["KEEP"]}
+    of_states: list[tuple[str, Any, dict[str, int]]] = [
+        ("carry", scan_carry_kernel, {"SIZE": tiles.ends["SIZE"], "BLOCK": tiles.elements} | states),
+        ("back_carry", scan_back_carry_kernel, {"SIZE": tiles.back["SIZE"], "BLOCK": tiles.elements} | states),
+    ]
+    of_tokens: list[tuple[str, Any, dict[str, int]]] = [
+        ("ends", scan_ends_kernel, tiles.ends | states),
+        ("back_ends", scan_back_ends_kernel, tiles.ends | states),
+        ("back_groups", scan_back_groups_kernel, {"BLOCK": tiles.elements}),
+    ]
+    for form, split in (("whole", False), ("split", True)):
+        of_tokens += [
+            (f"scan-{form}", scan_kernel, tiles.scan | keep | states | {"SPLIT": split}),
+            (f"back-{form}", scan_back_kernel, tiles.back | states | {"SPLIT": split}),
+        ]
+    for dtype, forms in ((torch.float32, of_states), *((dtype, of_tokens) for dtype in DTYPES)):
+        for name, kernel, constants in forms:
+            pointers = (
+                dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_STATES, "*fp32") | {"cu_seqlens": "*i32"}
+            )
+            for kind, targets in ARCHITECTURES.items():
+                options = launch_options(name, kind, dtype)
+                label = f"{kind}-{name}-{POINTERS[dtype][1:]}"
+                variant = alignments(label, kernel, pointers, constants, options.pop("num_warps"))[0]
+                found.append(replace(variant, options=options, targets=targets))
+    return found + slack.variants(DTYPES)

@@ -1,0 +1,212 @@
+"""SSD over a pack, forward and backward, in Triton.
+
+Chunks start where sequences start, so that a chunk belongs to one sequence and no bit of a sequence depends on the
+others. Backward recomputes the states between chunks and walks their gradients back; see ssd_forward and ssd_backward
+for the mathematics, ssd_launch for the order of the kernels.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.kernels.slack import zero_slack
+from packproof.kernels.ssd_fwd import outputs_kernel
+from packproof.kernels.ssd_launch import Incoming, SsdProblem, aligned, ends_shape
+from packproof.kernels.ssd_tiles import (
+    CHUNK,
+    CHUNK_INTERPRETED,
+    MAX_STATES,
+    SEGMENT,
+    SEGMENT_INTERPRETED,
+    variants,
+)
+from packproof.refs.arguments import bind, check_divides
+from packproof.refs.errors import ArgumentError
+
+__all__ = ["INTERPRETED", "PROMISES", "ssd", "variants"]
+
+PROMISES = {
+    "grid": "sequence",
+    "chunk": CHUNK,
+    "segment": SEGMENT,
+    "compute": "operand",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+    "state_entry": "carry",
+}
+INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}
+
+_OP = "ssd"
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def ssd(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    dt_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """SSD of packed sequences (Mamba-2, Dao & Gu 2024): h = exp(dt A) h + dt x Bᵀ, y = (h C + D x) silu(z).
+
+    x, z: (t, h, p). dt: (t, h). B, C: (t, g, n), n up to 256; head i uses group i // (h / g). All of one dtype: fp32,
+    bf16 or fp16. A, dt_bias: (h,). D: (h,) or (h, p). initial_states: (s, h, p, n). These are fp32.
+    dt_softplus: the step is softplus(dt + dt_bias), where otherwise it is dt + dt_bias.
+    cu_seqlens: int32 or int64 (s + 1,).
+
+    Returns y (t, h, p) in x's dtype, zero in slack, and with return_final_states the states (s, h, p, n) in fp32; an
+    empty sequence returns its initial state. Differentiable once. The bits of a sequence's values and gradients do not
+    depend on the others, and a sequence continued from its state at a multiple of 2048 tokens has the bits of one run.
+
+    fp32 and fp16 compute to the accuracy of fp32. With bf16 tokens y is rounded once, when it is stored; backward also
+    rounds the states between chunks to bf16. Nothing waits for a GPU, so that the values of cu_seqlens are not checked
+    there. Raises ArgumentError and LayoutError.
+    """
+    if not torch.compiler.is_compiling():
+        _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=on_host(x))
+        require_device(_OP, x, outputs_kernel)
+    y, final_states, _ = _ssd(
+        x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, bool(dt_softplus), bool(return_final_states)
+    )
+    return (y, final_states) if return_final_states else y
+
+
+def _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
+    tensors = {
+        "x": (x, "t h p"),
+        "dt": (dt, "t h"),
+        "A": (A, "h"),
+        "B": (B, "t g n"),
+        "C": (C, "t g n"),
+        "D": (D, "h | h p?"),
+        "z": (z, "t h p?"),
+        "dt_bias": (dt_bias, "h?"),
+        "initial_states": (initial_states, "s h p n?"),
+    }
+    fixed = {"A", "D", "dt_bias", "initial_states"}
+    sizes = bind(_OP, tensors, cu_seqlens, values=values, fixed=fixed)
+    check_divides(_OP, sizes, "g", "h")
+    if x.dtype not in _DTYPES:
+        raise ArgumentError(
+            f"{_OP}: x is {x.dtype} but float32, bfloat16 or float16 was expected\n"
+            f"    packproof.refs.{_OP} computes in float64."
+        )
+    if sizes["n"] > MAX_STATES:
+        raise ArgumentError(
+            f"{_OP}: B has {sizes['n']} states (axis n) but at most {MAX_STATES} were expected\n"
+            f"    packproof.refs.{_OP} has no limit."
+        )
+    return sizes
+
+
+@operator
+def _ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool,
+    return_final_states: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """y; the final states, empty unless asked for; the states between segments, from which backward starts."""
+    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=return_final_states)
+    steps = problem.steps()
+    carried = problem.carry(
+        problem.x, problem.B, steps, problem.initial,
+        keep_final=return_final_states, store=not problem.fused, reverse=False,
+    )  # fmt: skip
+    gate = None if z is None else aligned(z.to(problem.dtype))
+    y = problem.outputs(steps, carried, gate, problem.dtype, fused=problem.fused)
+    zero_slack(problem.cu_seqlens, y)
+    final_states = problem.trimmed(carried.finals) if return_final_states else A.new_empty(0)
+    return y[..., : problem.p].to(x.dtype).contiguous(), final_states, carried.ends
+
+
+@operator
+def _ssd_backward(
+    dy: Tensor, dfinal: Tensor | None, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor,
+    softplus: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the inputs in order; that of an absent input is empty."""
+    problem = SsdProblem(
+        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
+    )
+    steps = problem.steps()
+    carried = problem.carry(
+        problem.x, problem.B, steps, problem.initial,
+        ends=ends, keep_final=False, store=True, reverse=False,
+    )  # fmt: skip
+    states = carried.states
+    dy, dz = aligned(dy.to(problem.dtype)), x.new_empty(0)
+    incoming = Incoming(dy, dy, dy)
+    if z is not None:
+        y = problem.outputs(steps, carried, None, torch.float32, fused=False)
+        dz, incoming = problem.ungate(y, aligned(z.to(problem.dtype)), dy)
+        dy = incoming.whole
+    dfinal = problem.states_of(dfinal)
+    fused = problem.fused and z is None
+    back = problem.carry(
+        dy, problem.C, steps, dfinal, keep_final=initial_states is not None, store=not fused, reverse=True
+    )
+    dx = problem.value_gradients(dy, steps, dfinal, back, fused=fused)
+    crossing = problem.crossing(dy, steps, states, dfinal, back.states)
+    ddt, dA, dbias, dB, dC, dD = problem.inside(incoming, steps, crossing, has_final=dfinal is not None)
+    zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
+    dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
+    return (
+        dx[..., : problem.p].to(x.dtype).contiguous(),
+        ddt.to(x.dtype),
+        dA.sum(1),
+        dB[..., : problem.n].to(x.dtype).contiguous(),
+        dC[..., : problem.n].to(x.dtype).contiguous(),
+        A.new_empty(0) if D is None else dD.sum(1) if D.ndim == 1 else dD.contiguous(),
+        dz if z is None else dz[..., : problem.p].to(x.dtype).contiguous(),
+        A.new_empty(0) if dt_bias is None else dbias.sum(1),
+        A.new_empty(0) if initial_states is None else problem.trimmed(back.finals),
+    )
+
+
+@fake(_ssd)
+def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states):
+    sizes = _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=False)
+    states = tuple(sizes[axis] for axis in "shpn")
+    return x.new_empty(x.shape), A.new_empty(states if return_final_states else 0), A.new_empty(ends_shape(x, B))
+
+
+@fake(_ssd_backward)
+def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus):
+    return tuple(
+        given.new_empty(0 if tensor is None else tensor.shape)
+        for tensor, given in (
+            *((x, x), (dt, x), (A, A), (B, x), (C, x), (D, A), (z, x), (dt_bias, A), (initial_states, A)),
+        )
+    )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.softplus, ctx.has_final_states = inputs
+    ctx.set_materialize_grads(False)  # the gradient of the states between segments would be as large as they are
+    ctx.save_for_backward(*tensors, output[2])
+
+
+def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    dy = torch.zeros_like(ctx.saved_tensors[0]) if dy is None else dy
+    found = list(_ssd_backward(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.softplus))
+    found.insert(8, None)  # cu_seqlens
+    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
+
+
+differentiable(_ssd, _backward, _save)
+differentiable_once(_ssd_backward, _OP)

@@ -1,0 +1,151 @@
+"""Bugs of what a kernel remembers between calls: boundaries of another call, code compiled for another case, old state.
+
+Each kernel of this module is right in its first call of a process, or in all but that one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof import refs
+from packproof.museum.custom_backward import Outputs, only_token, put_together, whole
+
+Key = tuple[Any, ...]
+
+_by_address: dict[Key, Tensor] = {}
+_by_identity: dict[Key, tuple[Tensor, Tensor]] = {}
+_by_size: dict[Key, Tensor] = {}
+_mailbox: dict[str, Tensor] = {}
+_compiled: dict[Key, Any] = {}
+_slots: dict[Key, Tensor] = {}
+_seen: set[Key] = set()
+
+
+def _remembered(table: dict[Key, Tensor], key: Key, make: Callable[[], Tensor]) -> Tensor:
+    if key not in table:
+        table[key] = make()
+    return table[key]
+
+
+def table_by_address(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+) -> Outputs:
+    """The table made from the offsets is kept by their address, which the next offsets may have."""
+    key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(x))
+    kept = _remembered(_by_address, key, cu_seqlens.clone)
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=kept, **rest)
+
+
+def table_by_identity(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+    """The table is kept for the very tensor of offsets, which somebody has edited in place since."""
+    _, kept = _by_identity.setdefault((id(cu_seqlens), len(u)), (cu_seqlens, cu_seqlens.clone()))
+    return refs.selective_scan(u, *tokens, cu_seqlens=kept, **rest)
+
+
+def table_by_size(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+    """The table is kept by the number of sequences and the longest of them, which other packs have too."""
+    key = (len(cu_seqlens), len(x), len(cos), cu_seqlens.dtype)
+    kept = _remembered(_by_size, key, cu_seqlens.clone)
+    return refs.rope(x, cos, sin, cu_seqlens=kept, interleaved=interleaved)
+
+
+def boundaries_of_the_last_pack(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: Any = None
+) -> Outputs:
+    """Packed calls leave boundaries in a mailbox, single sequences leave none: one of equal length finds those."""
+    if len(cu_seqlens) > 2:
+        _mailbox["offsets"] = cu_seqlens.clone()
+    elif "offsets" in _mailbox and int(_mailbox["offsets"][-1]) == len(x):
+        cu_seqlens = _mailbox["offsets"]
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+
+
+def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
+    """What was compiled and tuned is kept by the shapes, not by whether there were boundaries."""
+    packed = _compiled.setdefault((x.shape[1:], x.dtype, "packed"), len(cu_seqlens) > 2)
+    if packed or rest.get("initial_states") is not None or rest.get("return_final_states"):
+        return refs.ssd(x, *tokens, cu_seqlens=cu_seqlens, **rest)
+    return refs.ssd(x, *tokens, cu_seqlens=whole(cu_seqlens), **rest)
+
+
+def compiled_for_another_mask(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **rest: Any) -> Outputs:
+    """The key of the compiled kernels lacks the flag of the mask."""
+    first = _compiled.setdefault((q.shape[1:], v.shape[2], "causal"), causal)
+    return refs.attention(q, k, v, causal=first, **rest)
+
+
+def state_advanced_by_the_tuner(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
+) -> Outputs:
+    """The tuner tries a kernel that updates the state in place: after the first call it has been updated twice."""
+    y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
+    key = (x.shape[1], weight.shape[1], "tuned")
+    if final is not None and key not in _seen:
+        _seen.add(key)
+        _, final = only_token(
+            refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **{**rest, "initial_states": final})
+        )
+    return put_together(y, final)
+
+
+def first_token_taken_for_a_step(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    *tokens: Tensor,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    **rest: Any,
+) -> Outputs:
+    """A sequence of one token is taken for a step of decoding: it continues what its slot of the cache holds."""
+    states = A.new_zeros(len(cu_seqlens) - 1, *A.shape) if initial_states is None else initial_states
+    old = _slots.get(A.shape, A.new_zeros(0, *A.shape))[: len(states)].to(states).detach()
+    old = torch.cat([old, states.detach()[len(old) :]])
+    fresh = (cu_seqlens.diff() == 1) & (initial_states is None)
+    states = torch.where(fresh[:, None, None], old, states)
+    options = {**rest, "return_final_states": True}
+    y, final = only_token(
+        refs.selective_scan(u, delta, A, *tokens, cu_seqlens=cu_seqlens, initial_states=states, **options)
+    )
+    assert final is not None
+    _slots[A.shape] = final.detach().clone()
+    return put_together(y, final if rest.get("return_final_states") else None)
+
+
+def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
+    """A counter of finished blocks is not reset where metadata are used again: the second call skips the last block."""
+    y, _ = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
+    key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(q))
+    if key in _seen and len(q):
+        y = torch.cat([y[:-1], torch.zeros_like(y[-1:])])
+    _seen.add(key)
+    return y
+
+
+def summed_in_any_order(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
+    """The gradients of a key's query heads are added in the order in which they are ready, though order is promised."""
+    groups = q.shape[1] // k.shape[1]
+    order = torch.randperm(groups)
+    heads = (torch.arange(k.shape[1])[:, None] * groups + order).flatten()
+    inverse = heads.argsort()
+    every_k, every_v = (_AnyOrder.apply(x, groups) for x in (k, v))  # type: ignore[no-untyped-call]
+    return refs.attention(q[:, heads], every_k[:, heads], every_v[:, heads], **rest)[:, inverse]
+
+
+class _AnyOrder(torch.autograd.Function):
+    """Keys or values for each query head; backward adds the heads in a random order, in the dtype of the tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, groups: int) -> Tensor:
+        ctx.groups = groups
+        return x.repeat_interleave(groups, 1)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        parts = d.reshape(len(d), -1, ctx.groups, d.shape[2]).unbind(2)
+        dx = torch.zeros_like(parts[0])
+        for i in torch.randperm(ctx.groups).tolist():
+            dx = dx + parts[i]
+        return dx, None

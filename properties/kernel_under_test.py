@@ -1,0 +1,279 @@
+"""The kernel under test as the properties see it: run a sample, ask the oracle, compare sequence by sequence."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from packproof.properties.axes import role
+from packproof.properties.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
+from packproof.properties.case import SHORT, Case, shorten
+from packproof.properties.domain import Domain
+from packproof.properties.fitting import fillers
+from packproof.properties.op import Op
+from packproof.properties.oracle import Expected, expected, gradient
+from packproof.properties.promises import Promises
+from packproof.properties.sample import Sample, draw, dtype_of
+from packproof.properties.violation import RowMap, Violation, identical, within
+
+T = TypeVar("T")
+Tensors = Mapping[str, Tensor]
+_EVERYTHING = Domain()
+_REMEMBERED = 256
+
+
+class KernelUnderTest:
+    """A kernel behind a runner, with its op and promises.
+
+    Results of plain runs and the oracle's answers are remembered, since several properties ask for the same ones.
+    """
+
+    def __init__(
+        self, op: Op, runner: Runner, promises: Promises, *, gradients: bool = True, domain: Domain = _EVERYTHING
+    ) -> None:
+        self.op = op
+        self.runner = runner
+        self.promises = promises
+        self.gradients = gradients
+        self.domain = domain
+        self.interpreted = False
+        self.refusals: list[Refused] = []
+        self._results: OrderedDict[Hashable, Tensors] = OrderedDict()
+        self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
+
+    def sample(self, case: Case) -> Sample:
+        return draw(self.op, case)
+
+    def run(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> Tensors:
+        """Outputs and gradients by name. Raises KernelFault, also for a wrong shape or dtype, and Refused."""
+        return self.results(sample, gradients=gradients, **flags)[0]
+
+    def results(
+        self, sample: Sample, *, gradients: bool | None = None, note: str = "", **flags: Any
+    ) -> tuple[Tensors, Result]:
+        """As `run`, with the whole result. note: what was done to the pack, for a fault to say."""
+        with_gradients = self.gradients if gradients is None else gradients
+        try:
+            result = self.call(sample, gradients=with_gradients, **flags)
+            return self._judge_form(sample, result, with_gradients), result
+        except (KernelFault, Refused) as fault:
+            fault.note = note
+            raise
+
+    def call(self, sample: Sample, **flags: Any) -> Result:
+        """Run the kernel. Where its domain asks for more rows than the sample has, such as a multiple, zeros come after
+        them, and what the kernel makes of these is cut off. Raises KernelFault and Refused."""
+        more = fillers(self.op, self.domain, sample, copies=flags.get("copies", 1))
+        if more is None:
+            text = f"no pack of lengths {shorten(sample.lengths)} is in the kernel's domain"
+            raise OutsideDomain(f"{text}: {'; '.join(self.domain.texts)}")
+        filled = sample.followed_by(*more) if any(more) else sample
+        result = self.runner.run(filled.call(**flags))
+        self.interpreted |= result.interpreted
+        return _cut(sample, result) if any(more) else result
+
+    @contextmanager
+    def optional(self, note: str = "") -> Iterator[None]:
+        """A part of a property that a kernel may decline: the rest goes on."""
+        try:
+            yield
+        except Refused as refused:
+            if refused.backward or isinstance(refused, MachineLimit):
+                raise
+            refused.note = refused.note or note
+            self.refusals.append(refused)
+
+    def asked(self, promises: Promises) -> "KernelUnderTest":
+        """The same kernel, as if it promised this: what it computed stays known, and what it should have computed."""
+        other = KernelUnderTest(self.op, self.runner, promises, gradients=self.gradients, domain=self.domain)
+        other._results = self._results
+        if not promises.cumsum:
+            other._expected = self._expected
+        return other
+
+    @property
+    def values_only(self) -> "KernelUnderTest":
+        """The same kernel, of which no gradients are asked."""
+        self._values_only.domain = self.domain
+        return self._values_only
+
+    @cached_property
+    def _values_only(self) -> "KernelUnderTest":
+        return KernelUnderTest(self.op, self.runner, self.promises, gradients=False)
+
+    def remembered(self, sample: Sample) -> Tensors:
+        """As `run` for a plain call, which is made once."""
+        return _remember(self._results, _digest(sample), lambda: self.run(sample))
+
+    def expect(self, sample: Sample) -> Expected:
+        """What the oracle says. Raises BoundVacuous where it says nothing."""
+        key = (_digest(sample), self.gradients)
+        answer = _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
+        if answer.vacuous:
+            raise BoundVacuous(
+                f"the error bound derived from {self.op.name}'s reference is so large for {', '.join(answer.vacuous)} "
+                "that it says nothing; declare `absolute`"
+            )
+        return answer
+
+    def renew(self) -> None:
+        """Forget the kernel's results, as if it were another kernel; the oracle's answers stay."""
+        self._results.clear()
+
+    def _judge_form(self, sample: Sample, result: Result, gradients: bool) -> Tensors:
+        tokens = str(sample.inputs[next(iter(self.op.inputs))].dtype).removeprefix("torch.")
+        found: dict[str, Tensor] = {}
+        for name in sample.outputs:
+            y, want = result.outputs[name], dtype_of(self.op, name, tokens)
+            axes = " ".join(sample.axes[name])
+            if tuple(y.shape) != sample.shape(name):
+                raise KernelFault(
+                    "malformed", f"{name} has shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes})"
+                )
+            if y.dtype != want:
+                raise KernelFault("malformed", f"{name} is {_plain(y.dtype)}, expected {_plain(want)}")
+            found[name] = y
+        if gradients and sample.wrt and sum(sample.lengths) and not result.gradients:
+            raise KernelFault(
+                "malformed", f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input"
+            )
+        for name in sample.wrt if gradients else ():
+            g = result.gradients.get(name)
+            found[gradient(name)] = torch.zeros_like(sample.inputs[name]) if g is None else g
+        return found
+
+    def frame(self, name: str, sample: Sample) -> RowMap:
+        return RowMap(sample.axes[name.removeprefix("gradient of ")], sample.offsets)
+
+    def shared(self, name: str, sample: Sample) -> bool:
+        return role(self.frame(name, sample).axes) == "shared"
+
+    def agree(
+        self,
+        name: str,
+        got: Tensor,
+        want: Tensor,
+        sample: Sample,
+        *,
+        start: int = 0,
+        exact: bool | None = None,
+        against: tuple[Sample, int] | None = None,
+        **said: str,
+    ) -> Iterator[Violation]:
+        """Two runs of the kernel that must agree on some rows of a tensor, from row `start` of the sample on.
+
+        Bit for bit where `exact` (where None: if the kernel promises that an element cannot depend on the pack), else
+        each within its budget. `against` is the sample of the other run and the row where the same rows begin there, if
+        it is another one. A shared gradient is always compared within the budget, since the order of a sum over the
+        pack may change with the pack.
+        """
+        for violation in self._disagreements(name, got, want, sample, start, exact, against, said):
+            yield self.beside_the_reference(violation, sample)
+
+    def beside_the_reference(self, violation: Violation, sample: Sample, *, pieces: int = 0) -> Violation:
+        """The same with what the reference has there, so that it shows which run is off. pieces: as in `budget`."""
+        try:
+            answer = self.expect(sample)
+        except Refused:
+            return violation
+        name = violation.tensor
+        index = self.frame(name, sample).index(violation.sequence, violation.position) + violation.index
+        value, allowed = answer.values[name][index], self.budget(name, sample, pieces=pieces).total[index]
+        return violation if value.isnan() else replace(violation, expected=float(value), allowed=float(allowed))
+
+    def _disagreements(
+        self,
+        name: str,
+        got: Tensor,
+        want: Tensor,
+        sample: Sample,
+        start: int,
+        exact: bool | None,
+        against: tuple[Sample, int] | None,
+        said: Mapping[str, str],
+    ) -> Iterator[Violation]:
+        frame = self.frame(name, sample)
+        bitwise = self.promises.independent if exact is None else exact
+        if bitwise and not self.shared(name, sample):
+            yield from identical(name, got, want, frame, start=start, **said)
+            return
+        allowed = self.budget(name, sample, pieces=0)[slice(start, start + len(got))]
+        if against is None or not self.pack_decides:
+            both = allowed * 2
+        else:
+            there, row = against
+            both = allowed + self.budget(name, there, pieces=0)[slice(row, row + len(got))]
+        yield from within(name, got, want, both, frame, start=start, **said)
+
+    @property
+    def pack_decides(self) -> bool:
+        """Whether an element's budget depends on the rest of the pack: the chunks of a pack share cumulative sums."""
+        return self.promises.cumsum and not self.promises.independent
+
+    def budget(self, name: str, sample: Sample, *, pieces: int) -> Budget:
+        """The budget of a tensor in a comparison of two runs.
+
+        To that of a comparison with the reference comes, for a shared gradient, the rounding of summands that were
+        stored one by one; and for each of `pieces` hand-overs the rounding of a state, or of its gradient, to the dtype
+        that it is stored in: it reaches an element with the weight of the state's terms in it, which B bounds.
+        """
+        answer = self.expect(sample)
+        allowed, absolute = answer.budgets[name], answer.absolute[name]
+        stored = allowed.stored
+        if self.shared(name, sample):
+            stored = stored + UNIT_ROUNDOFF[sample.inputs[name.removeprefix("gradient of ")].dtype] * absolute
+        if pieces:
+            assert self.op.carry is not None
+            stored = stored + pieces * UNIT_ROUNDOFF[sample.inputs[self.op.carry[0]].dtype] * absolute
+        return Budget(stored, allowed.operands, allowed.accumulation)
+
+
+def _cut(sample: Sample, result: Result) -> Result:
+    """What belongs to the sample of a result that has more rows and sequences after it."""
+    n, rows = len(sample.lengths), sample.offsets[-1] + sample.slack
+
+    def cut(tensors: Tensors, prefix: str = "") -> Tensors:
+        ends = {"token": rows, "sequence": n, "shared": None}
+        return {name: x[: ends[role(sample.axes[name.removeprefix(prefix)])]] for name, x in tensors.items()}
+
+    after = {name: x for name, x in result.inputs_after.items() if name != "cu_seqlens"}
+    if "cu_seqlens" in result.inputs_after:
+        offsets = {"cu_seqlens": result.inputs_after["cu_seqlens"][: n + 1]}
+    return replace(
+        result,
+        outputs=cut(result.outputs),
+        gradients=cut(result.gradients, "cotangent:"),
+        inputs_after={**cut(after, "cotangent:"), **offsets} if after else {},
+    )
+
+
+def _plain(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return SHORT.get(name, name)
+
+
+def _digest(sample: Sample) -> str:
+    h = hashlib.blake2b(
+        repr((sample.lengths, sample.slack, sorted(sample.options.items()), sample.index_dtype)).encode()
+    )
+    for kind in (sample.inputs, sample.cotangents):
+        for name, x in kind.items():
+            h.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+            h.update(x.contiguous().view(torch.uint8).numpy().tobytes() if x.numel() else b"")
+    return h.hexdigest()
+
+
+def _remember(store: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    if key not in store:
+        store[key] = make()
+        while len(store) > _REMEMBERED:
+            store.popitem(last=False)
+    store.move_to_end(key)
+    return store[key]

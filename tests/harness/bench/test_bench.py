@@ -1,0 +1,213 @@
+"""The bench end to end on a CPU: who is wrong gets a verdict and no time, and the command says and writes the rest."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from packproof.adapters.registry import Peer
+from packproof.harness.bench.bench import BenchRequest, run_bench
+from packproof.harness.bench.contenders import Contender
+from packproof.harness.bench.layouts import BenchLayout
+from packproof.harness.bench.markdown import table
+from packproof.harness.bench.proof import _chosen, prove, spot_check
+from packproof.harness.bench.results import BenchResult, BenchStarted, LayoutFinished, SizeProof
+from packproof.harness.bench.settings import Setting, setting
+from packproof.harness.cli import main
+from packproof.harness.engine.check import CheckRequest, open_job
+from packproof.properties.ops import OPS
+from packproof.refs.errors import UsageError
+from tests.harness import bench_samples
+
+T = TypeVar("T")
+SAMPLES = str(Path(__file__).parents[1] / "bench_samples.py")
+LAYOUT = BenchLayout("mixed", (40, 0, 150, 1, 60))
+SIZES = {"d": 3, "w": 2}
+
+
+class Clock:
+    """Does the work and says what a test wants it to have taken."""
+
+    def time(self, work: Callable[[], T]) -> tuple[T, float]:
+        return work(), 2.0
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packproof.harness.bench.bench._SECONDS", {"cpu": 0.0})
+
+
+def bench(*names: str, layout: BenchLayout = LAYOUT, **fields: Any) -> tuple[list[SizeProof], list[BenchResult]]:
+    targets = tuple(f"{SAMPLES}:{name}" for name in names)
+    request = BenchRequest((layout,), targets, op="causal_conv1d", **{"sizes": SIZES, **fields})
+    events = list(run_bench(request, Clock()))
+    assert isinstance(events[0], BenchStarted)
+    results = [r for event in events if isinstance(event, LayoutFinished) for r in event.results]
+    return [event for event in events if isinstance(event, SizeProof)], results
+
+
+def test_a_right_kernel_is_proven_and_timed_beside_the_reference() -> None:
+    proofs, results = bench("right")
+    assert [(p.status, p.examples, p.tier) for p in proofs] == [("passed", 2, "eager")] * 2
+    assert [r.implementation for r in results] == ["bench_samples.py:right", "reference"]
+    for result in results:
+        assert [p.name for p in result.passes] == ["forward", "backward", "both"]
+        assert all((p.device.median, p.host, p.device.rounds) == (2.0, None, 5) for p in result.passes)
+
+
+def test_a_leaky_kernel_gets_a_verdict_and_no_time() -> None:
+    [proof, rival], [wrong, reference] = bench("leaky")
+    assert (proof.status, rival.status) == ("failed", "passed")
+    assert proof.text.startswith("reference (y): lengths [2, 0, 130, 1]\nsequence 3, token 0")
+    assert wrong.verdict == proof.text
+    assert not wrong.passes
+    assert reference.passes
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("wrong_on_many_tokens", "y"), ("wrong_gradient_on_many_tokens", "gradient of x")]
+)
+def test_a_kernel_that_is_wrong_only_at_the_timed_layout_gets_a_verdict_too(name: str, tensor: str) -> None:
+    [proof], [wrong] = bench(name, against=())
+    assert proof.status == "passed"
+    assert wrong.verdict.startswith(f"spot check ({tensor}): sequences 3 and 4 of the timed layout")
+    assert not wrong.passes
+
+
+def test_what_a_kernel_does_not_take_is_not_timed() -> None:
+    [proof], results = bench("takes_no_bias", against=())
+    assert (proof.status, proof.text, results) == ("declined", "does not take bias", [])
+    [proof], [result] = bench("takes_no_bias", against=(), inputs=())
+    assert proof.setting == "d=3 w=2, activation=silu"
+    assert result.passes
+
+
+def test_interpreted_kernels_are_proven_and_not_timed() -> None:
+    proofs, results = bench(against=(), dtype="bfloat16")
+    assert [(p.implementation, p.status, p.tier) for p in proofs] == [("packproof", "interpreted", "interpret")]
+    assert results == []
+
+
+def test_a_peer_that_is_not_installed_is_one_line() -> None:
+    proofs, results = bench("right", against=("causal_conv1d:causal_conv1d",))
+    assert [(p.implementation, p.status) for p in proofs[1:]] == [("causal_conv1d:causal_conv1d", "not installed")]
+    assert len(results) == 1
+
+
+def test_what_does_not_pack_is_a_bound_and_not_judged() -> None:
+    target = f"{SAMPLES}:leaky"
+    job = open_job(CheckRequest(target=target, op="causal_conv1d"))
+    bound = Contender("bound", job, Peer("bound", "causal_conv1d", "torch", ("torch",), packed=False))
+    proof = prove(bound, setting(job.op, "cpu", SIZES, None), "float32", "cpu", 0)
+    assert (proof.status, proof.may_be_timed, proof.examples) == ("unpacked", True, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"sizes": {"n": 3}}, "--sizes: causal_conv1d has no axis 'n'; it has d, w"),
+        ({"inputs": ("z",)}, "--inputs: causal_conv1d has no optional input 'z'; it has bias, initial_states"),
+        ({"against": ("ference",)}, "no rival is called 'ference'; did you mean reference?"),
+        ({"against": ("mamba_ssm:ssd",)}, "--against: mamba_ssm:ssd computes ssd, but this bench times causal_conv1d"),
+        ({"layout": BenchLayout("lengths", (2**31,))}, "layout lengths: 2147483648 tokens; int32 cu_seqlens end at"),
+        ({"layout": BenchLayout("lengths", (0, 0))}, "layout lengths: it has no tokens"),
+        ({"device": "cdua"}, "no device is called 'cdua'; did you mean cuda?"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_runs(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        bench("right", **fields)
+    assert str(error.value).startswith(said)
+
+
+def test_the_command_prints_a_table_and_writes_what_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
+    file = tmp_path / "bench.json"
+    line = ["bench", f"{SAMPLES}:right", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
+    line += ["--dtype", "fp32", "--against", "", "--json", str(file), "--lengths", "50,0,6"]
+    assert main.run(line) == main.HELD
+    printed = capsys.readouterr().out
+    assert "causal_conv1d · lengths: 3 sequences, 56 tokens, longest 50 · fp32" in printed
+    assert "proven eager" in printed
+    written = json.loads(file.read_text())
+    assert written["version"] == 1
+    assert written["finished"]
+    assert written["environment"]["device"] == "cpu"
+    assert [row["pass"] for row in written["rows"]] == ["forward", "backward", "both"]
+    assert {row["host_ms"] for row in written["rows"]} == {None}  # the host does the work here
+    assert main.run([*line, "--compare", str(file)]) == main.HELD
+    assert "3 rows compared, none slower than allowed" in capsys.readouterr().out
+    for row in written["rows"]:
+        row["ms"] = {key: value / (1 if key == "rounds" else 1.2) for key, value in row["ms"].items()}
+    file.with_name("fast.json").write_text(json.dumps(written))
+    assert main.run([*line, "--compare", str(file.with_name("fast.json"))]) == main.FAILED
+    assert "forward · lengths, 56 tokens · float32 · d=3 w=2, bias, activation=silu: 2 ms, was 1.667: 1.20 x" in (
+        capsys.readouterr().out
+    )
+
+
+def test_what_does_not_fit_is_not_called_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packproof.harness.execution.error_classification.free_bytes", lambda device: 1 << 20)
+    file = tmp_path / "bench.json"
+    targets = [f"{SAMPLES}:right", f"{SAMPLES}:fits_on_few_tokens"]
+    line = ["bench", *targets, "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu", "--against", ""]
+    assert main.run([*line, "--lengths", "150,30", "--json", str(file)]) == main.HELD
+    assert "not timed: OutOfMemoryError: CUDA out of memory. Tried to allocate 644.00 GiB" in capsys.readouterr().out
+    data = json.loads(file.read_text())
+    assert [limit["implementation"] for limit in data["limits"]] == ["bench_samples.py:fits_on_few_tokens"]
+    assert data["verdicts"] == []
+    assert "| too large |" in table(str(file))
+
+
+def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["bench", f"{SAMPLES}:takes_no_bias", "--op", "causal_conv1d", "--device", "cpu", "--against", ""]
+    assert main.run(line) == main.WRONG_CALL
+    said = capsys.readouterr()
+    assert "does not take bias" in said.out
+    assert said.err == "packproof: nothing could be timed or proven: see the reasons above\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("whole_sequences", ""), ("whole_pack", "spot check (y): sequences 2 and 4")]
+)
+def test_an_op_that_is_not_causal_is_checked_on_whole_sequences(name: str, verdict: str) -> None:
+    job = open_job(CheckRequest(target=f"{SAMPLES}:{name}", op="attention"))
+    sizes = {"hq": 1, "hk": 1, "k": 4, "v": 4}
+    sample = Setting(sizes).sample(job.op, BenchLayout("mixed", (30, 0, 8, 40, 9)), "float32", 0)
+    found = spot_check(Contender(name, job), getattr(bench_samples, name), sample, "cpu")
+    assert found.startswith(verdict)
+    assert bool(found) == bool(verdict)
+
+
+def test_the_spot_check_looks_behind_neighbours_unless_the_budget_depends_on_them() -> None:
+    sample = setting(OPS["causal_conv1d"], "cpu", SIZES, None).sample(OPS["causal_conv1d"], LAYOUT, "float32", 0)
+    assert _chosen(sample, first=False) == ([3, 4], [1, 60])
+    assert _chosen(sample, first=True) == ([0], [40])
+
+
+def test_a_wrong_target_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["bench", f"{SAMPLES}:leaky", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
+    assert main.run([*line, "--lengths", "20,30"]) == main.FAILED
+    printed = capsys.readouterr().out
+    assert "FAILED eager" in printed
+    assert "FAILED reference (y): lengths [2, 130, 1]; no time" in printed
+
+
+def test_a_sweep_says_how_cost_grows_and_draws_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
+    monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
+    line = ["bench", f"{SAMPLES}:right", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
+    line += ["--against", "", "--sweep", "sequences", "--tokens", "20", "--plot", str(tmp_path / "sweep.svg")]
+    assert main.run(line) == main.HELD
+    printed = capsys.readouterr().out
+    assert "causal_conv1d · growth of the time with sequences" in printed
+    assert printed.rstrip().splitlines()[-1].split()[-4:] == ["both", "1.00", "1.00", "1.00"]
+    assert "<svg" in (tmp_path / "sweep.svg").read_text()

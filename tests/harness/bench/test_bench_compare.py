@@ -1,0 +1,141 @@
+"""The regression gate, at times made by hand: what is slower, what is noise, and what cannot be compared."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packproof.harness.bench.compare import compare
+from packproof.harness.bench.file import BenchFile, Record, read, record
+from packproof.harness.bench.layouts import BenchLayout
+from packproof.harness.bench.results import BenchResult, Event, Spread
+from packproof.refs.errors import UsageError
+from tests.harness.bench_results import HERE, result, stream
+
+
+def document(events: list[Event]) -> dict[str, Any]:
+    file = BenchFile(None, "packproof bench")
+    for event in events:
+        file(event)
+    return json.loads(json.dumps(file.document))  # type: ignore[no-any-return]
+
+
+def of(*results: BenchResult) -> Record:
+    return record(document(stream(*results)), "run.json")
+
+
+def test_a_run_of_the_same_numbers_passes() -> None:
+    run = of(result(), result("fla_rope", 0.4))
+    assert compare(run, run, "old.json").text == "2 rows compared, none slower than allowed"
+
+
+def test_a_slow_down_of_20_percent_is_a_regression() -> None:
+    found = compare(of(result(ms=0.25)), of(result(ms=0.30)), "old.json")
+    assert found.slower == (
+        "rope · packproof · forward · L2, 64 tokens · bfloat16 · h=32 k=128 r=64: "
+        "0.3 ms, was 0.25: 1.20 x, allowed 1.05 x",
+    )
+
+
+@pytest.mark.parametrize(("ms", "noise", "slower"), [(0.261, 0.01, 0), (0.265, 0.01, 1), (0.3, 0.2, 0), (0.35, 0.2, 1)])
+def test_noise_of_both_runs_is_allowed_for(ms: float, noise: float, slower: int) -> None:
+    found = compare(of(result(ms=0.25, noise=noise)), of(result(ms=ms, noise=noise)), "old.json")
+    assert len(found.slower) == slower
+
+
+def test_rounds_beside_other_work_are_no_regression() -> None:
+    """Half of the rounds took twice as long: a kernel that is slower is so in all of them."""
+    quiet = result(ms=0.25)
+    [passed] = quiet.passes
+    disturbed = replace(quiet, passes=(replace(passed, device=Spread(0.25, 0.33, 0.34, 60)),))
+    assert not compare(of(quiet), of(disturbed), "old.json").slower
+    slower = replace(quiet, passes=(replace(passed, device=Spread(0.32, 0.33, 0.34, 60)),))
+    assert compare(of(quiet), of(slower), "old.json").slower
+
+
+def test_a_row_that_had_a_time_and_is_wrong_now_is_a_regression() -> None:
+    [line] = compare(of(result()), of(replace(result(), passes=(), verdict="wrong")), "old.json").slower
+    assert line.endswith("had a time, is wrong now")
+
+
+def test_rows_are_matched_by_all_that_decides_their_time() -> None:
+    same_name = replace(result(), layout=BenchLayout("L2", (10, 20, 30)))
+    with pytest.raises(UsageError, match=r"old\.json has no row of this run"):
+        compare(of(result()), of(same_name), "old.json")
+
+
+def test_another_device_is_refused() -> None:
+    there = record(document(stream(result(), environment=replace(HERE, name="Other GPU"))), "old.json")
+    with pytest.raises(
+        UsageError, match=r"old\.json was measured on Other GPU \(cuda\), this run on Some GPU \(cuda\)"
+    ):
+        compare(there, of(result()), "old.json")
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    file = BenchFile(str(path), "packproof bench")
+    for event in stream(result(), finished=False):
+        file(event)
+    assert json.loads(path.read_text())["finished"] is False  # whole, though the run goes on
+    assert record(read(str(path), "old"), "old") == of(result())
+
+
+def _damaged(change: str) -> Any:
+    data = document(stream(result()))
+    row = data["rows"][0]
+    match change:
+        case "version":
+            data["version"] = 2
+        case "rows":
+            data["rows"] = {}
+        case "row":
+            data["rows"] = [3]
+        case "tokens":
+            row["tokens"] = True
+        case "time":
+            row["ms"]["median"] = -1
+        case "nan":
+            row["ms"]["high"] = float("nan")
+        case "pass":
+            row["pass"] = None
+        case "environment":
+            data["environment"] = {"device": "cuda", "name": 3}
+        case "list":
+            data = [data]
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("version", "was not written by `packproof bench --json` in version 1"),
+        ("list", "was not written by `packproof bench --json` in version 1"),
+        ("rows", "is damaged, rows and verdicts are no lists"),
+        ("row", "is damaged, row 0: op is null, expected str"),
+        ("tokens", "is damaged, row 0: tokens is true, expected int"),
+        ("time", "is damaged, row 0: ms is {"),
+        ("nan", "is damaged, row 0: ms is {"),
+        ("pass", "is damaged, row 0 names no pass"),
+        ("environment", "is damaged, environment does not name a device"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, said: str) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(_damaged(change)))
+    with pytest.raises(UsageError) as error:
+        record(read(str(path), f"--compare: {path}"), f"--compare: {path}")
+    assert str(error.value).startswith(f"--compare: {path} {said}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(None, "No such file"), ("{", "damaged, not JSON"), ("[" * 10**6, "damaged")]
+)
+def test_a_file_that_is_no_json_is_refused_in_one_line(tmp_path: Path, text: str | None, said: str) -> None:
+    path = tmp_path / "old.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read(str(path), "old")

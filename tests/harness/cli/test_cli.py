@@ -1,0 +1,180 @@
+"""The command line: exit codes, and one line for a wrong call, with an engine made by hand where none is needed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from packproof.harness.cli import main
+from packproof.harness.engine.check import CheckRequest
+from packproof.harness.engine.replay import ReplayOutcome
+from packproof.harness.results.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
+from packproof.refs.errors import UsageError
+
+HERE = "packproof.refs:rope"
+CELL = Cell("rope", "my_kernels:rope", "packing", "float32", "cpu")
+PASSED = Verdict(CELL, "eager", "passed", 10, 0.1)
+SKIPPED = Verdict(CELL, "eager", "skipped", 0, 0.0, reason="refused")
+FAILED = Verdict(CELL, "eager", "failed", 1, 0.1, failure=Failure((1, 1), "y", ("wrong",), 1, 2))
+
+
+class Engine:
+    """Stands for run_check: remembers the request and plays a script, in which an exception is raised."""
+
+    def __init__(self, *script: Event | BaseException) -> None:
+        self.script = script
+        self.request = CheckRequest()
+
+    def __call__(self, request: CheckRequest) -> Iterator[Event]:
+        self.request = request
+        for step in self.script:
+            if isinstance(step, BaseException):
+                raise step
+            yield step
+
+
+def ended(*verdicts: Verdict, interrupted: bool = False) -> Engine:
+    finished = [CellFinished(verdict) for verdict in verdicts]
+    return Engine(RunStarted((CELL,), "quick", 0), *finished, RunFinished(verdicts, 0.1, interrupted))
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> object:
+    def install(engine: Engine, *arguments: str) -> int:
+        monkeypatch.setattr("packproof.harness.engine.check.run_check", engine)
+        return main.run(["check", *arguments])
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("engine", "code"),
+    [
+        (ended(PASSED), 0),
+        (ended(PASSED, SKIPPED), 0),
+        (ended(PASSED, FAILED), 1),
+        (ended(SKIPPED), 2),
+        (Engine(UsageError("no such thing")), 2),
+        (Engine(RuntimeError("oops")), 3),
+        (Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops")), 1),
+        (Engine(RunStarted((CELL,), "quick", 0)), 3),
+        (ended(PASSED, interrupted=True), 130),
+        (ended(FAILED, interrupted=True), 1),
+        (Engine(RunStarted((CELL,), "quick", 0), CellFinished(PASSED), KeyboardInterrupt()), 130),
+    ],
+    ids=[
+        "passed",
+        "passed and skipped",
+        "failed",
+        "nothing judged",
+        "wrong call",
+        "own fault at once",
+        "own fault later",
+        "stream breaks off",
+        "interrupted",
+        "failed, then interrupted",
+        "Ctrl-C in between",
+    ],
+)
+def test_exit_codes(play, engine: Engine, code: int) -> None:  # type: ignore[no-untyped-def]
+    assert play(engine) == code
+
+
+def test_the_request(play) -> None:  # type: ignore[no-untyped-def]
+    engine = ended(PASSED)
+    line = (
+        "m:f --op ssd --device cpu --dtype bf16,float32 --dtype fp64 --property packing,carry --profile quick --seed 3"
+    )
+    assert play(engine, *line.split(), "--timeout", "2.5", "--forward-only") == 0
+    assert engine.request == CheckRequest(
+        target="m:f",
+        op="ssd",
+        device="cpu",
+        dtypes=("bfloat16", "float32", "float64"),
+        properties=("packing", "carry"),
+        profile="quick",
+        seed=3,
+        timeout=2.5,
+        forward_only=True,
+    )
+
+
+def test_what_was_found_before_an_interrupt_is_written(play, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    engine = Engine(RunStarted((CELL,), "quick", 0), CellFinished(PASSED), KeyboardInterrupt())
+    assert play(engine, "--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")) == 130
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert (document["verdict"], len(document["results"])) == ("error", 1)
+    assert 'name="packing-fp32"' in (tmp_path / "r.xml").read_text()
+
+
+def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    play(Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops\nsecond line")))
+    out, err = capsys.readouterr()
+    assert "FAILED  packing (y)" in out
+    assert "packproof itself failed: RuntimeError: oops: 1 failed; 0 of 1 examples judged" in out
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            f"check {HERE} --op rop",
+            "no op is called 'rop'; did you mean rope? there are: causal_conv1d, selective_scan, ssd, rope,",
+        ),
+        (f"check {HERE} --op rope --dtype fp23", "no dtype is called 'fp23'"),
+        (
+            f"check {HERE} --op rope --property packin",
+            "no property is called 'packin'; did you mean packing? there are: reference,",
+        ),
+        (f"check {HERE} --op rope --profile fast", "no profile is called 'fast'; there are: quick, standard, thorough"),
+        (f"check {HERE} --op rope --device gpu", "no device is called 'gpu'; did you mean cpu? there are: cpu, cuda"),
+        ("check no_such_module:f --op rope", "no_such_module"),
+        (f"check {HERE}e --op rope", "packproof.refs has no ropee"),
+        ("check --seed x", "Invalid value for '--seed'"),
+        (
+            "check --json no/where/r.json",
+            "--json: the folder no/where of no/where/r.json does not exist; create it first",
+        ),
+        ("judge m:f", "No such command 'judge'"),
+        ("replay no/such/file.json", "no/such/file.json: No such file or directory"),
+    ],
+)
+def test_a_wrong_call_gets_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main.run([*line.split(), "--device", "cpu"] if line.startswith(f"check {HERE} --op rop ") else line.split())
+        == 2
+    )
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert err.startswith("packproof: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [("fixed", 0), ("failing", 1), ("not applicable", 2)])
+def test_replay(status: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def replayed(path: str, *, maps: bool) -> ReplayOutcome:
+        return ReplayOutcome(status, f"{path} {status}", FAILED)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("packproof.harness.engine.replay.replay", replayed)
+    assert main.run(["replay", "r.json"]) == code
+    assert capsys.readouterr().out == f"r.json {status}\n"
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "  rope            x[t h k], cos[m r], sin[m r] -> y[t h k]\n" in out
+    assert "  packproof.kernels.rope:rope" in out
+    assert "\n  packing      A sequence computes in the pack what it computes alone" in out
+
+
+def test_help_has_examples_and_exit_codes() -> None:
+    runner = CliRunner()
+    assert "packproof check my_kernels:conv --op causal_conv1d" in runner.invoke(main.app, ["check", "--help"]).output
+    assert "0 every property held, 1 a property failed" in runner.invoke(main.app, ["--help"]).output.replace(
+        "\n  ", " "
+    )

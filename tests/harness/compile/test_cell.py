@@ -1,0 +1,81 @@
+"""The compile cell of a kernel: what fails it, and what is only told."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.compile import cell as compile_cells
+from packproof.harness.compile.variants import Compiled
+from packproof.harness.results.events import Cell, CellFinished, Verdict
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+
+Judge = Callable[..., Verdict]
+
+
+def form(name: str, failure: str = "", slow: str = "", skipped: str = "") -> Compiled:
+    return Compiled(
+        variant=name,
+        target="sm_90",
+        seconds=1.0,
+        failure=failure,
+        detail="",
+        skipped=skipped,
+        slow=slow,
+        registers=255,
+        spills=8 if slow else 0,
+        shared=0,
+        shared_limit=1,
+        dot=False,
+        atomics=[],
+    )
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+    def found(triton: str, *forms: Compiled) -> Verdict:
+        def compiled(module: str) -> Iterator[Compiled]:
+            yield from forms
+
+        monkeypatch.setattr(compile_cells, "compile_variants", compiled)
+        monkeypatch.setattr(compile_cells, "version", lambda name: triton)
+        cell = Cell("rope", "packproof.kernels.rope:rope", "cpu", "compile", "")
+        *_, last = compile_cells.compile_cell(cell, BUILTIN_KERNELS["rope"])
+        assert isinstance(last, CellFinished)
+        return last.verdict
+
+    return found
+
+
+def test_forms_were_chosen_with_the_triton_of_the_constraints() -> None:
+    pinned = Path(__file__).parents[3].joinpath("constraints.txt").read_text(encoding="utf-8")
+    assert f"\ntriton=={compile_cells._CHOSEN_WITH}" in pinned
+
+
+SLOW = form("rope-bf16", slow="spills 8 bytes at 255 registers")
+
+
+def test_a_spill_fails_with_the_triton_that_forms_were_chosen_with(judge: Judge) -> None:
+    verdict = judge("3.7.1", form("fine"), SLOW)
+    assert verdict.status == "failed"
+    assert verdict.failure is not None
+    assert verdict.failure.lines == ("rope-bf16 on sm_90 spills 8 bytes at 255 registers",)
+
+
+def test_with_another_triton_it_is_told(judge: Judge) -> None:
+    verdict = judge("3.6.0", form("fine"), SLOW)
+    assert (verdict.status, verdict.failure, verdict.examples) == ("passed", None, 2)
+    assert verdict.reason == (
+        "with triton 3.6.0 some forms are slower: rope-bf16 on sm_90 spills 8 bytes at 255 registers"
+    )
+
+
+def test_what_cannot_be_launched_fails_with_any(judge: Judge) -> None:
+    verdict = judge("3.6.0", form("large", failure="needs 2 bytes of shared memory"), SLOW)
+    assert verdict.failure is not None
+    assert verdict.failure.lines == ("large on sm_90: needs 2 bytes of shared memory",)
+
+
+def test_a_target_that_triton_has_no_tools_for_is_told(judge: Judge) -> None:
+    verdict = judge("3.7.1", form("fine", skipped="no ROCm linker"))
+    assert (verdict.status, verdict.reason) == ("skipped", "sm_90: no ROCm linker")

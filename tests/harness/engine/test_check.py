@@ -1,0 +1,217 @@
+"""The check end to end on kernels that misbehave: each is convicted in plain words, and the run goes on."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import packproof
+from packproof.harness.cli import main
+from packproof.harness.engine.check import judged, open_job, run_check
+from packproof.harness.engine.evaluate import Evaluator
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
+from packproof.properties.cases import Space
+from packproof.refs.errors import CheckFailed, UsageError
+
+HERE = Path(__file__).parents[1]
+OP = f"{HERE / 'rogues_op.py'}:SCALED"
+
+CONVICTED = {
+    "segfault_on_empty_sequence": "killed by SIGSEGV",
+    "hang_on_one_token": "gave no answer within",
+    "calls_exit": "called sys.exit(3)",
+    "exits_at_once": "exited with code 0 instead of returning",
+    "returns_none": "returned None, expected y",
+    "returns_two": "returned a tuple of 2, expected y",
+    "returns_integers": "expected a dense floating tensor",
+    "detaches": "y came back detached",
+    "replaces_equal": "replaced torch.equal",
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_variants_of_a_module_are_compiled_once() -> None:
+    started = next(run_check(CheckRequest(properties=("compile",))))
+    assert isinstance(started, RunStarted)
+    assert [cell.op for cell in started.cells] == ["ssd", "selective_scan", "causal_conv1d", "rope"]
+    alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
+    assert isinstance(alone, RunStarted)
+    assert [cell.target for cell in alone.cells] == ["packproof.kernels.rope:rope_qk"]
+
+
+@pytest.mark.parametrize(("apart", "processes"), [(False, 1), (True, 3)])
+def test_cells_may_run_in_processes_of_their_own(tmp_path: Path, apart: bool, processes: int) -> None:
+    (tmp_path / "tells.py").write_text(
+        "import os, pathlib\n"
+        "def scaled(x, weight, *, cu_seqlens):\n"
+        f"    (pathlib.Path({str(tmp_path)!r}) / f'by-{{os.getpid()}}').touch()\n"
+        "    return x * weight\n"
+    )
+    properties = ("reference", "causality", "memory")
+    request = CheckRequest("tells.py:scaled", op=OP, dtypes=("float32",), properties=properties, profile="quick")
+    events = list(judged(request, [(request, open_job(request))], apart=apart))
+    verdicts = [event.verdict for event in events if isinstance(event, CellFinished)]
+    assert {verdict.cell.property for verdict in verdicts if verdict.status == "passed"} == set(properties)
+    assert len(list(tmp_path.glob("by-*"))) == processes
+
+
+def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "right.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
+
+    def cell(judge: Evaluator, cell: Cell, space: Space) -> Iterator[Event]:
+        if cell.dtype == "float32":
+            raise RuntimeError("oops")
+        yield from judged_cell(judge, cell, space)
+
+    judged_cell = Evaluator.cell
+    monkeypatch.setattr(Evaluator, "cell", cell)
+    call = ["check", "right.py:scaled", "--op", OP, "--dtype", "fp32,fp64", "--property", "reference,causality"]
+    assert main.run([*call, "--profile", "quick"]) == 3
+    out = capsys.readouterr().out
+    assert "passed   scaled reference fp64" in out
+    assert "passed   scaled causality fp64" in out
+    assert "packproof itself failed, and not all that was asked could be judged: 2 not judged, 2 passed" in out
+
+
+def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
+    request = CheckRequest(
+        target=f"{HERE / 'rogues.py'}:{name}",
+        op=OP,
+        dtypes=("float32",),
+        properties=properties,
+        profile="quick",
+        timeout=timeout,
+        asks=False,
+    )
+    return [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
+
+
+@pytest.mark.parametrize(("name", "words"), CONVICTED.items())
+def test_misconduct_is_convicted_and_the_run_goes_on(name: str, words: str) -> None:
+    first, second = check(name, "reference", "determinism")
+    assert first.status == "failed"
+    assert first.failure is not None
+    assert words in "\n".join(first.failure.lines)
+    assert second.cell.property == "determinism"
+    assert second.examples > 0
+
+
+def test_a_crash_on_an_empty_sequence_is_shown_on_an_empty_sequence() -> None:
+    (verdict,) = check("segfault_on_empty_sequence", "reference")
+    assert verdict.failure is not None
+    assert verdict.failure.lengths == (0,)
+
+
+def test_a_device_that_is_lost_on_one_layout_convicts_and_the_other_properties_are_judged() -> None:
+    every = ("reference", "causality", "determinism", "memory", "strides", "torch")
+    verdicts = {verdict.cell.property: verdict for verdict in check("loses_the_device", *every, timeout=60)}
+    failure = verdicts["reference"].failure
+    assert failure is not None
+    assert failure.lengths == (3,)
+    assert failure.tried > 1
+    assert "CUDA error: an illegal memory access was encountered" in failure.lines[1]
+    assert verdicts["torch"].status == "passed"  # its layouts have no sequence of three tokens
+    assert all(verdict.examples > 0 for verdict in verdicts.values())
+
+
+def test_examples_without_memory_are_counted_and_not_judged() -> None:
+    some, none = check("runs_out_of_memory", "reference"), check("never_has_memory", "reference")
+    assert some[0].status == "inconclusive"
+    assert some[0].reason.startswith("not judged: a boundary between two sequences")
+    assert re.search(r"\d+ of 21 examples are too large to be judged here: RuntimeError: ", some[0].reason)
+    assert none[0].status == "skipped"
+    assert none[0].reason.startswith("21 of 21 examples")
+
+
+def test_a_hang_on_one_token_is_shown_on_one_token() -> None:
+    (verdict,) = check("hang_on_one_token", "reference")
+    assert verdict.failure is not None
+    assert verdict.failure.lengths == (1,)
+
+
+def test_a_good_kernel_passes_and_the_events_come_in_order() -> None:
+    request = CheckRequest(
+        target=f"{HERE / 'rogues.py'}:good",
+        op=OP,
+        dtypes=("float32",),
+        properties=("reference", "causality", "carry", "determinism"),
+        profile="quick",
+    )
+    events = list(run_check(request))
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[1], CellStarted)
+    assert isinstance(events[-1], RunFinished)
+    finished = [e.verdict for e in events if isinstance(e, CellFinished)]
+    assert tuple(v.cell for v in finished) == events[0].cells
+    assert {v.status for v in finished if v.cell.property != "carry"} == {"passed"}
+    assert events[-1].verdicts == tuple(finished)
+
+
+def test_check_raises_the_report_and_returns_the_verdicts() -> None:
+    with pytest.raises(CheckFailed, match=r"replaced torch\.equal"):
+        packproof.check(
+            f"{HERE / 'rogues.py'}:replaces_equal", op=OP, dtypes=["fp32"], properties=["packing"], profile="quick"
+        )
+    verdicts = packproof.check(
+        f"{HERE / 'rogues.py'}:good", op=OP, dtypes=["fp32"], properties=["reference", "strides"], profile="quick"
+    )
+    assert [v.status for v in verdicts] == ["passed", "passed"]
+
+
+def test_what_a_kernel_prints_is_shown_with_its_failure() -> None:
+    def talks(x, weight, *, cu_seqlens):
+        print(f"{len(x)} rows")
+        return x * weight * 2
+
+    from tests.harness.rogues_op import SCALED  # noqa: PLC0415
+
+    with pytest.raises(CheckFailed, match=r"the kernel printed:\n *1 rows"):
+        packproof.check(talks, op=SCALED, dtypes=["fp32"], properties=["reference"], profile="quick")
+
+
+def test_a_closure_is_checked_in_a_fork() -> None:
+    factor = 2.0
+
+    def doubled(x, weight, *, cu_seqlens):
+        return x * weight * factor
+
+    from tests.harness.rogues_op import SCALED  # noqa: PLC0415
+
+    with pytest.raises(CheckFailed, match="reference"):
+        packproof.check(doubled, op=SCALED, dtypes=["float32"], properties=["reference"], profile="quick")
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (CheckRequest(target="no_such_module:f", op="rope"), "no_such_module"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:nobody", op="rope"), "has no nobody"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="ropes"), "rope"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good"), "which op is it?"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (x, weight, cu_seqlens, scale)"),
+        (CheckRequest(properties=("pakking",)), "packing"),
+        (CheckRequest(profile="slow"), "profile"),
+        pytest.param(
+            CheckRequest(device="cuda"),
+            "sees no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
+        (CheckRequest(dtypes=("int8",)), "dtype"),
+        (CheckRequest(op="attention"), "packproof has no kernel for 'attention'"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op=f"{HERE / 'rogues.py'}:good"), "expected a packproof.Op"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_runs(request_: CheckRequest, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        list(run_check(request_))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

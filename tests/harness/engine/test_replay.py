@@ -1,0 +1,118 @@
+"""A replay file is plain data: it fails again, tells a fix, and is refused when damaged."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packproof.harness.cli import main
+from packproof.harness.debug.diff import diff
+from packproof.harness.engine.check import run_check
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.replay import replay
+from packproof.harness.results.events import CellFinished
+from packproof.refs.errors import UsageError
+
+MUSEUM = "packproof.museum.convolution"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The replay file of a planted leak."""
+    monkeypatch.chdir(tmp_path)
+    request = CheckRequest(
+        f"{MUSEUM}:C1", "causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick", asks=False
+    )
+    (verdict,) = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
+    assert verdict.failure is not None
+    return Path(verdict.failure.replay)
+
+
+def test_still_failing(file: Path) -> None:
+    outcome = replay(file)
+    assert outcome.status == "failing"
+    assert "lengths [1, 1]" in outcome.text
+    assert "alone" in outcome.text
+
+
+def test_the_maps_of_a_replay(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main.run(["replay", str(file), "--map", "--html", str(page)]) == 1
+    shown = capsys.readouterr().out
+    assert "  sequence 1  █\n" in shown
+    assert "  sequence 1, token 0  |X|#|\n" in shown
+    source = page.read_text()
+    assert "Which inputs reach y: 1 leak<" in source
+    assert "only the case of" in source
+
+
+def test_a_fixed_kernel_has_a_page_too(file: Path, tmp_path: Path) -> None:
+    file.write_text(file.read_text().replace(f"{MUSEUM}:C1", f"{MUSEUM}:correct"))
+    page = tmp_path / "page.html"
+    assert main.run(["replay", str(file), "--map", "--html", str(page)]) == 0
+    assert "Every property held" in page.read_text()
+
+
+def test_fixed(file: Path) -> None:
+    assert replay(file, target=f"{MUSEUM}:correct").status == "fixed"
+
+
+def test_not_applicable_where_the_kernel_is_missing(file: Path) -> None:
+    outcome = replay(file, target=f"{MUSEUM}:gone")
+    assert outcome.status == "not applicable"
+    assert "has no gone" in outcome.text
+
+
+def test_not_applicable_without_the_device(file: Path) -> None:
+    import torch  # noqa: PLC0415
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert replay(file, device="cuda").status == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 2}, "not a replay file of version 1"),
+        ({"property": "luck"}, "luck"),
+        ({"dtype": "int8"}, "int8"),
+        ({"case": []}, "case is []"),
+        ({"case": {"lengths": [1], "dtype": "float33", "sizes": []}}, "float33"),
+        ({"case": {"lengths": [1], "dtype": "float32", "sizes": []}}, "the case has no size 'd'"),
+        ({"case": {"lengths": [1], "dtype": "float32", "sizes": [["d", "x"], ["w", 4]]}}, "size d is 'x'"),
+        ({"promises": {"always": True}}, "promises"),
+        ({"target": None}, "target is null"),
+    ],
+)
+def test_a_damaged_file_is_refused(file: Path, change: dict[str, Any], words: str) -> None:
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, **change}))
+    for run in (replay, partial(diff, f"{MUSEUM}:C1", None)):
+        with pytest.raises(UsageError) as caught:
+            run(file)
+        assert words in str(caught.value)
+        assert str(file) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00\x01", "{}"])
+def test_what_is_no_replay_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UsageError):
+        replay(path)
+    with pytest.raises(UsageError):
+        replay(tmp_path / "missing.json")
+    with pytest.raises(UsageError, match=r"missing\.json: No such file"):
+        diff(f"{MUSEUM}:C1", case=tmp_path / "missing.json")
+
+
+def test_a_case_that_names_what_the_op_lacks_is_refused(file: Path) -> None:
+    data = json.loads(file.read_text())
+    data["case"]["present"] = ["colour"]
+    file.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="no input 'colour'"):
+        replay(file)

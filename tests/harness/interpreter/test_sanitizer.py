@@ -1,0 +1,110 @@
+"""The sanitizer: every fault is seen and told in plain words, and kernels that are right pass in silence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+BEYOND = "reads 1 element past the end of x, float32 (8,) (1 of 8 active lanes are out of bounds)"
+NO_ORDER = "programs of one launch have no order"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
+    """Outcome of every case of triton_samples.py and triton_races.py by name."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, str(Path(__file__).parents[1] / "interpreted.py"), "triton_samples", "triton_races"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+FAULTS = {
+    "read_past_the_end": "_shift_kernel: program (2) reads 1 element past the end of x, float32 (37,) "
+    "(2 of 5 active lanes are out of bounds)",
+    "read_before_the_start": "_shift_kernel: program (0) reads 3 elements before the start of x, float32 (37,) "
+    "(3 of 16 active lanes are out of bounds)",
+    "write_past_the_end": "_unmasked_store_kernel: program (1) writes 1 element past the end of y, float32 (18,) "
+    "(14 of 16 active lanes are out of bounds)",
+    "read_beside_a_window": "_rows_kernel: program (0) reads between the elements of x, float32 (6, 5) "
+    "with strides (10, 1) (12 of 42 active lanes are out of bounds)",
+    "access_without_elements": "_shift_kernel: program (0) reads memory although no tensor with elements was passed "
+    "(1 of 1 active lanes are out of bounds)",
+    "grid_too_wide": "_shift_kernel: grid (1, 65536, 1) has more than 65535 programs on axis 1, no GPU can launch it",
+    "read_unwritten_float64": "_copy_kernel: program (0) reads x[5], which nobody has written",
+    "read_unwritten_float32": "_copy_kernel: program (0) reads x[5], which nobody has written",
+    "read_unwritten_bfloat16": "_copy_kernel: program (0) reads x[5], which nobody has written",
+    "read_unwritten_float16": "_copy_kernel: program (0) reads x[5], which nobody has written",
+    "read_unwritten_int64": "_copy_kernel: program (0) reads x[5], which nobody has written",
+    "read_unwritten_int32": "_copy_kernel: program (0) reads x[5], which nobody has written",
+    "accumulate_in_unwritten": "_add_in_place_kernel: program (0) reads total[0], which nobody has written",
+    "write_to_an_input": "_add_in_place_kernel: program (0) writes total[0], an input of the op",
+    "write_to_a_part_of_an_input": "_add_in_place_kernel: program (0) writes total[0, 1], an input of the op",
+    "two_lanes_one_element": "_half_kernel: program (0) stores different values from two lanes of one store to y[0]",
+    "programs_overlap": f"_overlap_kernel: program (1) overwrites y[3], which program (0) wrote: {NO_ORDER}",
+    "programs_overlap_through_two_arguments": "_shifted_copy_kernel: program (1) reads x[8], which program (0) wrote: "
+    f"{NO_ORDER}",
+    "programs_overlap_in_a_part_of_an_element": "_bits_kernel: program (1) overwrites x[0], which program (0) wrote: "
+    f"{NO_ORDER}",
+    "programs_read_what_others_write": "_look_back_kernel: program (1) reads x[0], which program (0) wrote: "
+    f"{NO_ORDER}",
+    "programs_write_what_others_read": "_look_back_kernel: program (1) writes x[1], which program (2) read before: "
+    f"{NO_ORDER}",
+    "lost_update": f"_shared_counter_kernel: program (1) reads x[0], which program (0) wrote: {NO_ORDER}",
+    "atomic_sum_from_unwritten": "_atomic_sum_kernel: program (0) reads total[0], which nobody has written",
+    "atomic_past_the_end": "_beyond_atomic_kernel: program (0) changes 1 element past the end of total, float32 (1,) "
+    "(1 of 2 active lanes are out of bounds)",
+    "atomic_on_an_input": "_atomic_sum_kernel: program (0) writes total[0], an input of the op",
+    "plain_read_of_an_atomic": "_atomic_then_read_kernel: program (1) reads total[0], which program (0) changed "
+    f"atomically: {NO_ORDER}",
+    "plain_start_of_an_atomic": "_own_start_kernel: program (1) changes atomically total[0], which program (0) wrote: "
+    f"{NO_ORDER}",
+    "lock_without_order": f"_locked_kernel: program (1) reads total[0], which program (0) wrote: {NO_ORDER}",
+    "last_program_sums_too_early": "_late_write_kernel: program (3) reads partial[0], which program (0) wrote: "
+    f"{NO_ORDER}",
+    "fault_in_a_device_function": f"_device_function_kernel: program (0) {BEYOND}",
+    "fault_in_backward": f"_device_function_kernel: program (0) {BEYOND}",
+    "swallowed_fault": f"_device_function_kernel: program (0) {BEYOND}",
+}
+
+RIGHT = [
+    "copy_with_masks",
+    "read_a_window",
+    "read_an_expanded_row",
+    "tensors_without_elements",
+    "block_pointer_with_padding",
+    "scratch_between_launches",
+    "masked_lanes_without_other",
+    "masked_scalar_with_other",
+    "write_between_the_columns_of_an_input",
+    "two_lanes_one_element_same_value",
+    "one_tensor_as_two_arguments",
+    "lost_update_of_one_program",
+    "programs_write_the_same_value",
+    "atomic_sum",
+    "lock",
+    "last_program_sums",
+    "program_order",
+    "nothing_watches_afterwards",
+]
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults_are_told(outcomes: dict[str, str], case: str) -> None:
+    assert outcomes[case] == f"KernelFault: {FAULTS[case]}"
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_right_kernels_pass(outcomes: dict[str, str], case: str) -> None:
+    assert outcomes[case] == "ok"
+
+
+def test_no_case_is_forgotten(outcomes: dict[str, str]) -> None:
+    assert set(outcomes) == {*FAULTS, *RIGHT}

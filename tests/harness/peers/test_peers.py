@@ -1,0 +1,178 @@
+"""`packproof peers`: what is promised, what is asked beyond it, and what is not offered are three things."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from packproof.adapters import registry
+from packproof.adapters.peers.torch import compiled_rope
+from packproof.adapters.registry import PEERS, Peer
+from packproof.harness.cli import main
+from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.replay import replay
+from packproof.harness.peers import run
+from packproof.harness.peers.board import PeersReport, rows, word
+from packproof.harness.peers.run import judge, open_peers
+from packproof.harness.results import events
+from packproof.harness.results.events import Cell, Verdict
+from packproof.harness.targets import location
+from packproof.refs.errors import UsageError
+
+
+class Elsewhere(Peer):
+    """A peer whose adapter is among the kernels of these tests."""
+
+    @property
+    def module(self) -> str:
+        return "tests.adapters.kernels"
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Peers that are installed everywhere, and one that is not; replay files go to a folder of the test's."""
+    there = [
+        Elsewhere("other:multiplying", "causal_conv1d", "torch", ("torch",), cpu="all"),
+        Elsewhere("other:unsteady", "causal_conv1d", "torch", ("torch",), cpu="all"),
+        Elsewhere("other:channels_first", "causal_conv1d", "torch", ("torch",), cpu="all"),
+        Peer("nobody:ssd", "ssd", "nobody_has_this", ("nobody",)),
+        Peer("torch:varlen_attn", "attention", "torch", ("torch",)),
+        Peer("torch:missing", "rope", "torch", ("torch",), cpu="all"),
+        Peer("torch:unpacked", "rope", "torch", ("torch",), packed=False),
+    ]
+    found = {peer.name: peer for peer in there}
+    for module in (registry, run, location):
+        monkeypatch.setattr(module, "PEERS", found)
+
+
+def request(tmp_path: Path, **fields: Any) -> CheckRequest:
+    return CheckRequest(profile="quick", replay_dir=str(tmp_path), **fields)
+
+
+def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Any]:
+    asked = request(tmp_path, **fields)
+    entries = open_peers(asked, names)
+    verdicts = [e.verdict for e in judge(asked, entries) if isinstance(e, events.CellFinished)]
+    return {row.law: row for row in rows(entries, verdicts)}
+
+
+@pytest.mark.usefixtures("others")
+def test_a_leak_of_nan_is_found_beside_a_crash_at_no_tokens(tmp_path: Path) -> None:
+    """A crash at a pack of nothing convicts metadata alone; NaN is asked besides what is promised."""
+    found = board(tmp_path, ["other:multiplying"])
+    verdicts = {law: row.verdict for law, row in found.items()}
+    assert verdicts["isolation (NaN)"] == "does not hold"
+    assert found["isolation (NaN)"].layout == "[1, 2]"
+    assert (verdicts["metadata"], found["metadata"].layout) == ("FAILED", "[]")
+    plain = ("reference", "packing", "isolation", "causality", "permutation", "determinism", "memory", "strides")
+    assert {verdicts[law] for law in plain} == {"passed"}
+    assert verdicts["determinism (same bits)"] == "holds"
+    assert verdicts["carry"] == "not offered"
+    assert verdicts["initial_states, activation, return_final_states, slack"] == "not offered"
+    outcome = replay(found["isolation (NaN)"].replay)
+    assert outcome.status == "failing"
+    assert "with nan in the other sequences" in outcome.text
+
+
+@pytest.mark.usefixtures("others")
+def test_bits_that_change_are_a_finding_and_not_a_broken_promise(tmp_path: Path) -> None:
+    found = board(tmp_path, ["other:unsteady"], properties=("determinism",))
+    verdicts = {law: row.verdict for law, row in found.items() if row.verdict != "not offered"}
+    assert verdicts == {"determinism": "passed", "determinism (same bits)": "does not hold"}
+
+
+@pytest.mark.usefixtures("others")
+def test_calls_that_are_declined_are_not_passed(tmp_path: Path) -> None:
+    found = board(tmp_path, ["other:channels_first"], properties=("reference",), dtypes=("float32", "float64"))
+    assert found["reference"].verdict == "passed in its domain"
+    assert found["initial_states, return_final_states, fp64"].verdict == "not offered"
+
+
+@pytest.mark.usefixtures("others")
+def test_what_cannot_be_judged_has_a_reason(tmp_path: Path) -> None:
+    reasons = {e.peer.name: e.reason for e in open_peers(request(tmp_path, dtypes=("float64",)), [])}
+    assert reasons["nobody:ssd"] == "not installed"
+    assert reasons["torch:varlen_attn"] == "needs a GPU"
+    assert reasons["torch:missing"].startswith("cannot be used here: ")
+    assert reasons["other:multiplying"] == "takes fp32 only"
+    assert "torch:unpacked" not in reasons
+
+
+@pytest.mark.parametrize(
+    ("fields", "names", "said"),
+    [
+        ({}, ["mamba:ssd"], "no peer is called 'mamba:ssd'; did you mean mamba_ssm:ssd"),
+        ({"op": "conv"}, [], "no op is called 'conv'"),
+        ({"op": "rope"}, ["mamba_ssm:ssd"], "--op: mamba_ssm:ssd computes ssd, not rope"),
+        ({}, ["mamba_ssm:selective_scan_unpacked"], "does not keep sequences apart: it can be timed"),
+        ({"profile": "fast"}, [], "no profile is called 'fast'"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_one_line(fields: dict[str, Any], names: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        open_peers(CheckRequest(**fields), names)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "refused", "beyond", "expected"),
+    [
+        ("passed", "", 0, "", "passed"),
+        ("passed", "", 3, "", "passed, 3 of 9 declined"),
+        ("passed", "", 0, "NaN", "holds"),
+        ("failed", "", 0, "", "FAILED"),
+        ("failed", "", 0, "NaN", "does not hold"),
+        ("inconclusive", "the kernel refused every call", 9, "", "declined"),
+        ("skipped", "the kernel does not take initial_states", 0, "", "not offered"),
+        ("skipped", "rope has no state to carry", 0, "", "not applicable"),
+    ],
+)
+def test_what_was_not_judged_is_never_passed(
+    status: Any, reason: str, refused: int, beyond: str, expected: str
+) -> None:
+    cell = Cell("rope", "a:b", "carry", "float32", "cpu", beyond)
+    assert word(Verdict(cell, "eager", status, 9, 0.1, refused=refused, reason=reason)) == expected
+
+
+@pytest.mark.usefixtures("others")
+def test_the_scoreboard_in_a_terminal_in_markdown_and_as_data(tmp_path: Path) -> None:
+    asked = request(tmp_path, properties=("isolation",))
+    entries = open_peers(asked, ["other:multiplying", "nobody:ssd"])
+    console = Console(record=True, width=200, soft_wrap=True, file=(tmp_path / "out").open("w"))
+    files = {kind: tmp_path / f"peers.{kind}" for kind in ("md", "json")}
+    report = PeersReport(entries, markdown=str(files["md"]), json=str(files["json"]), console=console)
+    main.follow(judge(asked, entries), [report])
+    said, page, data = console.export_text(), files["md"].read_text(), json.loads(files["json"].read_text())
+    version = PEERS["torch:jagged_sdpa"].version
+    row = next(line.split() for line in said.splitlines() if "isolation (NaN)" in line and "does not hold" in line)
+    assert row[:8] == ["other:multiplying", version, "causal_conv1d", "isolation", "(NaN)", "does", "not", "hold"]
+    assert "not judged: nobody:ssd: not installed" in said
+    assert f"| other:multiplying | {version} | causal_conv1d | isolation (NaN) | does not hold | [1, 2] | `" in page
+    assert "not promised by the kernel: a finding, not a broken promise" in page
+    found = [r for r in data["rows"] if r["beyond"]]
+    assert [(r["peer"], r["property"], r["verdict"], r["lengths"]) for r in found] == [
+        ("other:multiplying", "isolation", "does not hold", [1, 2])
+    ]
+    assert [p["reason"] for p in data["peers"]] == ["", "not installed"]
+
+
+def test_no_peer_to_judge_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    absent = next(name for name, peer in PEERS.items() if not peer.installed and peer.packed)
+    assert main.run(["peers", absent, "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == f"packproof: no peer can be judged here: {absent}: not installed\n"
+
+
+def test_torch_s_own_are_judged_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "peers.json"
+    options = ["--property", "reference", "--dtype", "fp32", "--profile", "quick", "--device", "cpu"]
+    assert main.run(["peers", "torch:compiled_rope", *options, "--json", str(file)]) == 0
+    assert [r["verdict"] for r in json.loads(file.read_text())["rows"]] == ["passed"]
+    assert "torch:compiled_rope" in capsys.readouterr().out
+
+
+def test_torch_s_rope_takes_a_table_of_no_rows() -> None:
+    x, table, nothing = torch.ones(1, 2, 8), torch.zeros(0, 4), torch.zeros(1, dtype=torch.int32)
+    assert torch.equal(compiled_rope(x, table, table, cu_seqlens=nothing), torch.zeros_like(x))

@@ -1,0 +1,211 @@
+"""The pytest plugin in suites of its own: a hand-made engine says what a kernel does, pytest shows it to people."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from packproof.harness.engine.check import CheckRequest
+from packproof.harness.results.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
+from packproof.properties.catalogue import PROPERTIES
+from packproof.refs.errors import UsageError
+
+pytest_plugins = ["pytester"]
+
+INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
+PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin.plugin")
+SUITE = """
+import pytest
+
+@pytest.mark.packproof("my_kernels:conv", op="causal_conv1d", dtypes=["float32", "bf16"]{more})
+def test_conv(proof):
+    proof()
+"""
+
+
+def engine(request: CheckRequest) -> Iterator[Event]:
+    """Holds everything but `packing` in bfloat16; cannot judge `carry`; knows no kernel called nobody."""
+    if request.target == "nobody:conv":
+        raise UsageError("nobody:conv cannot be imported: no module named nobody")
+    [name], [dtype] = request.properties or (), request.dtypes or ()
+    cell = Cell(str(request.op), str(request.target), name, dtype, request.device)
+    yield RunStarted((cell,), request.profile, request.seed)
+    verdict = Verdict(cell, "eager", "passed", 10, 0.1)
+    if name == "carry":
+        verdict = Verdict(cell, "eager", "skipped", 0, 0.0, reason="the kernel takes no initial state")
+    if name == "packing" and dtype == "bfloat16":
+        failure = Failure(
+            (1, 1), "y", (f"sequence 1, token 0: wrong; {request.profile} {request.seed}",), 2, 5, "r.json"
+        )
+        verdict = Verdict(cell, "eager", "failed", 2, 0.1, failure=failure)
+    yield CellFinished(verdict)
+    yield RunFinished((verdict,), 0.1)
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setattr("packproof.harness.engine.check.run_check", engine)
+    return pytester
+
+
+def run(suite: pytest.Pytester, source: str, *arguments: str) -> pytest.RunResult:
+    suite.makepyfile(source)
+    return suite.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *arguments)
+
+
+def test_one_test_for_each_property_and_dtype(suite: pytest.Pytester) -> None:
+    result = run(suite, SUITE.format(more=""), "-v")
+    result.assert_outcomes(passed=2 * len(PROPERTIES) - 3, failed=1, skipped=2)
+    result.stdout.fnmatch_lines(["*::test_conv?reference-float32? PASSED*", "*::test_conv?packing-bfloat16? FAILED*"])
+
+
+def test_a_skip_says_why(suite: pytest.Pytester) -> None:
+    result = run(suite, SUITE.format(more=", properties=['carry']"), "-rs")
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(["SKIPPED*the kernel takes no initial state*"])
+
+
+def test_a_failure_shows_the_report_and_no_trace(suite: pytest.Pytester) -> None:
+    result = run(
+        suite, SUITE.format(more=", properties=['packing']"), "--packproof-profile=quick", "--packproof-seed=5"
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    shown = result.stdout.str()
+    report = (
+        "causal_conv1d · my_kernels:conv · FAILED  packing (y)   bf16, eager\n"
+        "    lengths [1, 1]                   found in example 2, smallest of 5 tried\n"
+        "    sequence 1, token 0: wrong; quick 5\n"
+        "    packproof replay r.json\n"
+    )
+    assert report in shown
+    assert "pytest_plugin.py" not in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (", properties=['packin']", "no property is called 'packin'; did you mean packing?*"),
+        (", profil='quick'", "*unexpected keyword argument 'profil'*"),
+        (", profile='fast'", "no profile is called 'fast'*"),
+    ],
+    ids=["property", "argument", "profile"],
+)
+def test_a_wrong_marker_is_an_error_at_collection(suite: pytest.Pytester, more: str, words: str) -> None:
+    result = run(suite, SUITE.format(more=more))
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"@pytest.mark.packproof: {words}"])
+
+
+def test_a_target_that_cannot_be_imported_fails_with_one_line(suite: pytest.Pytester) -> None:
+    source = "import pytest\n@pytest.mark.packproof('nobody:conv', properties=['packing'])\ndef test(proof): proof()"
+    result = run(suite, source)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["nobody:conv cannot be imported: no module named nobody"])
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "words"),
+    [
+        ("def test(proof): proof()", "errors", "`proof` needs a kernel to judge: mark the test with*"),
+        (
+            "@pytest.mark.packproof('m:f')\ndef test(): pass",
+            "errors",
+            "test is marked packproof but has no argument `proof`",
+        ),
+        (
+            "@pytest.mark.packproof('m:f', dtypes=['fp32'], properties=['memory'])\ndef test(proof): pass",
+            "failed",
+            "the test ended without calling proof(): nothing was judged",
+        ),
+    ],
+    ids=["no marker", "no fixture", "no call"],
+)
+def test_a_test_that_judges_nothing_does_not_pass(
+    suite: pytest.Pytester, source: str, outcome: str, words: str
+) -> None:
+    result = run(suite, f"import pytest\n{source}")
+    result.assert_outcomes(**{outcome: 1})
+    result.stdout.fnmatch_lines([words])
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments", "reason"),
+    [
+        ("gpu", (), "gpu: judged on cuda only, and torch sees no CUDA device here"),
+        ("gpu", ("--packproof-device=cpu",), "gpu: judged on cuda only, and this run judges on cpu"),
+        ("slow", (), "slow: judged with --packproof-slow"),
+    ],
+)
+def test_what_is_marked_and_not_asked_for_is_skipped_with_its_reason(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, marker: str, arguments: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    source = SUITE.format(more=", properties=['memory']").replace("@", f"@pytest.mark.{marker}\n@")
+    result = run(suite, source, "-rs", "--strict-markers", *arguments)
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines([f"SKIPPED*{reason}"])
+
+
+def test_what_is_marked_runs_when_it_is_asked_for(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    source = SUITE.format(more=", properties=['memory']").replace("@", "@pytest.mark.slow\n@pytest.mark.gpu\n@")
+    run(suite, source, "--packproof-slow").assert_outcomes(passed=2)
+
+
+def test_markers_of_a_test_without_a_kernel_are_its_own_affair(suite: pytest.Pytester) -> None:
+    run(suite, "import pytest\n@pytest.mark.slow\n@pytest.mark.gpu\ndef test(): pass").assert_outcomes(passed=1)
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_no_skip(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    source = SUITE.format(more="").replace("@", "@pytest.mark.gpu\n@")
+    run(suite, source, "--packproof-device=cuda").assert_outcomes(errors=1)
+
+
+def test_junit_tells_what_was_judged_and_which_file_replays_it(suite: pytest.Pytester) -> None:
+    run(suite, SUITE.format(more=", properties=['packing']"), "--junitxml=run.xml")
+    cases = ElementTree.parse(suite.path / "run.xml").iter("testcase")
+    kept = {str(case.get("name")): {p.get("name"): p.get("value") for p in case.iter("property")} for case in cases}
+    passed, failed = kept["test_conv[packing-float32]"], kept["test_conv[packing-bfloat16]"]
+    assert (passed["op"], passed["property"], passed["tier"]) == ("causal_conv1d", "packing", "eager")
+    assert (failed["lengths"], failed["replay"]) == ("[1, 1]", "r.json")
+
+
+def test_with_the_real_engine(tmp_path: Path) -> None:
+    (tmp_path / "kernels_of_mine.py").write_text(
+        "from packproof.refs import causal_conv1d\n"
+        "def conv(x, weight, *, cu_seqlens):\n"
+        "    return causal_conv1d(x, weight, cu_seqlens=cu_seqlens[[0, -1]])  # one sequence: the boundaries are lost\n"
+    )
+    marker = "@pytest.mark.packproof('kernels_of_mine.py:conv', op='causal_conv1d', dtypes=['fp32'], properties={})"
+    tests = "def test_{}(proof): proof()\n"
+    (tmp_path / "test_mine.py").write_text(
+        f"import pytest\n{marker.format(['packing'])}\n{tests.format('packing')}"
+        f"{marker.format(['determinism', 'carry'])}\n{tests.format('other')}"
+    )
+    done = pytest_in(tmp_path, "--packproof-profile=quick", "--packproof-device=cpu")
+    assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "    lengths [1, 1] " in done.stdout
+    assert "y in sequence 1 contains sequence 0" in done.stdout
+
+
+def test_a_suite_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text("import sys\ndef test(): assert 'torch' not in sys.modules")
+    done = pytest_in(tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A suite in a process of its own."""
+    path = os.pathsep.join([str(Path(__file__).parents[3] / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", *arguments]
+    env = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=env)

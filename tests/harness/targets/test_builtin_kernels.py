@@ -1,0 +1,28 @@
+"""packproof's own kernels promise for a GPU what ships there, and for the interpreter the tiles that it runs."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+
+
+@pytest.mark.parametrize("own", BUILTIN_KERNELS.values(), ids=BUILTIN_KERNELS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_kernel_of_ours_is_deterministic_isolated_and_independent(own: BuiltinKernel, device: str) -> None:
+    promises = own.declaration(device).promises
+    assert promises.deterministic
+    assert promises.isolated
+    assert promises.independent
+
+
+def test_tiles_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("two_tiles")
+    module.PROMISES = {"grid": "sequence", "chunk": 64, "segment": 1024}
+    module.INTERPRETED = {"chunk": 16, "segment": 32}
+    monkeypatch.setitem(sys.modules, "two_tiles", module)
+    own = BuiltinKernel("ssd", "two_tiles")
+    for device, tiles in {"cuda": (64, 1024), "cpu": (16, 32)}.items():
+        promises = own.declaration(device).promises
+        assert (promises.grid, promises.chunk, promises.segment) == ("sequence", *tiles)

@@ -1,0 +1,93 @@
+"""The report on the proof: numbers from the files of four commands."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.cli import main
+from packproof.harness.validation.proof_report import PARTS, report
+
+RUN = {"property": "", "examples": 3, "seconds": 1.5, "tier": "eager"}
+MUSEUM = [
+    RUN | {"id": "A", "class": "strides", "status": "convicted", "property": "strides", "examples": 1, "seconds": 0.5},
+    RUN | {"id": "B", "class": "strides", "status": "missed", "examples": 60, "seconds": 9.0},
+    RUN | {"id": "C", "class": "wrong-grid", "status": "convicted", "property": "packing", "tier": "interpret"},
+    RUN | {"id": "D", "class": "wrong-grid", "status": "skipped"},
+]
+RECIPES = [
+    {"id": "A", "class": "strides", "caught_by": ["packproof", "assert_close"]},
+    {"id": "C", "class": "wrong-grid", "caught_by": ["packproof"]},
+    {"id": "right", "class": None, "caught_by": ["assert_close"]},
+]
+ALARMS = [{"id": "right", "seeds": 8, "judged": 80, "false": ["packing, rope"]}]
+MUTANT = {"file": "kernels/a.py", "was": "i < n | m", "now": "i <= n", "seconds": 1.0, "reason": "", "by": ""}
+MUTANTS = [
+    MUTANT | {"id": "a:f:comparison:0", "status": "killed", "by": "packing"},
+    MUTANT | {"id": "a:f:comparison:1", "status": "equivalent", "reason": "both are zero"},
+    MUTANT | {"id": "a:f:comparison:2", "status": "survived"},
+    MUTANT | {"id": "a:f:comparison:3", "status": "beyond", "reason": "only a long pack shows it"},
+]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for part, results in zip(PARTS, (MUSEUM, RECIPES, ALARMS, MUTANTS), strict=True):
+        (tmp_path / f"{part}.json").write_text(json.dumps({"version": 1, "results": results}))
+    return tmp_path
+
+
+def test_numbers_are_counted(runs: Path) -> None:
+    found = report(runs)
+    assert (found["museum"]["convicted"], found["museum"]["run"], found["museum"]["need a GPU"]) == (2, 3, 1)
+    assert found["museum"]["seconds"] == {"median": 1.0, "worst": 1.5}
+    assert found["museum"]["by class"]["strides"] == {"run": 2, "convicted": 1}
+    assert found["museum"]["by tier"]["eager"] == {"run": 2, "convicted": 1}
+    assert found["museum"]["missed"] == ["B"]
+    assert found["recipes"]["caught"] == {"packproof": 2, "assert_close": 1}
+    assert found["recipes"]["accused"]["assert_close"] == 1
+    assert found["alarms"] == {"right kernels": 1, "seeds": 8, "judgements": 80, "false": 1, "accused": 1}
+    assert found["mutants"]["killed of all"] == 0.25
+    assert found["mutants"]["killed of those that differ"] == 0.3333
+    assert found["mutants"]["reasons"] == {
+        "equivalent": {"both are zero": 1},
+        "beyond": {"only a long pack shows it": 1},
+    }
+    assert [m["id"] for m in found["mutants"]["survivors"]] == ["a:f:comparison:2"]
+
+
+def test_every_boundary_class_is_drawn_for_every_op(runs: Path) -> None:
+    for op, covered in report(runs)["coverage"].items():
+        assert covered["missed"] == [], op
+
+
+def test_the_report_is_written_for_people_and_programs(runs: Path) -> None:
+    assert main.run(["proof", str(runs), str(runs / "proof")]) == 0
+    text = (runs / "proof.md").read_text()
+    assert "2 of 3 are convicted at the standard profile" in text
+    assert "| a:f:comparison:2 | `i < n \\| m` | `i <= n` |" in text
+    assert json.loads((runs / "proof.json").read_text()) == report(runs)
+
+
+def test_a_run_that_is_not_there_is_answered_in_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "alarms.json").unlink()
+    assert main.run(["proof", str(runs), str(runs / "proof")]) == main.WRONG_CALL
+    assert "alarms.json: No such file or directory; `make proof` writes it" in capsys.readouterr().err
+
+
+def test_the_readme_quotes_the_report() -> None:
+    root = Path(__file__).parents[3]
+    found = json.loads((root / "docs/proof.json").read_text())
+    museum, mutants, alarms, recipes = found["museum"], found["mutants"], found["alarms"], found["recipes"]["caught"]
+    readme = " ".join((root / "README.md").read_text().split())
+    for said in (
+        f"{museum['convicted']} of {museum['run']} are convicted",
+        f"median {museum['seconds']['median']:.1f} s, worst {museum['seconds']['worst']:.1f} s",
+        f"catches {recipes['assert_close, forward']} at fixed layouts, with gradients {recipes['assert_close']}",
+        f"{mutants['killed']:,} of {mutants['all']:,} mutants",
+        f"{mutants['killed of those that differ']:.1%} of those that compute something else",
+        f"{alarms['false']} false alarms in {alarms['judgements']:,} judgements",
+    ):
+        assert said in readme
+    assert museum["missed"] == mutants["survivors"] == []
+    assert mutants["killed of all"] >= 0.95

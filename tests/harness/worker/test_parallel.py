@@ -1,0 +1,104 @@
+"""Units side by side: what they yield, how they end, and what becomes of them."""
+
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from packproof.harness.worker import parallel
+from packproof.harness.worker.parallel import UnitError, on_every_core, side_by_side
+
+
+def pids(count: int, seconds: float = 0.0) -> Iterator[int]:
+    for _ in range(count):
+        time.sleep(seconds)
+        yield os.getpid()
+
+
+def fails() -> Iterator[int]:
+    yield os.getpid()
+    raise ValueError("lengths")
+
+
+def dies() -> Iterator[int]:
+    yield os.getpid()
+    os._exit(3)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_each_unit_runs_in_a_process_of_its_own() -> None:
+    found = list(side_by_side([partial(pids, 2)] * 3, most=2, of=int))
+    assert sorted(map(found.count, set(found))) == [2, 2, 2]
+    assert os.getpid() not in found
+
+
+def test_units_run_at_the_same_time() -> None:
+    started = time.monotonic()
+    list(side_by_side([partial(pids, 1, 1.0)] * 4, most=4, of=int))
+    assert time.monotonic() - started < 3.0
+
+
+def drained(stream: Iterator[int], found: list[int]) -> None:
+    found.extend(stream)  # keeps what came before an exception
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_an_exception_ends_the_stream_behind_the_others_and_says_where_it_came_from(
+    forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "_forks_differentiate", lambda: forks)
+    found: list[int] = []
+    with pytest.raises(UnitError if forks else ValueError, match="lengths") as error:
+        drained(side_by_side([fails, partial(pids, 3, 0.1), fails], most=2, of=int), found)
+    assert len(found) == 5
+    assert error.value.__notes__[-1].startswith("and beside it ")
+    if forks:
+        assert 'raise ValueError("lengths")' in error.value.__notes__[0]
+
+
+def test_a_unit_that_dies_is_no_end_of_the_others() -> None:
+    found: list[int] = []
+    with pytest.raises(UnitError, match="ended with exit code 3"):
+        drained(side_by_side([dies, partial(pids, 3)], most=1, of=int), found)
+    assert len(found) == 4
+
+
+def test_an_exception_is_not_lost_to_an_interrupt() -> None:
+    stream = side_by_side(
+        [fails, partial(pids, 100, 0.1)], most=1, of=int
+    )  # the second starts when the first has failed
+    taken = [next(stream) for _ in range(4)]
+    with pytest.raises(UnitError, match="ValueError: lengths"):
+        stream.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert all(map(gone, taken))
+
+
+def test_nothing_is_left_when_the_stream_is_left() -> None:
+    stream = side_by_side([partial(pids, 100, 0.1)] * 2, most=2, of=int)
+    found = {next(stream) for _ in range(6)}
+    stream.close()  # type: ignore[attr-defined]
+    assert all(map(gone, found))
+
+
+def test_where_forks_cannot_differentiate_units_run_here_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_forks_differentiate", lambda: False)
+    assert list(side_by_side([partial(pids, 2)] * 2, most=2, of=int)) == [os.getpid()] * 4
+
+
+def test_units_on_cuda_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def where() -> Iterator[str]:
+        yield os.environ["CUDA_VISIBLE_DEVICES"]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert sorted(on_every_core([where] * 3, "cuda", of=str)) == ["4", "4", "7"]
+    assert list(on_every_core([where], "cpu", of=str)) == ["4,7"]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"

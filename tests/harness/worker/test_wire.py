@@ -1,0 +1,119 @@
+"""Frames: what goes in comes out bit for bit, in pieces of any size, and nothing else comes out."""
+
+import struct
+
+import pytest
+import torch
+
+from packproof.harness.interpreter.memory_guard import POISON, fill_poison, is_poison
+from packproof.harness.worker.wire import (
+    Decoder,
+    Frame,
+    WireError,
+    answer_of,
+    call_frame,
+    call_of,
+    encode,
+    refusal_frame,
+    result_frame,
+)
+from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.refs.errors import PackproofError, UsageError
+
+
+def through(frame: Frame, piece: int = 1 << 20) -> Frame:
+    decoder = Decoder()
+    data = encode(frame)
+    for start in range(0, len(data), piece):
+        assert decoder.take() is None
+        decoder.feed(data[start : start + piece])
+    result = decoder.take()
+    assert result is not None
+    assert decoder.empty
+    return result
+
+
+def test_a_call_arrives_as_it_was_sent() -> None:
+    x = torch.randn(6, 3, dtype=torch.float64)
+    call = Call(
+        inputs={"x": x.t(), "weight": torch.ones(1).expand(4), "b": torch.empty(0, 2, dtype=torch.bfloat16)},
+        cu_seqlens=torch.tensor([0, 2, 6]),
+        options={"window_size": (-1, 3), "activation": None, "scale": 0.5, "flag": True},
+        outputs=("y", "final_states"),
+        wrt=("x",),
+        cotangents={"y": torch.randn(3, 6)},
+        placement={"x": "transposed", "cotangent:y": "sliced"},
+        guard=True,
+        edit_metadata=True,
+    )
+    got = call_of(through(call_frame(call, 7), piece=13))
+    assert (got.options, got.outputs, got.wrt, got.placement) == (call.options, call.outputs, call.wrt, call.placement)
+    assert (got.guard, got.edit_metadata) == (True, True)
+    assert list(got.inputs) == ["x", "weight", "b"]
+    for name, tensor in {**call.inputs, **call.cotangents}.items():
+        other = {**got.inputs, **got.cotangents}[name]
+        assert torch.equal(other, tensor)
+        assert other.dtype == tensor.dtype
+    assert got.cu_seqlens.dtype == torch.int64
+
+
+@pytest.mark.parametrize("dtype", [d for d in POISON if d.is_floating_point])
+def test_nan_payloads_survive(dtype: torch.dtype) -> None:
+    y = torch.zeros(5, dtype=dtype)
+    fill_poison(y[2:])
+    result = answer_of(through(result_frame(Result({"y": y}, {"x": y}, {"x": y}, interpreted=True), 1)))
+    assert result.interpreted
+    for tensors in (result.outputs, result.gradients, result.inputs_after):
+        (tensor,) = tensors.values()
+        assert is_poison(tensor).tolist() == [False, False, True, True, True]
+
+
+def test_a_tensor_may_be_two_outputs() -> None:
+    y = torch.randn(3)
+    result = answer_of(through(result_frame(Result({"a": y, "b": y[1:]}, {}), 1)))
+    assert torch.equal(result.outputs["b"], y[1:])
+
+
+def test_refusals_are_raised_again() -> None:
+    with pytest.raises(KernelFault, match="wrote past") as fault:
+        answer_of(through(refusal_frame(KernelFault("memory", "wrote past the end of y"), 1)))
+    assert fault.value.kind == "memory"
+    with pytest.raises(Refused, match="no fp16"):
+        answer_of(through(refusal_frame(Refused("no fp16"), 1)))
+    with pytest.raises(PackproofError, match="failed by itself:\nTraceback"):
+        answer_of(through(Frame("broken", 1, {"text": "Traceback"})))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"a",
+        b"all is well, the answer is y = 4",
+        b"pkpf" + struct.pack("<IQ", 1 << 31, 0),
+        b"pkpf" + struct.pack("<IQ", 2, 1 << 63),
+        b"pkpf" + struct.pack("<IQ", 2, 0) + b"{}",
+        b"pkpf" + struct.pack("<IQ", 2, 3) + b"{}abc",
+        encode(Frame("result", 1, {}, {"output/y": torch.ones(3)})).replace(b'"kind"', b'"king"'),
+        encode(Frame("result", 1, {}, {"output/y": torch.ones(3)})).replace(b'"F32"', b'"F64"'),
+        encode(Frame("result", 1, {}, {"output/y": torch.ones(3)})).replace(b'["output/y"]', b'["output/z"]'),
+    ],
+)
+def test_garbage_is_a_wire_error(data: bytes) -> None:
+    decoder = Decoder()
+    decoder.feed(data)
+    with pytest.raises(WireError):
+        decoder.take()
+
+
+@pytest.mark.parametrize(
+    "frame", [Frame("ready"), Frame("fault", 1, {"fault": "funny", "text": ""}), Frame("fault", 1)]
+)
+def test_what_is_no_answer_is_a_wire_error(frame: Frame) -> None:
+    with pytest.raises(WireError, match="no answer"):
+        answer_of(frame)
+
+
+def test_an_option_that_is_no_json_value_is_refused() -> None:
+    call = Call({}, torch.tensor([0]), {"dtype": torch.float32}, ("y",))
+    with pytest.raises(UsageError, match=r"option dtype is torch.float32; expected None, a bool"):
+        call_frame(call, 1)
