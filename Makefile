@@ -21,6 +21,7 @@ docs:
 runs = .packproof/proof
 proof:
 	@mkdir -p $(runs)
+	@PACKPROOF_FUZZ=10000 .ci/env python -m pytest -q tests/harness/engine/test_fuzz.py
 	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
 	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json
 	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json

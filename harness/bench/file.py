@@ -18,7 +18,7 @@ from packproof.harness.bench.results import (
     Spread,
     achieved,
 )
-from packproof.harness.results.files import replace_text, writable
+from packproof.harness.results.files import read_bytes, replace_text, writable
 from packproof.refs.errors import UsageError
 
 VERSION = 1
@@ -109,11 +109,8 @@ class Record:
 
 def read(path: str, named: str) -> Any:
     """The JSON in a file. UsageError says what is wrong with it, and calls it as it is named."""
-    file = Path(path)
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"{named} has {file.stat().st_size} bytes, more than a bench ever writes")
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(Path(path), _MOST_BYTES).decode())
     except OSError as error:
         raise UsageError(f"{named}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

@@ -1,20 +1,19 @@
 """The command line: `packproof check`, `peers`, `replay`, `bench`, `museum`, `mutate` and `list`."""
 
-import io
-import os
 import shlex
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from packproof.harness.cli import museum, mutate
+from packproof.harness.cli.printing import print_safely
 from packproof.harness.results import events
+from packproof.harness.results.files import Unwritten
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.text import printable
 from packproof.properties.case import SHORT
@@ -194,16 +193,14 @@ def replay(
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
     from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
 
-    page = HtmlReport(html) if html else None
-    outcome = run_replay(file, maps=map or page is not None)
+    page = _Reports([HtmlReport(html)] if html else [])
+    outcome = run_replay(file, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
     if map and verdict.failure and verdict.failure.evidence:
         typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
-    if page:
-        page(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
-        page(events.RunFinished((verdict,), verdict.seconds))
-    return {"fixed": HELD, "failing": FAILED, "not applicable": WRONG_CALL}[outcome.status]
+    page.tell(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+    return exit_code(page.ended(events.RunFinished((verdict,), verdict.seconds)))
 
 
 @app.command()
@@ -386,9 +383,9 @@ class _Reports:
                 report(event)
             except Exception as error:
                 self._reports.remove(report)
-                if isinstance(error, OSError):
+                if isinstance(error, Unwritten):
                     self._unwritten = True
-                    _say(f"{type(report).__name__} could not be written: {error}", WRONG_CALL)
+                    _say(f"a report could not be written: {error}", WRONG_CALL)
                 else:
                     traceback.print_exc()
                     self._error = _in_one_line(error)
@@ -433,21 +430,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """The `packproof` command. Its exit code is the verdict, whoever reads what it prints, and in whatever encoding."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    code = run(sys.argv[1:])
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:  # nobody reads on, or the disk is full: Python would try again, and exit with 120
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    raise SystemExit(code)
+    print_safely()
+    raise SystemExit(run(sys.argv[1:]))
 
 
 def _say(text: str, code: int) -> int:
-    with suppress(OSError):
-        typer.echo(f"packproof: {printable(text)}", err=True)
+    typer.echo(f"packproof: {printable(text)}", err=True)
     return code
 
 

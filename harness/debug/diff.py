@@ -110,7 +110,7 @@ def diff(
     file = Path(case) if isinstance(case, str | Path) else None
     if file is not None:
         data = read_replay(file)
-        op, case = op or data["op"], data["case"]
+        op, case = op or _op_of(data["op"], function, file), data["case"]
         declared = dataclasses.replace(declared, gradients=data["gradients"], promises=data["promises"])
     known = resolve_op(op or brought_op(function), declared, name)
     check_signature(known, declared, name)
@@ -127,6 +127,16 @@ def diff(
         if reference is not None:
             other = KernelUnderTest(known, stack.enter_context(closing(Local(reference, device))), declared.promises)
         return Diff(case, tuple(_divergences(subject, other, case)))
+
+
+def _op_of(named: str, function: Callable[..., Any], file: Path) -> str | Op:
+    """The op that a replay file names. What lies at a path is not imported here because a file says so."""
+    if ":" not in named:
+        return named
+    op = brought_op(function)
+    if op is None:
+        raise UsageError(f"diff: {file} names the op {named!r}, which is imported only where you name it: op={named!r}")
+    return op
 
 
 def _lengths(case: Any) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from packproof.harness.engine.shrink import Allowance
 from packproof.harness.results.events import Cell, CellFinished, Event, RunFinished, RunStarted, Tier, Verdict
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.questions import question_of
+from packproof.harness.results.text import printable
 from packproof.harness.results.wording import failure_texts, title
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.targets.location import Location
@@ -54,6 +55,11 @@ class Job:
     own: BuiltinKernel | None = None
     beyond: str = ""
     nothing: bool = True
+
+    @property
+    def address(self) -> str:
+        """What finds it again, which its name need not do."""
+        return self.target if isinstance(self.target, str) else self.name
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
@@ -106,7 +112,7 @@ def open_job(request: CheckRequest, own: BuiltinKernel | None = None) -> Job:
     """Import the kernel in its own process and settle op and promises; UsageError if target or op makes no sense."""
     target = own.target if own else request.target
     assert target is not None
-    name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
+    name = printable(target if isinstance(target, str) else getattr(target, "__qualname__", repr(target)))
     with worker_for(request, target) as worker:
         said = worker.describe()
     declared = own.declaration(request.device) if own else declaration(said, name)
@@ -270,7 +276,7 @@ def _judged_together(request: CheckRequest, job: Job, cells: Sequence[Cell]) -> 
             examples=profile.examples[tier],
             allowance=profile.shrink,
             seed=request.seed,
-            replay=replay_data(job.name, job.op_name, subject, draw_configs=request.draw_configs),
+            replay=replay_data(job.address, job.op_name, subject, draw_configs=request.draw_configs),
             replay_dir=request.replay_dir,
             known_tier=known,
             nothing=job.nothing,
@@ -296,7 +302,7 @@ def _questioner(request: CheckRequest, job: Job, judge: Evaluator, cell: Cell) -
     raised = question_of(cell.property, cell.beyond).raised(job.declared)
     assert raised is not None
     subject = judge.subject.asked(raised.promises)
-    known = replay_data(job.name, job.op_name, subject, draw_configs=request.draw_configs)
+    known = replay_data(job.address, job.op_name, subject, draw_configs=request.draw_configs)
     other = replace(judge, subject=subject, replay=known)
     return other if cell.counts else replace(other, examples=0, allowance=_FOR_A_QUESTION)
 

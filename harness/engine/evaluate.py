@@ -1,6 +1,7 @@
 """One cell: run a property over its cases, and make a failure of the first case that breaks it."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -191,7 +192,8 @@ class Evaluator:
             "message": lines,
         }
         text = json.dumps(data, indent=1)
-        file = Path(self.replay_dir) / f"{cell.op}-{cell.property}-{crc32(text.encode()):08x}.json"
+        op = re.sub(r"[^\w.-]", "-", cell.op)
+        file = Path(self.replay_dir) / f"{op}-{cell.property}-{crc32(text.encode()):08x}.json"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             replace_text(file, text)

@@ -12,6 +12,7 @@ from packproof.harness.engine.shrink import Allowance
 from packproof.harness.results.events import Cell, Tier
 from packproof.harness.results.names import known
 from packproof.harness.results.questions import open_questions
+from packproof.harness.results.text import printable
 from packproof.harness.targets.location import Location
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import Declaration, brought_op
@@ -114,23 +115,24 @@ def plan_cells(
     request: CheckRequest, op: Op, declared: Declaration, target: str, *, compiled: bool, beyond: str = ""
 ) -> list[Cell]:
     """The cells of one kernel: the compile tier first, where there is one, then each property at each dtype."""
+    name = printable(op.name)
     dtypes = request.dtypes or declared.dtypes
     if request.sanitizer is not None:
-        return [Cell(op.name, target, request.sanitizer, dtype, request.device) for dtype in dtypes]
-    names = request.properties or tuple(PROPERTIES)
+        return [Cell(name, target, request.sanitizer, dtype, request.device) for dtype in dtypes]
+    laws = request.properties or tuple(PROPERTIES)
     cells = []
     if compiled and (request.properties is None or COMPILE in request.properties):
-        cells.append(Cell(op.name, target, COMPILE, "all", request.device))
+        cells.append(Cell(name, target, COMPILE, "all", request.device))
     cells += [
-        Cell(op.name, target, name, dtype, request.device, beyond, counts=not beyond)
-        for name in names
-        if name != COMPILE
+        Cell(name, target, law, dtype, request.device, beyond, counts=not beyond)
+        for law in laws
+        if law != COMPILE
         for dtype in dtypes
     ]
     if request.asks and not beyond:
-        asked = [q for q, _ in open_questions(declared) if q.property in names]
+        asked = [q for q, _ in open_questions(declared) if q.property in laws]
         cells += [
-            Cell(op.name, target, q.property, dtype, request.device, q.word, counts=request.strict)
+            Cell(name, target, q.property, dtype, request.device, q.word, counts=request.strict)
             for q in asked
             for dtype in dtypes
         ]

@@ -14,12 +14,14 @@ from packproof.harness.engine.check import CheckRequest, open_job, worker_for
 from packproof.harness.engine.evaluate import evaluated
 from packproof.harness.engine.plan import DEVICES
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
+from packproof.harness.results.files import read_bytes
 from packproof.harness.results.names import known, short
 from packproof.harness.results.text import printable
 from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.axes import parse, shape
 from packproof.properties.case import Case
 from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
@@ -144,13 +146,7 @@ def read_replay(path: Path) -> dict[str, Any]:
 def _read(path: Path) -> Any:
     """The JSON of a file, which may be anything: a device, a pipe, gigabytes, a million brackets."""
     try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path}: is no file")
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise UsageError(f"{path}: more than {_MAX_BYTES} bytes are no replay file")
-        return json.loads(data.decode())
+        return json.loads(read_bytes(path, _MAX_BYTES).decode())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -189,8 +185,11 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
         if value not in op.options[name]:
             raise _damaged(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
     for name, size in case.sizes:
-        if size not in _SIZE_WORDS and not (type(size) is int and size >= 0):
-            raise _damaged(path, f"size {name} is {size!r}, expected an integer not below 0")
+        words = {str(sizes[name]) for sizes in (*op.sizes, *op.model_sizes)} & {*_SIZE_WORDS}
+        if size not in words and not (type(size) is int and size >= 1):
+            raise _damaged(path, f"size {name} is {size!r}, expected {' or '.join(['an integer above 0', *words])}")
+    if not Domain.of(op.where).allows(op, case):
+        raise _damaged(path, f"its sizes are none of {op.name}: {'; '.join(op.where)}")
     if (elements := _elements(case, op)) > _MOST_ELEMENTS:
         raise UsageError(
             f"{path}: damaged, its tensors have {elements:,} elements, expected {_MOST_ELEMENTS:,} at most"

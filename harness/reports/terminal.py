@@ -1,7 +1,5 @@
 """A run on the terminal: progress while it runs, each failure as it is found, a table and one line at the end."""
 
-import sys
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -31,30 +29,16 @@ _STYLES = {
 }
 
 
-class _Console(Console):
-    """One whose reader may go away, as `head` does: nothing more is printed, and the run goes on."""
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-
-
 class TerminalReport:
     """Reads the events of one run and writes to a console. Without a terminal each finished cell is one plain line."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._planned: tuple[events.Cell, ...] = ()
         self._progress: Progress | None = None
         self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
 
     def __call__(self, event: events.Event) -> None:
-        try:
-            self._tell(event)
-        except OSError as error:  # a full disk, say: the other reports and the exit code do not depend on it
-            self._console.quiet = True
-            print(f"packproof: nothing more can be printed: {error}", file=sys.stderr)
-
-    def _tell(self, event: events.Event) -> None:
         match event:
             case events.RunStarted():
                 self._start(event)

@@ -1,38 +1,118 @@
-"""Report files: refused before the work if they cannot be written, replaced whole so that no one reads half of one."""
+"""Files that packproof reads and writes, whatever lies at their place: a device, a pipe, a link, a full disk."""
 
+import errno
 import os
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import PackproofError, UsageError
+
+_READER_SECONDS = 10.0
+_FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)  # a folder that may not change, a file that is mounted
+
+
+class Unwritten(PackproofError, OSError):
+    """A file could not be written, and is what it was before."""
 
 
 def writable(path: str, option: str) -> Path:
     """The path, or UsageError if a file cannot be written there."""
     file = Path(path)
-    if file.is_dir():
-        raise UsageError(f"{option}: {path} is a folder; expected the name of a file")
-    if not file.parent.is_dir():
-        raise UsageError(f"{option}: the folder {file.parent} of {path} does not exist; create it first")
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
+    try:
+        if file.is_dir():
+            raise UsageError(f"{option}: {path} is a folder; expected the name of a file")
+        folder = file.resolve().parent if not _exists(file) and file.is_symlink() else file.parent
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be written: {error.strerror}") from None
+    if not folder.is_dir():
+        raise UsageError(f"{option}: the folder {folder} of {path} does not exist; create it first")
+    if not os.access(file if file.exists() else folder, os.W_OK):
         raise UsageError(f"{option}: {path} may not be written by this user")
     return file.absolute()  # whatever becomes of the working directory
 
 
 def replace_text(file: Path, text: str, *, last: bool = True) -> None:
-    """Write the file in one step; where it is a link, the file that it points to. Raises OSError, with nothing left.
+    """Write the file in one step; where it is a link, the file that it points to. Raises Unwritten, with nothing left.
 
-    last: whether this is its last version. A pipe or a device keeps no other one, and is written in place.
+    last: whether this is its last version. A pipe, a device or what this process prints into keeps no other one, and
+    is written in place.
     """
     data = text.encode("utf-8", "backslashreplace")  # a path may hold what UTF-8 cannot
-    if file.exists() and not file.is_file():
-        if last:
-            with file.open("wb", buffering=0) as stream:
-                stream.write(data)
-        return
-    target = file.resolve()
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as whole:
+    try:
+        printed = _printed_into(file) if _exists(file) else None
+        if printed is None and (file.is_file() or not file.exists()):
+            _replace(file.resolve(), data)
+        elif last:
+            _append(file if printed is None else printed, data)
+    except OSError as error:
+        raise Unwritten(error.errno, error.strerror, str(file)) from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The bytes of a regular file. Raises OSError, and UsageError where it is none or holds more."""
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path}: is no file")
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise UsageError(f"{path}: has more than {most:,} bytes")
+    return data
+
+
+def _exists(file: Path) -> bool:
+    """Unlike Path.exists, raises OSError where this cannot be told, as of links in a circle."""
+    try:
+        file.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _printed_into(file: Path) -> int | None:
+    """The descriptor through which this process prints into that very file, as it does into /dev/stdout."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), file.stat()):
+                return descriptor
+    return None
+
+
+def _append(place: Path | int, data: bytes) -> None:
+    descriptor = os.dup(place) if isinstance(place, int) else _opened(place)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
+
+
+def _opened(place: Path) -> int:
+    """A descriptor of a device or a pipe, whose reader may come a little late, or never."""
+    until = time.monotonic() + _READER_SECONDS
+    while True:
+        try:
+            descriptor = os.open(place, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not place.is_fifo():
+                raise
+            if time.monotonic() > until:
+                raise OSError(errno.ENXIO, "no one reads from this pipe") from None
+            time.sleep(0.05)
+        else:
+            os.set_blocking(descriptor, True)
+            return descriptor
+
+
+def _replace(target: Path, data: bytes) -> None:
+    try:
+        _move(target, data)
+    except OSError as error:
+        if error.errno not in _FIXED or not target.exists():
+            raise
+        target.write_bytes(data)
+
+
+def _move(target: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".packproof-", delete=False) as whole:
         try:
             os.fchmod(whole.fileno(), target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
             whole.write(data)

@@ -120,5 +120,7 @@ def summary(run: RunFinished, planned: int) -> str:
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
     judged = sum(verdict.judged for verdict in verdicts)
-    share = f"{judged} examples" if judged == examples else f"{judged} of {examples} examples judged"
+    share = f"{judged} of {examples} examples judged"
+    if judged == examples:
+        share = "1 example" if judged == 1 else f"{judged} examples"
     return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"

@@ -13,6 +13,8 @@ from typing import Any
 from packproof.adapters.registry import PEERS
 from packproof.refs.errors import UsageError
 
+_WIDEST = 500
+
 
 @dataclass(frozen=True)
 class Location:
@@ -68,7 +70,8 @@ class Location:
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+            said = " ".join(str(error).split())[:_WIDEST]
+            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {said}") from error
         try:
             return _attribute(module, self.path)
         except AttributeError as error:

@@ -1,13 +1,17 @@
 """The command line: exit codes, and one line for a wrong call, with an engine made by hand where none is needed."""
 
 import json
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from packproof.harness.cli import main
+from packproof.harness.cli.printing import print_safely
 from packproof.harness.engine.check import CheckRequest
 from packproof.harness.engine.replay import ReplayOutcome
 from packproof.harness.results.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
@@ -154,10 +158,14 @@ def test_a_wrong_call_gets_one_line(line: str, says: str, capsys: pytest.Capture
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("status", "code"), [("fixed", 0), ("failing", 1), ("not applicable", 2)])
-def test_replay(status: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("status", "verdict", "code"), [("fixed", PASSED, 0), ("failing", FAILED, 1), ("not applicable", SKIPPED, 2)]
+)
+def test_replay(
+    status: str, verdict: Verdict, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def replayed(path: str, *, maps: bool) -> ReplayOutcome:
-        return ReplayOutcome(status, f"{path} {status}", FAILED)  # type: ignore[arg-type]
+        return ReplayOutcome(status, f"{path} {status}", verdict)  # type: ignore[arg-type]
 
     monkeypatch.setattr("packproof.harness.engine.replay.replay", replayed)
     assert main.run(["replay", "r.json"]) == code
@@ -178,3 +186,76 @@ def test_help_has_examples_and_exit_codes() -> None:
     assert "0 every property held, 1 a property failed" in runner.invoke(main.app, ["--help"]).output.replace(
         "\n  ", " "
     )
+
+
+def onto(*descriptors: int, where: str) -> None:
+    """Let these descriptors write there, as the shell does before a command."""
+    if where == "closed":
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return
+    reader, target = os.pipe() if where == "pipe" else (-1, os.open(where, os.O_WRONLY))
+    for descriptor in descriptors:
+        os.dup2(target, descriptor)
+    os.close(target)
+    if reader >= 0:
+        os.close(reader)
+
+
+def exit_code_of_a_command(prepare: Callable[[], None], encoding: str) -> int:
+    """What the shell gets of `packproof check` in a process that was prepared so."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            prepare()
+            for name, number in (("stdout", 1), ("stderr", 2)):
+                try:
+                    setattr(sys, name, open(number, "w", encoding=encoding, closefd=False))  # noqa: SIM115
+                except OSError:
+                    setattr(sys, name, None)
+            sys.argv = ["packproof", "check"]
+            main.main()
+        except SystemExit as end:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            code = int(end.code or 0)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+@pytest.mark.parametrize("descriptors", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("where", ["/dev/full", "/dev/null", "closed", "pipe"])
+def test_an_exit_code_does_not_depend_on_what_can_be_printed(
+    monkeypatch: pytest.MonkeyPatch, where: str, descriptors: tuple[int, ...], encoding: str
+) -> None:
+    for engine, code in ((ended(PASSED), 0), (ended(FAILED), 1), (Engine(RuntimeError("\u00e9\ud800")), 3)):
+        monkeypatch.setattr("packproof.harness.engine.check.run_check", engine)
+        assert exit_code_of_a_command(partial(onto, *descriptors, where=where), encoding) == code
+
+
+def test_an_output_that_is_full_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        onto(1, where="/dev/full")
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        print_safely()
+        print("one", flush=True)
+        print("two", flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert capfd.readouterr().err == "packproof: some of this could not be printed: No space left on device\n"
+
+
+@pytest.mark.parametrize(("engine", "code"), [(ended(PASSED), 2), (ended(FAILED), 1)])
+def test_a_report_that_cannot_be_written_takes_no_other_with_it(  # type: ignore[no-untyped-def]
+    play, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: Engine, code: int
+) -> None:
+    file = tmp_path / "r.xml"
+    assert play(engine, "--json", "/dev/full", "--junit", str(file)) == code
+    assert "packproof: a report could not be written: [Errno 28] No space left on device: '/dev/full'" in (
+        capsys.readouterr().err
+    )
+    assert 'tests="1"' in file.read_text()

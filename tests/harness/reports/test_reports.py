@@ -274,6 +274,15 @@ def test_json_verdict(tmp_path: Path, events: list[Event], verdict: str) -> None
     assert documents(tmp_path / "r.json", events)[-1]["verdict"] == verdict
 
 
+def test_json_has_the_order_of_the_plan_whichever_cell_ends_first(tmp_path: Path) -> None:
+    seen = documents(tmp_path / "r.json", stream(SKIPPED, PASSED, FAILED))
+    assert [[r["property"] for r in d["results"]] for d in seen if d["results"]][::3] == [  # type: ignore[attr-defined]
+        ["carry"],
+        ["reference", "carry"],
+        ["reference", "packing", "carry"],
+    ]
+
+
 def test_json_of_several_kernels_has_no_single_target(tmp_path: Path) -> None:
     cells = (cell("packing", "float32"), cell("packing", "float32", op="rope", target="other:rope"))
     last = documents(tmp_path / "r.json", [RunStarted(cells, "quick", 0), RunFinished((), 0.0)])[-1]

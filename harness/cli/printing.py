@@ -1,0 +1,57 @@
+"""What a command prints: its verdict does not depend on whether it can be read, or in which encoding."""
+
+import io
+import os
+import select
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+
+def print_safely() -> None:
+    """From here on nothing that this process prints raises: where it cannot be written, it is dropped, which is said
+    once. Characters that the encoding lacks are escaped."""
+    for name, descriptor in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:  # closed: no file of ours may take its number
+            _open_null(descriptor)
+    sys.stdout = _stream(1, sys.stdout)
+    sys.stderr = _stream(2, sys.stderr)
+
+
+def _open_null(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != descriptor:
+        os.dup2(null, descriptor)
+        os.close(null)
+
+
+def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:
+    if before is not None:
+        with suppress(OSError):
+            before.flush()
+    raw = io.BufferedWriter(_Output(descriptor))
+    return io.TextIOWrapper(
+        raw,
+        encoding=before.encoding if before is not None else "utf-8",
+        errors="backslashreplace",
+        line_buffering=descriptor == 2 or os.isatty(descriptor),
+    )
+
+
+class _Output(io.FileIO):
+    """A descriptor that takes whatever is written, even if its reader is gone or its disk is full."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._lost = False
+
+    def write(self, data: Any) -> int:
+        try:
+            while (written := super().write(data)) is None:  # full, and not to be waited for in it
+                select.select([], [self], [])
+        except OSError as error:
+            if not (self._lost or isinstance(error, BrokenPipeError) or self.fileno() == 2):
+                print(f"packproof: some of this could not be printed: {error.strerror}", file=sys.stderr)
+            self._lost = True
+            return len(memoryview(data).cast("B"))
+        return written
