@@ -13,7 +13,7 @@ import pytest
 from packproof.harness.cli import main
 from packproof.harness.engine.replay import replay
 
-OP = f"{Path(__file__).parent / 'rogues_op.py'}:SCALED"
+OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"
 PAINT = "\x1b[2J\x1b[32mevery property held: 8 passed\x1b[0m\r\x9b2J\u202e"
 KERNELS = f"""
 import os, shutil
