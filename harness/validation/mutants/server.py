@@ -1,4 +1,4 @@
-"""The process that evaluates mutants: kernels, references and properties are warm in it, and each mutant is a fork of it.
+"""The process that evaluates mutants: kernels, references and properties are warm in it; each mutant is a fork of it.
 
 Run as `python -m packproof.harness.validation.mutants.server` with TRITON_INTERPRET=1. Reads an order from stdin, one
 line of JSON: "ops", "mutants" (ids), "explained" (ids of those that no check is expected to kill), "first" (by id, the
