@@ -18,7 +18,7 @@ from packproof.harness.results import events
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.text import printable
 from packproof.properties.case import SHORT
-from packproof.refs.errors import PackproofError
+from packproof.refs.errors import PackproofError, UsageError
 
 HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -76,6 +76,13 @@ def check(
             "sooner done, and more of them judged",
         ),
     ] = False,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="run the kernel under bubblewrap: no network, no other process, nothing to write to; on the CPU only",
+        ),
+    ] = False,
     sanitizer: Annotated[
         str | None,
         typer.Option(
@@ -120,6 +127,8 @@ def check(
         draw_configs=draw_configs,
         sanitizer=sanitizer,
     )
+    if isolate:
+        _isolate(request.device)
     reports: list[Report] = [TerminalReport()]
     reports += [JsonReport(json)] if json else []
     reports += [JunitReport(junit)] if junit else []
@@ -443,6 +452,15 @@ def main() -> None:
         except OSError:  # nobody reads on, or the disk is full: Python would try again, and exit with 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     raise SystemExit(code)
+
+
+def _isolate(device: str) -> None:
+    from packproof.harness.worker import zygote_client  # noqa: PLC0415
+    from packproof.harness.worker.isolation import isolated  # noqa: PLC0415
+
+    if device != "cpu":
+        raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
+    zygote_client.isolate(isolated())
 
 
 def _say(text: str, code: int) -> int:
