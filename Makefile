@@ -1,5 +1,5 @@
 # Each target sets up what it needs; see .ci/env for which Python it takes.
-.PHONY: check test lint docs proof
+.PHONY: check test lint docs proof matrix
 
 check:
 	@.ci/env python -m packproof check
@@ -27,3 +27,6 @@ proof:
 	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json
 	@.ci/env python -m packproof mutate --witnesses docs/witnesses.json --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
 	@.ci/env python -m packproof proof $(runs) docs/proof
+
+matrix:
+	@.ci/matrix

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 ROOT = Path(__file__).parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/gpu.yml").read_text())
+NIGHTLY = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
 PAGE = (ROOT / "docs/gpu_ci.md").read_text()
 SHOWN = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
 
@@ -25,7 +27,7 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-EVERY_STEP = [*ACTION["runs"]["steps"], *(step for flow in (WORKFLOW, *SHOWN) for step in steps(flow))]
+EVERY_STEP = [*ACTION["runs"]["steps"], *(step for flow in (WORKFLOW, NIGHTLY, *SHOWN) for step in steps(flow))]
 
 
 @pytest.fixture
@@ -88,8 +90,9 @@ def test_other_actions_are_pinned_and_ours_is_given_what_it_takes() -> None:
 @pytest.mark.parametrize("step", [s for s in EVERY_STEP if "upload-artifact" in s.get("uses", "")], ids=str)
 def test_what_failed_is_kept_whatever_happened(step: dict[str, Any]) -> None:
     assert step["if"] == "always()"
-    assert step["with"]["path"] == ".packproof/"
-    assert step["with"]["include-hidden-files"] is True
+    hidden = step["with"]["path"] == ".packproof/"
+    assert hidden or step["with"]["path"] == "build/matrix/results/"
+    assert step["with"].get("include-hidden-files") is (hidden or None)
 
 
 @pytest.mark.parametrize("line", [step["run"] for step in steps(WORKFLOW) if "run" in step])
@@ -105,3 +108,20 @@ def test_the_workflow_runs_what_pytest_takes(line: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     if not only:
         assert "test_ssd[packing-bfloat16]" in done.stdout
+
+
+def test_the_nightly_run_tries_every_python_that_is_allowed() -> None:
+    """The workflow, the matrix and pyproject.toml name the same Pythons."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lowest, beyond = map(int, re.findall(r"3\.(\d+)", project["requires-python"]))
+    allowed = [f"3.{minor}" for minor in range(lowest, beyond)]
+    [matrix] = re.findall(r"^pythons=\((.*)\)$", (ROOT / ".ci/matrix").read_text(), re.M)
+    [named] = [s["with"]["python-version"] for s in steps(NIGHTLY) if "setup-python" in s.get("uses", "")]
+    assert matrix.split() == named.split() == allowed
+    assert "make matrix" in [step.get("run") for step in steps(NIGHTLY)]
+
+
+def test_every_dependency_has_an_oldest_and_a_newest_version_that_were_run() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in project["dependencies"]:
+        assert re.fullmatch(r"[\w-]+>=[\d.]+,<[\d.]+(; .*)?", requirement), requirement

@@ -18,7 +18,10 @@ from packproof.harness.cli.main import app
 from packproof.properties.catalogue import PROPERTIES
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")))
+PAGES = (
+    *(f"{page}.md" for page in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY")),
+    *(f"docs/{page.name}" for page in ROOT.glob("docs/*.md")),
+)
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))
 PLUGIN = () if INSTALLED else ("-p", "packproof.harness.pytest_plugin.plugin")
 FILE = re.compile(r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```", re.S)

@@ -17,7 +17,7 @@ from packproof.harness.results.files import Unwritten
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.text import printable
 from packproof.properties.case import SHORT
-from packproof.refs.errors import PackproofError
+from packproof.refs.errors import PackproofError, UsageError
 
 HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -75,6 +75,13 @@ def check(
             "sooner done, and more of them judged",
         ),
     ] = False,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="run the kernel under bubblewrap: no network, no other process, nothing to write to; on the CPU only",
+        ),
+    ] = False,
     sanitizer: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +126,8 @@ def check(
         draw_configs=draw_configs,
         sanitizer=sanitizer,
     )
+    if isolate:
+        _isolate(request.device)
     reports: list[Report] = [TerminalReport()]
     reports += [JsonReport(json)] if json else []
     reports += [JunitReport(junit)] if junit else []
@@ -432,6 +441,15 @@ def main() -> None:
     """The `packproof` command. Its exit code is the verdict, whoever reads what it prints, and in whatever encoding."""
     print_safely()
     raise SystemExit(run(sys.argv[1:]))
+
+
+def _isolate(device: str) -> None:
+    from packproof.harness.worker import zygote_client  # noqa: PLC0415
+    from packproof.harness.worker.isolation import isolated  # noqa: PLC0415
+
+    if device != "cpu":
+        raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
+    zygote_client.isolate(isolated())
 
 
 def _say(text: str, code: int) -> int:

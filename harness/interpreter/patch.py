@@ -16,7 +16,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
     except KeyError:
         raise PackproofError(
             f"packproof does not know triton {triton.__version__}: {getattr(owner, '__name__', owner)} has no {name}. "
-            "Use triton 3.4 to 3.7.1, or check on a GPU."
+            "Use triton 3.5 to 3.8.0, or check on a GPU."
         ) from None
     setattr(owner, name, make(original))
     return original

@@ -1,6 +1,6 @@
 """Triton's interpreter made trustworthy: repairs what it computes wrongly on CPU tensors, and proves it by a self-test.
 
-As shipped (triton 3.4 to 3.7.1) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
+As shipped (triton 3.4 to 3.8.0) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
 bfloat16, ignores tf32, takes the NaN in a maximum, needs a GPU to autotune, and knows no libdevice. The repairs reach
 into private names of Triton; therefore `install` runs every one of them against torch and refuses to go on where one
 does not fit.
@@ -59,7 +59,7 @@ def install() -> None:
             f"packproof's repair of Triton's interpreter does not fit triton {triton.__version__} "
             f"with numpy {np.__version__}:\n"
             + "".join(f"    {misfit}\n" for misfit in misfits)
-            + "    Results on CPU tensors could not be trusted. Use triton 3.4 to 3.7.1, or check on a GPU."
+            + "    Results on CPU tensors could not be trusted. Use triton 3.5 to 3.8.0, or check on a GPU."
         )
     _proved = True
 

@@ -17,6 +17,7 @@ from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.wire import WireError, answer_of, call_frame
 from packproof.harness.worker.zygote_client import (
     ZygoteClient,
+    are_isolated,
     discard,
     forked,
     import_path,
@@ -101,7 +102,7 @@ class Worker:
             raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
         self._description = dict(hello.body)
         pid = self._description.pop("pid", 0)
-        self._child.pid = pid if isinstance(pid, int) else 0
+        self._child.pid = pid if isinstance(pid, int) and not are_isolated() else 0
 
     def _started(self, *, warm: bool = True) -> Child:
         order = {

@@ -20,6 +20,8 @@ _ONE_THREAD = dict.fromkeys(
 _SETTLED = {*_ONE_THREAD, "PYTHONHASHSEED", "PYTHONPATH", "TRITON_INTERPRET"}  # in a zygote, whatever the parent has
 _TAIL = 2000
 
+_prefix: tuple[str, ...] = ()  # before the command of each zygote that this process starts
+
 _private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -102,6 +104,17 @@ def discard(client: ZygoteClient) -> None:
         del _shared[key]
 
 
+def isolate(prefix: tuple[str, ...]) -> None:
+    """Start the zygotes of this process and of its forks from now on by a command that isolates them."""
+    global _prefix  # noqa: PLW0603
+    _prefix = prefix
+
+
+def are_isolated() -> bool:
+    """Whether zygotes have process ids of their own, which mean nothing here."""
+    return bool(_prefix)
+
+
 def spawned(interpreted: bool) -> ZygoteClient:
     """A new zygote, with or without Triton's interpreter; whoever asks for it closes it."""
     environment = os.environ | _ONE_THREAD | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(import_path())}
@@ -110,7 +123,7 @@ def spawned(interpreted: bool) -> ZygoteClient:
     log = tempfile.TemporaryFile()  # noqa: SIM115
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "packproof.harness.worker.zygote", str(theirs.fileno())],
+            [*_prefix, sys.executable, "-P", "-m", "packproof.harness.worker.zygote", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -148,4 +148,4 @@ except PackproofError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert words.format(triton.__version__) in done.stdout, done.stderr
-    assert "Use triton 3.4 to 3.7.1, or check on a GPU." in done.stdout
+    assert "Use triton 3.5 to 3.8.0, or check on a GPU." in done.stdout
