@@ -10,7 +10,7 @@ import pytest
 from packproof.harness.worker.isolation import isolated
 from packproof.refs.errors import UsageError
 
-SOURCE = Path(__file__).parent.parent.parent / "src"
+SOURCE = Path(__file__).parents[3] / "src"
 KERNELS = """
 import os, socket
 from packproof import refs
