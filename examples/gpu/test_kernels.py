@@ -2,7 +2,7 @@
 
     pytest examples/gpu -n auto --packproof-device cuda --junitxml=kernels.xml
 
-Yours looks the same: a marker that names the kernel, and a test that calls `proof`.
+Write your own in the same way: a marker that names the kernel, and a test that calls `proof`.
 """
 
 import pytest
