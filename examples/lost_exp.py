@@ -84,7 +84,7 @@ def ssd(x, dt, A, B, C, *, cu_seqlens):
 # %% [markdown]
 # ## What a typical test sees
 #
-# The outputs of a pack are correct, and so are the gradients of a single sequence, which does not take the wrong branch.
+# The outputs of a pack are correct, and so are the gradients of a single sequence: it does not take the wrong branch.
 
 # %%
 torch.manual_seed(0)
@@ -115,10 +115,10 @@ else:
     raise SystemExit("the bug was not detected")
 
 # %% [markdown]
-# Only the gradient of B is wrong, and no value leaks, so the bug is in the computation of that gradient. Lengths 15 and
-# 2 are the smallest pack in which a state matters: token 0 of sequence 1 is the last token of a chunk of 16, and token 1
-# reads the state in the next chunk. At the end of its chunk, token 0 has decayed by `exp(0)`, which is 1. The branch for
-# packed sequences has 0 there.
+# Only the gradient of B is wrong, and no value leaks, so the bug is in the computation of that gradient. Lengths 15
+# and 2 are the smallest pack in which a state matters: token 0 of sequence 1 is the last token of a chunk of 16, and
+# token 1 reads the state in the next chunk. At the end of its chunk, token 0 has decayed by `exp(0)`, which is 1. The
+# branch for packed sequences has 0 there.
 #
 # ## The fix
 

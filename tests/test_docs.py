@@ -125,7 +125,7 @@ def test_the_readme_shows_the_failure_of_its_kernel(tmp_path: Path) -> None:
 
 
 def test_the_findings_of_the_readme_are_those_of_their_page() -> None:
-    """Each row links a script, and has the layout and the properties that docs/peers.md has for it; none is left out."""
+    """Each row links a script, with the layout and the properties that docs/peers.md has for it; none is left out."""
 
     def findings(page: str) -> dict[str, tuple[str, ...]]:
         rows = [line.strip("| ").split(" | ") for line in (ROOT / page).read_text().splitlines() if "peers/" in line]
