@@ -1,12 +1,12 @@
 # %% [markdown]
 # # A lost exponential
 #
-# Mamba-2 cuts a pack into chunks. Each chunk adds to a state, and every token's share has decayed by the end of the
-# chunk: the share of token j is `exp(log_decay[-1] - log_decay[j])`. In the backward pass for B the same factor
-# appears again, and for some months the branch for packed sequences had the exponent there instead of the exponential
+# Mamba-2 cuts a pack into chunks. Each chunk adds to a state, and each token's contribution has decayed by the end of
+# the chunk, by the factor `exp(log_decay[-1] - log_decay[j])` for token j. The same factor appears in the backward pass
+# for B, and for some months the branch for packed sequences had the exponent there instead of the exponential
 # ([introduced](https://github.com/state-spaces/mamba/commit/a6a1dae6efbf804c9944a0c2282b437deb4886d8),
-# [fixed](https://github.com/state-spaces/mamba/commit/2e16fc3062cdcd4ebef27a9aa4442676e1c7edf4)). The loss of a run
-# still goes down. This is the same bug in a kernel of our own, how packproof finds it, and its repair.
+# [fixed](https://github.com/state-spaces/mamba/commit/2e16fc3062cdcd4ebef27a9aa4442676e1c7edf4)). The loss
+# still goes down. Here is the same bug in a new kernel, how packproof finds it, and the fix.
 #
 # ## The kernel
 
@@ -22,7 +22,7 @@ CHUNK = 16
 
 
 class ChunkState(torch.autograd.Function):
-    """What a chunk adds to the state of the sequence that its last token is in, with a backward pass of its own."""
+    """What a chunk adds to the state of its last token's sequence, with its own backward pass."""
 
     @staticmethod
     def forward(ctx, x, B, log_decay, seq_idx, packed):
@@ -50,7 +50,7 @@ def share_in_b(left, seq_idx, packed):
 
 
 def one_chunk(h, h_seq, x, log_decay, B, C, seq_idx, packed):
-    """Outputs of a chunk, and the state after it. h belongs to the sequence h_seq."""
+    """The outputs of a chunk and the state after it. h is the state of the sequence h_seq."""
     n = len(x)
     same = (seq_idx[:, None] == seq_idx) & torch.ones(n, n, dtype=torch.bool, device=x.device).tril()
     between = (log_decay[:, None] - log_decay).masked_fill(~same[..., None], -torch.inf).exp()
@@ -82,9 +82,9 @@ def ssd(x, dt, A, B, C, *, cu_seqlens):
 
 
 # %% [markdown]
-# ## What a usual test sees
+# ## What a typical test sees
 #
-# Outputs of a pack are right, and so are the gradients of a single sequence: the wrong branch is not taken.
+# The outputs of a pack are correct, and so are the gradients of a single sequence: it does not take the wrong branch.
 
 # %%
 torch.manual_seed(0)
@@ -99,7 +99,7 @@ inputs = {
 pack, single = torch.tensor([0, 13, 40]), torch.tensor([0, 40])
 torch.testing.assert_close(ssd(**inputs, cu_seqlens=pack), refs.ssd(**inputs, cu_seqlens=pack), atol=1e-4, rtol=1e-4)
 packproof.gradcheck(ssd, inputs, cu_seqlens=single, op="ssd")
-print("outputs of a pack and gradients of one sequence: right")
+print("outputs of a pack and gradients of one sequence: correct")
 
 # %% [markdown]
 # ## What packproof sees
@@ -112,15 +112,15 @@ try:
 except packproof.CheckFailed as failed:
     print(failed)
 else:
-    raise SystemExit("the broken kernel was not convicted")
+    raise SystemExit("the bug was not detected")
 
 # %% [markdown]
-# The gradient of B alone is wrong, and no value leaks: the fault lies in its own computation. Lengths 15 and 2 are the
-# smallest pack in which a state counts: token 0 of sequence 1 is the last one of a chunk of 16, and token 1 reads the
-# state in the next chunk. By its own chunk's end, token 0 has decayed by `exp(0)`, which is 1. The branch for packed
-# sequences says 0.
+# Only the gradient of B is wrong, and no value leaks, so the bug is in the computation of that gradient. Lengths 15
+# and 2 are the smallest pack in which a state matters: token 0 of sequence 1 is the last token of a chunk of 16, and
+# token 1 reads the state in the next chunk. At the end of its chunk, token 0 has decayed by `exp(0)`, which is 1. The
+# branch for packed sequences has 0 there.
 #
-# ## The repair
+# ## The fix
 
 
 # %%

@@ -28,6 +28,7 @@ FILE = re.compile(r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```", re.S)
 PYTHON = re.compile(r"```python\n(.*?)```", re.S)
 TABLE = re.compile(r"(<!-- packproof table (\S+) -->.*?<!-- end of table -->)", re.S)
 OUTPUT = re.compile(r"```text\n(.*?)```", re.S)
+LEAKY = "packproof check leaky.py:conv --op causal_conv1d --dtype fp32 --property packing"
 BLOCK = re.compile(r"(?:`(\w+\.py)`[^`]*:\n\n)?```(python|console)\n(.*?)```", re.S)
 
 
@@ -73,7 +74,7 @@ def test_examples_are_python_and_links_lead_somewhere(page: str) -> None:
 
 
 def command_lines(page: str) -> list[str]:
-    """What a page shows to be typed: the blocks without a language, without the remarks behind them."""
+    """What a page shows to be typed: the blocks without a language, without the comments at the ends of lines."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
     return [line.partition("  #")[0] for kind, block in blocks if not kind for line in block.splitlines()]
 
@@ -90,33 +91,60 @@ def test_command_lines_are_ones_that_packproof_takes(page: str) -> None:
 
 
 def parse(command: Any, arguments: list[str]) -> None:
-    """A usage error unless the arguments are ones of the command, or of one of its own."""
+    """Raises a usage error unless the command, or one of its subcommands, takes the arguments."""
     while hasattr(command, "commands") and arguments and arguments[0] in command.commands:
         command, arguments = command.commands[arguments[0]], arguments[1:]
     command.make_context("packproof", arguments)
 
 
-def test_the_readme_shows_what_was_measured() -> None:
+def test_the_page_on_timing_shows_what_was_measured() -> None:
     """Its table is what `packproof table` makes of the committed file; where there is the file, there is the table."""
     path = "docs/bench-h200.json"
-    shown = TABLE.findall((ROOT / "README.md").read_text())
+    shown = TABLE.findall((ROOT / "docs/bench.md").read_text())
     assert [named for _, named in shown] == [path] * (ROOT / path).exists()
     for text, named in shown:
         done = run(ROOT, "-m", "packproof", "table", named)
         assert text == done.stdout.rstrip("\n"), f"replace it by what `packproof table {named}` prints"
 
 
-def test_the_convicted_kernel_of_the_readme(tmp_path: Path) -> None:
+def test_the_readme_fits_in_150_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_readme_shows_the_failure_of_its_kernel(tmp_path: Path) -> None:
     write_files("README.md", tmp_path)
-    [printed] = OUTPUT.findall((ROOT / "README.md").read_text())
-    done = check(tmp_path, "leaky.py:conv", "--op", "causal_conv1d", "--dtype", "fp32", "--property", "packing")
+    readme = (ROOT / "README.md").read_text()
+    [printed] = OUTPUT.findall(readme)
+    assert f"```\n{LEAKY}\n```" in readme
+    done = check(tmp_path, *shlex.split(LEAKY)[2:])
     assert done.returncode == 1, done.stderr
     assert failure_block(done.stdout) == failure_block(printed)
     assert "lengths [1, 1]" in printed
+    [file] = (tmp_path / ".packproof").iterdir()
+    again = run(tmp_path, "-m", "packproof", "replay", str(file), "--map")
+    assert again.returncode == 1, again.stderr
+    [shown] = re.findall(r"```\n(what reaches y: .*?)```", readme, re.S)
+    assert shown in again.stdout
 
 
-def test_the_debugging_example_of_the_readme(tmp_path: Path) -> None:
-    [source] = [code for code in PYTHON.findall((ROOT / "README.md").read_text()) if "selective_scan_step" in code]
+def test_the_findings_of_the_readme_are_those_of_their_page() -> None:
+    """Each row links a script, with the layout and the properties that docs/peers.md has for it; none is left out."""
+
+    def findings(page: str) -> dict[str, tuple[str, ...]]:
+        rows = [line.strip("| ").split(" | ") for line in (ROOT / page).read_text().splitlines() if "peers/" in line]
+        columns = {re.findall(r"peers/(\w+\.py)", " ".join(row))[0]: row for row in rows if len(row) > 2}
+        cell = re.compile(r"\[[\d, ]*\]|`[a-zA-Z ()]+`(?:, `[a-z]+`)*")
+        return {script: tuple(sorted(filter(cell.fullmatch, row))) for script, row in columns.items()}
+
+    found = findings("docs/peers.md")
+    assert findings("README.md") == found
+    assert set(found) == {script.name for script in ROOT.glob("docs/peers/*.py")}
+    assert all(len(row) == 2 for row in found.values())
+
+
+def test_the_first_step_of_the_references(tmp_path: Path) -> None:
+    page = (ROOT / "docs/debugging.md").read_text()
+    [source] = [code for code in PYTHON.findall(page) if "selective_scan_step" in code]
     shown = "print(layout.cu_seqlens().tolist(), layout.seq_idx().tolist(), tuple(states.shape), tuple(y_0.shape))"
     done = run(tmp_path, "-c", f"{source}\n{shown}")
     assert done.stdout == "[0, 3, 3, 8] [0, 0, 0, 2, 2, 2, 2, 2, -1, -1] (3, 4, 2) (4,)\n", done.stderr
@@ -124,27 +152,28 @@ def test_the_debugging_example_of_the_readme(tmp_path: Path) -> None:
 
 def test_where_the_kernel_of_the_readme_first_diverges(tmp_path: Path) -> None:
     write_files("README.md", tmp_path)
-    check(tmp_path, "leaky.py:conv", "--op", "causal_conv1d", "--dtype", "fp32", "--property", "packing")
+    check(tmp_path, *shlex.split(LEAKY)[2:])
     [file] = (tmp_path / ".packproof").iterdir()
-    [source] = [code for code in PYTHON.findall((ROOT / "README.md").read_text()) if "packproof.diff(" in code]
+    page = (ROOT / "docs/debugging.md").read_text()
+    [source] = [code for code in PYTHON.findall(page) if "packproof.diff(" in code]
     done = run(tmp_path, "-c", re.sub(r"[\w-]+\.json", file.name, source) + "\nprint(found.divergences[0].token)")
     assert done.stdout.startswith("lengths [3, 0, 5], fp32, d=3 w=4, seed 0\ny: sequence 2, token 0,"), done.stderr
     assert done.stdout.endswith("\n0\n")
-    [shown] = re.findall(r"```\n(lengths \[3, 0, 5\].*?)```", (ROOT / "README.md").read_text(), re.S)
+    [shown] = re.findall(r"```\n(lengths \[3, 0, 5\].*?)```", page, re.S)
     assert blotted(done.stdout.removesuffix("0\n")) == blotted(shown)
-    assert len(set(re.findall(r"causal_conv1d-packing-\w+\.json", (ROOT / "README.md").read_text()))) == 1
+    assert len(set(re.findall(r"causal_conv1d-packing-\w+\.json", page + (ROOT / "README.md").read_text()))) == 1
 
 
-def test_the_restricted_kernel_of_the_readme(tmp_path: Path) -> None:
-    write_files("README.md", tmp_path)
+def test_the_restricted_kernel_of_the_page_on_checking(tmp_path: Path) -> None:
+    write_files("docs/check.md", tmp_path)
     done = check(tmp_path, "mine.py:conv", "--op", "causal_conv1d")
     assert done.returncode == 0, done.stdout
-    [shown] = re.findall(r"(  limits found:\n.*?)\.\.\.", (ROOT / "README.md").read_text(), re.S)
+    [shown] = re.findall(r"(  limits found:\n.*?)\.\.\.", (ROOT / "docs/check.md").read_text(), re.S)
     assert shown in done.stdout
 
 
 def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
-    """The declared op's kernel passes every property, and a leak is convicted as the page says."""
+    """The declared op's kernel passes every property, and a leak is reported as on the page."""
     files = write_files("docs/new_op.md", tmp_path)
     code = [line for line in files["ema.py"].splitlines() if line.strip()]
     assert len(code) <= 32
@@ -158,7 +187,7 @@ def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
 
 
 def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
-    """Its files are written and its commands typed in their order; `...` stands for what the page leaves out."""
+    """Its files are written and its commands run in their order; `...` stands for what the page leaves out."""
     steps = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
     assert all(name for name, kind, _ in steps if kind == "python"), "a file without a name"
     commands = [text.partition("\n") for _, kind, text in steps if kind == "console"]
@@ -181,7 +210,7 @@ for name, kind, text in json.loads(sys.argv[1]):
 
 
 def plain(output: str) -> str:
-    """An output without blanks at line ends, repeated blanks, times and figures."""
+    """An output without times and figures, spaces at line ends and repeated spaces."""
     seconds = re.sub(r"\d[\d.]* s\b", "# s", output)
     return blotted(re.sub(r" *\n", "\n", re.sub(r"(?<=\S) +", " ", seconds)).strip())
 

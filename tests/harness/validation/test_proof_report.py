@@ -81,7 +81,7 @@ def test_the_readme_quotes_the_report() -> None:
     museum, mutants, alarms, recipes = found["museum"], found["mutants"], found["alarms"], found["recipes"]["caught"]
     readme = " ".join((root / "README.md").read_text().split())
     for said in (
-        f"{museum['convicted']} of {museum['run']} are convicted",
+        f"{museum['convicted']} of {museum['run']} are detected",
         f"median {museum['seconds']['median']:.1f} s, worst {museum['seconds']['worst']:.1f} s",
         f"catches {recipes['assert_close, forward']} at fixed layouts, with gradients {recipes['assert_close']}",
         f"{mutants['killed']:,} of {mutants['all']:,} mutants",
