@@ -15,9 +15,7 @@ def locate(cu_seqlens, n_sequences, n_tokens, t):
     """The sequence of each token in `t`, its first token and its end; a token in slack has no sequence: n_sequences."""
     sequence = tl.zeros_like(t)
     left = n_sequences
-    while (
-        left > 0
-    ):  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are passed over
+    while left > 0:  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are skipped
         step = (left + 1) // 2
         further = sequence + step
         sequence = tl.where(tl.load(cu_seqlens + further) <= t, further, sequence)
