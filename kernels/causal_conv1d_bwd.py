@@ -1,7 +1,7 @@
 """Backward of causal_conv1d in Triton.
 
-With pre = bias + Σ_j weight[:, j] x[t - (w-1) + j] and g = dy act'(pre), for the positions q of a sequence and, in
-front of it, the w-1 positions of its initial state:
+With pre = bias + Σ_j weight[:, j] x[t - (w-1) + j] and g = dy act'(pre), for the positions q of a sequence and the
+w-1 positions of its initial state before it:
     dx[q] = Σ_k g[q + k] weight[:, w-1-k]  (+ the gradient of the final state, where it holds q)
     dweight[:, j] = Σ_t g[t] x[t - (w-1) + j],   dbias = Σ_t g[t]
 The sums over tokens are taken per tile and then over tiles, both in fixed order.

@@ -18,7 +18,7 @@ from packproof.kernels.causal_conv1d_bwd import (
     _causal_conv1d_bwd_x_kernel,
 )
 from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel, _causal_conv1d_fwd_states_kernel
-from packproof.kernels.launch import POINTERS, alignments, cdiv, rows, working
+from packproof.kernels.launch import POINTERS, alignments, cdiv, launch, rows, working
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
 
@@ -58,7 +58,7 @@ def _near(tensor: Tensor) -> Tensor:
 
 @cache
 def _macros(dtype: torch.dtype, width: int, silu: int, channels: int, short: bool) -> cuda.Macros:
-    """What the source in CUDA C++ is compiled with. channels: of a thread, if so many are not too many."""
+    """What the source in CUDA C++ is compiled with. channels: of a thread, at most."""
     most, constants = _tuning(short)
     sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in most.items()}
     form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS, "SHORT": int(short)}
@@ -113,7 +113,8 @@ class ConvolutionProblem:
         block_d, num_warps = _tiling(kernel, self.x.dtype)
         blocks = cdiv(n_rows, rows_in_block) * cdiv(self.D, block_d)
         if blocks:
-            kernel[(blocks,)](**arguments, BLOCK_T=_BLOCK_T, BLOCK_D=block_d, num_warps=num_warps)
+            arguments["BLOCK_T"], arguments["BLOCK_D"] = _BLOCK_T, block_d
+            launch(kernel, (blocks,), arguments, num_warps=num_warps)
 
     def outputs(self) -> Tensor:
         y = self.x.new_empty(self.T, self.D)

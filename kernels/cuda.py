@@ -87,7 +87,7 @@ class Kernels:
         return kernel in self._signatures
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
-        """Run so many programs of so many threads. shared: bytes. arguments: tensors and integers, by name."""
+        """Run programs of `threads` threads each. shared: bytes. arguments: tensors and integers, by name."""
         from cuda.core import Device, LaunchConfig, launch  # noqa: PLC0415
 
         # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for

@@ -10,7 +10,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted, on_host, require_device, rows, widen
+from packproof.kernels.launch import (
+    POINTERS,
+    alignments,
+    cdiv,
+    interpreted,
+    launch,
+    on_host,
+    require_device,
+    rows,
+    widen,
+)
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
@@ -180,7 +190,7 @@ def _check(
 
 
 def _within_reach(x: Tensor, heads: int) -> Tensor:
-    """The tensor itself if offsets of 32 bits reach over so many of its heads, otherwise a contiguous copy."""
+    """The tensor itself if offsets of 32 bits reach over that many of its heads, otherwise a contiguous copy."""
     x = rows(x)
     return x if x.stride(1) * heads + x.shape[2] < 2**31 else x.contiguous()
 
@@ -198,12 +208,14 @@ def _launch(
     H, H2 = xs[0].shape[1], sum(x.shape[1] for x in xs[1:])
     programs = cdiv(T, tile["BLOCK_T"]) * (cdiv(H, tile["HEADS"]) + cdiv(H2, tile["HEADS"]))
     if programs:
-        _rope_kernel[(programs,)](
-            x=xs[0], x2=xs[-1], cos=cos, sin=sin, cu_seqlens=offsets(op, cu_seqlens, T), y=ys[0], y2=ys[-1],
-            T=T, S=S, H=H, H2=H2, K=K, R=R, M=M, x_stride=xs[0].stride(0), x2_stride=xs[-1].stride(0),
-            head_stride=xs[0].stride(1), head2_stride=xs[-1].stride(1), sign=-1.0 if inverse else 1.0,
-            INTERLEAVED=interleaved, **tile, num_warps=_NUM_WARPS,
-        )  # fmt: skip
+        arguments = {
+            **{"x": xs[0], "x2": xs[-1], "cos": cos, "sin": sin, "cu_seqlens": offsets(op, cu_seqlens, T)},
+            **{"y": ys[0], "y2": ys[-1], "T": T, "S": S, "H": H, "H2": H2, "K": K, "R": R, "M": M},
+            **{"x_stride": xs[0].stride(0), "x2_stride": xs[-1].stride(0)},
+            **{"head_stride": xs[0].stride(1), "head2_stride": xs[-1].stride(1)},
+            **{"sign": -1.0 if inverse else 1.0, "INTERLEAVED": interleaved, **tile},
+        }
+        launch(_rope_kernel, (programs,), arguments, num_warps=_NUM_WARPS)
     return ys
 
 

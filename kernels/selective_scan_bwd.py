@@ -116,7 +116,7 @@ def _selective_scan_bwd_state_passing_kernel(
 
 @triton.jit
 def _sum_channels(x):
-    """Σ over the channels of [rows, channels]. Halving lets the rows move to threads of their own, summed up there."""
+    """Σ over the channels of [rows, channels]. Each halving moves rows to other threads, which sum them."""
     for _ in tl.static_range(10):
         if x.shape[1] > 1:
             even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))

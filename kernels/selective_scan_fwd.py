@@ -91,7 +91,7 @@ def power(x):
 
 @triton.jit
 def entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_initial, SIZE: tl.constexpr):
-    """The state in front of the piece at t: [BLOCK_N, BLOCK_D]. at: its offsets in a state of `size` elements."""
+    """The state before the piece at t: [BLOCK_N, BLOCK_D]. at: its offsets in a state of `size` elements."""
     h = tl.load(initial + sequence * size + at, mask=mask & (has_initial != 0) & (t == start), other=0.0)
     return tl.load(boundaries + (t // SIZE - 1) * size + at, mask=mask & (t > start), other=h)
 

@@ -17,8 +17,8 @@ from packproof.kernels.launch import (
     architecture,
     cdiv,
     interpreted,
+    launch,
     padded,
-    shared,
 )
 from packproof.kernels.selective_scan_bwd import (
     _selective_scan_bwd_chunk_state_kernel,
@@ -221,10 +221,10 @@ class ScanProblem:
             self.native.launch(kernel.__name__, programs, channels, memory, self.arguments | arguments)
             return
         options = launch_options(name, self.architecture, self.u.dtype)
-        kernel[(programs,)](**(shared(kernel, self.arguments) | arguments), **options)
+        launch(kernel, (programs,), self.arguments | arguments, **options)
 
     def programs(self, rows: int, channels: int) -> int:
-        """One for each of some rows and each block of so many channels."""
+        """One for each row and each block of that many channels."""
         return rows * self.G * cdiv(self.D // self.G, channels) if self.S else 0
 
     @property

@@ -27,7 +27,7 @@ def locate(cu_seqlens, n_sequences, n_tokens, t):
 
 @triton.jit
 def bounds(cu_seqlens, n_sequences, n_tokens, sequence):
-    """First token and end of each sequence, inside the pack whatever the offsets say: a GPU does not check them."""
+    """First token and end of each sequence, clamped to the pack: a GPU does not check offsets."""
     known = sequence < n_sequences
     start = tl.load(cu_seqlens + sequence, mask=known, other=0)
     end = tl.load(cu_seqlens + sequence + 1, mask=known, other=0)

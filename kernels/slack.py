@@ -9,14 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted
+from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted, launch
 from packproof.kernels.variant import Variant
 
 _TILE = {"BLOCK_T": 16, "BLOCK_D": 128}
 _TILE_INTERPRETED = {"BLOCK_T": 4, "BLOCK_D": 8}  # so that the outputs of tests take several iterations and programs
 _NUM_WARPS = 4
 _TENSORS = ("tensor", "tensor1", "tensor2", "tensor3")
-_WIDTHS = ("width", "width1", "width2", "width3")
+_NAMES = (*_TENSORS, "width", "width1", "width2", "width3")
 _MOST = len(_TENSORS)
 
 
@@ -48,10 +48,10 @@ def zero_slack(cu_seqlens: Tensor, *tensors: Tensor) -> None:
     if T:
         four = (*tensors, *tensors[:1] * (_MOST - len(tensors)))
         widths = (tensor.numel() // T for tensor in four)
-        of_tensors = dict(zip((*_TENSORS, *_WIDTHS), (*four, *widths), strict=True))
         tile = _TILE_INTERPRETED if interpreted(_zero_slack_kernel) else _TILE
         grid = cdiv(T, tile["BLOCK_T"]), len(tensors)
-        _zero_slack_kernel[grid](**of_tensors, cu_seqlens=cu_seqlens, T=T, S=S, **tile, num_warps=_NUM_WARPS)
+        arguments = {**dict(zip(_NAMES, (*four, *widths), strict=True)), "cu_seqlens": cu_seqlens, "T": T, "S": S}
+        launch(_zero_slack_kernel, grid, arguments | tile, num_warps=_NUM_WARPS)
 
 
 def variants(dtypes: Sequence[torch.dtype]) -> list[Variant]:

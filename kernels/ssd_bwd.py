@@ -204,7 +204,7 @@ def _ssd_bwd_inter_chunk_kernel(
     CHUNK: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """What the states at the edges of chunks of up to ROWS tokens add to dB and dC, COLUMNS states of a group, summed
-    over its heads in fp32 (t, g, n); and parts, from so many states each, of what they add to the gradients of decays:
+    over its heads in fp32 (t, g, n); and parts, from that many states each, of what they add to gradients of decays:
     entered (parts, h, t): dy_i · exp(a_i) S C_i, at the last token plus exp(a_last) S · dS; left: x_j · exp(a_last -
     a_j) dS B_j. A chunk without such a state is skipped.
 

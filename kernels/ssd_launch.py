@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import architecture, cdiv, padded, shared
+from packproof.kernels.launch import architecture, cdiv, launch, padded
 from packproof.kernels.sequences import offsets
 from packproof.kernels.ssd_bwd import (
     _ssd_bwd_fused_x_kernel,
@@ -141,14 +141,14 @@ class SsdProblem:
         return self.x.new_zeros(len(row_classes(self.tiles)), self.slots, *shape, dtype=torch.float32)
 
     def chunks(self, rows: Rows) -> Tensor:
-        """The list of the chunks that tiles of so many rows are for."""
+        """The list of the chunks that these tiles are for."""
         return self.work.short if rows.short else self.work.long
 
     def launch(self, kernel: Any, name: str, programs: int, **arguments: Any) -> None:
         """arguments: those that the call does not have by the same name, or that differ."""
         if programs:
             options = launch_options(name, self.architecture, self.dtype)
-            kernel[(programs,)](**(shared(kernel, self.arguments) | arguments), **options)
+            launch(kernel, (programs,), self.arguments | arguments, **options)
 
     def items(self, each: int) -> int:
         """Programs that share the items of a list of chunks, `each` for one chunk."""
@@ -319,7 +319,7 @@ class SsdProblem:
         return name + "_gated" * (dy.dtype != self.dtype)
 
     def _heads(self, rows: Rows) -> tuple[int, int]:
-        """Heads of a group that one program takes, one after another, and the blocks of so many."""
+        """Heads of a group that one program takes, one after another, and the number of such blocks."""
         heads = shared_heads(self.tiles, rows)
         return heads, self.G * cdiv(self.H // self.G, heads)
 

@@ -83,11 +83,11 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
 
 @dataclass(frozen=True)
 class Tiles:
-    """chunk, segment: tokens. short: chunks of up to so many tokens have tiles of their own; 0 if none have.
+    """chunk, segment: tokens. short: chunks of up to that many tokens have smaller tiles; 0 if none have.
 
     block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; fused_n: of
     kernels that hold all in registers, their forms, none where they would spill. heads: heads of a group that one
-    program takes one after another. whole_p: up to so many channels, a loop over heads has none over channels inside.
+    program takes one after another. whole_p: up to that many channels, a loop over heads has none over channels inside.
     step_h: heads whose time steps one program prepares. passing_size: elements of a state that pass from segment to
     segment together. gate_t, gate_p: of a program of the gate.
     """
@@ -122,7 +122,7 @@ def multiple() -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """Tiles of so many rows, for the long or the short chunks: these would leave most of a long tile empty."""
+    """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty."""
 
     rows: int
     short: bool

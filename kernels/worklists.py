@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import alignments, cdiv, interpreted
+from packproof.kernels.launch import alignments, cdiv, interpreted, launch
 from packproof.kernels.sequences import bounds
 from packproof.kernels.variant import Variant
 
@@ -26,7 +26,7 @@ _NUM_WARPS = 4
 
 
 def n_programs(n_items: int) -> int:
-    """Programs that share up to so many items."""
+    """Programs that share up to n_items."""
     return min(n_items, _MAX_PROGRAMS_INTERPRETED if interpreted(_worklist_items_kernel) else _MAX_PROGRAMS)
 
 
@@ -117,9 +117,9 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
     arguments = {"cu_seqlens": cu_seqlens, "offsets": offsets, "lists": lists, "T": n_tokens, "S": n_sequences}
     arguments |= {"slots": slots, "chunk": chunk, "short": short, "segment": segment, "every": int(every)}
     arguments["BLOCK"] = block = _BLOCK_INTERPRETED if interpreted(_worklist_items_kernel) else _BLOCK
-    _worklist_offsets_kernel[(_LISTS,)](**arguments, num_warps=_NUM_WARPS)
+    launch(_worklist_offsets_kernel, (_LISTS,), arguments, num_warps=_NUM_WARPS)
     if slots:
-        _worklist_items_kernel[(cdiv(slots, block), _LISTS)](**arguments, num_warps=_NUM_WARPS)
+        launch(_worklist_items_kernel, (cdiv(slots, block), _LISTS), arguments, num_warps=_NUM_WARPS)
     return Worklists(*lists)
 
 
