@@ -1,252 +1,23 @@
+// causal_conv1d in CUDA C++: a thread owns some adjacent channels and walks along a window of the pack. The parameters of
+// a kernel have the names that causal_conv1d_launch.py passes them by.
+//
+// Compile-time macros, all set by causal_conv1d_launch.py:
+//   TOKEN              dtype of the tokens: FP32, FP16 or BF16
+//   WIDTH              taps of the filter
+//   SILU               1 if the activation is silu, 0 if there is none
+//   SHORT              1 for the form that is faster where sequences have a token or two
+//   THREADS            threads of a block
+//   WINDOW             the most tokens of a window (the window itself is an argument)
+//   FORWARD_CHANNELS   channels of a thread in forward; BACKWARD_CHANNELS in backward
+//   FORWARD_ROWS       rows in flight for each thread in forward; BACKWARD_ROWS in backward
+//   FORWARD_BLOCKS     blocks of a multiprocessor that registers must suffice for; BACKWARD_BLOCKS in backward
+
 #include "hardware.cuh"
-
-typedef long long i64;
-
-constexpr int PAST = WIDTH - 1;  // inputs in front of a token that reach it
-constexpr float LOG2E = 1.4426950408889634f;
-constexpr unsigned NEVER = 0xffffffff;
-constexpr int TURN = 2 * PAST;  // rows of an unrolled loop, after which past inputs are in the same registers again
-
-// ------------------------------------------------------------------------------------------------------ rows of a pack
-
-// N adjacent channels, read or written at once. Halves wait in pairs: alone, each would take a register
-template <int N, bool PAIRS = (N > 1 && sizeof(token) == 2)>
-struct Row;
-
-template <int N>
-struct alignas(N * sizeof(token)) Row<N, false> {
-    token channels[N];
-
-    __device__ __forceinline__ float get(int i) const { return widen(channels[i]); }
-    __device__ __forceinline__ void set(int i, float x) { channels[i] = narrow(x); }
-};
-
-template <int N>
-struct alignas(N * sizeof(token)) Row<N, true> {
-    unsigned pairs[N / 2];
-
-    __device__ __forceinline__ float get(int i) const { return widen(token(pairs[i / 2] >> (i % 2 * 16))); }
-    __device__ __forceinline__ void set(int i, float x) {
-        unsigned bits = narrow(x);
-        pairs[i / 2] = i % 2 ? pairs[i / 2] | bits << 16 : bits;
-    }
-};
-
-template <int N>
-__device__ __forceinline__ void spread(float (&to)[N], const Row<N>& row) {
-#pragma unroll
-    for (int i = 0; i < N; i++) to[i] = row.get(i);
-}
-
-template <int N>
-__device__ __forceinline__ void load(float (&to)[N], const token* from) {
-    spread(to, *(const Row<N>*)from);
-}
-
-template <int N>
-__device__ __forceinline__ void store(token* to, const float (&from)[N]) {
-    Row<N> row;
-#pragma unroll
-    for (int i = 0; i < N; i++) row.set(i, from[i]);
-    *(Row<N>*)to = row;
-}
-
-template <int N, int COUNT>
-__device__ __forceinline__ void clear(float (&rows)[COUNT][N]) {
-#pragma unroll
-    for (int j = 0; j < COUNT; j++)
-#pragma unroll
-        for (int i = 0; i < N; i++) rows[j][i] = 0.0f;
-}
-
-// A column of a matrix, N channels wide. Its rows are fewer than 2^32 bytes apart: one instruction finds them
-struct Column {
-    char* top;
-    unsigned stride;  // bytes
-
-    __device__ __forceinline__ Column(const token* matrix, i64 d, i64 row)
-        : top((char*)(matrix + d)), stride(row * sizeof(token)) {}
-    __device__ __forceinline__ token* at(unsigned t) const { return (token*)(top + (unsigned long long)t * stride); }
-};
-
-template <int N>
-__device__ __forceinline__ void store_zeros(const Column& to, unsigned t, unsigned end) {
-    float zeros[N] = {};
-    for (; t < end; t++) store(to.at(t), zeros);
-}
-
-// Rows on their way from COUNT matrices: each thread has a ring of its own in shared memory, and waits for itself alone
-template <int N, int ROWS, int COUNT>
-struct Ring {
-    typedef Row<N> Slots[ROWS][COUNT][THREADS];
-    Row<N>*first, *free;  // free: what was taken last, and the next row may fill
-    const Column (&from)[COUNT];
-    unsigned end;
-
-    __device__ __forceinline__ Ring(Slots& slots, const Column (&from)[COUNT], unsigned t, unsigned end)
-        : first(slots[0][0] + threadIdx.x), from(from), end(end) {
-#pragma unroll
-        for (int k = 0; k < ROWS - 1; k++) {
-            free = slot(t + k);
-            fetch(t + k);
-        }
-        free = slot(t + ROWS - 1);
-    }
-    __device__ __forceinline__ Row<N>* slot(unsigned t) const { return first + t % ROWS * (COUNT * THREADS); }
-    __device__ __forceinline__ void fetch(unsigned t) {
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            if (t < end) copy_async<sizeof(Row<N>)>(free + i * THREADS, from[i].at(t));
-        group_copies();
-    }
-    __device__ __forceinline__ void take(float (&rows)[COUNT][N], unsigned t) {
-        wait_for_copies<ROWS - 2>();
-        Row<N>* taken = slot(t);
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) spread(rows[i], taken[i * THREADS]);
-        fetch(t + ROWS - 1);
-        free = taken;
-    }
-};
-
-// ------------------------------------------------------------------------------------------------- where a thread walks
-
-// A sequence that has tokens. Offsets are kept inside the pack whatever they say: a GPU does not check them
-struct Sequence {
-    const int* offsets;
-    unsigned count, tokens, index, start, end;
-
-    __device__ __forceinline__ unsigned offset(unsigned i) const { return min((unsigned)max(offsets[i], 0), tokens); }
-
-    __device__ __forceinline__ void enter(unsigned i) {
-        index = i;
-        start = i < count ? offset(i) : NEVER;
-        end = i < count ? max(offset(i + 1), start) : NEVER;
-    }
-    // the sequence of token t: the last that begins there or before
-    __device__ __forceinline__ void find(unsigned t) {
-        unsigned found = 0;
-        for (unsigned left = count; left > 0; left /= 2) {
-            unsigned step = (left + 1) / 2;
-            if (offset(found + step) <= t) found += step;
-        }
-        enter(found);
-    }
-    // the sequence of token t, some sequences ahead
-    __device__ __forceinline__ void pass_to(unsigned t) {
-        do enter(index + 1);
-        while (end <= t);
-    }
-};
-
-// A thread's way: N adjacent channels, in a window of the pack that knows nothing of sequences
-template <int N>
-struct Walk {
-    unsigned window, begin, limit, used;
-    i64 d, D;
-    Sequence sequence;
-    const token* initial;  // states are rows: [S, w-1, D]
-    bool has_initial;
-    float past[PAST][N];   // the inputs in front of the next token, oldest first
-
-    __device__ __forceinline__ Walk(
-        const int* cu_seqlens, const token* initial, bool has_initial, i64 T, i64 S, i64 D, i64 size)
-        : D(D), sequence{cu_seqlens, (unsigned)S, (unsigned)T}, initial(initial), has_initial(has_initial) {
-        unsigned blocks = (D + THREADS * N - 1) / (THREADS * N);
-        window = blockIdx.x / blocks;
-        d = (i64)(blockIdx.x % blocks * THREADS + threadIdx.x) * N;
-        begin = window * (unsigned)size;
-        limit = begin + (unsigned)size;
-        used = sequence.offset(S);
-    }
-    __device__ __forceinline__ i64 state(unsigned slot) const { return ((i64)sequence.index * PAST + slot) * D + d; }
-
-    // at a sequence's first token
-    __device__ __forceinline__ void start() {
-        clear(past);
-        if (!has_initial) return;
-#pragma unroll
-        for (int j = 0; j < PAST; j++) load(past[j], initial + state(j));
-    }
-    // at the window's first token
-    __device__ __forceinline__ void enter(const Column& x) {
-        sequence.find(begin);
-        clear(past);
-        if (sequence.index >= sequence.count) return;
-        unsigned since = begin - sequence.start;
-#pragma unroll
-        for (int j = 0; j < PAST; j++) {
-            if (since + j >= PAST)
-                load(past[j], x.at(begin + j - PAST));
-            else if (has_initial)
-                load(past[j], initial + state(since + j));
-        }
-    }
-    __device__ __forceinline__ void slide(const float (&here)[N]) {
-#pragma unroll
-        for (int j = 0; j < PAST; j++)
-#pragma unroll
-            for (int i = 0; i < N; i++) past[j][i] = j + 1 < PAST ? past[j + 1][i] : here[i];
-    }
-    // taps of the window's first token that reach in front of its sequence
-    __device__ __forceinline__ int missing() const {
-        return sequence.index < sequence.count ? max(PAST - (int)min(begin - sequence.start, (unsigned)PAST), 0) : 0;
-    }
-};
-
-// SHORT: sequences of a token or two without states. Walking each would cost more than its tokens do; instead a table
-// says of every token of a window, and of the w-1 behind it, whether a sequence begins there
-struct Starts {
-    bool at[SHORT ? WINDOW + PAST : 1];
-
-    // by all threads of a block
-    __device__ __forceinline__ void mark(Sequence sequence, unsigned begin, unsigned stop) {
-        for (unsigned t = begin + threadIdx.x; t < stop; t += THREADS) at[t - begin] = false;
-        __syncthreads();
-        sequence.find(begin);
-        for (unsigned i = sequence.index + threadIdx.x; i < sequence.count; i += THREADS) {
-            unsigned start = sequence.offset(i);
-            if (start >= stop) break;
-            if (start >= begin) at[start - begin] = true;  // an empty one begins where another does, or at the end
-        }
-        __syncthreads();
-    }
-};
-
-template <int N>
-struct Filter {
-    float taps[WIDTH][N], bias[N];
-
-    __device__ __forceinline__ Filter(const token* weight, const token* offset, bool has_bias, i64 d) {
-#pragma unroll
-        for (int k = 0; k < WIDTH; k++) {
-            Row<N> row = ((const Row<N>*)(weight + d * WIDTH))[k];
-#pragma unroll
-            for (int i = 0; i < N; i++) taps[(k * N + i) % WIDTH][(k * N + i) / WIDTH] = row.get(i);
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++) bias[i] = 0.0f;
-        if (has_bias) load(bias, offset + d);
-    }
-    // bias + Σ_j taps[j] x[t - (w-1) + j], oldest tap first; the first `missing` taps reach in front of the sequence
-    __device__ __forceinline__ void apply(
-        float (&sum)[N], const float (&past)[PAST][N], const float (&here)[N], int missing) const {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            sum[i] = bias[i];
-#pragma unroll
-            for (int j = 0; j < PAST; j++)
-                if (j >= missing) sum[i] = fmaf(past[j][i], taps[j][i], sum[i]);
-            sum[i] = fmaf(here[i], taps[PAST][i], sum[i]);
-        }
-    }
-};
-
-__device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp2_fast(x * -LOG2E)); }
+#include "causal_conv1d_common.cuh"
 
 // ------------------------------------------------------------------------------------------------------------- forward
 
-extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_conv1d_fwd_kernel(
+extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) _causal_conv1d_fwd_kernel(
     const token* x, const token* weight, const token* bias, const token* initial, const int* cu_seqlens, token* y,
     i64 T, i64 S, i64 D, i64 window, i64 x_stride, i64 has_bias, i64 has_initial) {
     constexpr int N = FORWARD_CHANNELS, ROWS = FORWARD_ROWS;
@@ -274,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_con
     auto walk_to = [&](unsigned last) {
         while (t < last) {
 #pragma unroll
-            for (int k = 0; k < TURN; k++) {
+            for (int k = 0; k < UNROLLED; k++) {
                 if (t >= last) return;
                 pass(0);
             }
@@ -306,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) causal_con
 
 // ------------------------------------------------------------------------------------------------------------ backward
 
-// The gradients of inputs: of the w-1 in front of the next token, as far as the tokens so far make them up
+// The gradients of inputs: of the w-1 before the next token, the part that the tokens so far contribute
 template <int N>
 struct Gradients {
     const Column& dx;
@@ -315,7 +86,7 @@ struct Gradients {
     bool has_final, needs_dx;
     float open[PAST][N];
 
-    // of what lies w-1 tokens in front of t: an input, or a slot of the initial state
+    // of what lies w-1 tokens before t: an input, or a slot of the initial state
     __device__ __forceinline__ void emit(const Walk<N>& walk, unsigned t, const float (&value)[N]) const {
         unsigned since = t - walk.sequence.start;
         bool inside = since >= PAST;
@@ -324,7 +95,7 @@ struct Gradients {
         token* to = inside ? dx.at(t - PAST) : dinitial + walk.state(since);
         if (wanted) store(to, value);
     }
-    // a token adds to the gradients of its own input and of the ones in front, and is the last for the first of them
+    // a token adds to the gradients of its own input and of the ones before it, and is the last to add to the oldest
     __device__ __forceinline__ void add(
         float (&done)[N], const float (&g)[N], const float (&taps)[WIDTH][N], int missing) {
 #pragma unroll
@@ -346,7 +117,7 @@ struct Gradients {
 #pragma unroll
                 for (int i = 0; i < N; i++) open[j][i] += final_state[i];
             }
-            emit(walk, walk.sequence.end + j, open[j]);  // behind the window: the bits that the next one writes
+            emit(walk, walk.sequence.end + j, open[j]);  // past the window: the same bits that the next one writes
         }
         clear(open);
     }
@@ -387,8 +158,8 @@ struct Parts {
     }
 };
 
-// Walks w-1 tokens past the window, which reach its inputs, unless the window's last sequence ends before
-extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_conv1d_bwd_kernel(
+// Reads w-1 tokens past the window, which reach its inputs, unless the window's last sequence ends before
+extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) _causal_conv1d_bwd_kernel(
     const token* x, const token* weight, const token* bias, const token* initial, const token* dy, const token* dfinal,
     const int* cu_seqlens, token* dx, token* dinitial, float* partial, i64 T, i64 S, i64 D, i64 window, i64 x_stride,
     i64 dy_stride, i64 has_bias, i64 has_initial, i64 has_final, i64 needs_dx) {
@@ -428,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) causal_co
     auto walk_to = [&](unsigned last, unsigned plain) {
         while (t < last) {
 #pragma unroll
-            for (int k = 0; k < TURN; k++) {
+            for (int k = 0; k < UNROLLED; k++) {
                 if (t >= last) return;
                 float done[N];
                 pass(done, 0);

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from packproof.kernels import cuda
-from packproof.kernels.causal_conv1d_fwd import causal_conv1d_fwd_kernel
+from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel
 from packproof.kernels.causal_conv1d_launch import OP, problem, refusal, variants
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
@@ -61,7 +61,7 @@ def causal_conv1d(
     check_option(OP, "activation", activation, (None, "silu"))
     if not torch.compiler.is_compiling():
         _bind(x, weight, bias, cu_seqlens, initial_states, values=on_host(x))
-        require_device(OP, x, causal_conv1d_fwd_kernel)
+        require_device(OP, x, _causal_conv1d_fwd_kernel)
         _native(impl, x, weight)
     y, final_states = _causal_conv1d(
         x, weight, bias, cu_seqlens, initial_states, activation == "silu", return_final_states, impl

@@ -1,7 +1,7 @@
 """Backward of causal_conv1d in Triton.
 
-With pre = bias + Σ_j weight[:, j] x[t - (w-1) + j] and g = dy act'(pre), for the positions q of a sequence and, in
-front of it, the w-1 positions of its initial state:
+With pre = bias + Σ_j weight[:, j] x[t - (w-1) + j] and g = dy act'(pre), for the positions q of a sequence and the
+w-1 positions of its initial state before it:
     dx[q] = Σ_k g[q + k] weight[:, w-1-k]  (+ the gradient of the final state, where it holds q)
     dweight[:, j] = Σ_t g[t] x[t - (w-1) + j],   dbias = Σ_t g[t]
 The sums over tokens are taken per tile and then over tiles, both in fixed order.
@@ -36,7 +36,7 @@ def _input_gradient(g, weight, dfinal, q, start, end, sequence, alive, d, D, W, 
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "W", "has_bias", "silu"])
-def causal_conv1d_bwd_pre_kernel(
+def _causal_conv1d_bwd_pre_activation_kernel(
     x, weight, bias, states, cu_seqlens, dy, g, partial, T, S, D, W, x_stride, dy_stride, has_bias, silu,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -59,7 +59,7 @@ def causal_conv1d_bwd_pre_kernel(
 
 
 @triton.jit(do_not_specialize=["partial", "dweight", "dbias", "n_tiles", "D", "W"])
-def causal_conv1d_bwd_weight_kernel(
+def _causal_conv1d_bwd_weight_kernel(
     partial, dweight, dbias, n_tiles, D, W, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr
 ):
     """Add the tiles' parts, in an order that their number alone decides."""
@@ -77,7 +77,7 @@ def causal_conv1d_bwd_weight_kernel(
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "W", "has_final"])
-def causal_conv1d_bwd_x_kernel(
+def _causal_conv1d_bwd_x_kernel(
     g, weight, dfinal, cu_seqlens, dx, T, S, D, W, g_stride, has_final, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr
 ):
     _, t, d = tile_of_program(D, BLOCK_T, BLOCK_D)
@@ -89,7 +89,7 @@ def causal_conv1d_bwd_x_kernel(
 @triton.jit(
     do_not_specialize=["g", "weight", "dfinal", "cu_seqlens", "dstates", "T", "S", "D", "W", "g_stride", "has_final"]
 )
-def causal_conv1d_bwd_states_kernel(
+def _causal_conv1d_bwd_states_kernel(
     g, weight, dfinal, cu_seqlens, dstates, T, S, D, W, g_stride, has_final,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip

@@ -46,7 +46,7 @@ def pre_activation(x, weight, bias, states, t, start, sequence, alive, d, D, W, 
 
 @triton.jit
 def tile_of_program(D, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr):
-    """This program's rows and channels, in int64; channels turn fastest, so that neighbours share rows of memory."""
+    """This program's rows and channels, in int64; channels vary fastest, so that neighbours share rows of memory."""
     blocks = tl.cdiv(D, BLOCK_D)
     tile = tl.program_id(0) // blocks
     row = tile.to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -62,7 +62,7 @@ def state_rows(row, cu_seqlens, S, T, W):
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "W", "has_bias", "silu"])
-def causal_conv1d_fwd_kernel(
+def _causal_conv1d_fwd_kernel(
     x, weight, bias, states, cu_seqlens, y, T, S, D, W, x_stride, has_bias, silu,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -77,7 +77,7 @@ def causal_conv1d_fwd_kernel(
 
 
 @triton.jit(do_not_specialize=["x", "states", "final_states", "cu_seqlens", "T", "S", "D", "W", "x_stride"])
-def causal_conv1d_fwd_states_kernel(
+def _causal_conv1d_fwd_states_kernel(
     x, states, cu_seqlens, final_states, T, S, D, W, x_stride, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr
 ):
     _, row, d = tile_of_program(D, BLOCK_T, BLOCK_D)

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from packproof.kernels import cuda
 from packproof.kernels.causal_conv1d_bwd import (
-    causal_conv1d_bwd_pre_kernel,
-    causal_conv1d_bwd_states_kernel,
-    causal_conv1d_bwd_weight_kernel,
-    causal_conv1d_bwd_x_kernel,
+    _causal_conv1d_bwd_pre_activation_kernel,
+    _causal_conv1d_bwd_states_kernel,
+    _causal_conv1d_bwd_weight_kernel,
+    _causal_conv1d_bwd_x_kernel,
 )
-from packproof.kernels.causal_conv1d_fwd import causal_conv1d_fwd_kernel, causal_conv1d_fwd_states_kernel
-from packproof.kernels.launch import POINTERS, alignments, cdiv, rows, working
+from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel, _causal_conv1d_fwd_states_kernel
+from packproof.kernels.launch import POINTERS, alignments, cdiv, launch, rows, working
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
 
@@ -34,9 +34,9 @@ _WINDOWS = {"FORWARD": 128, "BACKWARD": 256}  # tokens; halved, though not below
 _SHORTEST, _FEW = 32, 1024
 _CHANNELS = {"FORWARD": 4, "BACKWARD": 8}  # of a thread, at most
 _THREADS = 128  # of a block
-# rows under way; blocks of a multiprocessor, for which registers must suffice
+# rows in flight; blocks of a multiprocessor, for which registers must suffice
 _CONSTANTS = {"FORWARD_ROWS": 16, "BACKWARD_ROWS": 8, "FORWARD_BLOCKS": 6, "BACKWARD_BLOCKS": 2}
-_FEW_TOKENS = 3  # of a sequence: where they have fewer on average, a walk looks at each token whether one begins there
+_FEW_TOKENS = 3  # of a sequence: where they have fewer on average, a thread checks at each token whether one begins
 _SHORT = {"BACKWARD": 4}, {"BACKWARD_BLOCKS": 5}  # channels and constants that differ then
 
 
@@ -58,7 +58,7 @@ def _near(tensor: Tensor) -> Tensor:
 
 @cache
 def _macros(dtype: torch.dtype, width: int, silu: int, channels: int, short: bool) -> cuda.Macros:
-    """What the source in CUDA C++ is compiled with. channels: of a thread, if so many are not too many."""
+    """What the source in CUDA C++ is compiled with. channels: of a thread, at most."""
     most, constants = _tuning(short)
     sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in most.items()}
     form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS, "SHORT": int(short)}
@@ -77,15 +77,15 @@ def problem(native: bool, *arguments: Any) -> "ConvolutionProblem":
 
 def _tiling(kernel: Any, dtype: torch.dtype) -> tuple[int, int]:
     """Channels of a tile, and the warps that share it: the most that a thread holds without spilling."""
-    if kernel in (causal_conv1d_fwd_states_kernel, causal_conv1d_bwd_states_kernel):
+    if kernel in (_causal_conv1d_fwd_states_kernel, _causal_conv1d_bwd_states_kernel):
         return 32, 8
     return {torch.float64: (16, 4), torch.float32: (64, 8)}.get(dtype, (64, 4))
 
 
 class _Walks(NamedTuple):
-    """A program walks along a window of tokens, and each of its threads some adjacent channels.
+    """A program walks along a window of tokens; each of its threads takes some adjacent channels.
 
-    short: the way of walking where sequences are short, to the same bits.
+    short: the form for short sequences, which gives the same bits.
     """
 
     channels: int
@@ -106,28 +106,30 @@ class ConvolutionProblem:
         self.bias = self.weight if bias is None else bias.contiguous()
         self.states = None if initial_states is None else initial_states.contiguous()
         self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
-        self.sizes = (self.T, self.S, self.D, self.W)
+        self.sizes = {"T": self.T, "S": self.S, "D": self.D, "W": self.W}
 
-    def launch(self, kernel: Any, n_rows: int, *arguments: Any, rows_in_block: int = _BLOCK_T) -> None:
+    def launch(self, kernel: Any, n_rows: int, *, rows_in_block: int = _BLOCK_T, **arguments: Any) -> None:
         """Run a kernel over all blocks of rows and channels."""
         block_d, num_warps = _tiling(kernel, self.x.dtype)
         blocks = cdiv(n_rows, rows_in_block) * cdiv(self.D, block_d)
         if blocks:
-            kernel[(blocks,)](*arguments, _BLOCK_T, block_d, num_warps=num_warps)
+            arguments["BLOCK_T"], arguments["BLOCK_D"] = _BLOCK_T, block_d
+            launch(kernel, (blocks,), arguments, num_warps=num_warps)
 
     def outputs(self) -> Tensor:
         y = self.x.new_empty(self.T, self.D)
         self.launch(
-            causal_conv1d_fwd_kernel, self.T, self.x, self.weight, self.bias, self.states, self.cu_seqlens, y,
-            *self.sizes, self.x.stride(0), self.has_bias, self.silu,
+            _causal_conv1d_fwd_kernel, self.T, x=self.x, weight=self.weight, bias=self.bias, states=self.states,
+            cu_seqlens=self.cu_seqlens, y=y, **self.sizes, x_stride=self.x.stride(0), has_bias=self.has_bias,
+            silu=self.silu,
         )  # fmt: skip
         return y
 
     def final_states(self) -> Tensor:
         final_states = self.x.new_empty(self.S, self.D, self.W - 1)
         self.launch(
-            causal_conv1d_fwd_states_kernel, self.S * (self.W - 1), self.x, self.states, self.cu_seqlens, final_states,
-            *self.sizes, self.x.stride(0),
+            _causal_conv1d_fwd_states_kernel, self.S * (self.W - 1), x=self.x, states=self.states,
+            cu_seqlens=self.cu_seqlens, final_states=final_states, **self.sizes, x_stride=self.x.stride(0),
         )  # fmt: skip
         return final_states
 
@@ -138,20 +140,21 @@ class ConvolutionProblem:
         g = self.x.new_empty(self.T * self.silu, self.D, dtype=working(self.x.dtype))
         partial = self.parts(cdiv(self.T, _BLOCK_T))
         self.launch(
-            causal_conv1d_bwd_pre_kernel, self.T, self.x, self.weight, self.bias, self.states, self.cu_seqlens, dy, g,
-            partial, *self.sizes, self.x.stride(0), dy.stride(0), self.has_bias, self.silu,
+            _causal_conv1d_bwd_pre_activation_kernel, self.T, x=self.x, weight=self.weight, bias=self.bias,
+            states=self.states, cu_seqlens=self.cu_seqlens, dy=dy, g=g, partial=partial, **self.sizes,
+            x_stride=self.x.stride(0), dy_stride=dy.stride(0), has_bias=self.has_bias, silu=self.silu,
         )  # fmt: skip
         g = g if self.silu else dy
-        sizes = (*self.sizes, g.stride(0), has_final)
+        incoming: dict[str, Any] = {
+            **{"g": g, "g_stride": g.stride(0), "weight": self.weight, "dfinal": dfinal, "has_final": has_final},
+            **{"cu_seqlens": self.cu_seqlens, **self.sizes},
+        }
         dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
         if needs_dx:
-            self.launch(causal_conv1d_bwd_x_kernel, self.T, g, self.weight, dfinal, self.cu_seqlens, dx, *sizes)
+            self.launch(_causal_conv1d_bwd_x_kernel, self.T, **incoming, dx=dx)
         dstates = self.x.new_empty(0 if self.states is None else self.states.shape)
         if self.states is not None:
-            self.launch(
-                causal_conv1d_bwd_states_kernel, self.S * (self.W - 1), g, self.weight, dfinal, self.cu_seqlens,
-                dstates, *sizes,
-            )  # fmt: skip
+            self.launch(_causal_conv1d_bwd_states_kernel, self.S * (self.W - 1), **incoming, dstates=dstates)
         return dx, *self.sums(partial), dstates
 
     def parts(self, count: int) -> Tensor:
@@ -161,8 +164,8 @@ class ConvolutionProblem:
     def sums(self, partial: Tensor) -> tuple[Tensor, Tensor]:
         dweight, dbias = self.x.new_empty(self.D, self.W), self.x.new_empty(self.D)
         self.launch(
-            causal_conv1d_bwd_weight_kernel, self.W + 1, partial, dweight, dbias, len(partial), self.D, self.W,
-            rows_in_block=1,
+            _causal_conv1d_bwd_weight_kernel, self.W + 1, partial=partial, dweight=dweight, dbias=dbias,
+            n_tiles=len(partial), D=self.D, W=self.W, rows_in_block=1,
         )  # fmt: skip
         return dweight, dbias
 
@@ -173,7 +176,7 @@ class NativeProblem(ConvolutionProblem):
     def outputs(self) -> Tensor:
         x, y, (initial, has_initial) = _near(self.x), self.x.new_empty(self.T, self.D), self.by_slot(self.states)
         self.walk(
-            "causal_conv1d_fwd_kernel", self.walks("FORWARD", [x], [initial]),
+            "_causal_conv1d_fwd_kernel", self.walks("FORWARD", [x], [initial]),
             x=x, initial=initial, y=y, x_stride=x.stride(0), has_initial=has_initial,
         )  # fmt: skip
         return y
@@ -184,12 +187,12 @@ class NativeProblem(ConvolutionProblem):
             *(self.by_slot(self.states), self.by_slot(dfinal)),
         )
         dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
-        # an empty sequence passes its gradient through, and no walk sees it
+        # an empty sequence passes its gradient through, and no thread reaches it
         dinitial = initial if not has_initial else final.clone() if has_final else torch.zeros_like(initial)
         walks = self.walks("BACKWARD", [x, dy], [initial, final])
         partial = self.parts(cdiv(self.T, walks.window))
         self.walk(
-            "causal_conv1d_bwd_kernel", walks, x=x, initial=initial, dy=dy, dfinal=final, dx=dx, dinitial=dinitial,
+            "_causal_conv1d_bwd_kernel", walks, x=x, initial=initial, dy=dy, dfinal=final, dx=dx, dinitial=dinitial,
             partial=partial, x_stride=x.stride(0), dy_stride=dy.stride(0), has_initial=has_initial,
             has_final=has_final, needs_dx=needs_dx,
         )  # fmt: skip
@@ -197,11 +200,11 @@ class NativeProblem(ConvolutionProblem):
         return dx, *self.sums(partial), dstates
 
     def by_slot(self, states: Tensor | None) -> tuple[Tensor, int]:
-        """States as the walks read them, and whether there are any."""
+        """States as the kernels in CUDA C++ read them, and whether there are any."""
         return (self.weight, 0) if states is None else (states.transpose(1, 2).contiguous(), 1)
 
     def walks(self, direction: str, matrices: Sequence[Tensor], states: Sequence[Tensor]) -> _Walks:
-        """As many channels of a thread as one load reads wherever a row begins; windows as long as walks stay many."""
+        """Channels of a thread: as many as one load reads wherever rows begin; long windows if programs stay many."""
         size, tensors = self.x.dtype.itemsize, (self.weight, self.bias, *matrices, *states)
         strides = (size * n for n in (self.D, *(x.stride(0) for x in matrices)))
         aligned = gcd(_LOAD, *(x.data_ptr() for x in tensors), *strides) // size
@@ -227,18 +230,22 @@ def variants() -> list[Variant]:
     for dtype, kind in POINTERS.items():
         wide = POINTERS[working(dtype)]
         forms: list[tuple[str, Any, dict[str, str | None]]] = [
-            ("bwd_weight", causal_conv1d_bwd_weight_kernel, {"partial": wide})
+            ("bwd_weight", _causal_conv1d_bwd_weight_kernel, {"partial": wide})
         ]
         for states in (kind, None):
             forms += [
-                ("fwd", causal_conv1d_fwd_kernel, {"states": states}),
-                ("fwd_states", causal_conv1d_fwd_states_kernel, {"states": states}),
-                ("bwd_pre", causal_conv1d_bwd_pre_kernel, {"states": states, "g": wide, "partial": wide}),
+                ("fwd", _causal_conv1d_fwd_kernel, {"states": states}),
+                ("fwd_states", _causal_conv1d_fwd_states_kernel, {"states": states}),
+                (
+                    "bwd_pre_activation",
+                    _causal_conv1d_bwd_pre_activation_kernel,
+                    {"states": states, "g": wide, "partial": wide},
+                ),
             ]
         for g in dict.fromkeys((kind, wide)):
             forms += [
-                ("bwd_x", causal_conv1d_bwd_x_kernel, {"g": g}),
-                ("bwd_states", causal_conv1d_bwd_states_kernel, {"g": g}),
+                ("bwd_x", _causal_conv1d_bwd_x_kernel, {"g": g}),
+                ("bwd_states", _causal_conv1d_bwd_states_kernel, {"g": g}),
             ]
         for name, kernel, types in forms:
             pointers = {**dict.fromkeys(_TENSORS, kind), "cu_seqlens": "*i32", **types}

@@ -16,8 +16,9 @@ from packproof.refs.errors import ArgumentError
 
 _FOLDER = Path(__file__).parent
 _KERNEL = re.compile(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)')
+_PART = re.compile(r'#include "(?!hardware)(\w+\.cuh)"')
 _PARAMETER = re.compile(r"([^,]*?)(\w+)\s*(?:,|$)")
-_STATIC_SHARED = 48 * 1024  # bytes that a kernel may use unasked
+_STATIC_SHARED = 48 * 1024  # bytes that a kernel may use without opting in
 
 Macros = tuple[tuple[str, str], ...]
 IMPLEMENTATIONS = ("auto", "triton", "cuda")
@@ -48,7 +49,8 @@ def missing(device: torch.device) -> str:
 
 @cache
 def source(name: str) -> str:
-    return (_FOLDER / name).read_text()
+    """A source with the parts that it includes, but for hardware.cuh, which only a GPU can run."""
+    return _PART.sub(lambda part: source(part[1]), (_FOLDER / name).read_text())
 
 
 @cache
@@ -85,7 +87,7 @@ class Kernels:
         return kernel in self._signatures
 
     def launch(self, kernel: str, programs: int, threads: int, shared: int, arguments: Mapping[str, Any]) -> None:
-        """Run so many programs of so many threads. shared: bytes. arguments: tensors and integers, by name."""
+        """Run programs of `threads` threads each. shared: bytes. arguments: tensors and integers, by name."""
         from cuda.core import Device, LaunchConfig, launch  # noqa: PLC0415
 
         # a thread of autograd has no context until CUDA's runtime gives it one, which the driver does not wait for

@@ -1,4 +1,7 @@
 // Instructions of the hardware that CUDA C++ has no portable name for, and the dtype of the tokens.
+//
+// Compile-time macro:
+//   TOKEN  dtype of the tokens: FP32, FP16 or BF16
 
 #define FP32 0
 #define FP16 1

@@ -42,12 +42,12 @@ def widen(value):
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """What `widen` makes of a dtype."""
+    """The dtype that `widen` turns this one into."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def cdiv(n: int, size: int) -> int:
-    """Blocks of so many, up to the last one begun; triton.cdiv takes 1.5 us."""
+    """Blocks of `size` that hold n, the last one perhaps in part; triton.cdiv takes 1.5 us."""
     return -(-n // size)
 
 
@@ -57,7 +57,7 @@ def rows(tensor: Tensor) -> Tensor:
 
 
 def padded(tensor: Tensor, *short: int) -> Tensor:
-    """The tensor with zeros behind its last axes, last axis first; itself if nothing is short."""
+    """The tensor with zeros appended to its last axes, last axis first; itself if nothing is short."""
     return functional.pad(tensor, [n for each in short for n in (0, each)]) if any(short) else tensor
 
 
@@ -71,12 +71,17 @@ def interpreted(kernel: Any) -> bool:
     return not isinstance(kernel, JITFunction)
 
 
+def launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], **options: Any) -> None:
+    """Launch a kernel with those of the arguments that it has: by position, for which Triton takes less time."""
+    kernel[grid](*[arguments[name] for name in kernel.arg_names], **options)
+
+
 def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
     """Raise ArgumentError unless `kernel` can run where `tensor` lies: on a CPU, in an interpreter that is repaired."""
     if tensor.is_cuda:
         return
     if interpreted(kernel):
-        kernels.install_interpreter()  # type: ignore[attr-defined]  # switched on after the import, it is refused
+        kernels.install_interpreter()  # type: ignore[attr-defined]  # set after triton was imported, it is refused
     else:
         raise ArgumentError(
             f"{op}: the tensors are on {tensor.device}, but the Triton kernel runs on a GPU: move them to a GPU, or "

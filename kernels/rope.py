@@ -1,4 +1,4 @@
-"""Rotary position embedding over a pack, in Triton: forward turns by the position in a sequence, backward back."""
+"""Rotary position embedding over a pack, in Triton: rotated by the position in a sequence, and in backward back."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="assignment"
@@ -10,7 +10,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted, on_host, require_device, rows, widen
+from packproof.kernels.launch import (
+    POINTERS,
+    alignments,
+    cdiv,
+    interpreted,
+    launch,
+    on_host,
+    require_device,
+    rows,
+    widen,
+)
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
@@ -95,10 +105,10 @@ def _rope_kernel(
     INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Turn the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels behind them.
+    """Rotate the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels after them.
 
     The heads of x2, none if H2 is 0, follow those of x. STEP heads are read before the first of them is written, so
-    that a thread waits for all of them at once; with two STAGES the next ones are on their way by then. A token has a
+    that a thread waits for all of them at once; with two STAGES the next ones are being loaded by then. A token has a
     64-bit address, and its channels have offsets of 32 bits, which leaves registers for more threads.
     """
     groups = tl.cdiv(H, HEADS)
@@ -180,7 +190,7 @@ def _check(
 
 
 def _within_reach(x: Tensor, heads: int) -> Tensor:
-    """The tensor itself if offsets of 32 bits reach over so many of its heads, otherwise a contiguous copy."""
+    """The tensor itself if offsets of 32 bits reach over that many of its heads, otherwise a contiguous copy."""
     x = rows(x)
     return x if x.stride(1) * heads + x.shape[2] < 2**31 else x.contiguous()
 
@@ -188,7 +198,7 @@ def _within_reach(x: Tensor, heads: int) -> Tensor:
 def _launch(
     op: str, turned: list[Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool
 ) -> list[Tensor]:
-    """Turn one tensor, or two."""
+    """Rotate one tensor, or two."""
     (T, _, K), (M, R), S = turned[0].shape, cos.shape, len(cu_seqlens) - 1
     table = torch.promote_types(cos.dtype, sin.dtype)
     cos, sin = cos.to(table).contiguous(), sin.to(table).contiguous()
@@ -198,11 +208,14 @@ def _launch(
     H, H2 = xs[0].shape[1], sum(x.shape[1] for x in xs[1:])
     programs = cdiv(T, tile["BLOCK_T"]) * (cdiv(H, tile["HEADS"]) + cdiv(H2, tile["HEADS"]))
     if programs:
-        _rope_kernel[(programs,)](
-            xs[0], xs[-1], cos, sin, offsets(op, cu_seqlens, T), ys[0], ys[-1], T, S, H, H2, K, R, M,
-            xs[0].stride(0), xs[-1].stride(0), xs[0].stride(1), xs[-1].stride(1),
-            -1.0 if inverse else 1.0, interleaved, **tile, num_warps=_NUM_WARPS,
-        )  # fmt: skip
+        arguments = {
+            **{"x": xs[0], "x2": xs[-1], "cos": cos, "sin": sin, "cu_seqlens": offsets(op, cu_seqlens, T)},
+            **{"y": ys[0], "y2": ys[-1], "T": T, "S": S, "H": H, "H2": H2, "K": K, "R": R, "M": M},
+            **{"x_stride": xs[0].stride(0), "x2_stride": xs[-1].stride(0)},
+            **{"head_stride": xs[0].stride(1), "head2_stride": xs[-1].stride(1)},
+            **{"sign": -1.0 if inverse else 1.0, "INTERLEAVED": interleaved, **tile},
+        }
+        launch(_rope_kernel, (programs,), arguments, num_warps=_NUM_WARPS)
     return ys
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from packproof.kernels import cuda
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.kernels.selective_scan_fwd import scan_kernel
+from packproof.kernels.selective_scan_fwd import _selective_scan_fwd_kernel
 from packproof.kernels.selective_scan_launch import DTYPES, OP, ScanProblem, kept_shape, refusal, variants
 from packproof.refs.arguments import bind, check_divides
 from packproof.refs.errors import ArgumentError
@@ -68,7 +68,7 @@ def selective_scan(
     """
     if not torch.compiler.is_compiling():
         _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
-        require_device(OP, u, scan_kernel)
+        require_device(OP, u, _selective_scan_fwd_kernel)
         _native(impl, u, A)
     tensors = (u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

@@ -1,11 +1,13 @@
 """The backward kernels of the selective scan.
 
-With dh the gradient of a token's state and λ that of the state in front of it, g = dy silu(z), walking back:
+With dh the gradient of a token's state, λ that of the state before it, and g = dy silu(z), from the last token to the
+first:
     dh = λ(next) + g C,   λ = a dh,   a = 2^(Δ L),   w = λ h(before)
     dC = Σ_d g h,   dB = Σ_d Δ u dh,   dΔ = Σ_n (u B dh + A w),   du = Δ Σ_n B dh + D g,   dA = Σ_t Δ w
-A first kernel finds what a piece adds to λ at its start, Σ_t (a_first ... a_t) g_t C_t, a second carries λ along the
-sequences, and then every piece stands alone. It is walked back in stretches: forward has left the state in front of
-each. There the states are computed once more, a few of them kept in scratch, and the last few tokens' in registers.
+A first kernel finds what a piece adds to λ at its start, Σ_t (a_first ... a_t) g_t C_t (the chunk states), a second
+carries λ along the sequences (state passing), and then every piece can be computed alone: backward in stretches, for
+each of which forward has kept the state before it. From there the states are recomputed; a few of them are kept in
+scratch, those of the last few tokens in registers.
 The sums over channels leave as one part per block of channels, those over tokens as one part per window.
 """
 
@@ -35,7 +37,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _through_gate(dy, z, has_z):
-    """The gradient in front of the gate."""
+    """The gradient before the gate."""
     dy = dy.to(tl.float32)
     return tl.where(has_z != 0, dy * silu(z.to(tl.float32)), dy)
 
@@ -46,17 +48,17 @@ def _through_gate(dy, z, has_z):
         "delta_stride", "z_stride", "dy_stride", "has_z", "has_bias", "use_softplus",
     ]
 )  # fmt: skip
-def scan_back_ends_kernel(
+def _selective_scan_bwd_chunk_state_kernel(
     delta, A, C, z, bias, dy, cu_seqlens, backs, sums, T, S, D, G, N, width, n0, delta_stride, C_stride, C_group,
     z_stride, dy_stride, has_z, has_bias, use_softplus,
     SIZE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """λ in front of each piece that another one precedes, from zero behind it, and the piece's sum of Δ."""
+    """λ before each piece that follows another one, from a λ of zero after it, and the piece's sum of Δ."""
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
     row = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
-    # the boundary of a row, if there is one, lies in the sequence of the token in front of the row's window
+    # the boundary of a row, if there is one, lies in the sequence of the token before the row's window
     start, end = bounds(cu_seqlens, S, T, sequence_at(cu_seqlens, S, row * SIZE + SIZE - 1))
     t = start + tl.cdiv(row * SIZE + SIZE - start, SIZE) * SIZE
     C += group * C_group + n0
@@ -89,13 +91,13 @@ def scan_back_ends_kernel(
         "A", "dfinal", "cu_seqlens", "backs", "sums", "dinitial", "T", "S", "N", "width", "has_final", "has_initial",
     ]
 )  # fmt: skip
-def scan_back_carry_kernel(
+def _selective_scan_bwd_state_passing_kernel(
     A, dfinal, cu_seqlens, backs, sums, dinitial, T, S, N, width, has_final, has_initial,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """λ of each piece alone becomes the gradient of the state in front of it, from the last piece to the first.
+    """λ of each piece alone becomes the gradient of the state before it, from the last piece to the first.
 
-    An empty sequence has no piece: the gradient of its state goes through.
+    An empty sequence has no piece: the gradient of its state passes through.
     """
     sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
     start, end = bounds(cu_seqlens, S, T, sequence)
@@ -114,7 +116,7 @@ def scan_back_carry_kernel(
 
 @triton.jit
 def _sum_channels(x):
-    """Σ over the channels of [rows, channels]. Halving lets the rows move to threads of their own, summed up there."""
+    """Σ over the channels of [rows, channels]. Each halving moves rows to other threads, which sum them."""
     for _ in tl.static_range(10):
         if x.shape[1] > 1:
             even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
@@ -124,7 +126,7 @@ def _sum_channels(x):
 
 @triton.jit
 def _group_rows(x, stride, t, last, d, mask, TOKENS: tl.constexpr):
-    """Rows of TOKENS tokens; the last one stands in for those behind it."""
+    """Rows of TOKENS tokens; the last one stands in for those past it."""
     rows = ()
     for k in tl.static_range(TOKENS):
         rows += (row_of(x, stride, tl.minimum(t + k, last - 1), d, mask),)
@@ -133,7 +135,7 @@ def _group_rows(x, stride, t, last, d, mask, TOKENS: tl.constexpr):
 
 @triton.jit
 def _leaving_gradient(boundaries, dfinal, sequence, last, end, size, at, mask, has_final, SIZE: tl.constexpr):
-    """The gradient of the state behind the piece that ends at last: [BLOCK_N, BLOCK_D]. See entering_state."""
+    """The gradient of the state after the piece that ends at last: [BLOCK_N, BLOCK_D]. See entering_state."""
     back = tl.load(dfinal + sequence * size + at, mask=mask & (has_final != 0) & (last == end), other=0.0)
     return tl.load(boundaries + (last // SIZE - 1) * size + at, mask=mask & (last < end), other=back)
 
@@ -143,7 +145,7 @@ def _keep_states(
     h, kept, u, delta, B, t, last, groups, u_stride, delta_stride, B_stride, d, channels, n, at, decay, bias,
     use_softplus, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Keep the state in front of each group of TOKENS tokens."""
+    """Keep the state before each group of TOKENS tokens."""
     known = channels & (last > t)
     u_row, delta_row = row_of(u, u_stride, t, d, known), row_of(delta, delta_stride, t, d, known)
     for j in range(0, groups):
@@ -166,7 +168,7 @@ def _back_group(
     part_stride, N, n0, B_stride, C_stride, d, channels, n, decay, skip, bias, has_z, use_softplus,
     TOKENS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Walk back over TOKENS tokens in front of which the state is h."""
+    """The gradients of TOKENS tokens, last to first; h is the state before them."""
     states, factors, steps = (h,), (), ()
     for k in tl.static_range(TOKENS):
         step = tl.where(t + k < last, time_step(deltas[k], bias, use_softplus), 0.0)
@@ -221,7 +223,7 @@ def _back_group(
         "has_final", "use_softplus",
     ]
 )  # fmt: skip
-def scan_back_kernel(
+def _selective_scan_bwd_kernel(
     u, delta, A, B, C, skip, z, bias, initial, dy, dfinal, cu_seqlens, ends, backs, kept, parts, partial, du, ddelta,
     dz, dA, dD, dbias, dinitial, T, S, D, G, N, width, n0, u_stride, delta_stride, B_stride, B_group, C_stride,
     C_group, z_stride, dy_stride, has_skip, has_z, has_bias, has_initial, has_final, use_softplus,
@@ -230,7 +232,8 @@ def scan_back_kernel(
 ):  # fmt: skip
     """All gradients of the tokens in a block of channels.
 
-    A piece is walked back in stretches of KEEP tokens, in front of which `ends` holds the states that forward kept.
+    A piece is taken from its last stretch of KEEP tokens to its first; `ends` holds the state that forward kept before
+    each.
     """
     block, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     window = tl.program_id(0) // (G * tl.cdiv(D // G, BLOCK_D))
@@ -298,7 +301,7 @@ def scan_back_kernel(
 
 
 @triton.jit(do_not_specialize=["parts", "dB", "dC", "cu_seqlens", "T", "S", "n_parts", "width"])
-def scan_back_groups_kernel(parts, dB, dC, cu_seqlens, T, S, n_parts, width, BLOCK: tl.constexpr):
+def _selective_scan_bwd_reduce_kernel(parts, dB, dC, cu_seqlens, T, S, n_parts, width, BLOCK: tl.constexpr):
     """dB and dC (t, width): the sum of the parts, in the order of the channels; zero in slack."""
     size = T.to(tl.int64) * width
     element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -4,8 +4,9 @@ A thread owns a channel and keeps its states in registers: a tile is [BLOCK_N, B
 memory in such tiles too, [BLOCK_N, TILE] each (scan_tiles), and so does A. A sequence is
 cut into pieces of SIZE tokens from its first token on; the state between two pieces crosses at a *boundary*. There is
 at most one boundary in any SIZE tokens of the pack, so that the one at token b owns row b // SIZE - 1 of a table.
-With L = log2(e) A, a piece turns the state h into 2^(L Σ Δ) h + (its end when it begins at zero): that end and the sum
-of Δ are all that the pieces of a long sequence have to tell each other.
+With L = log2(e) A, a piece maps the state h to 2^(L Σ Δ) h + (its end state from a zero state): that end state and the
+sum of Δ are all that the pieces of a long sequence exchange. A first kernel finds them (the chunk states), a second
+combines them along each sequence (state passing), and then every piece can be computed alone.
 
 A program owns a window of the pack and takes the pieces that begin there, whatever their number: its work is bounded
 by WINDOW + SIZE tokens.
@@ -55,7 +56,7 @@ def sequence_at(cu_seqlens, S, t):
 
 @triton.jit
 def first_piece(cu_seqlens, S, T, t, SIZE: tl.constexpr):
-    """The first piece that begins at token t or behind it: its sequence and its first token."""
+    """The first piece that begins at token t or later: its sequence and its first token."""
     sequence = sequence_at(cu_seqlens, S, t)
     start, end = bounds(cu_seqlens, S, T, sequence)
     begin = tl.minimum(start + tl.cdiv(tl.maximum(t - start, 0), SIZE) * SIZE, end)
@@ -64,7 +65,7 @@ def first_piece(cu_seqlens, S, T, t, SIZE: tl.constexpr):
 
 @triton.jit
 def row_of(x, stride, t, d, mask):
-    """x[t] of the channels d, as it is stored. Loops load the next token's rows before they use this one's."""
+    """x[t] of the channels d, as it is stored. Loops load the next token's rows before they use the current ones."""
     return tl.load(x + t * stride + d, mask=mask, other=0.0)
 
 
@@ -90,7 +91,7 @@ def power(x):
 
 @triton.jit
 def entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_initial, SIZE: tl.constexpr):
-    """The state in front of the piece at t: [BLOCK_N, BLOCK_D]. at: its offsets in a state of `size` elements."""
+    """The state before the piece at t: [BLOCK_N, BLOCK_D]. at: its offsets in a state of `size` elements."""
     h = tl.load(initial + sequence * size + at, mask=mask & (has_initial != 0) & (t == start), other=0.0)
     return tl.load(boundaries + (t // SIZE - 1) * size + at, mask=mask & (t > start), other=h)
 
@@ -101,12 +102,12 @@ def entering_state(boundaries, initial, sequence, start, t, size, at, mask, has_
         "u_stride", "delta_stride", "has_bias", "use_softplus", "keep_final",
     ]
 )  # fmt: skip
-def scan_ends_kernel(
+def _selective_scan_fwd_chunk_state_kernel(
     u, delta, A, B, bias, cu_seqlens, ends, sums, T, S, D, G, N, width, n0, u_stride, delta_stride, B_stride, B_group,
     has_bias, use_softplus, keep_final, SIZE: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The end of each piece that begins at zero, and its sum of Δ, where a piece follows or final states are kept."""
+    """The end state of each piece from a zero state, and its sum of Δ, if a piece follows or final states are kept."""
     _, group, first, end_of_group, column = channel_block(tl.program_id(0), D, G, width, BLOCK_D)
     d, n = first + tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_N)
     channels = d < end_of_group
@@ -155,11 +156,11 @@ def state_elements(N, width, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: t
         "keep_final",
     ]
 )  # fmt: skip
-def scan_carry_kernel(
+def _selective_scan_fwd_state_passing_kernel(
     A, initial, cu_seqlens, ends, sums, final_states, T, S, N, width, has_initial, keep_final, SIZE: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Ends become the states at the boundaries; the last one is the final state of a sequence of whole pieces."""
+    """End states become the states at the boundaries; the last is the final state of a sequence of whole pieces."""
     sequence, element, column, mask, size = state_elements(N, width, BLOCK, BLOCK_N, TILE)
     start, end = bounds(cu_seqlens, S, T, sequence)
     whole = (end - start) % SIZE == 0
@@ -183,7 +184,7 @@ def scan_carry_kernel(
         "has_bias", "has_initial", "use_softplus", "keep_final", "keep_states",
     ]
 )  # fmt: skip
-def scan_kernel(
+def _selective_scan_fwd_kernel(
     u, delta, A, B, C, skip, z, bias, initial, boundaries, cu_seqlens, y, partial, final_states, kept, T, S, D, G, N,
     width, n0, u_stride, delta_stride, B_stride, B_group, C_stride, C_group, z_stride, has_skip, has_z, has_bias,
     has_initial, use_softplus, keep_final, keep_states, WINDOW: tl.constexpr, SIZE: tl.constexpr, KEEP: tl.constexpr,
@@ -243,7 +244,7 @@ def scan_kernel(
                 tl.store(y_at, value.to(y.dtype.element_ty), mask=channels & (n0 + BLOCK_N >= N))
                 y_at += y_stride
                 u_row, delta_row, z_row = next_u, next_delta, next_z
-        # a sequence of whole pieces has its final state from the carry
+        # a sequence of whole pieces gets its final state from state passing
         ends = (last == end) & ((end - start) % SIZE != 0) & (last > t) & (keep_final != 0)
         tl.store(final_states + sequence * size + at, h, mask=mask & ends)
         t = last

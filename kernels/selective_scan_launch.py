@@ -10,14 +10,27 @@ import torch
 from torch import Tensor
 
 from packproof.kernels import cuda, slack
-from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, architecture, cdiv, interpreted, padded
-from packproof.kernels.selective_scan_bwd import (
-    scan_back_carry_kernel,
-    scan_back_ends_kernel,
-    scan_back_groups_kernel,
-    scan_back_kernel,
+from packproof.kernels.launch import (
+    ARCHITECTURES,
+    POINTERS,
+    alignments,
+    architecture,
+    cdiv,
+    interpreted,
+    launch,
+    padded,
 )
-from packproof.kernels.selective_scan_fwd import scan_carry_kernel, scan_ends_kernel, scan_kernel
+from packproof.kernels.selective_scan_bwd import (
+    _selective_scan_bwd_chunk_state_kernel,
+    _selective_scan_bwd_kernel,
+    _selective_scan_bwd_reduce_kernel,
+    _selective_scan_bwd_state_passing_kernel,
+)
+from packproof.kernels.selective_scan_fwd import (
+    _selective_scan_fwd_chunk_state_kernel,
+    _selective_scan_fwd_kernel,
+    _selective_scan_fwd_state_passing_kernel,
+)
 from packproof.kernels.sequences import offsets
 from packproof.kernels.slack import zero_slack
 from packproof.kernels.variant import Variant
@@ -30,12 +43,12 @@ _SOURCE = "selective_scan.cu"
 
 
 class _Tiles(NamedTuple):
-    """Constants of the kernels: by pass, and of the passes along sequences and over parts."""
+    """Constants of the kernels: of chunk states, forward and backward; and of state passing and sums over parts."""
 
     ends: dict[str, int]
     scan: dict[str, int]
     back: dict[str, int]
-    BLOCK_N: int  # states that registers hold; more are taken in turns
+    BLOCK_N: int  # states that registers hold; more are taken in several launches
     TILE: int
     elements: int
 
@@ -57,7 +70,7 @@ _TILES = _Tiles(
     elements=256,
 )
 _TILES_NATIVE = _TILES._replace(back=_TILES.back | {"WINDOW": 256, "BLOCK_D": 128})  # of selective_scan.cu
-_TILES_INTERPRETED = _Tiles(  # tests are small, and want more than one of each
+_TILES_INTERPRETED = _Tiles(  # tests are small, and need more than one of each
     ends={"SIZE": 8, "BLOCK_D": 4},
     scan={"WINDOW": 8, "SIZE": 8, "BLOCK_D": 4},
     back={"WINDOW": 8, "SIZE": 8, "KEEP": 4, "TOKENS": 2, "BLOCK_D": 4},
@@ -74,14 +87,14 @@ _STATES = (
 
 def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[str, int]:
     """Warps, and registers: the fewer, the more programs hide each other's waits, down to where they would spill."""
-    options = {"num_warps": {"back-whole": 1, "back-split": 2}.get(name, 4)}
+    options = {"num_warps": {"bwd-whole": 1, "bwd-split": 2}.get(name, 4)}
     if architecture == "amd":  # Triton has maxnreg for NVIDIA alone
         return options
-    if name == "scan-whole":
+    if name == "fwd-whole":
         options["maxnreg"] = 112 if tokens == torch.float16 else 80 if architecture == "hopper" else 96
-    if name == "scan-split":
+    if name == "fwd-split":
         options["maxnreg"] = 128
-    if name == "back_ends":
+    if name == "bwd_chunk_state":
         options["maxnreg"] = 80
     return options
 
@@ -92,14 +105,14 @@ def macros(tokens: torch.dtype, gated: bool, softplus: bool) -> cuda.Macros:
     values = {
         **{"TOKEN": cuda.TOKENS[tokens], "GATED": int(gated), "SOFTPLUS": int(softplus)},
         **{name: _TILES_NATIVE.back[name] for name in ("WINDOW", "SIZE", "KEEP")},
-        **{"ENDS_BLOCKS": 5, "FORWARD_BLOCKS": 4, "BACK_BLOCKS": 3},
+        **{"CHUNK_STATE_BLOCKS": 5, "FORWARD_BLOCKS": 4, "BACKWARD_BLOCKS": 3},
     }
     return tuple((name, str(value)) for name, value in values.items())
 
 
 def shared_bytes(kernel: str) -> int:
-    """Dynamic shared memory of a kernel in CUDA C++: rows of B and C, and states in front of each pair of tokens."""
-    if kernel != "scan_back_kernel":
+    """Dynamic shared memory of a kernel in CUDA C++: rows of B and C, and states before each pair of tokens."""
+    if kernel != "_selective_scan_bwd_kernel":
         return 0
     n, back = _TILES_NATIVE.BLOCK_N, _TILES_NATIVE.back
     return 4 * (back["KEEP"] * 2 * n + 8 * back["BLOCK_D"] * n)
@@ -113,7 +126,7 @@ def refusal(device: torch.device, n: int) -> str:
 
 
 def _tiles() -> _Tiles:
-    return _TILES_INTERPRETED if interpreted(scan_kernel) else _TILES
+    return _TILES_INTERPRETED if interpreted(_selective_scan_fwd_kernel) else _TILES
 
 
 def _rows(tensor: Tensor) -> Tensor:
@@ -156,20 +169,24 @@ class ScanProblem:
         self.mixed = B.ndim != C.ndim
         self.tiles, self.architecture = _TILES_NATIVE if native else _tiles(), architecture(u.device)
         self.form = "split" if self.N > self.tiles.BLOCK_N else "whole"
-        self.u, self.delta, self.A = _rows(u), _rows(delta), self.tiled(A[None])
-        self.B, self.C = (_groups(x, self.N) for x in (B, C))
-        self.skip, self.has_skip = (self.A, 0) if D is None else (D.contiguous(), 1)
-        self.bias, self.has_bias = (self.A, 0) if bias is None else (bias.contiguous(), 1)
-        self.z, self.has_z = (u, 0) if z is None else (_rows(z), 1)
-        self.initial, self.has_initial = (self.A, 0) if initial_states is None else (self.tiled(initial_states), 1)
-        self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
-        self.softplus = int(softplus)
+        self.u, self.A, self.cu_seqlens = _rows(u), self.tiled(A[None]), offsets(OP, cu_seqlens, self.T)
+        self.has_z, self.has_initial = int(z is not None), int(initial_states is not None)
         self.native = cuda.kernels(_SOURCE, u.device, macros(u.dtype, z is not None, softplus)) if native else None
         self.state_blocks = range(0, self.N, self.tiles.BLOCK_N)
         self.split = len(self.state_blocks) > 1
         self.n_partial = self.T * self.split
-        self.sizes = (self.T, self.S, self.D, self.G, self.N, self.width)
-        self.B_strides, self.C_strides = ((x.stride(0), x.stride(1) if x.shape[1] > 1 else 0) for x in (self.B, self.C))
+        delta, z, (B, C) = _rows(delta), u if z is None else _rows(z), (_groups(x, self.N) for x in (B, C))
+        self.arguments: dict[str, Any] = {
+            **{"u": self.u, "delta": delta, "A": self.A, "B": B, "C": C, "z": z, "cu_seqlens": self.cu_seqlens},
+            **{"skip": self.A if D is None else D.contiguous(), "bias": self.A if bias is None else bias.contiguous()},
+            "initial": self.A if initial_states is None else self.tiled(initial_states),
+            **{"T": self.T, "S": self.S, "D": self.D, "G": self.G, "N": self.N, "width": self.width},
+            **{"u_stride": self.u.stride(0), "delta_stride": delta.stride(0), "z_stride": z.stride(0)},
+            **{"B_stride": B.stride(0), "B_group": B.stride(1) if B.shape[1] > 1 else 0},
+            **{"C_stride": C.stride(0), "C_group": C.stride(1) if C.shape[1] > 1 else 0},
+            **{"has_skip": int(D is not None), "has_bias": int(bias is not None), "use_softplus": int(softplus)},
+            **{"has_z": self.has_z, "has_initial": self.has_initial, "SPLIT": self.split, **self.tiles.states},
+        }
 
     def tiled(self, states: Tensor) -> Tensor:
         """States (s, d, n) as the kernels read them: (s, N width), groups and states padded with zeros."""
@@ -192,21 +209,28 @@ class ScanProblem:
     def new_states(self, count: int) -> Tensor:
         return self.new(count, self.N * self.width)
 
-    def launch(self, kernel: Any, name: str, programs: int, *arguments: Any, **constants: int) -> None:
-        """In CUDA C++ if it is chosen and has the kernel, otherwise in Triton."""
+    def launch(self, kernel: Any, name: str, programs: int, **arguments: Any) -> None:
+        """In CUDA C++ if it is chosen and has the kernel, otherwise in Triton.
+
+        arguments: those that the call does not have by the same name.
+        """
         if not programs:
             return
         if self.native is not None and kernel.__name__ in self.native:
-            shared = shared_bytes(kernel.__name__)
-            named = dict(zip(kernel.arg_names, arguments, strict=False))
-            self.native.launch(kernel.__name__, programs, self.tiles.back["BLOCK_D"], shared, named)
+            channels, memory = self.tiles.back["BLOCK_D"], shared_bytes(kernel.__name__)
+            self.native.launch(kernel.__name__, programs, channels, memory, self.arguments | arguments)
             return
         options = launch_options(name, self.architecture, self.u.dtype)
-        kernel[(programs,)](*arguments, **constants, **options)
+        launch(kernel, (programs,), self.arguments | arguments, **options)
 
     def programs(self, rows: int, channels: int) -> int:
-        """One for each of some rows and each block of so many channels."""
+        """One for each row and each block of that many channels."""
         return rows * self.G * cdiv(self.D // self.G, channels) if self.S else 0
+
+    @property
+    def state_programs(self) -> int:
+        """One for each sequence and each block of elements of its state."""
+        return self.S * cdiv(self.N * self.width, self.tiles.elements)
 
     def states(self, keep_final: int) -> tuple[Tensor, Tensor]:
         """The states at boundaries, and the final ones of sequences of whole pieces."""
@@ -219,21 +243,16 @@ class ScanProblem:
         )
         for n0 in self.state_blocks:
             self.launch(
-                scan_ends_kernel, "ends", self.programs(rows, tile["BLOCK_D"]),
-                self.u, self.delta, self.A, self.B, self.bias, self.cu_seqlens, ends, sums, *self.sizes, n0,
-                self.u.stride(0), self.delta.stride(0), *self.B_strides, self.has_bias, self.softplus, keep_final,
-                **tile, **self.tiles.states,
+                _selective_scan_fwd_chunk_state_kernel, "fwd_chunk_state", self.programs(rows, tile["BLOCK_D"]),
+                ends=ends, sums=sums, n0=n0, keep_final=keep_final, **tile,
             )  # fmt: skip
         if rows or keep_final:
-            self.carry(ends, sums, final_states, keep_final, tile["SIZE"])
+            self.launch(
+                _selective_scan_fwd_state_passing_kernel, "fwd_state_passing", self.state_programs, ends=ends,
+                sums=sums, final_states=final_states, keep_final=keep_final, SIZE=tile["SIZE"],
+                BLOCK=self.tiles.elements,
+            )  # fmt: skip
         return ends, final_states
-
-    def carry(self, ends: Tensor, sums: Tensor, final_states: Tensor, keep_final: int, size: int) -> None:
-        self.launch(
-            scan_carry_kernel, "carry", self.S * cdiv(self.N * self.width, self.tiles.elements),
-            self.A, self.initial, self.cu_seqlens, ends, sums, final_states, self.T, self.S, self.N, self.width,
-            self.has_initial, keep_final, SIZE=size, BLOCK=self.tiles.elements, **self.tiles.states,
-        )  # fmt: skip
 
     def scan(self, keep_final: int, kept: Tensor) -> tuple[Tensor, Tensor]:
         """y, and the final states if kept; into `kept`, unless empty, the states from which backward starts."""
@@ -243,12 +262,9 @@ class ScanProblem:
         programs = self.programs(cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
         for n0 in self.state_blocks:
             self.launch(
-                scan_kernel, f"scan-{self.form}", programs,
-                self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias, self.initial, ends,
-                self.cu_seqlens, y, partial, final_states, kept, *self.sizes, n0, self.u.stride(0),
-                self.delta.stride(0), *self.B_strides, *self.C_strides, self.z.stride(0), self.has_skip, self.has_z,
-                self.has_bias, self.has_initial, self.softplus, keep_final, int(len(kept) > 0), **tile,
-                **self.tiles.states, KEEP=self.tiles.back["KEEP"], SPLIT=self.split,
+                _selective_scan_fwd_kernel, f"fwd-{self.form}", programs, boundaries=ends, y=y, partial=partial,
+                final_states=final_states, kept=kept, n0=n0, keep_final=keep_final, keep_states=int(len(kept) > 0),
+                **tile, KEEP=self.tiles.back["KEEP"],
             )  # fmt: skip
         zero_slack(self.cu_seqlens, y)
         return y, final_states
@@ -272,12 +288,9 @@ class ScanProblem:
         dA, dD, dbias = self.new_states(windows), self.new(windows, self.D), self.new(windows, self.D)
         for n0 in self.state_blocks:
             self.launch(
-                scan_back_kernel, f"back-{self.form}", programs,
-                self.u, self.delta, self.A, self.B, self.C, self.skip, self.z, self.bias, self.initial, dy,
-                final, self.cu_seqlens, ends, backs, kept, parts, partial, du, ddelta, dz, dA, dD, dbias, dinitial,
-                *self.sizes, n0, self.u.stride(0), self.delta.stride(0), *self.B_strides, *self.C_strides,
-                self.z.stride(0), dy.stride(0), self.has_skip, self.has_z, self.has_bias, self.has_initial, has_final,
-                self.softplus, **tile, **self.tiles.states, SPLIT=self.split,
+                _selective_scan_bwd_kernel, f"bwd-{self.form}", programs, dy=dy, dy_stride=dy.stride(0), dfinal=final,
+                has_final=has_final, ends=ends, backs=backs, kept=kept, parts=parts, partial=partial, du=du,
+                ddelta=ddelta, dz=dz, dA=dA, dD=dD, dbias=dbias, dinitial=dinitial, n0=n0, **tile,
             )  # fmt: skip
         dB, dC = self.group_gradients(parts)
         zero_slack(self.cu_seqlens, du, ddelta, dz)
@@ -294,15 +307,13 @@ class ScanProblem:
             programs = self.programs(rows, tile["BLOCK_D"])
             for n0 in self.state_blocks:
                 self.launch(
-                    scan_back_ends_kernel, "back_ends", programs, self.delta, self.A, self.C, self.z, self.bias, dy,
-                    self.cu_seqlens, backs, sums, *self.sizes, n0, self.delta.stride(0), *self.C_strides,
-                    self.z.stride(0), dy.stride(0), self.has_z, self.has_bias, self.softplus, **tile,
-                    **self.tiles.states,
+                    _selective_scan_bwd_chunk_state_kernel, "bwd_chunk_state", programs, dy=dy,
+                    dy_stride=dy.stride(0), backs=backs, sums=sums, n0=n0, **tile,
                 )  # fmt: skip
             self.launch(
-                scan_back_carry_kernel, "back_carry", self.S * cdiv(self.N * self.width, self.tiles.elements),
-                self.A, final, self.cu_seqlens, backs, sums, dinitial, self.T, self.S, self.N, self.width, has_final,
-                self.has_initial, SIZE=tile["SIZE"], BLOCK=self.tiles.elements, **self.tiles.states,
+                _selective_scan_bwd_state_passing_kernel, "bwd_state_passing", self.state_programs, dfinal=final,
+                has_final=has_final, backs=backs, sums=sums, dinitial=dinitial, SIZE=tile["SIZE"],
+                BLOCK=self.tiles.elements,
             )  # fmt: skip
         return backs, dinitial
 
@@ -310,8 +321,8 @@ class ScanProblem:
         size, dtype = self.T * self.G * self.N, torch.float32 if self.mixed else self.u.dtype
         dB, dC = (self.new(self.T, self.G, self.N, dtype=dtype) for _ in range(2))
         self.launch(
-            scan_back_groups_kernel, "back_groups", cdiv(size, self.tiles.elements),
-            parts, dB, dC, self.cu_seqlens, self.T, self.S, len(parts), self.G * self.N, BLOCK=self.tiles.elements,
+            _selective_scan_bwd_reduce_kernel, "bwd_reduce", cdiv(size, self.tiles.elements), parts=parts, dB=dB, dC=dC,
+            n_parts=len(parts), width=self.G * self.N, BLOCK=self.tiles.elements,
         )  # fmt: skip
         return dB[..., : self.n], dC[..., : self.n]
 
@@ -320,19 +331,20 @@ def variants() -> list[Variant]:
     """Every compiled form of the kernels. Rows of B and C are always aligned: the dtype of the tokens decides."""
     found: list[Variant] = []
     tiles, states, keep = _tiles(), _tiles().states, {"KEEP": _tiles().back["KEEP"]}
+    passing = {"BLOCK": tiles.elements} | states
     of_states: list[tuple[str, Any, dict[str, int]]] = [
-        ("carry", scan_carry_kernel, {"SIZE": tiles.ends["SIZE"], "BLOCK": tiles.elements} | states),
-        ("back_carry", scan_back_carry_kernel, {"SIZE": tiles.back["SIZE"], "BLOCK": tiles.elements} | states),
+        ("fwd_state_passing", _selective_scan_fwd_state_passing_kernel, passing | {"SIZE": tiles.ends["SIZE"]}),
+        ("bwd_state_passing", _selective_scan_bwd_state_passing_kernel, passing | {"SIZE": tiles.back["SIZE"]}),
     ]
     of_tokens: list[tuple[str, Any, dict[str, int]]] = [
-        ("ends", scan_ends_kernel, tiles.ends | states),
-        ("back_ends", scan_back_ends_kernel, tiles.ends | states),
-        ("back_groups", scan_back_groups_kernel, {"BLOCK": tiles.elements}),
+        ("fwd_chunk_state", _selective_scan_fwd_chunk_state_kernel, tiles.ends | states),
+        ("bwd_chunk_state", _selective_scan_bwd_chunk_state_kernel, tiles.ends | states),
+        ("bwd_reduce", _selective_scan_bwd_reduce_kernel, {"BLOCK": tiles.elements}),
     ]
     for form, split in (("whole", False), ("split", True)):
         of_tokens += [
-            (f"scan-{form}", scan_kernel, tiles.scan | keep | states | {"SPLIT": split}),
-            (f"back-{form}", scan_back_kernel, tiles.back | states | {"SPLIT": split}),
+            (f"fwd-{form}", _selective_scan_fwd_kernel, tiles.scan | keep | states | {"SPLIT": split}),
+            (f"bwd-{form}", _selective_scan_bwd_kernel, tiles.back | states | {"SPLIT": split}),
         ]
     for dtype, forms in ((torch.float32, of_states), *((dtype, of_tokens) for dtype in DTYPES)):
         for name, kernel, constants in forms:

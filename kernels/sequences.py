@@ -15,9 +15,7 @@ def locate(cu_seqlens, n_sequences, n_tokens, t):
     """The sequence of each token in `t`, its first token and its end; a token in slack has no sequence: n_sequences."""
     sequence = tl.zeros_like(t)
     left = n_sequences
-    while (
-        left > 0
-    ):  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are passed over
+    while left > 0:  # the last offset at or before t lies in sequence ... sequence + left: empty sequences are skipped
         step = (left + 1) // 2
         further = sequence + step
         sequence = tl.where(tl.load(cu_seqlens + further) <= t, further, sequence)
@@ -29,7 +27,7 @@ def locate(cu_seqlens, n_sequences, n_tokens, t):
 
 @triton.jit
 def bounds(cu_seqlens, n_sequences, n_tokens, sequence):
-    """First token and end of each sequence, inside the pack whatever the offsets say: a GPU does not check them."""
+    """First token and end of each sequence, clamped to the pack: a GPU does not check offsets."""
     known = sequence < n_sequences
     start = tl.load(cu_seqlens + sequence, mask=known, other=0)
     end = tl.load(cu_seqlens + sequence + 1, mask=known, other=0)

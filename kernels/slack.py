@@ -1,4 +1,4 @@
-"""Rows behind the last sequence: zero in every output, whatever they hold in the inputs."""
+"""Rows past the last sequence: zero in every output, whatever they hold in the inputs."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
@@ -9,18 +9,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted
+from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted, launch
 from packproof.kernels.variant import Variant
 
 _TILE = {"BLOCK_T": 16, "BLOCK_D": 128}
-_TILE_INTERPRETED = {"BLOCK_T": 4, "BLOCK_D": 8}  # so that the outputs of tests take several turns and programs
+_TILE_INTERPRETED = {"BLOCK_T": 4, "BLOCK_D": 8}  # so that the outputs of tests take several iterations and programs
 _NUM_WARPS = 4
 _TENSORS = ("tensor", "tensor1", "tensor2", "tensor3")
+_NAMES = (*_TENSORS, "width", "width1", "width2", "width3")
 _MOST = len(_TENSORS)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "width", "width1", "width2", "width3"])
-def zero_slack_kernel(
+def _zero_slack_kernel(
     tensor, tensor1, tensor2, tensor3, cu_seqlens, T, S, width, width1, width2, width3,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -39,17 +40,18 @@ def zero_slack_kernel(
 
 
 def zero_slack(cu_seqlens: Tensor, *tensors: Tensor) -> None:
-    """Fill the rows behind the last offset with zeros, in place.
+    """Fill the rows past the last offset with zeros, in place.
 
-    tensors: up to four (t, ...), contiguous, of one dtype; behind the first there may be empty ones.
+    tensors: up to four (t, ...), contiguous, of one dtype; all but the first may be empty.
     """
     T, S = len(tensors[0]), len(cu_seqlens) - 1
     if T:
         four = (*tensors, *tensors[:1] * (_MOST - len(tensors)))
         widths = (tensor.numel() // T for tensor in four)
-        tile = _TILE_INTERPRETED if interpreted(zero_slack_kernel) else _TILE
+        tile = _TILE_INTERPRETED if interpreted(_zero_slack_kernel) else _TILE
         grid = cdiv(T, tile["BLOCK_T"]), len(tensors)
-        zero_slack_kernel[grid](*four, cu_seqlens, T, S, *widths, **tile, num_warps=_NUM_WARPS)
+        arguments = {**dict(zip(_NAMES, (*four, *widths), strict=True)), "cu_seqlens": cu_seqlens, "T": T, "S": S}
+        launch(_zero_slack_kernel, grid, arguments | tile, num_warps=_NUM_WARPS)
 
 
 def variants(dtypes: Sequence[torch.dtype]) -> list[Variant]:
@@ -59,7 +61,7 @@ def variants(dtypes: Sequence[torch.dtype]) -> list[Variant]:
         for dtype in dtypes
         for variant in alignments(
             f"slack-{POINTERS[dtype][1:]}",
-            zero_slack_kernel,
+            _zero_slack_kernel,
             dict.fromkeys(_TENSORS, POINTERS[dtype]) | {"cu_seqlens": "*i32"},
             _TILE,
             _NUM_WARPS,

@@ -1,8 +1,8 @@
 """SSD over a pack, forward and backward, in Triton.
 
 Chunks start where sequences start, so that a chunk belongs to one sequence and no bit of a sequence depends on the
-others. Backward recomputes the states between chunks and walks their gradients back; see ssd_forward and ssd_backward
-for the mathematics, ssd_launch for the order of the kernels.
+others. Backward recomputes the states between chunks and carries their gradients back; see ssd_fwd and ssd_bwd for the
+mathematics, ssd_launch for the order of the kernels.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -15,7 +15,7 @@ from torch import Tensor
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.slack import zero_slack
-from packproof.kernels.ssd_fwd import outputs_kernel
+from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import Incoming, SsdProblem, aligned, ends_shape
 from packproof.kernels.ssd_tiles import (
     CHUNK,
@@ -78,7 +78,7 @@ def ssd(
     """
     if not torch.compiler.is_compiling():
         _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=on_host(x))
-        require_device(_OP, x, outputs_kernel)
+        require_device(_OP, x, _ssd_fwd_chunk_scan_kernel)
     y, final_states, _ = _ssd(
         x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, bool(dt_softplus), bool(return_final_states)
     )
@@ -121,13 +121,12 @@ def _ssd(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y; the final states, empty unless asked for; the states between segments, from which backward starts."""
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=return_final_states)
-    steps = problem.steps()
     carried = problem.carry(
-        problem.x, problem.B, steps, problem.initial,
+        problem.x, problem.B, problem.initial,
         keep_final=return_final_states, store=not problem.fused, reverse=False,
     )  # fmt: skip
     gate = None if z is None else aligned(z.to(problem.dtype))
-    y = problem.outputs(steps, carried, gate, problem.dtype, fused=problem.fused)
+    y = problem.outputs(carried, gate, problem.dtype, fused=problem.fused)
     zero_slack(problem.cu_seqlens, y)
     final_states = problem.trimmed(carried.finals) if return_final_states else A.new_empty(0)
     return y[..., : problem.p].to(x.dtype).contiguous(), final_states, carried.ends
@@ -143,26 +142,23 @@ def _ssd_backward(
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
     )
-    steps = problem.steps()
     carried = problem.carry(
-        problem.x, problem.B, steps, problem.initial,
+        problem.x, problem.B, problem.initial,
         ends=ends, keep_final=False, store=True, reverse=False,
     )  # fmt: skip
     states = carried.states
     dy, dz = aligned(dy.to(problem.dtype)), x.new_empty(0)
     incoming = Incoming(dy, dy, dy)
     if z is not None:
-        y = problem.outputs(steps, carried, None, torch.float32, fused=False)
+        y = problem.outputs(carried, None, torch.float32, fused=False)
         dz, incoming = problem.ungate(y, aligned(z.to(problem.dtype)), dy)
         dy = incoming.whole
     dfinal = problem.states_of(dfinal)
     fused = problem.fused and z is None
-    back = problem.carry(
-        dy, problem.C, steps, dfinal, keep_final=initial_states is not None, store=not fused, reverse=True
-    )
-    dx = problem.value_gradients(dy, steps, dfinal, back, fused=fused)
-    crossing = problem.crossing(dy, steps, states, dfinal, back.states)
-    ddt, dA, dbias, dB, dC, dD = problem.inside(incoming, steps, crossing, has_final=dfinal is not None)
+    back = problem.carry(dy, problem.C, dfinal, keep_final=initial_states is not None, store=not fused, reverse=True)
+    dx = problem.x_gradient(dy, dfinal, back, fused=fused)
+    inter_chunk = problem.inter_chunk(dy, states, dfinal, back.states)
+    ddt, dA, dbias, dB, dC, dD = problem.intra_chunk(incoming, inter_chunk, has_final=dfinal is not None)
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
     dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
     return (

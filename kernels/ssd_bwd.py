@@ -9,8 +9,9 @@ The log-decay of token t counts in every path from before t to t or later, so th
     j < t <= i of (dM ∘ M)[i, j],  t <= i of dy_i · exp(a_i) S C_i,  j < t of Δ_j x_j · exp(a_last - a_j) dS B_j
 and exp(a_last) S · dS. Only these paths are added up: differences of row and column sums would cancel.
 
-`values_kernel` finds dx, or `walk_back_kernel` does where registers hold a block of dS, which it then carries itself;
-`crossing_kernel` what S and dS are to the other gradients, `inside_kernel` what chunk mates are, and the sum of both.
+`_ssd_bwd_x_kernel` finds dx; where registers hold a block of dS, `_ssd_bwd_fused_x_kernel` does, and carries dS itself.
+`_ssd_bwd_inter_chunk_kernel` finds what S and dS add to the other gradients; `_ssd_bwd_intra_chunk_kernel` finds what
+the tokens of a chunk add to each other's, and sums both.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -44,8 +45,8 @@ def _state_or(given, stored, sequence, token, at_edge, head, H, size, CHUNK: tl.
 def _channels_of_pairs(
     values, incoming, rest, dM, skipped, p, P, has_D, GATED: tl.constexpr, EXACT: tl.constexpr, BLOCK_P: tl.constexpr
 ):
-    """dM and what some channels more are to it. Stores what they are to dD: the diagonal of a matrix product, which
-    takes fewer instructions than its sums alone.
+    """dM plus the contribution of some more channels. Stores their dD: the diagonal of a matrix product, which takes
+    fewer instructions than summing it alone.
     """
     if GATED:
         dM = product(values, tl.trans(rest), dM, EXACT)
@@ -71,7 +72,7 @@ def _decay_gradients(pairs, came, went, delta, row, ROWS: tl.constexpr, EXACT: t
 
 
 @triton.jit
-def head_values(
+def head_x_gradient(
     shared, B, D, dy, step, high, low, dS, dx, chunk, stop, head, row, alive, p, T, H, P, N,
     B_stride, dy_stride, dy_head, has_D, LEFT: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -104,7 +105,7 @@ def head_values(
 
 
 @triton.jit(do_not_specialize=["D", "T", "H", "G", "n_blocks", "has_final", "has_D"])
-def values_kernel(
+def _ssd_bwd_x_kernel(
     B, C, D, dy, step, high, low, dfinal, dstates, chunks, dx, T, H, G, P, N, n_blocks,
     B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_final, has_D, EXACT: tl.constexpr,
     CHUNK: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -124,20 +125,20 @@ def values_kernel(
         if (stop < end) | (has_final != 0):
             for head in tl.range(first_head, last_head, disable_licm=True):
                 dS = _state_or(dfinal, dstates, sequence, stop, stop >= end, head, H, size, CHUNK)
-                head_values(
+                head_x_gradient(
                     shared, B_here, D, dy, step, high, low, dS, dx, chunk, stop, head, row, alive, p, T, H, P, N,
                     B_stride, dy_stride, dy_head, has_D, True, EXACT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
         else:  # a loop without loops, whose loads run ahead
             for head in tl.range(first_head, last_head, disable_licm=True):
-                head_values(
+                head_x_gradient(
                     shared, B_here, D, dy, step, high, low, dstates, dx, chunk, stop, head, row, alive, p, T, H, P, N,
                     B_stride, dy_stride, dy_head, has_D, False, EXACT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["D", "T", "H", "G", "has_final", "has_D"])
-def walk_back_kernel(
+def _ssd_bwd_fused_x_kernel(
     B, C, D, dy, step, high, dfinal, dends, dstates, segments, dx, T, H, G, P, N,
     B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_final, has_D,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -171,7 +172,7 @@ def walk_back_kernel(
             if stop < end:
                 store_state(dstates + state_at(stop // CHUNK, head, H, size), dstate, p, P, n, N)
             alive = chunk + row < last
-            near = tl.minimum(row, last - 1 - chunk)  # rows behind the last repeat it: masks would take registers
+            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it: masks would take registers
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
             total = tl.load(high + at + stop - chunk - 1)
@@ -196,16 +197,16 @@ def walk_back_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "has_entering", "has_final"])
-def crossing_kernel(
+def _ssd_bwd_inter_chunk_kernel(
     x, B, C, dy, step, high, low, entering, states, dfinal, dstates, chunks, entered, left, dB, dC, T, H, G, P, N,
     x_stride, x_head, B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_entering, has_final,
     EXACT: tl.constexpr, WHOLE: tl.constexpr,
     CHUNK: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """What the states at the edges of chunks of up to ROWS tokens are to dB and dC, COLUMNS states of a group, summed
-    over its heads in fp32 (t, g, n); and parts, from so many states each, of what they are to the gradients of decays:
+    """What the states at the edges of chunks of up to ROWS tokens add to dB and dC, COLUMNS states of a group, summed
+    over its heads in fp32 (t, g, n); and parts, from that many states each, of what they add to gradients of decays:
     entered (parts, h, t): dy_i · exp(a_i) S C_i, at the last token plus exp(a_last) S · dS; left: x_j · exp(a_last -
-    a_j) dS B_j. A chunk without such a state is passed over.
+    a_j) dS B_j. A chunk without such a state is skipped.
 
     WHOLE: BLOCK_P holds all channels of a head.
     """
@@ -273,7 +274,7 @@ def crossing_kernel(
     do_not_specialize=["dt", "A", "bias", "T", "H", "G", "dt_stride", "has_entering", "has_final", "has_bias",
                        "is_softplus", "has_D"]
 )  # fmt: skip
-def inside_kernel(
+def _ssd_bwd_intra_chunk_kernel(
     x, dt, A, B, C, bias, dy, dy_low, step, high, low, entered, left, of_B, of_C, chunks, ddt, dA, dbias, dB, dC, dD,
     T, H, G, P, N, x_stride, x_head, dt_stride, B_stride, B_group, C_stride, C_group, dy_stride, dy_head,
     has_entering, has_final, has_bias, is_softplus, has_D, GATED: tl.constexpr, EXACT: tl.constexpr,
@@ -281,7 +282,8 @@ def inside_kernel(
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """ddt, dB and dC of chunks of up to ROWS tokens, head after head of a group, and parts of dA, dbias (h, t) and dD
-    (chunks, h, p): what chunk mates are to each other, and what crossing_kernel found. Scores are [j, i] here.
+    (chunks, h, p): what the tokens of a chunk add to each other's gradients, plus what `_ssd_bwd_inter_chunk_kernel`
+    found. Scores are [j, i] here.
     """
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * G, tl.num_programs(0), disable_licm=True):
@@ -348,11 +350,11 @@ def inside_kernel(
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H"])
-def gate_kernel(
+def _ssd_bwd_gate_kernel(
     y, z, dy, dz, high, low, cu_seqlens, T, S, H, P, z_stride, z_head, dy_stride, dy_head,
     BLOCK_T: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """dz from the ungated outputs y, and the gradient of y: in the place of y, and in two parts of dz's dtype."""
+    """dz from the ungated outputs y, and the gradient of y: in place of y, and in two parts of dz's dtype."""
     blocks = tl.cdiv(P, BLOCK_P)
     head = tl.program_id(0) // blocks % H
     t = (tl.program_id(0) // (H * blocks)).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)

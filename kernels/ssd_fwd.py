@@ -5,10 +5,14 @@ is masked attention, y = (L ∘ C Bᵀ)(Δ x) with L[i, j] = exp(a_i - a_j), a t
 is the recurrence of a state that one program carries through a segment on chip (Dao & Gu 2024, section 6). From
 segment to segment the state passes through memory:
     entering[k + 1] = exp(Σ Δ A) entering[k] + local[k]
-where local[k] is what segment k makes of a state of zero. Only sequences of several segments pay for that.
+where local[k] is the state at the end of segment k if it starts from zero. Only sequences of several segments pay for
+that.
 
-Where registers hold a block of a state next to the outputs of a chunk (`walk_kernel`), no other state reaches memory;
-elsewhere a walk stores the states between chunks and `outputs_kernel` reads them back, chunk by chunk.
+The kernels are named after the steps of Mamba-2. `_ssd_fwd_chunk_cumsum_kernel` finds Δ and its cumulative sum in a
+chunk, `_ssd_fwd_chunk_state_kernel` local[k], `_ssd_fwd_state_passing_kernel` the recurrence above. If registers hold
+a block of a state next to the outputs of a chunk, `_ssd_fwd_fused_chunk_scan_kernel` finds y and carries the state
+itself, and no other state reaches memory. Elsewhere `_ssd_fwd_chunk_state_kernel` runs once more and stores the states
+between chunks, and `_ssd_fwd_chunk_scan_kernel` reads them back, chunk by chunk.
 
 Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, taken in fp64 and kept in two fp32 parts,
 so that their differences have the precision of fp32.
@@ -54,14 +58,14 @@ def state_at(sequence_or_boundary, head, H, size):
 
 @triton.jit
 def state_entering(entering, ends, sequence, start, first, head, H, size, SEGMENT: tl.constexpr):
-    """Where the state that enters a segment lies: given where the sequence starts, else what the pass left."""
+    """Where the state that enters a segment lies: given where the sequence starts, elsewhere left by state passing."""
     inside = ends + state_at(first // SEGMENT, head, H, size)
     return tl.where(first > start, inside, entering + state_at(sequence, head, H, size))
 
 
 @triton.jit
 def heads_of(block, H, G, HEADS: tl.constexpr):
-    """A block of up to HEADS heads: its group, its first head and the one behind its last."""
+    """A block of up to HEADS heads: its group, its first head and the one after its last."""
     per_group = H // G
     blocks_in_group = tl.cdiv(per_group, HEADS)
     group = block // blocks_in_group
@@ -71,7 +75,7 @@ def heads_of(block, H, G, HEADS: tl.constexpr):
 
 @triton.jit
 def decays(high, low, EXACT: tl.constexpr):
-    """L[i, j], what is left at token i of what token j added, if j is not behind i; anything where it is."""
+    """L[i, j], the share of what token j added that remains at token i, if j is not after i; anything where it is."""
     gap = high[:, None] - high[None, :]
     if EXACT:
         gap += low[:, None] - low[None, :]
@@ -97,7 +101,7 @@ def segment_decay(high, first, last, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["dt", "A", "bias", "T", "H", "dt_stride", "has_bias", "is_softplus"])
-def steps_kernel(
+def _ssd_fwd_chunk_cumsum_kernel(
     dt, A, bias, chunks, step, high, low, T, H, dt_stride, has_bias, is_softplus,
     ROWS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -124,7 +128,7 @@ def steps_kernel(
 
 
 @triton.jit(do_not_specialize=["T", "H", "G", "has_entering", "keep_final"])
-def states_kernel(
+def _ssd_fwd_chunk_state_kernel(
     x, B, step, high, low, entering, segments, ends, finals, states, T, H, G, P, N,
     x_stride, x_head, B_stride, B_group, has_entering, keep_final,
     STORE_ALL: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr,
@@ -133,12 +137,12 @@ def states_kernel(
     """Carry a block of a state through a segment: h = exp(Σ Δ A) h + Σ_j exp(a_last - a_j) Δ_j x_j B_jᵀ, by chunks.
 
     REVERSE carries the gradient of a state from the last chunk to the first: x is dy, B is C, and the weight of a row
-    is exp(a_i). `entering` (s, h, p, n) is the state at the end of the sequence where the walk begins.
+    is exp(a_i). `entering` (s, h, p, n) is then the gradient of the state at the end of the sequence.
 
-    STORE_ALL: start from the state that enters the segment (`ends`, after the pass) and write the state at each
+    STORE_ALL: start from the state that enters the segment (`ends`, after state passing) and write the state at each
     boundary b between chunks to states[b // CHUNK]. Otherwise start from zero, and write the state at the end of the
-    segment to ends[b // SEGMENT] or, where the sequence ends, what it makes of the state that enters it to `finals`
-    (s, h, p, n): of several segments the pass completes it.
+    segment to ends[b // SEGMENT]; where the sequence ends, write the state there to `finals` (s, h, p, n), which state
+    passing completes if there are several segments.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks_n = tl.cdiv(N, BLOCK_N)
@@ -194,13 +198,14 @@ def states_kernel(
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "size", "has_entering", "keep_final"])
-def pass_kernel(
+def _ssd_fwd_state_passing_kernel(
     high, entering, cu_seqlens, ends, finals, T, S, H, size, has_entering, keep_final,
     REVERSE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Turn what each segment makes of zero (`ends`) into the states between segments, and complete `finals`.
+    """Combine the states at the ends of segments that started from zero (`ends`) into the states between segments, and
+    complete `finals`.
 
-    One program per row of `ends`, head and block of the state: that of a sequence's first boundary walks over all.
+    One program per row of `ends`, head and block of the state: that of a sequence's first boundary handles all of them.
     """
     SEGMENT: tl.constexpr = CHUNK * CHUNKS
     blocks = tl.cdiv(size, BLOCK)
@@ -236,7 +241,7 @@ def scores_of(similarities, exponent, exponent_low, delta, earlier, EXACT: tl.co
 
 
 @triton.jit(do_not_specialize=["D", "T", "H", "G", "has_entering", "has_D", "has_z"])
-def walk_kernel(
+def _ssd_fwd_fused_chunk_scan_kernel(
     x, B, C, D, z, step, high, entering, ends, segments, y, T, H, G, P, N,
     x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -264,7 +269,7 @@ def walk_kernel(
         for k in tl.range(tl.cdiv(last - first, CHUNK), disable_licm=True):
             chunk = first + k * CHUNK
             alive = chunk + row < last
-            near = tl.minimum(row, last - 1 - chunk)  # rows behind the last repeat it: masks would take registers
+            near = tl.minimum(row, last - 1 - chunk)  # rows past the last repeat it: masks would take registers
             chunk_row = chunk.to(tl.int64)
             at = T.to(tl.int64) * head + chunk
             queries = tl.trans(tile(C_0 + chunk_row * C_stride, near, whole, C_stride, n, N))
@@ -305,7 +310,7 @@ def similarities(
 
 
 @triton.jit
-def head_outputs(
+def head_chunk_scan(
     shared, x, C, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head, row,
     alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z,
     ENTERED: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr, ROWS: tl.constexpr,
@@ -348,14 +353,14 @@ def head_outputs(
 
 
 @triton.jit(do_not_specialize=["D", "T", "H", "G", "n_blocks", "has_entering", "has_D", "has_z"])
-def outputs_kernel(
+def _ssd_fwd_chunk_scan_kernel(
     x, B, C, D, z, step, high, low, entering, ends, states, chunks, y, T, H, G, P, N, n_blocks,
     x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
     EXACT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """y of chunks of up to ROWS tokens, HEADS heads of a group at a time: what the tokens make of each other and of the
-    state that enters the chunk.
+    """y of chunks of up to ROWS tokens, HEADS heads of a group at a time: from the tokens of the chunk and the state
+    that enters it.
 
     That state is `entering` (s, h, p, n) where the sequence begins, in `ends` where another segment does, elsewhere in
     `states`.
@@ -373,14 +378,14 @@ def outputs_kernel(
         shared = similarities(C_here, B_here, C_stride, B_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
         if (chunk > start) | (has_entering != 0):
             for head in tl.range(first_head, last_head, disable_licm=True):
-                head_outputs(
+                head_chunk_scan(
                     shared, x, C_here, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head,
                     row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, True, EXACT,
                     CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
         else:  # a loop without loops, whose loads run ahead
             for head in tl.range(first_head, last_head, disable_licm=True):
-                head_outputs(
+                head_chunk_scan(
                     shared, x, C_here, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head,
                     row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, False, EXACT,
                     CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,

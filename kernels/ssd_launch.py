@@ -1,4 +1,4 @@
-"""From tensors to launches of the SSD kernels: alignment, tiles, and the order of the passes."""
+"""From tensors to launches of the SSD kernels: alignment, tiles, and the order of the kernels."""
 
 # mypy: allow-untyped-calls
 
@@ -7,16 +7,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import architecture, cdiv, padded
+from packproof.kernels.launch import architecture, cdiv, launch, padded
 from packproof.kernels.sequences import offsets
 from packproof.kernels.ssd_bwd import (
-    crossing_kernel,
-    gate_kernel,
-    inside_kernel,
-    values_kernel,
-    walk_back_kernel,
+    _ssd_bwd_fused_x_kernel,
+    _ssd_bwd_gate_kernel,
+    _ssd_bwd_inter_chunk_kernel,
+    _ssd_bwd_intra_chunk_kernel,
+    _ssd_bwd_x_kernel,
 )
-from packproof.kernels.ssd_fwd import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
+from packproof.kernels.ssd_fwd import (
+    _ssd_fwd_chunk_cumsum_kernel,
+    _ssd_fwd_chunk_scan_kernel,
+    _ssd_fwd_chunk_state_kernel,
+    _ssd_fwd_fused_chunk_scan_kernel,
+    _ssd_fwd_state_passing_kernel,
+)
 from packproof.kernels.ssd_tiles import (
     Rows,
     launch_options,
@@ -63,18 +69,6 @@ class Incoming(NamedTuple):
     low: Tensor
 
 
-class Crossing(NamedTuple):
-    """What the states at the edges of chunks are to other gradients.
-
-    entered, left: those of decays, (h, t). to_b, to_c: those of B and C, (t, g, n), in fp32.
-    """
-
-    entered: Tensor
-    left: Tensor
-    to_b: Tensor
-    to_c: Tensor
-
-
 class Carried(NamedTuple):
     """States where segments end, at the end of each sequence if kept, and between chunks: at token b in b // chunk."""
 
@@ -96,25 +90,33 @@ class SsdProblem:
         exact = x.dtype != torch.bfloat16  # fp16 computes as fp32: products of fp16 have no room for its exponents
         self.dtype = torch.float32 if exact else torch.bfloat16
         self.x, self.B, self.C = (aligned(token.to(self.dtype)) for token in (x, B, C))
-        self.dt = dt if dt.stride(1) == 1 else dt.contiguous()
-        self.A = A.contiguous()
-        self.bias, self.has_bias = (A, 0) if bias is None else (bias.contiguous(), 1)
+        dt, A = dt if dt.stride(1) == 1 else dt.contiguous(), A.contiguous()
         self.P, self.N = self.x.shape[2], self.B.shape[2]
-        self.D, self.has_D = self.A, int(D is not None)
+        self.has_D = D is not None
         if D is not None:
             wide = D[:, None].expand(self.H, self.p) if D.ndim == 1 else D
-            self.D = aligned(wide.contiguous())
+            D = aligned(wide.contiguous())
         self.initial = self.states_of(initial_states)
-        self.softplus = int(softplus)
         self.architecture = architecture(x.device)
         self.tiles = tiles(self.dtype, self.architecture)
-        self.fused = any(self.N <= held for held in self.tiles.walk_n)
-        self.constants = {"EXACT": exact, "CHUNK": self.tiles.chunk}
+        self.fused = any(self.N <= held for held in self.tiles.fused_n)
         self.work = worklists(
             self.cu_seqlens, self.T, chunk=self.tiles.chunk, short=self.tiles.short, segment=self.tiles.segment,
             every=every,
         )  # fmt: skip
         self.slots = len(self.work.long) - 1
+        self.arguments: dict[str, Any] = {
+            **{"x": self.x, "dt": dt, "A": A, "B": self.B, "C": self.C, "cu_seqlens": self.cu_seqlens},
+            **{"D": A if D is None else D, "bias": A if bias is None else bias.contiguous()},
+            **{"has_D": int(self.has_D), "has_bias": int(bias is not None), "is_softplus": int(softplus)},
+            **{"T": self.T, "S": self.S, "H": self.H, "G": self.G, "P": self.P, "N": self.N},
+            **{"x_stride": self.x.stride(0), "x_head": self.x.stride(1), "dt_stride": dt.stride(0)},
+            **{"B_stride": self.B.stride(0), "B_group": self.B.stride(1)},
+            **{"C_stride": self.C.stride(0), "C_group": self.C.stride(1)},
+            **{"EXACT": exact, "CHUNK": self.tiles.chunk, "CHUNKS": self.tiles.segment // self.tiles.chunk},
+        }
+        self.steps = self._steps()
+        self.arguments |= self.steps._asdict()
 
     def states_of(self, states: Tensor | None) -> Tensor | None:
         """States (s, h, p, n) padded to the shape that the kernels use."""
@@ -130,61 +132,56 @@ class SsdProblem:
         return self.x.new_empty(shape, dtype=dtype)
 
     @property
-    def sizes(self) -> tuple[int, int, int, int, int]:
-        return self.T, self.H, self.G, self.P, self.N
-
-    @property
     def held_n(self) -> int:
         """States of the smallest form that holds all in registers."""
-        return min(n for n in self.tiles.walk_n if self.N <= n)
-
-    def _strides(self, values: Tensor, *of_dt: int) -> tuple[int, ...]:
-        """Of tokens and of heads or groups, in x, dt if it is given, B, C, and `values`."""
-        of_B_and_C = (self.B.stride(0), self.B.stride(1), self.C.stride(0), self.C.stride(1))
-        return self.x.stride(0), self.x.stride(1), *of_dt, *of_B_and_C, values.stride(0), values.stride(1)
+        return min(n for n in self.tiles.fused_n if self.N <= n)
 
     def parts(self, *shape: int) -> Tensor:
         """Something for each kind of chunk and each chunk; zero for those that are not there."""
         return self.x.new_zeros(len(row_classes(self.tiles)), self.slots, *shape, dtype=torch.float32)
 
     def chunks(self, rows: Rows) -> Tensor:
-        """The list of the chunks that tiles of so many rows are for."""
+        """The list of the chunks that these tiles are for."""
         return self.work.short if rows.short else self.work.long
 
-    def launch(self, kernel: Any, name: str, programs: int, *arguments: Any, **constants: Any) -> None:
+    def launch(self, kernel: Any, name: str, programs: int, **arguments: Any) -> None:
+        """arguments: those that the call does not have by the same name, or that differ."""
         if programs:
-            kernel[(programs,)](*arguments, **constants, **launch_options(name, self.architecture, self.dtype))
+            options = launch_options(name, self.architecture, self.dtype)
+            launch(kernel, (programs,), self.arguments | arguments, **options)
 
     def items(self, each: int) -> int:
         """Programs that share the items of a list of chunks, `each` for one chunk."""
         return n_programs(self.slots * each)
 
-    def steps(self) -> Steps:
+    def _entering(self, states: Tensor | None) -> dict[str, Any]:
+        """An absent state is any fp32 tensor, unread."""
+        return {"entering": self.steps.high if states is None else states, "has_entering": int(states is not None)}
+
+    def _steps(self) -> Steps:
         found, block = Steps(*(self.new(self.H, self.T) for _ in range(3))), self.tiles.step_h
         for rows in row_classes(self.tiles):
             self.launch(
-                steps_kernel, "steps", self.items(cdiv(self.H, block)), self.dt, self.A, self.bias,
-                self.chunks(rows), *found, self.T, self.H, self.dt.stride(0), self.has_bias, self.softplus,
-                ROWS=rows.rows, BLOCK_H=block,
+                _ssd_fwd_chunk_cumsum_kernel, "chunk_cumsum", self.items(cdiv(self.H, block)),
+                **found._asdict(), chunks=self.chunks(rows), ROWS=rows.rows, BLOCK_H=block,
             )  # fmt: skip
         return found
 
-    def _walk(
-        self, values: Tensor, keys: Tensor, steps: Steps, entering: Tensor | None, carried: Carried,
+    def _chunk_states(
+        self, values: Tensor, keys: Tensor, entering: Tensor | None, carried: Carried,
         *, keep_final: bool, store_all: bool, reverse: bool,
     ) -> None:  # fmt: skip
         t = self.tiles
-        blocks = cdiv(self.P, t.states_p) * cdiv(self.N, t.states_n)
         self.launch(
-            states_kernel, self._named("states_back", values) if reverse else "states", self.items(self.H * blocks),
-            values, keys, *steps, steps.high if entering is None else entering, self.work.segments, *carried, self.T,
-            self.H, self.G, self.P, self.N, values.stride(0), values.stride(1), keys.stride(0), keys.stride(1),
-            int(entering is not None), int(keep_final), **self.constants, STORE_ALL=store_all, REVERSE=reverse,
-            CHUNKS=t.segment // t.chunk, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
+            _ssd_fwd_chunk_state_kernel, self._named("chunk_state_reverse", values) if reverse else "chunk_state",
+            self.items(self.H * cdiv(self.P, t.states_p) * cdiv(self.N, t.states_n)),
+            **carried._asdict(), **self._entering(entering), x=values, B=keys, segments=self.work.segments,
+            x_stride=values.stride(0), x_head=values.stride(1), B_stride=keys.stride(0), B_group=keys.stride(1),
+            keep_final=int(keep_final), STORE_ALL=store_all, REVERSE=reverse, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
         )  # fmt: skip
 
     def carry(
-        self, values: Tensor, keys: Tensor, steps: Steps, entering: Tensor | None,
+        self, values: Tensor, keys: Tensor, entering: Tensor | None,
         *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None,
     ) -> Carried:  # fmt: skip
         """The states, or their gradients: where segments end, and if asked for, where sequences do and between chunks.
@@ -200,45 +197,42 @@ class SsdProblem:
             self.new(self.S if keep_final else 0, self.H, self.P, self.N),
             self.new(between, self.H, self.P, self.N, dtype=rounded),
         )
-        arguments = (values, keys, steps, entering, carried)
+        arguments = (values, keys, entering, carried)
         if several or keep_final:
-            self._walk(*arguments, keep_final=keep_final, store_all=False, reverse=reverse)
+            self._chunk_states(*arguments, keep_final=keep_final, store_all=False, reverse=reverse)
         if several:
             size = self.P * self.N
             self.launch(
-                pass_kernel, "pass", len(carried.ends) * self.H * cdiv(size, t.pass_size), steps.high,
-                steps.high if entering is None else entering, self.cu_seqlens, carried.ends, carried.finals, self.T,
-                self.S, self.H, size, int(entering is not None), int(keep_final), REVERSE=reverse, CHUNK=t.chunk,
-                CHUNKS=t.segment // t.chunk, BLOCK=t.pass_size,
+                _ssd_fwd_state_passing_kernel, "state_passing", len(carried.ends) * self.H * cdiv(size, t.passing_size),
+                **self._entering(entering), ends=carried.ends, finals=carried.finals, size=size,
+                keep_final=int(keep_final), REVERSE=reverse, BLOCK=t.passing_size,
             )  # fmt: skip
         if store and self.T > t.chunk:
-            self._walk(*arguments, keep_final=False, store_all=True, reverse=reverse)
+            self._chunk_states(*arguments, keep_final=False, store_all=True, reverse=reverse)
         return carried
 
-    def outputs(self, steps: Steps, carried: Carried, z: Tensor | None, dtype: torch.dtype, *, fused: bool) -> Tensor:
-        """y in `dtype`, behind the gate z if there is one; from states between segments alone if fused.
+    def outputs(self, carried: Carried, z: Tensor | None, dtype: torch.dtype, *, fused: bool) -> Tensor:
+        """y in `dtype`, after the gate z if there is one; from states between segments alone if fused.
 
         Slack holds anything, here as in the gradients.
         """
         t, gate = self.tiles, self.x if z is None else z
-        y = self.new(self.T, self.H, self.P, dtype=dtype)
-        blocks, entering = cdiv(self.P, t.output_p), steps.high if self.initial is None else self.initial
-        strides = (*self._strides(gate), int(self.initial is not None), self.has_D, int(z is not None))
+        y, blocks = self.new(self.T, self.H, self.P, dtype=dtype), cdiv(self.P, t.output_p)
+        arguments = self._entering(self.initial) | {
+            **{"z": gate, "z_stride": gate.stride(0), "z_head": gate.stride(1), "has_z": int(z is not None)},
+            **{"ends": carried.ends, "y": y, "BLOCK_P": t.output_p},
+        }
         if fused:
             self.launch(
-                walk_kernel, "walk", self.items(self.H * blocks), self.x, self.B, self.C, self.D, gate, steps.step,
-                steps.high, entering, carried.ends, self.work.long_segments, y, *self.sizes, *strides, CHUNK=t.chunk,
-                CHUNKS=t.segment // t.chunk, BLOCK_P=t.output_p, BLOCK_N=self.held_n,
+                _ssd_fwd_fused_chunk_scan_kernel, "fused_chunk_scan", self.items(self.H * blocks), **arguments,
+                segments=self.work.long_segments, BLOCK_N=self.held_n,
             )  # fmt: skip
-        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where a walk takes the long ones
-            heads = shared_heads(t, rows)
-            in_turn = self.G * self._heads_in_group(heads)
+        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
+            heads, n_blocks = self._heads(rows)
             self.launch(
-                outputs_kernel, "outputs" + rows.label, self.items(in_turn * blocks), self.x, self.B, self.C, self.D,
-                gate, *steps, entering, carried.ends, carried.states,
-                self.work.short_segments if fused else self.chunks(rows), y, *self.sizes, in_turn, *strides,
-                **self.constants, CHUNKS=t.segment // t.chunk, ROWS=rows.rows, HEADS=heads, BLOCK_P=t.output_p,
-                BLOCK_K=t.block_k,
+                _ssd_fwd_chunk_scan_kernel, "chunk_scan" + rows.label, self.items(n_blocks * blocks), **arguments,
+                states=carried.states, chunks=self.work.short_segments if fused else self.chunks(rows),
+                n_blocks=n_blocks, ROWS=rows.rows, HEADS=heads, BLOCK_K=t.block_k,
             )  # fmt: skip
         return y
 
@@ -248,56 +242,57 @@ class SsdProblem:
         gate = self.tiles.gate
         programs = cdiv(self.T, gate["BLOCK_T"]) * self.H * cdiv(self.P, gate["BLOCK_P"])
         self.launch(
-            gate_kernel, "gate", programs, y, z, dy, dz, high, low, self.cu_seqlens, self.T, self.S, self.H,
-            self.P, z.stride(0), z.stride(1), dy.stride(0), dy.stride(1), **gate,
+            _ssd_bwd_gate_kernel, "gate", programs, y=y, z=z, dz=dz, high=high, low=low, z_stride=z.stride(0),
+            z_head=z.stride(1), **_incoming(dy), **gate,
         )  # fmt: skip
         return dz, Incoming(y, high, low)
 
-    def value_gradients(
-        self, dy: Tensor, steps: Steps, dfinal: Tensor | None, carried: Carried, *, fused: bool
-    ) -> Tensor:
+    def x_gradient(self, dy: Tensor, dfinal: Tensor | None, carried: Carried, *, fused: bool) -> Tensor:
         """dx.
 
-        carried: gradients of states. fused: those between chunks are not there yet; a walk finds and keeps them.
+        carried: gradients of states. fused: those between chunks are not there yet; the fused kernel finds and keeps
+        them.
         """
-        t, dx, given = self.tiles, self.new(self.T, self.H, self.P, dtype=self.dtype), int(dfinal is not None)
-        strides = self._strides(dy)[2:]
+        t, dx, blocks = self.tiles, self.new(self.T, self.H, self.P, dtype=self.dtype), cdiv(self.P, self.tiles.dx_p)
+        arguments = {**_incoming(dy), "dstates": carried.states, "dx": dx, "has_final": int(dfinal is not None)}
         if fused:
             self.launch(
-                walk_back_kernel, "walk_back", self.items(self.H * cdiv(self.P, t.output_p)), self.B,
-                self.C, self.D, dy, steps.step, steps.high, steps.high if dfinal is None else dfinal, carried.ends,
-                carried.states, self.work.long_segments, dx, *self.sizes, *strides, given, self.has_D, CHUNK=t.chunk,
-                CHUNKS=t.segment // t.chunk, BLOCK_P=t.output_p, BLOCK_N=self.held_n,
+                _ssd_bwd_fused_x_kernel, "fused_x", self.items(self.H * cdiv(self.P, t.output_p)), **arguments,
+                dfinal=self.steps.high if dfinal is None else dfinal, dends=carried.ends,
+                segments=self.work.long_segments, BLOCK_P=t.output_p, BLOCK_N=self.held_n,
             )  # fmt: skip
-        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where a walk takes the long ones
-            heads = shared_heads(t, rows)
-            in_turn = self.G * self._heads_in_group(heads)
+        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
+            heads, n_blocks = self._heads(rows)
             self.launch(
-                values_kernel, self._named("values" + rows.label, dy), self.items(in_turn * cdiv(self.P, t.value_p)),
-                self.B, self.C, self.D, dy, *steps, _rounded(dfinal, carried.states), carried.states,
-                self.work.short_segments if fused else self.chunks(rows), dx, *self.sizes, in_turn, *strides, given,
-                self.has_D, **self.constants, ROWS=rows.rows, HEADS=heads, BLOCK_P=t.value_p, BLOCK_K=t.block_k,
+                _ssd_bwd_x_kernel, self._named("x" + rows.label, dy), self.items(n_blocks * blocks), **arguments,
+                dfinal=_rounded(dfinal, carried.states), n_blocks=n_blocks,
+                chunks=self.work.short_segments if fused else self.chunks(rows),
+                ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=t.block_k,
             )  # fmt: skip
         return dx
 
-    def crossing(self, dy: Tensor, steps: Steps, states: Tensor, dfinal: Tensor | None, dstates: Tensor) -> Crossing:
-        """What follows from the states at the edges of chunks and their gradients."""
+    def inter_chunk(self, dy: Tensor, states: Tensor, dfinal: Tensor | None, dstates: Tensor) -> dict[str, Tensor]:
+        """What the states at the edges of chunks, and their gradients, add to other gradients.
+
+        entered, left: to those of decays, (h, t). of_B, of_C: to those of B and C, (t, g, n). In fp32.
+        """
         t, whole = self.tiles, self._whole(dy)
         n_parts = cdiv(self.N, t.columns)
         entered, left = (self.new(n_parts, self.H, self.T) for _ in range(2))
         of_B, of_C = (self.new(self.T, self.G, self.N) for _ in range(2))
         for rows in row_classes(t):
             self.launch(
-                crossing_kernel, self._named("crossing" + rows.label + "_whole" * whole, dy),
-                self.items(self.G * n_parts), self.x, self.B, self.C, dy, *steps, _rounded(self.initial, states),
-                states, _rounded(dfinal, dstates), dstates, self.chunks(rows), entered, left, of_B, of_C, *self.sizes,
-                *self._strides(dy), int(self.initial is not None), int(dfinal is not None), **self.constants,
-                WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.group_p, COLUMNS=t.columns,
+                _ssd_bwd_inter_chunk_kernel, self._named("inter_chunk" + rows.label + "_whole" * whole, dy),
+                self.items(self.G * n_parts), **_incoming(dy), chunks=self.chunks(rows),
+                entering=_rounded(self.initial, states), states=states, dfinal=_rounded(dfinal, dstates),
+                dstates=dstates, has_entering=int(self.initial is not None), has_final=int(dfinal is not None),
+                entered=entered, left=left, dB=of_B, dC=of_C,
+                WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.inter_p, COLUMNS=t.columns,
             )  # fmt: skip
-        return Crossing(entered.sum(0), left.sum(0), of_B, of_C)
+        return {"entered": entered.sum(0), "left": left.sum(0), "of_B": of_B, "of_C": of_C}
 
-    def inside(
-        self, dy: Incoming, steps: Steps, crossing: Crossing, *, has_final: bool
+    def intra_chunk(
+        self, dy: Incoming, inter_chunk: dict[str, Tensor], *, has_final: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """ddt, each token's part of dA and of the bias's gradient (h, t), dB, dC, and the parts of dD (h, p)."""
         t, gated, whole = self.tiles, dy.whole.dtype != self.dtype, self._whole(dy.whole)
@@ -307,12 +302,11 @@ class SsdProblem:
         dD = self.parts(*((self.H, self.P) if self.has_D else (0,)))
         for kind, rows in enumerate(row_classes(t)):
             self.launch(
-                inside_kernel, "inside" + rows.label + "_whole" * whole + "_gated" * gated, self.items(self.G), self.x,
-                self.dt, self.A, self.B, self.C, self.bias, dy.high, dy.low, *steps, *crossing, self.chunks(rows), ddt,
-                dA, dbias, dB, dC, dD[kind], *self.sizes, *self._strides(dy.high, self.dt.stride(0)),
-                int(self.initial is not None), int(has_final), self.has_bias, self.softplus, self.has_D,
-                **self.constants, GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.step_p, BLOCK_K=t.block_k,
-                COLUMNS=t.columns,
+                _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole + "_gated" * gated,
+                self.items(self.G), **_incoming(dy.high), dy_low=dy.low, **inter_chunk,
+                chunks=self.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
+                has_entering=int(self.initial is not None), has_final=int(has_final),
+                GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=t.block_k, COLUMNS=t.columns,
             )  # fmt: skip
         return ddt, dA, dbias, dB, dC, dD
 
@@ -324,9 +318,14 @@ class SsdProblem:
         """The name by which launch options are known; gradients that passed a gate are fp32 next to bf16 tokens."""
         return name + "_gated" * (dy.dtype != self.dtype)
 
-    def _heads_in_group(self, heads: int) -> int:
-        """Blocks of so many heads in a group."""
-        return -(-(self.H // self.G) // heads)
+    def _heads(self, rows: Rows) -> tuple[int, int]:
+        """Heads of a group that one program takes, one after another, and the number of such blocks."""
+        heads = shared_heads(self.tiles, rows)
+        return heads, self.G * cdiv(self.H // self.G, heads)
+
+
+def _incoming(dy: Tensor) -> dict[str, Any]:
+    return {"dy": dy, "dy_stride": dy.stride(0), "dy_head": dy.stride(1)}
 
 
 def _rounded(given: Tensor | None, stored: Tensor) -> Tensor:

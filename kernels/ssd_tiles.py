@@ -9,13 +9,19 @@ import torch
 from packproof.kernels import slack, worklists
 from packproof.kernels.launch import ARCHITECTURES, POINTERS, alignments, interpreted
 from packproof.kernels.ssd_bwd import (
-    crossing_kernel,
-    gate_kernel,
-    inside_kernel,
-    values_kernel,
-    walk_back_kernel,
+    _ssd_bwd_fused_x_kernel,
+    _ssd_bwd_gate_kernel,
+    _ssd_bwd_inter_chunk_kernel,
+    _ssd_bwd_intra_chunk_kernel,
+    _ssd_bwd_x_kernel,
 )
-from packproof.kernels.ssd_fwd import outputs_kernel, pass_kernel, states_kernel, steps_kernel, walk_kernel
+from packproof.kernels.ssd_fwd import (
+    _ssd_fwd_chunk_cumsum_kernel,
+    _ssd_fwd_chunk_scan_kernel,
+    _ssd_fwd_chunk_state_kernel,
+    _ssd_fwd_fused_chunk_scan_kernel,
+    _ssd_fwd_state_passing_kernel,
+)
 from packproof.kernels.variant import Variant
 
 MULTIPLE = 16  # elements: rows of tokens and of states start at multiples, so that a kernel has one compiled form
@@ -26,35 +32,35 @@ CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
 
 # Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
 _HOPPER = {
-    "states": {"num_stages": 3},
-    "outputs": {"num_stages": 1},
-    "outputs_short": {"num_warps": 1},
-    "values_short": {"num_warps": 1},
-    "values_gated": {"num_warps": 8},
-    "values_short_gated": {"num_warps": 2},
-    "walk_back": {"num_stages": 1},
-    "crossing": {"num_warps": 8},
-    "crossing_gated": {"num_warps": 8},
-    "crossing_whole": {"num_stages": 3},
-    "crossing_short": {"num_warps": 2},
-    "crossing_short_gated": {"num_warps": 2},
-    "crossing_short_whole": {"num_warps": 2},
-    "inside": {"num_warps": 8},
-    "inside_gated": {"num_warps": 8, "num_stages": 1},
-    "inside_whole": {"num_stages": 3},
-    "inside_short": {"num_warps": 1},
-    "inside_short_gated": {"num_warps": 2},
-    "inside_short_whole": {"num_warps": 1},
+    "chunk_state": {"num_stages": 3},
+    "chunk_scan": {"num_stages": 1},
+    "chunk_scan_short": {"num_warps": 1},
+    "x_short": {"num_warps": 1},
+    "x_gated": {"num_warps": 8},
+    "x_short_gated": {"num_warps": 2},
+    "fused_x": {"num_stages": 1},
+    "inter_chunk": {"num_warps": 8},
+    "inter_chunk_gated": {"num_warps": 8},
+    "inter_chunk_whole": {"num_stages": 3},
+    "inter_chunk_short": {"num_warps": 2},
+    "inter_chunk_short_gated": {"num_warps": 2},
+    "inter_chunk_short_whole": {"num_warps": 2},
+    "intra_chunk": {"num_warps": 8},
+    "intra_chunk_gated": {"num_warps": 8, "num_stages": 1},
+    "intra_chunk_whole": {"num_stages": 3},
+    "intra_chunk_short": {"num_warps": 1},
+    "intra_chunk_short_gated": {"num_warps": 2},
+    "intra_chunk_short_whole": {"num_warps": 1},
 }
-# bytes that are spilled with open eyes. Hopper: what a loop only reads, and reads again in each turn; forms that spill
+# bytes that are spilled on purpose. Hopper: values that a loop only reads, again in each iteration; forms that spill
 # less have fewer programs on a multiprocessor, and took 1.4 to 2.2 times as long (NOTES.md). Gated ones and other GPUs
 # were not timed
 _SPILLS = {
     "hopper": {
-        "walk": 56, "walk_back": 16, "outputs_short": 64, "values_short": 48, "crossing_whole": 336,
-        "crossing_gated": 8, "inside_whole": 228, "inside_gated": 8,
+        "fused_chunk_scan": 56, "fused_x": 16, "chunk_scan_short": 64, "x_short": 48, "inter_chunk_whole": 336,
+        "inter_chunk_gated": 8, "intra_chunk_whole": 228, "intra_chunk_gated": 8,
     },
-    "nvidia": {"crossing_gated": 48, "inside": 16, "inside_gated": 612},
+    "nvidia": {"inter_chunk_gated": 48, "intra_chunk": 16, "intra_chunk_gated": 612},
     "amd": {},
 }  # fmt: skip
 
@@ -65,25 +71,25 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
     if architecture == "hopper" and tokens == torch.bfloat16:
         return options | _HOPPER.get(name, {})
     if architecture == "hopper":
-        return options | ({"num_warps": 8} if name == "crossing" else {})
+        return options | ({"num_warps": 8} if name == "inter_chunk" else {})
     options |= {"num_warps": 2 if "_short" in name else 8}
     if architecture == "amd":
-        options |= {"num_stages": 1} | ({"num_warps": 4} if name.startswith(("inside", "crossing")) else {})
+        options |= {"num_stages": 1} | ({"num_warps": 4} if name.startswith(("intra_chunk", "inter_chunk")) else {})
         del options["maxnreg"]
-    elif name in ("inside", "inside_gated", "crossing_gated"):
+    elif name in ("intra_chunk", "intra_chunk_gated", "inter_chunk_gated"):
         options |= {"num_stages": 1}
     return options
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """chunk, segment: tokens. short: chunks of up to so many tokens have tiles of their own; 0 if none have.
+    """chunk, segment: tokens. short: chunks of up to that many tokens have smaller tiles; 0 if none have.
 
-    block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; walk_n: of
+    block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; fused_n: of
     kernels that hold all in registers, their forms, none where they would spill. heads: heads of a group that one
-    program takes in turn. whole_p: up to so many channels, a loop over heads has none over channels inside. step_h:
-    heads whose time steps one program prepares. pass_size: elements of a state that pass from segment to segment
-    together. gate_t, gate_p: of a program of the gate.
+    program takes one after another. whole_p: up to that many channels, a loop over heads has none over channels inside.
+    step_h: heads whose time steps one program prepares. passing_size: elements of a state that pass from segment to
+    segment together. gate_t, gate_p: of a program of the gate.
     """
 
     chunk: int
@@ -92,16 +98,16 @@ class Tiles:
     block_k: int
     states_p: int
     states_n: int
-    walk_n: tuple[int, ...]
+    fused_n: tuple[int, ...]
     output_p: int
-    value_p: int
-    step_p: int
-    group_p: int
+    dx_p: int
+    intra_p: int
+    inter_p: int
     columns: int
     heads: int
     whole_p: int = 0
     step_h: int = 16
-    pass_size: int = 1024
+    passing_size: int = 1024
     gate_t: int = 32
     gate_p: int = 64
 
@@ -111,12 +117,12 @@ class Tiles:
 
 
 def multiple() -> int:
-    return MULTIPLE_INTERPRETED if interpreted(outputs_kernel) else MULTIPLE
+    return MULTIPLE_INTERPRETED if interpreted(_ssd_fwd_chunk_scan_kernel) else MULTIPLE
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Tiles of so many rows, for the long or the short chunks: these would leave most of a long tile empty."""
+    """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty."""
 
     rows: int
     short: bool
@@ -128,32 +134,32 @@ class Rows:
 
 def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     """The tiles for tokens of bf16 or fp32."""
-    if interpreted(outputs_kernel):
+    if interpreted(_ssd_fwd_chunk_scan_kernel):
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=8, states_p=16, states_n=16,
-            walk_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, value_p=16, step_p=16, group_p=16,
-            columns=16, heads=2, whole_p=16, step_h=2, pass_size=128, gate_t=16, gate_p=16,
+            fused_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, dx_p=16, intra_p=16, inter_p=16,
+            columns=16, heads=2, whole_p=16, step_h=2, passing_size=128, gate_t=16, gate_p=16,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
-            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, walk_n=(),
-            output_p=32, value_p=16, step_p=16, group_p=32, columns=64, heads=8,
+            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, fused_n=(),
+            output_p=32, dx_p=16, intra_p=16, inter_p=32, columns=64, heads=8,
         )  # fmt: skip
     hopper = architecture == "hopper"
     return Tiles(
         chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
-        states_p=64, states_n=128 if hopper else 64, walk_n=(64, 128) if hopper else (), output_p=64, value_p=64,
-        step_p=64 if hopper else 16, group_p=64, columns=64, heads=8, whole_p=64 if hopper else 0,
+        states_p=64, states_n=128 if hopper else 64, fused_n=(64, 128) if hopper else (), output_p=64, dx_p=64,
+        intra_p=64 if hopper else 16, inter_p=64, columns=64, heads=8, whole_p=64 if hopper else 0,
     )  # fmt: skip
 
 
 def shared_heads(t: Tiles, rows: Rows) -> int:
-    """Heads that share C Bᵀ of a chunk in a kernel of outputs or values: next to few rows it is most of the work."""
+    """Heads that share C Bᵀ of a chunk in a kernel of y or dx: next to few rows it is most of the work."""
     return t.heads if rows.short else 1
 
 
 def row_classes(t: Tiles) -> list[Rows]:
-    """The kinds of chunks, which share them between them."""
+    """The kinds of chunks: every chunk is of one of them."""
     return [Rows(t.chunk, False), Rows(t.short, True)] if t.short else [Rows(t.chunk, False)]
 
 
@@ -186,45 +192,45 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
         spills = 0 if exact else _SPILLS[architecture].get(name, 0)
         found.append(replace(aligned, num_stages=options.pop("num_stages"), options=options, spills=spills))
 
-    add("gate", gate_kernel, t.gate, y="*fp32", high=kind, low=kind)
+    add("gate", _ssd_bwd_gate_kernel, t.gate, y="*fp32", high=kind, low=kind)
     both = dict.fromkeys((kind, "*fp32"))  # gradients that passed a gate are fp32
 
     def gated(dy: str | None) -> str:
         return "_gated" * (dy != kind)
 
-    for block_n in t.walk_n:
+    for block_n in t.fused_n:
         blocks = {"BLOCK_P": t.output_p, "BLOCK_N": block_n}
-        add("walk", walk_kernel, held | blocks, f"n{block_n}")
-        add("walk_back", walk_back_kernel, held | blocks, f"n{block_n}", dfinal="*fp32")
+        add("fused_chunk_scan", _ssd_fwd_fused_chunk_scan_kernel, held | blocks, f"n{block_n}")
+        add("fused_x", _ssd_bwd_fused_x_kernel, held | blocks, f"n{block_n}", dfinal="*fp32")
     for reverse in (False, True):
         back = "back" * reverse
-        add("pass", pass_kernel, held | {"BLOCK": t.pass_size, "REVERSE": reverse}, back)
+        add("state_passing", _ssd_fwd_state_passing_kernel, held | {"BLOCK": t.passing_size, "REVERSE": reverse}, back)
         form = {"REVERSE": reverse, "BLOCK_P": t.states_p, "BLOCK_N": t.states_n}
         ends, every = ({"STORE_ALL": every, **base, **held, **form} for every in (False, True))
         if not reverse:
-            add("states", states_kernel, ends, "ends", states="*fp32")
+            add("chunk_state", _ssd_fwd_chunk_state_kernel, ends, "ends", states="*fp32")
             for states in both:  # fp32 for outputs
-                add("states", states_kernel, every, "all", states=states)
+                add("chunk_state", _ssd_fwd_chunk_state_kernel, every, "all", states=states)
             continue
         for x in both:
-            add("states_back" + gated(x), states_kernel, ends, "ends", x=x)
-            add("states_back" + gated(x), states_kernel, every, "all", x=x)
+            add("chunk_state_reverse" + gated(x), _ssd_fwd_chunk_state_kernel, ends, "ends", x=x)
+            add("chunk_state_reverse" + gated(x), _ssd_fwd_chunk_state_kernel, every, "all", x=x)
     for rows in row_classes(t):
-        add("steps", steps_kernel, {"ROWS": rows.rows, "BLOCK_H": t.step_h}, f"r{rows.rows}")
+        add("chunk_cumsum", _ssd_fwd_chunk_cumsum_kernel, {"ROWS": rows.rows, "BLOCK_H": t.step_h}, f"r{rows.rows}")
         shape = base | {"ROWS": rows.rows}
         blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": shared_heads(t, rows)}
         blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
         for y, states in {kind: "*fp32", "*fp32": kind}.items():  # fp32 before a gate, whose gradient it is for
-            add("outputs" + rows.label, outputs_kernel, shape | blocks, y=y, states=states)
-        of_states = {"HEADS": shared_heads(t, rows), "BLOCK_P": t.value_p, "BLOCK_K": t.block_k}
+            add("chunk_scan" + rows.label, _ssd_fwd_chunk_scan_kernel, shape | blocks, y=y, states=states)
+        of_states = {"HEADS": shared_heads(t, rows), "BLOCK_P": t.dx_p, "BLOCK_K": t.block_k}
         for dy in both:
-            add("values" + rows.label + gated(dy), values_kernel, shape | of_states, dy=dy)
+            add("x" + rows.label + gated(dy), _ssd_bwd_x_kernel, shape | of_states, dy=dy)
             for whole in (False, True) if t.whole_p and dy == kind else (False,):
                 of_heads = {"WHOLE": whole, "COLUMNS": t.columns}
-                crossing = of_heads | {"BLOCK_P": t.group_p}
-                inside = of_heads | {"GATED": dy != kind, "BLOCK_P": t.step_p, "BLOCK_K": t.block_k}
+                inter_chunk = of_heads | {"BLOCK_P": t.inter_p}
+                intra_chunk = of_heads | {"GATED": dy != kind, "BLOCK_P": t.intra_p, "BLOCK_K": t.block_k}
                 label = rows.label + "_whole" * whole + gated(dy)
-                fp32 = {"dB": "*fp32", "dC": "*fp32"}
-                add("crossing" + label, crossing_kernel, shape | crossing, dy=dy, entering=kind, **fp32)
-                add("inside" + label, inside_kernel, shape | inside)
+                types = {"dy": dy, "entering": kind, "dB": "*fp32", "dC": "*fp32"}
+                add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, shape | inter_chunk, **types)
+                add("intra_chunk" + label, _ssd_bwd_intra_chunk_kernel, shape | intra_chunk)
     return found

@@ -1,8 +1,8 @@
 """Lists of the work that a pack holds, made on the device: which pieces of which sequences a kernel has to do.
 
 A list is an int32 tensor (1 + slots, 4). Row 0 starts with the number of its items, each other row is an item: the
-sequence, its first token, its end, the first token of the piece. Kernels take items in turn, so that what a launch
-costs follows from the work in it and not from the bound on it, which is all that the host knows.
+sequence, its first token, its end, the first token of the piece. Programs take items one after another, so that the
+cost of a launch follows the work in it and not the bound on it, which is all that the host knows.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -13,21 +13,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.launch import alignments, cdiv, interpreted
+from packproof.kernels.launch import alignments, cdiv, interpreted, launch
 from packproof.kernels.sequences import bounds
 from packproof.kernels.variant import Variant
 
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
-_MAX_PROGRAMS_INTERPRETED = 3  # enough to take turns
+_MAX_PROGRAMS_INTERPRETED = 3  # few enough for a program to take several items
 _LISTS = 5
 _BLOCK = 1024
-_BLOCK_INTERPRETED = 8  # so that the packs of tests take several turns and programs
+_BLOCK_INTERPRETED = 8  # so that the packs of tests take several iterations and programs
 _NUM_WARPS = 4
 
 
 def n_programs(n_items: int) -> int:
-    """Programs that share up to so many items."""
-    return min(n_items, _MAX_PROGRAMS_INTERPRETED if interpreted(_items_kernel) else _MAX_PROGRAMS)
+    """Programs that share up to n_items."""
+    return min(n_items, _MAX_PROGRAMS_INTERPRETED if interpreted(_worklist_items_kernel) else _MAX_PROGRAMS)
 
 
 class Worklists(NamedTuple):
@@ -64,7 +64,9 @@ def _pieces(length, which, chunk, short, segment, every):
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
-def _offsets_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr):
+def _worklist_offsets_kernel(
+    cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr
+):
     """Items before each sequence (lists, s + 1), and their number in all."""
     which = tl.program_id(0)
     offsets += which * (S + 1)
@@ -81,14 +83,14 @@ def _offsets_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segme
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
-def _items_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr):
+def _worklist_items_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr):
     which = tl.program_id(1)
     offsets += which * (S + 1)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     taken = slot < tl.load(offsets + S)
     sequence = tl.zeros_like(slot)
     left = S - 1
-    while left > 0:  # the last sequence whose items begin at or before the slot; those without items are passed over
+    while left > 0:  # the last sequence whose items begin at or before the slot; those without items are skipped
         step = (left + 1) // 2
         further = sequence + step
         sequence = tl.where(tl.load(offsets + further) <= slot, further, sequence)
@@ -112,11 +114,12 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
     slots = n_tokens // chunk + n_sequences
     lists = cu_seqlens.new_empty(_LISTS, slots + 1, 4)
     offsets = cu_seqlens.new_empty(_LISTS, n_sequences + 1)
-    arguments = (cu_seqlens, offsets, lists, n_tokens, n_sequences, slots, chunk, short, segment, int(every))
-    block = _BLOCK_INTERPRETED if interpreted(_items_kernel) else _BLOCK
-    _offsets_kernel[(_LISTS,)](*arguments, block, num_warps=_NUM_WARPS)
+    arguments = {"cu_seqlens": cu_seqlens, "offsets": offsets, "lists": lists, "T": n_tokens, "S": n_sequences}
+    arguments |= {"slots": slots, "chunk": chunk, "short": short, "segment": segment, "every": int(every)}
+    arguments["BLOCK"] = block = _BLOCK_INTERPRETED if interpreted(_worklist_items_kernel) else _BLOCK
+    launch(_worklist_offsets_kernel, (_LISTS,), arguments, num_warps=_NUM_WARPS)
     if slots:
-        _items_kernel[(cdiv(slots, block), _LISTS)](*arguments, block, num_warps=_NUM_WARPS)
+        launch(_worklist_items_kernel, (cdiv(slots, block), _LISTS), arguments, num_warps=_NUM_WARPS)
     return Worklists(*lists)
 
 
@@ -125,6 +128,6 @@ def variants() -> list[Variant]:
     pointers = {"cu_seqlens": "*i32", "offsets": "*i32", "lists": "*i32"}
     return [
         variant
-        for kernel in (_offsets_kernel, _items_kernel)
+        for kernel in (_worklist_offsets_kernel, _worklist_items_kernel)
         for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, {"BLOCK": _BLOCK}, _NUM_WARPS)
     ]

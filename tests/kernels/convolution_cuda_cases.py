@@ -15,7 +15,8 @@ from emulator.compile import Emulated
 from torch import Tensor
 
 from packproof import refs
-from packproof.kernels import causal_conv1d, causal_conv1d_launch, cuda
+from packproof.kernels import causal_conv1d_launch, cuda
+from packproof.kernels.causal_conv1d import causal_conv1d
 
 WINDOW = 8
 STATES: dict[str, Any] = {"activation": "silu", "return_final_states": True}
@@ -37,7 +38,7 @@ cuda.kernels = emulated
 
 
 def native(**arguments: Any) -> Any:
-    return causal_conv1d.causal_conv1d(**arguments, impl="cuda")
+    return causal_conv1d(**arguments, impl="cuda")
 
 
 def matches(lengths: list[int], inputs: dict[str, Tensor], tolerance: float = 2e-6, **options: Any) -> None:

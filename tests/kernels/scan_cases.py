@@ -12,12 +12,12 @@ from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, s
 from torch import Tensor
 
 from packproof import refs
-from packproof.kernels import selective_scan
 from packproof.kernels.elementwise import softplus
+from packproof.kernels.selective_scan import INTERPRETED, selective_scan
 from packproof.kernels.selective_scan_fwd import power
 from packproof.refs.errors import ArgumentError, LayoutError
 
-PIECE, SEGMENT = selective_scan.INTERPRETED["chunk"], selective_scan.INTERPRETED["segment"]
+PIECE, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]
 OPTIONAL = ("D", "z", "delta_bias", "initial_states")
 TOKENS = ("u", "delta", "B", "C", "z")
 STATES: dict[str, Any] = {"delta_softplus": True, "return_final_states": True}
@@ -44,7 +44,7 @@ def matches(lengths: list[int], inputs: dict[str, Tensor], where: str, **options
     dy = cotangents(inputs, lengths)
     exact = {name: value.double() for name, value in inputs.items()}
     wanted = vjp(refs.selective_scan, exact, [x.double() for x in dy], cu_seqlens=offsets(lengths), **options)
-    close(vjp(selective_scan.selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **options), wanted, 2e-6, where)
+    close(vjp(selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **options), wanted, 2e-6, where)
 
 
 @case
@@ -77,15 +77,13 @@ def takes_any_strides_and_ignores_slack() -> None:
     lengths, slack = [SEGMENT + 1, 2], 3
     inputs = sample(lengths, groups=(2, 0), slack=slack)
     dy = cotangents(inputs, lengths)
-    wanted = vjp(selective_scan.selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+    wanted = vjp(selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
     for name in TOKENS:
         inputs[name][-slack:] = float("nan")
     dy[0][-slack:] = float("inf")
     loose = {name: scattered(value) for name, value in inputs.items()}
     loose_offsets = scattered(offsets(lengths, torch.float64)).nan_to_num(7).long()
-    got = vjp(
-        selective_scan.selective_scan, loose, [scattered(value) for value in dy], cu_seqlens=loose_offsets, **STATES
-    )
+    got = vjp(selective_scan, loose, [scattered(value) for value in dy], cu_seqlens=loose_offsets, **STATES)
     for name, value in wanted.items():
         same_bits(got[name], value, name)
     for name in ("0", *TOKENS):
@@ -98,14 +96,12 @@ def has_the_bits_of_each_sequence_alone() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         inputs = sample(lengths, dtype=dtype)
         dy = cotangents(inputs, lengths)
-        packed = vjp(selective_scan.selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+        packed = vjp(selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
         for j, (start, end) in enumerate(pairwise(offsets(lengths).tolist())):
             t, s = slice(start, end), slice(j, j + 1)
             rows = dict.fromkeys(("0", *TOKENS), t) | dict.fromkeys(("1", "initial_states"), s)
             own = {name: value[rows[name]].clone() if name in rows else value for name, value in inputs.items()}
-            alone = vjp(
-                selective_scan.selective_scan, own, [dy[0][t], dy[1][s]], cu_seqlens=offsets([end - start]), **STATES
-            )
+            alone = vjp(selective_scan, own, [dy[0][t], dy[1][s]], cu_seqlens=offsets([end - start]), **STATES)
             for name, where in rows.items():
                 same_bits(packed[name][where], alone[name], f"{name} of sequence {j}, {dtype}")
 
@@ -115,19 +111,17 @@ def continues_from_its_final_states() -> None:
     lengths = [3 * SEGMENT + 1]
     inputs = sample(lengths)
     dy = cotangents(inputs, lengths)
-    whole = vjp(selective_scan.selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+    whole = vjp(selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
     for cut in (0, SEGMENT, 2 * SEGMENT, 3 * SEGMENT):
         head = {name: value[:cut] if name in TOKENS else value for name, value in inputs.items()}
         tail = {name: value[cut:] if name in TOKENS else value for name, value in inputs.items()}
-        y, state = selective_scan.selective_scan(**head, cu_seqlens=offsets([cut]), **STATES)
+        y, state = selective_scan(**head, cu_seqlens=offsets([cut]), **STATES)
         tail["initial_states"] = state
-        rest = vjp(
-            selective_scan.selective_scan, tail, [dy[0][cut:], dy[1]], cu_seqlens=offsets([lengths[0] - cut]), **STATES
-        )
+        rest = vjp(selective_scan, tail, [dy[0][cut:], dy[1]], cu_seqlens=offsets([lengths[0] - cut]), **STATES)
         same_bits(torch.cat([y, rest["0"]]), whole["0"], f"cut at {cut}")
         same_bits(rest["1"], whole["1"], f"final states, cut at {cut}")
         back = [dy[0][:cut], rest["initial_states"]]
-        front = vjp(selective_scan.selective_scan, head, back, cu_seqlens=offsets([cut]), **STATES)
+        front = vjp(selective_scan, head, back, cu_seqlens=offsets([cut]), **STATES)
         same_bits(front["initial_states"], whole["initial_states"], f"gradient of the initial states, cut at {cut}")
 
 
@@ -187,9 +181,9 @@ def passes_opcheck() -> None:
 @case
 def compiles_in_one_graph() -> None:
     inputs = sample([3, 2])
-    compiled = torch.compile(selective_scan.selective_scan, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(selective_scan, backend="aot_eager", fullgraph=True)
     dy = cotangents(inputs, [3, 2])
-    wanted = vjp(selective_scan.selective_scan, inputs, dy, cu_seqlens=offsets([3, 2]), **STATES)
+    wanted = vjp(selective_scan, inputs, dy, cu_seqlens=offsets([3, 2]), **STATES)
     for name, value in vjp(compiled, inputs, dy, cu_seqlens=offsets([3, 2]), **STATES).items():
         same_bits(value, wanted[name], name)
 
@@ -197,7 +191,7 @@ def compiles_in_one_graph() -> None:
 def refused(kind: type[Exception], text: str, **changed: Any) -> None:
     inputs: dict[str, Any] = sample([3]) | {"cu_seqlens": offsets([3])}
     with pytest.raises(kind, match=re.escape(text)):
-        selective_scan.selective_scan(**inputs | changed)
+        selective_scan(**inputs | changed)
 
 
 @case
@@ -214,7 +208,7 @@ def refuses_wrong_arguments() -> None:
 @case
 def refuses_a_second_gradient() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample([3]).items()}
-    y = selective_scan.selective_scan(**inputs, cu_seqlens=offsets([3]))
+    y = selective_scan(**inputs, cu_seqlens=offsets([3]))
     (du,) = torch.autograd.grad(y.sum(), inputs["u"], create_graph=True)
     with pytest.raises(ArgumentError, match=r"selective_scan: .* differentiable once"):
         torch.autograd.grad(du.sum(), inputs["A"])

@@ -77,7 +77,7 @@ def test_behind_more_than_2_31_elements(name: str) -> None:
 def test_tiles_of_32_channels_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def narrow(tokens: torch.dtype, architecture: str) -> ssd_tiles.Tiles:
         usual = ssd_tiles.tiles(tokens, architecture)
-        return replace(usual, value_p=32, step_p=32, group_p=32, whole_p=0)
+        return replace(usual, dx_p=32, intra_p=32, inter_p=32, whole_p=0)
 
     monkeypatch.setattr(ssd_launch, "tiles", narrow)
     sample = sample_of(OPS["ssd"], LENGTHS, MODELS["ssd"], "bfloat16")

@@ -32,7 +32,7 @@ def test_tensors_on_a_cpu_are_a_reason() -> None:
 
 @pytest.mark.parametrize("kernel", cuda.signatures("selective_scan.cu"))
 def test_the_scan_in_cuda_takes_arguments_of_the_one_in_triton(kernel: str) -> None:
-    home = selective_scan_bwd if "back" in kernel else selective_scan_fwd
+    home = selective_scan_bwd if "_bwd_" in kernel else selective_scan_fwd
     assert set(cuda.signatures("selective_scan.cu")[kernel]) <= set(getattr(home, kernel).arg_names)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from packproof.kernels import selective_scan
+from packproof.kernels.selective_scan import INTERPRETED, PROMISES, selective_scan, variants
 from packproof.properties.promises import Promises
 from packproof.refs.errors import ArgumentError
 from tests.kernels.scripts import cases_of
@@ -21,17 +21,17 @@ def test_in_the_interpreter(case: str, interpreted: Callable[[str, str], str]) -
 def test_without_the_interpreter_a_cpu_tensor_is_refused_with_both_ways_out() -> None:
     u, A, B, cu_seqlens = torch.ones(3, 2), torch.ones(2, 4), torch.ones(3, 4), torch.tensor([0, 3])
     with pytest.raises(ArgumentError, match=r"on cpu, .* to a GPU, or set TRITON_INTERPRET=1 .*packproof\.refs\.\w+$"):
-        selective_scan.selective_scan(u, u, A, B, B, cu_seqlens=cu_seqlens)
+        selective_scan(u, u, A, B, B, cu_seqlens=cu_seqlens)
 
 
 def test_every_compiled_form_has_a_name_and_types_for_all_arguments() -> None:
-    variants = selective_scan.variants()
-    assert len({variant.name for variant in variants}) == len(variants)
-    for variant in variants:
+    found = variants()
+    assert len({variant.name for variant in found}) == len(found)
+    for variant in found:
         assert list(variant.signature) == variant.kernel.arg_names
         assert {a for a, kind in variant.signature.items() if kind == "constexpr"} == set(variant.constexprs)
 
 
 def test_promises_are_promises() -> None:
-    assert Promises(**selective_scan.PROMISES).independent
-    assert Promises(**selective_scan.PROMISES | selective_scan.INTERPRETED).independent
+    assert Promises(**PROMISES).independent
+    assert Promises(**PROMISES | INTERPRETED).independent

@@ -10,7 +10,7 @@ from packproof.harness.validation.mutants.compiled import compiled, executing
 from packproof.harness.validation.mutants.mutant import all_mutants
 from packproof.refs.errors import PackproofError
 
-WEIGHT_TERM = "causal_conv1d_bwd:causal_conv1d_bwd_weight_kernel:term:1"
+WEIGHT_TERM = "causal_conv1d_bwd:_causal_conv1d_bwd_weight_kernel:term:1"
 CACHE_KEY = """
 import sys
 from packproof.harness.validation.mutants.mutant import put_for_good
@@ -40,7 +40,7 @@ class Device:
 triton.runtime.driver.set_active(Device())
 for name in sys.argv[1:]:
     put_for_good(name)
-from packproof.kernels.causal_conv1d_bwd import causal_conv1d_bwd_weight_kernel as kernel
+from packproof.kernels.causal_conv1d_bwd import _causal_conv1d_bwd_weight_kernel as kernel
 compiled = kernel.warmup(*[torch.float32] * 3, 5, 64, 4, BLOCK_T=64, BLOCK_D=32, grid=(1,))
 print(compiled.asm["ttgir"])
 """
