@@ -6,9 +6,9 @@ import torch
 from einops import einsum, repeat
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_divides, check_option
 from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import join_sequences, split_sequences, working
+from packproof.refs.signatures import ATTENTION
 
 
 def attention(
@@ -30,14 +30,12 @@ def attention(
 
     Returns (t, hq, v), zero in slack. Raises ArgumentError and LayoutError.
     """
-    op = "attention"
-    sizes = bind(op, {"q": (q, "t hq k"), "k": (k, "t hk k"), "v": (v, "t hk v")}, cu_seqlens, values=True)
-    check_divides(op, sizes, parts="hk", whole="hq")
-    check_option(op, "causal", causal, (False, True))
+    sizes = ATTENTION.bind(cu_seqlens, q=q, k=k, v=v, values=True)
+    ATTENTION.check_options(causal=causal)
     left, right = _window(window_size)
     scale = max(sizes["k"], 1) ** -0.5 if softmax_scale is None else softmax_scale
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise ArgumentError(f"{op}: softmax_scale is {softmax_scale!r} but a finite number or None was expected")
+        raise ArgumentError(f"attention: softmax_scale is {softmax_scale!r} but a finite number or None was expected")
     if causal:
         right = 0
 

@@ -4,9 +4,9 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_option
 from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import join_sequences, split_sequences, working
+from packproof.refs.signatures import ROPE
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
@@ -18,14 +18,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 
     Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
     """
-    sizes = bind(
-        "rope",
-        {"x": (x, "t h k"), "cos": (cos, "m r"), "sin": (sin, "m r")},
-        cu_seqlens,
-        values=True,
-        tables=("cos", "sin"),
-    )
-    check_option("rope", "interleaved", interleaved, (False, True))
+    sizes = ROPE.bind(cu_seqlens, x=x, cos=cos, sin=sin, values=True)
+    ROPE.check_options(interleaved=interleaved)
     if 2 * sizes["r"] > sizes["k"]:
         raise ArgumentError(f"rope: cos rotates 2 x {sizes['r']} channels (axis r) but x has {sizes['k']} (axis k)")
     tokens = working(x)
