@@ -52,9 +52,13 @@ class Signature:
     tables: frozenset[str] = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
     _forms: Mapping[str, "_Forms"] = field(init=False, repr=False)
+    _shifted: tuple[Axis, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_forms", {name: _forms(spec) for name, spec in self.inputs.items()})
+        forms = {name: _forms(spec) for name, spec in self.inputs.items()}
+        every = (axis for form in forms.values() for axes in form.by_ndim.values() for axis in axes)
+        object.__setattr__(self, "_forms", forms)
+        object.__setattr__(self, "_shifted", tuple(dict.fromkeys(axis for axis in every if axis.shift)))
 
     def bind(self, cu_seqlens: Tensor, *, values: bool, **tensors: Tensor | None) -> dict[str, int]:
         """Check every tensor of a call and return the size of each axis, such as `{"t": 36, "d": 64, "s": 2}`.
@@ -85,7 +89,7 @@ class Signature:
 
     def dtype(self, name: str, leader: torch.dtype) -> torch.dtype:
         """The dtype of an input or output in a call whose leader has this one."""
-        return torch.float32 if name in self.fixed and leader != torch.float64 else leader
+        return _wide(leader) if name in self.fixed else leader
 
     def empty_output(self, name: str, leader: Tensor, sizes: Mapping[str, int]) -> Tensor:
         """A tensor of the shape, dtype and device of an output, its values not set."""
@@ -116,7 +120,7 @@ class Signature:
     def _check_devices(self, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> None:
         leader, first = next(iter(given.items()))
         device = first.device
-        for name, tensor in (*given.items(), ("cu_seqlens", cu_seqlens)):
+        for name, tensor in {**given, "cu_seqlens": cu_seqlens}.items():
             if tensor.device != device:
                 kind = LayoutError if name == "cu_seqlens" else ArgumentError
                 raise kind(
@@ -130,8 +134,9 @@ class Signature:
         if own not in FLOATS:
             expected = " or ".join(map(_short, FLOATS))
             raise ArgumentError(f"{self.op}: {leader} is {_short(own)} but {expected} was expected")
+        wide = _wide(own)
         for name, tensor in given.items():
-            wanted = self.dtype(name, own)
+            wanted = wide if name in self.fixed else own
             if tensor.dtype != wanted and not (name in self.tables and tensor.dtype == torch.float32):
                 allowed = dict.fromkeys((wanted, torch.float32) if name in self.tables else (wanted,))
                 expected = f"{' or '.join(map(_short, allowed))} was expected with {_short(own)} {leader}"
@@ -157,28 +162,27 @@ class Signature:
                     sizes[axis.base], holders[axis.base] = size - axis.shift, name
                 elif size != wanted + axis.shift:
                     raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
-        for forms in self._forms.values():
-            for _, base, shift in forms.shifted:
-                if sizes.get(base, -shift) < -shift:
-                    raise complain(
-                        f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected"
-                    )
+        for _, base, shift in self._shifted:
+            if sizes.get(base, -shift) < -shift:
+                raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
         return sizes
 
 
 class _Forms(NamedTuple):
-    """The axes that an input may have, by their number, and those of them that are shifted."""
+    """The axes that an input may have, by their number, and whether it may be absent."""
 
     by_ndim: Mapping[int, tuple[Axis, ...]]
-    shifted: tuple[Axis, ...]
     optional: bool
 
 
 def _forms(spec: str) -> _Forms:
     parsed = parse(spec)
-    forms = [tuple(map(read_axis, axes)) for axes in parsed.alternatives]
-    shifted = tuple(axis for axes in forms for axis in axes if axis.shift)
-    return _Forms({len(axes): axes for axes in forms}, shifted, parsed.optional)
+    return _Forms({len(axes): tuple(map(read_axis, axes)) for axes in parsed.alternatives}, parsed.optional)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of fixed tensors beside tokens of this one."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> None:
