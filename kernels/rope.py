@@ -14,7 +14,7 @@ from packproof.kernels.launch import POINTERS, alignments, cdiv, interpreted, on
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import Signature
+from packproof.refs.arguments import Signature, check_rotary_tables
 from packproof.refs.errors import ArgumentError
 from packproof.refs.signatures import ROPE, ROPE_QK
 
@@ -165,17 +165,9 @@ def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
 def _bind(
     signature: Signature, rotated: dict[str, Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool
 ) -> dict[str, int]:
-    op, sizes = signature.op, signature.bind(cu_seqlens, **rotated, cos=cos, sin=sin, values=values)
-    if 2 * sizes["r"] > sizes["k"]:
-        name = next(iter(rotated))
-        raise ArgumentError(
-            f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {name} has {sizes['k']} (axis k)"
-        )
-    if values and sizes["s"] and (longest := int(cu_seqlens.diff().max())) > sizes["m"]:
-        raise ArgumentError(
-            f"{op}: cos has {sizes['m']} positions (axis m) but the longest sequence has {longest} tokens\n"
-            "    Make cos and sin one row per position of the longest sequence."
-        )
+    sizes = signature.bind(cu_seqlens, **rotated, cos=cos, sin=sin, values=values)
+    longest = int(cu_seqlens.diff().max()) if values and sizes["s"] else None
+    check_rotary_tables(signature.op, next(iter(rotated)), sizes, longest)
     return sizes
 
 

@@ -191,6 +191,22 @@ def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> No
         raise ArgumentError(f"{op}: {name} is {value!r} but {' or '.join(map(repr, allowed))} was expected")
 
 
+def check_rotary_tables(op: str, rotated: str, sizes: Mapping[str, int], longest: int | None) -> None:
+    """Raise ArgumentError unless cos and sin (m, r) rotate no more channels than a head has, at enough positions.
+
+    rotated: the name of the first rotated tensor. longest: the tokens of the longest sequence, None if not known.
+    """
+    if 2 * sizes["r"] > sizes["k"]:
+        raise ArgumentError(
+            f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {rotated} has {sizes['k']} (axis k)"
+        )
+    if longest is not None and longest > sizes["m"]:
+        raise ArgumentError(
+            f"{op}: cos has {_counted(sizes['m'], 'm')} but the longest sequence has {counted(longest, 'token')}\n"
+            "    Make cos and sin one row per position of the longest sequence."
+        )
+
+
 def check_offsets_form(op: str, cu_seqlens: Tensor) -> None:
     """Raise LayoutError unless `cu_seqlens` is an int32 or int64 tensor of shape (s + 1,); reads no value."""
     if not isinstance(cu_seqlens, Tensor):
@@ -206,14 +222,14 @@ def check_offsets_form(op: str, cu_seqlens: Tensor) -> None:
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1:
         raise LayoutError(
             f"{op}: cu_seqlens has shape {tuple(cu_seqlens.shape)} but (s + 1,) was expected\n"
-            "    One offset per sequence and the end of the last one; no sequence at all is [0]."
+            "    One offset per sequence and the end of the last one; [0] for no sequences."
         )
 
 
 def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the pack has", lines: str = "") -> None:
     """Raise LayoutError unless the offsets start at 0, never decrease and end by `n_tokens` (then comes slack).
 
-    Reads the offsets on the host. holder and lines say in the message whose tokens they are.
+    Reads the offsets on the host. holder and lines: whose tokens they are, in the message.
     """
     offsets: list[int] = cu_seqlens.tolist()
     falls = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
@@ -225,7 +241,7 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
         entry, what = len(offsets) - 1, f"ends at {offsets[-1]} but {holder} {counted(n_tokens, 'token')}"
     else:
         return
-    way_out = "Offsets count tokens from 0, never go back and may not pass the last one."
+    way_out = "Offsets count tokens from 0, never decrease and may not pass the last one."
     shown = f"    {'cu_seqlens':<16} {_form(cu_seqlens)} {_excerpt(offsets, entry)}\n"
     raise LayoutError(f"{op}: cu_seqlens {what}\n{lines}{shown}    {way_out}")
 

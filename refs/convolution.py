@@ -14,7 +14,7 @@ from packproof.refs.recurrence import (
     over_time,
     split_sequences,
     split_states,
-    working,
+    to_compute_dtype,
 )
 from packproof.refs.signatures import CAUSAL_CONV1D
 
@@ -61,7 +61,7 @@ def causal_conv1d(
     """
     sizes = CAUSAL_CONV1D.bind(cu_seqlens, x=x, weight=weight, bias=bias, initial_states=initial_states, values=True)
     CAUSAL_CONV1D.check_options(activation=activation)
-    taps, offset = working(weight), None if bias is None else working(bias)
+    taps, offset = to_compute_dtype(weight), None if bias is None else to_compute_dtype(bias)
     shape = (sizes["d"], sizes["w"] - 1)
 
     def step(state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def causal_conv1d(
     for tokens, state in zip(
         split_sequences(x, cu_seqlens), split_states(initial_states, sizes["s"], shape, x), strict=True
     ):
-        y, final = over_time(step, working(state), working(tokens))
+        y, final = over_time(step, to_compute_dtype(state), to_compute_dtype(tokens))
         ys.append(y)
         finals.append(final.to(x.dtype))
     y = join_sequences(ys, like=x)

@@ -109,7 +109,7 @@ def _recurrent(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
 
 def _quadratic(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     log_decay = torch.cat([torch.zeros_like(A)[None], dt * A])  # the initial state enters as token 0
-    L = segsum(log_decay.mT).exp()  # [h, i, j]: what of token j is left at token i
+    L = segsum(log_decay.mT).exp()  # [h, i, j]: the part of token j that remains at token i
     from_h, to_end = L[:, :, 0], L[:, -1, 1:]
     scores = torch.einsum("ihn, jhn -> hij", C, B) * L[:, 1:, 1:]
     added = dt[..., None] * x

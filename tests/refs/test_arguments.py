@@ -78,7 +78,7 @@ def test_tokens_share_one_dtype() -> None:
 
 
 LISTED = "    x                float32 (36, 4)\n"
-WAY_OUT = "    Offsets count tokens from 0, never go back and may not pass the last one."
+WAY_OUT = "    Offsets count tokens from 0, never decrease and may not pass the last one."
 
 
 def offsets(*values: int) -> Tensor:
@@ -156,13 +156,13 @@ MESSAGES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: call(cu=CU[None]),
         LayoutError,
         "op: cu_seqlens has shape (1, 5) but (s + 1,) was expected\n"
-        "    One offset per sequence and the end of the last one; no sequence at all is [0].",
+        "    One offset per sequence and the end of the last one; [0] for no sequences.",
     ),
     "no offsets": (
         lambda: call(cu=CU[:0]),
         LayoutError,
         "op: cu_seqlens has shape (0,) but (s + 1,) was expected\n"
-        "    One offset per sequence and the end of the last one; no sequence at all is [0].",
+        "    One offset per sequence and the end of the last one; [0] for no sequences.",
     ),
     "past the tokens": (
         lambda: call(cu=offsets(0, 9, 9, 21, 37)),
