@@ -35,9 +35,8 @@ class PackLayout:
         gaps = _counts("gaps", self.gaps)
         (slack,) = _counts("slack", [self.slack])
         if gaps and len(gaps) != len(lengths):
-            raise LayoutError(
-                f"PackLayout: {counted(len(gaps), 'gap')} for {counted(len(lengths), 'sequence')}; one gap after each was expected"
-            )
+            came = f"{counted(len(gaps), 'gap')} for {counted(len(lengths), 'sequence')}"
+            raise LayoutError(f"PackLayout: {came}; one gap after each was expected")
         if gaps:
             gaps, slack = (*gaps[:-1], 0), slack + gaps[-1]
         object.__setattr__(self, "lengths", lengths)
