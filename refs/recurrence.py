@@ -52,7 +52,7 @@ def join_states(states: Sequence[Tensor], shape: Sequence[int], like: Tensor) ->
 def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Run `state, y = step(state, *row)` over the rows of the tokens (t, ...); returns (y, final state).
 
-    Without tokens y is the first of them: no rows, the correct shape. Rows are unbound once: x[i] under autograd is O(t).
+    Without tokens y is the first of them: no rows, correct shape. Rows are unbound once: x[i] under autograd is O(t).
     """
     ys = []
     for row in zip(*(x.unbind(0) for x in tokens), strict=True):
