@@ -15,10 +15,10 @@ from torch import Tensor
 
 from packproof.kernels import cuda
 from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel
-from packproof.kernels.causal_conv1d_launch import OP, problem, refusal, variants
+from packproof.kernels.causal_conv1d_launch import problem, refusal, variants
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.refs.arguments import bind, check_option
+from packproof.refs.signatures import CAUSAL_CONV1D
 
 Activation = Literal["silu"] | None
 
@@ -58,10 +58,10 @@ def causal_conv1d(
     2 to 4 taps in fp32, bf16 or fp16, with packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU,
     so that the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
     """
-    check_option(OP, "activation", activation, (None, "silu"))
+    CAUSAL_CONV1D.check_options(activation=activation)
     if not torch.compiler.is_compiling():
         _bind(x, weight, bias, cu_seqlens, initial_states, values=on_host(x))
-        require_device(OP, x, _causal_conv1d_fwd_kernel)
+        require_device(CAUSAL_CONV1D.op, x, _causal_conv1d_fwd_kernel)
         _native(impl, x, weight)
     y, final_states = _causal_conv1d(
         x, weight, bias, cu_seqlens, initial_states, activation == "silu", return_final_states, impl
@@ -74,19 +74,14 @@ causal_conv1d_triton = partial(causal_conv1d, impl="triton")
 
 def _native(impl: str, x: Tensor, weight: Tensor) -> bool:
     """Whether to run the kernels in CUDA C++."""
-    return cuda.chosen(OP, impl, refusal(x, weight))
+    return cuda.chosen(CAUSAL_CONV1D.op, impl, refusal(x, weight))
 
 
 def _bind(
     x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, values: bool
 ) -> dict[str, int]:
-    tensors = {
-        "x": (x, "t d"),
-        "weight": (weight, "d w"),
-        "bias": (bias, "d?"),
-        "initial_states": (initial_states, "s d w-1?"),
-    }
-    return bind(OP, tensors, cu_seqlens, values=values)
+    tensors = {"x": x, "weight": weight, "bias": bias, "initial_states": initial_states}
+    return CAUSAL_CONV1D.bind(cu_seqlens, **tensors, values=values)
 
 
 @operator
@@ -112,8 +107,8 @@ def _causal_conv1d_backward(
 @fake(_causal_conv1d)
 def _(x, weight, bias, cu_seqlens, initial_states, silu, return_final_states, impl):
     sizes = _bind(x, weight, bias, cu_seqlens, initial_states, values=False)
-    states = (sizes["s"], sizes["d"], sizes["w"] - 1)
-    return x.new_empty(x.shape), x.new_empty(states if return_final_states else 0)
+    final_states = CAUSAL_CONV1D.empty_output("final_states", x, sizes) if return_final_states else x.new_empty(0)
+    return CAUSAL_CONV1D.empty_output("y", x, sizes), final_states
 
 
 @fake(_causal_conv1d_backward)
@@ -147,4 +142,4 @@ def _backward(ctx: Any, dy: Tensor, dfinal: Tensor) -> tuple[Tensor | None, ...]
 
 
 differentiable(_causal_conv1d, _backward, _save)
-differentiable_once(_causal_conv1d_backward, OP)
+differentiable_once(_causal_conv1d_backward, CAUSAL_CONV1D.op)

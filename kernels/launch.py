@@ -2,7 +2,7 @@
 
 # mypy: allow-untyped-defs, allow-untyped-decorators
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -86,6 +86,16 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
         raise ArgumentError(
             f"{op}: the tensors are on {tensor.device}, but the Triton kernel runs on a GPU: move them to a GPU, or "
             f"set TRITON_INTERPRET=1 before triton is imported, to interpret it, or call packproof.refs.{op}"
+        )
+
+
+def require_dtype(op: str, name: str, tensor: Tensor, dtypes: Sequence[torch.dtype]) -> None:
+    """Raise ArgumentError unless the tensor, the first input of the op, has one of the dtypes, which lack float64."""
+    if tensor.dtype not in dtypes:
+        came, *others, last = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *dtypes))
+        raise ArgumentError(
+            f"{op}: {name} is {came} but {', '.join(others)} or {last} was expected\n"
+            f"    packproof.refs.{op} computes in float64."
         )
 
 

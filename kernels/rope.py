@@ -24,8 +24,9 @@ from packproof.kernels.launch import (
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import bind, check_option
+from packproof.refs.arguments import Signature, check_rotary_tables
 from packproof.refs.errors import ArgumentError
+from packproof.refs.signatures import ROPE, ROPE_QK
 
 PROMISES: dict[str, Any] = {
     "grid": "token",
@@ -37,7 +38,6 @@ PROMISES: dict[str, Any] = {
 }
 INTERPRETED: dict[str, Any] = {}
 
-_OP, _OP_QK = "rope", "rope_qk"
 _HEADS = 8  # of a program, which reads cos and sin once for all of them
 _STEP = 2  # of them that it reads at once, and twice as many where pairs are interleaved
 _BLOCK_R = 64
@@ -56,10 +56,10 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     others. Nothing waits for a GPU: there the values of cu_seqlens are not checked, and the rotated channels of a
     position past the end of the tables are NaN. Raises ArgumentError and LayoutError.
     """
-    check_option(_OP, "interleaved", interleaved, (False, True))
+    ROPE.check_options(interleaved=interleaved)
     if not torch.compiler.is_compiling():
-        _check(_OP, {"x": (x, "t h k")}, cos, sin, cu_seqlens, values=on_host(x))
-        require_device(_OP, x, _rope_kernel)
+        _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=on_host(x))
+        require_device(ROPE.op, x, _rope_kernel)
     result: Tensor = _rope(x, cos, sin, cu_seqlens, bool(interleaved), False)
     return result
 
@@ -68,10 +68,10 @@ def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each."""
-    check_option(_OP_QK, "interleaved", interleaved, (False, True))
+    ROPE_QK.check_options(interleaved=interleaved)
     if not torch.compiler.is_compiling():
-        _check(_OP_QK, {"q": (q, "t hq k"), "k": (k, "t hk k")}, cos, sin, cu_seqlens, values=on_host(q))
-        require_device(_OP, q, _rope_kernel)
+        _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=on_host(q))
+        require_device(ROPE_QK.op, q, _rope_kernel)
     result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, bool(interleaved), False)
     return result
 
@@ -172,21 +172,13 @@ def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
     return {"HEADS": _HEADS, "STEP": _STEP, "STAGES": 2, "BLOCK_T": tokens, "BLOCK_R": _BLOCK_R}
 
 
-def _check(
-    op: str, turned: dict[str, tuple[Tensor, str]], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool
-) -> None:
-    tensors = {**turned, "cos": (cos, "m r"), "sin": (sin, "m r")}
-    sizes = bind(op, tensors, cu_seqlens, values=values, tables=("cos", "sin"))
-    if 2 * sizes["r"] > sizes["k"]:
-        name = next(iter(turned))
-        raise ArgumentError(
-            f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {name} has {sizes['k']} (axis k)"
-        )
-    if values and sizes["s"] and (longest := int(cu_seqlens.diff().max())) > sizes["m"]:
-        raise ArgumentError(
-            f"{op}: cos has {sizes['m']} positions (axis m) but the longest sequence has {longest} tokens\n"
-            "    Make cos and sin one row per position of the longest sequence."
-        )
+def _bind(
+    signature: Signature, rotated: dict[str, Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool
+) -> dict[str, int]:
+    sizes = signature.bind(cu_seqlens, **rotated, cos=cos, sin=sin, values=values)
+    longest = int(cu_seqlens.diff().max()) if values and sizes["s"] else None
+    check_rotary_tables(signature.op, next(iter(rotated)), sizes, longest)
+    return sizes
 
 
 def _within_reach(x: Tensor, heads: int) -> Tensor:
@@ -221,33 +213,35 @@ def _launch(
 
 @operator
 def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool) -> Tensor:
-    return _launch(_OP, [x], cos, sin, cu_seqlens, interleaved, inverse)[0]
+    return _launch(ROPE.op, [x], cos, sin, cu_seqlens, interleaved, inverse)[0]
 
 
 @operator
 def _rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool
 ) -> tuple[Tensor, Tensor]:
-    turned_q, turned_k = _launch(_OP_QK, [q, k], cos, sin, cu_seqlens, interleaved, inverse)
+    turned_q, turned_k = _launch(ROPE_QK.op, [q, k], cos, sin, cu_seqlens, interleaved, inverse)
     return turned_q, turned_k
 
 
 @fake(_rope)
 def _(x, cos, sin, cu_seqlens, interleaved, inverse):
-    _check(_OP, {"x": (x, "t h k")}, cos, sin, cu_seqlens, values=False)
-    return x.new_empty(x.shape)
+    sizes = _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=False)
+    return ROPE.empty_output("y", x, sizes)
 
 
 @fake(_rope_qk)
 def _(q, k, cos, sin, cu_seqlens, interleaved, inverse):
-    _check(_OP_QK, {"q": (q, "t hq k"), "k": (k, "t hk k")}, cos, sin, cu_seqlens, values=False)
-    return q.new_empty(q.shape), k.new_empty(k.shape)
+    sizes = _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=False)
+    return ROPE_QK.empty_output("y_q", q, sizes), ROPE_QK.empty_output("y_k", q, sizes)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *turned, cos, sin, cu_seqlens, ctx.interleaved, ctx.inverse = inputs
     if any(ctx.needs_input_grad[len(turned) : len(turned) + 2]):
-        raise ArgumentError(f"{_OP}: cos or sin requires a gradient but the kernel has none for them\n    Detach them.")
+        raise ArgumentError(
+            f"{ROPE.op}: cos or sin requires a gradient but the kernel has none for them\n    Detach them."
+        )
     ctx.save_for_backward(cos, sin, cu_seqlens)
 
 

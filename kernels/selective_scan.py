@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from packproof.kernels import cuda
-from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.selective_scan_fwd import _selective_scan_fwd_kernel
-from packproof.kernels.selective_scan_launch import DTYPES, OP, ScanProblem, kept_shape, refusal, variants
-from packproof.refs.arguments import bind, check_divides
-from packproof.refs.errors import ArgumentError
+from packproof.kernels.selective_scan_launch import DTYPES, ScanProblem, kept_shape, refusal, variants
+from packproof.refs.signatures import SELECTIVE_SCAN
 
 PROMISES = {
     "grid": "sequence",
@@ -68,7 +67,7 @@ def selective_scan(
     """
     if not torch.compiler.is_compiling():
         _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
-        require_device(OP, u, _selective_scan_fwd_kernel)
+        require_device(SELECTIVE_SCAN.op, u, _selective_scan_fwd_kernel)
         _native(impl, u, A)
     tensors = (u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
@@ -81,30 +80,13 @@ selective_scan_triton = partial(selective_scan, impl="triton")
 
 def _native(impl: str, u: Tensor, A: Tensor) -> bool:
     """Whether to run the kernels in CUDA C++."""
-    return cuda.chosen(OP, impl, refusal(u.device, A.shape[1]))
+    return cuda.chosen(SELECTIVE_SCAN.op, impl, refusal(u.device, A.shape[1]))
 
 
 def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
-    tensors = {
-        "u": (u, "t d"),
-        "delta": (delta, "t d"),
-        "A": (A, "d n"),
-        "B": (B, "t n | t g n"),
-        "C": (C, "t n | t g n"),
-        "D": (D, "d?"),
-        "z": (z, "t d?"),
-        "delta_bias": (delta_bias, "d?"),
-        "initial_states": (initial_states, "s d n?"),
-    }
-    fixed = {"A", "D", "delta_bias", "initial_states"}
-    sizes = bind(OP, tensors, cu_seqlens, values=values, fixed=fixed)
-    if "g" in sizes:
-        check_divides(OP, sizes, "g", "d")
-    if u.dtype not in DTYPES:
-        raise ArgumentError(
-            f"{OP}: u is {str(u.dtype).removeprefix('torch.')} but float32, bfloat16 or float16 was expected\n"
-            f"    packproof.refs.{OP} computes in float64."
-        )
+    tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    sizes = SELECTIVE_SCAN.bind(cu_seqlens, **tensors, initial_states=initial_states, values=values)
+    require_dtype(SELECTIVE_SCAN.op, "u", u, DTYPES)
     return sizes
 
 
@@ -154,18 +136,13 @@ def _(
     u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states, keep_states, impl
 ):
     sizes = _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=False)
-    states = (sizes["s"], sizes["d"], sizes["n"])
-    kept = A.new_empty(kept_shape(u, A, B, C, keep_states))
-    return u.new_empty(u.shape), A.new_empty(states if return_final_states else 0), kept
+    final_states = SELECTIVE_SCAN.empty_output("final_states", u, sizes) if return_final_states else A.new_empty(0)
+    return SELECTIVE_SCAN.empty_output("y", u, sizes), final_states, A.new_empty(kept_shape(u, A, B, C, keep_states))
 
 
 @fake(_selective_scan_backward)
 def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus, impl):
-    tokens, states = (
-        ((u, u), (delta, u), (A, A), (B, u), (C, u)),
-        ((D, A), (z, u), (delta_bias, A), (initial_states, A)),
-    )
-    return tuple(like.new_empty(0 if x is None else x.shape) for x, like in (*tokens, *states))
+    return SELECTIVE_SCAN.empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_states)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -184,4 +161,4 @@ def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tu
 
 
 differentiable(_selective_scan, _backward, _save)
-differentiable_once(_selective_scan_backward, OP)
+differentiable_once(_selective_scan_backward, SELECTIVE_SCAN.op)

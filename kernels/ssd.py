@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.kernels.launch import on_host, require_device
+from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
@@ -25,8 +25,8 @@ from packproof.kernels.ssd_tiles import (
     SEGMENT_INTERPRETED,
     variants,
 )
-from packproof.refs.arguments import bind, check_divides
 from packproof.refs.errors import ArgumentError
+from packproof.refs.signatures import SSD
 
 __all__ = ["INTERPRETED", "PROMISES", "ssd", "variants"]
 
@@ -42,7 +42,6 @@ PROMISES = {
 }
 INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}
 
-_OP = "ssd"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -78,7 +77,7 @@ def ssd(
     """
     if not torch.compiler.is_compiling():
         _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=on_host(x))
-        require_device(_OP, x, _ssd_fwd_chunk_scan_kernel)
+        require_device(SSD.op, x, _ssd_fwd_chunk_scan_kernel)
     y, final_states, _ = _ssd(
         x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, bool(dt_softplus), bool(return_final_states)
     )
@@ -86,29 +85,13 @@ def ssd(
 
 
 def _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
-    tensors = {
-        "x": (x, "t h p"),
-        "dt": (dt, "t h"),
-        "A": (A, "h"),
-        "B": (B, "t g n"),
-        "C": (C, "t g n"),
-        "D": (D, "h | h p?"),
-        "z": (z, "t h p?"),
-        "dt_bias": (dt_bias, "h?"),
-        "initial_states": (initial_states, "s h p n?"),
-    }
-    fixed = {"A", "D", "dt_bias", "initial_states"}
-    sizes = bind(_OP, tensors, cu_seqlens, values=values, fixed=fixed)
-    check_divides(_OP, sizes, "g", "h")
-    if x.dtype not in _DTYPES:
-        raise ArgumentError(
-            f"{_OP}: x is {x.dtype} but float32, bfloat16 or float16 was expected\n"
-            f"    packproof.refs.{_OP} computes in float64."
-        )
+    tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    sizes = SSD.bind(cu_seqlens, **tensors, initial_states=initial_states, values=values)
+    require_dtype(SSD.op, "x", x, _DTYPES)
     if sizes["n"] > MAX_STATES:
         raise ArgumentError(
-            f"{_OP}: B has {sizes['n']} states (axis n) but at most {MAX_STATES} were expected\n"
-            f"    packproof.refs.{_OP} has no limit."
+            f"{SSD.op}: B has {sizes['n']} states (axis n) but at most {MAX_STATES} were expected\n"
+            f"    packproof.refs.{SSD.op} has no limit."
         )
     return sizes
 
@@ -177,18 +160,13 @@ def _ssd_backward(
 @fake(_ssd)
 def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states):
     sizes = _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=False)
-    states = tuple(sizes[axis] for axis in "shpn")
-    return x.new_empty(x.shape), A.new_empty(states if return_final_states else 0), A.new_empty(ends_shape(x, B))
+    final_states = SSD.empty_output("final_states", x, sizes) if return_final_states else A.new_empty(0)
+    return SSD.empty_output("y", x, sizes), final_states, A.new_empty(ends_shape(x, B))
 
 
 @fake(_ssd_backward)
 def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus):
-    return tuple(
-        given.new_empty(0 if tensor is None else tensor.shape)
-        for tensor, given in (
-            *((x, x), (dt, x), (A, A), (B, x), (C, x), (D, A), (z, x), (dt_bias, A), (initial_states, A)),
-        )
-    )
+    return SSD.empty_gradients(x, dt, A, B, C, D, z, dt_bias, initial_states)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -205,4 +183,4 @@ def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tu
 
 
 differentiable(_ssd, _backward, _save)
-differentiable_once(_ssd_backward, _OP)
+differentiable_once(_ssd_backward, SSD.op)

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from packproof.properties.axes import role
 from packproof.properties.call import KernelFault, Placement, Refused
 from packproof.properties.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
 from packproof.properties.layouts import DEFAULT_CHUNK
 from packproof.properties.sample import Sample
 from packproof.properties.violation import Violation, identical, within
+from packproof.refs.axes import role
 
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
 

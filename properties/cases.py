@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
-from packproof.properties.axes import parse, role
 from packproof.properties.case import REGIMES, Case
 from packproof.properties.domain import Domain
 from packproof.properties.fitting import fitted, fitted_sizes
@@ -26,6 +25,7 @@ from packproof.properties.layouts import (
 )
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
+from packproof.refs.axes import parse, role
 
 Sizes = Mapping[str, int | str]
 

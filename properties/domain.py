@@ -18,9 +18,9 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from packproof.properties.axes import parse
 from packproof.properties.case import SHORT, Case
 from packproof.properties.op import Op
+from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError
 
 DTYPES = {short: name for name, short in SHORT.items()}

@@ -6,12 +6,12 @@ Packing-unpacking invariance is f(S) = unpack(f(pack(S))) (Xu et al. 2024, secti
 import random
 from collections.abc import Iterator
 
-from packproof.properties.axes import role
 from packproof.properties.case import Case, shorten
 from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
 from packproof.properties.oracle import gradient
 from packproof.properties.sample import Sample, total
 from packproof.properties.violation import Violation, within
+from packproof.refs.axes import role
 
 _MOST_SEQUENCES = 6
 

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from packproof.properties.axes import role
 from packproof.properties.budget import UNIT_ROUNDOFF, Budget
 from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
 from packproof.properties.case import SHORT, Case, shorten
@@ -22,6 +21,7 @@ from packproof.properties.oracle import Expected, expected, gradient
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw, dtype_of
 from packproof.properties.violation import RowMap, Violation, identical, within
+from packproof.refs.axes import role
 
 T = TypeVar("T")
 Tensors = Mapping[str, Tensor]

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.axes import Axes, parse, role, shape
 from packproof.properties.call import Call, Placement
 from packproof.properties.case import Case
 from packproof.properties.op import Op
+from packproof.refs.axes import Axes, parse, role, shape
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from packproof.properties.axes import role
 from packproof.properties.call import KernelFault, MachineLimit, Placement, Refused
 from packproof.properties.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.sample import Sample
 from packproof.properties.violation import Violation
+from packproof.refs.axes import role
 
 FAR: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
 MOST_PROGRAMS = 65_535  # of the second and third axis of a grid

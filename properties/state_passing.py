@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from packproof.properties.axes import role
 from packproof.properties.budget import Budget
 from packproof.properties.case import Case
 from packproof.properties.domain import Domain
@@ -15,6 +14,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
 from packproof.properties.oracle import gradient
 from packproof.properties.sample import Sample, total
 from packproof.properties.violation import Violation, identical, within
+from packproof.refs.axes import role
 
 Cuts = list[list[tuple[int, int]]]
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.axes import Axes, role
 from packproof.properties.budget import Budget, same_bits, score
+from packproof.refs.axes import Axes, role
 
 
 @dataclass(frozen=True)

@@ -1,103 +1,209 @@
 """What a call of an op must look like: shapes, dtypes, devices and offsets, the same for references and kernels."""
 
-import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from packproof.refs.axes import Axis, parse, read_axis, shape
 from packproof.refs.errors import ArgumentError, LayoutError
+from packproof.refs.wording import article, counted
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 OFFSETS = (torch.int32, torch.int64)
 
 _COUNTED = {
-    "t": "tokens",
-    "s": "sequences",
-    "d": "channels",
-    "w": "taps",
-    "n": "states",
-    "g": "groups",
-    "h": "heads",
-    "hq": "query heads",
-    "hk": "key heads",
-    "p": "channels per head",
-    "k": "channels per head",
-    "m": "positions",
-    "r": "rotated pairs",
+    "t": "token",
+    "s": "sequence",
+    "d": "channel",
+    "w": "tap",
+    "n": "state",
+    "g": "group",
+    "h": "head",
+    "hq": "query head",
+    "hk": "key head",
+    "p": "channel per head",
+    "k": "channel per head",
+    "v": "value channel per head",
+    "m": "position",
+    "r": "rotated pair",
 }
 _SHOWN_OFFSETS = 8
 
 
-class _Axis(NamedTuple):
-    """An axis of a spec, such as w-1: its base w has a size, and its shift is -1."""
+@dataclass(frozen=True)
+class Signature:
+    """What every call of an op looks like, declared once: for its reference, its kernels and its properties.
 
-    name: str
-    base: str
-    shift: int
-
-
-class _Spec(NamedTuple):
-    """The axes that a tensor may have, by their number, and those of them that are shifted."""
-
-    alternatives: Mapping[int, tuple[_Axis, ...]]
-    shifted: tuple[_Axis, ...]
-
-
-_SPECS: dict[str, _Spec] = {}  # read so far; torch.compile warns of functools.cache
-
-
-def bind(
-    op: str,
-    tensors: Mapping[str, tuple[Tensor | None, str]],
-    cu_seqlens: Tensor,
-    *,
-    values: bool,
-    fixed: Collection[str] = (),
-    tables: Collection[str] = (),
-) -> dict[str, int]:
-    """Check every tensor of a call of `op` and return the size of each axis, such as `{"t": 36, "d": 64, "s": 2}`.
-
-    tensors: by argument name, with its axes: "t d", "s d w-1?" (may be None), "t n | t g n" (alternatives). The first
-        tensor leads: the others are compared with its dtype, device and number of tokens (axis t).
-    cu_seqlens: int32 or int64 (s + 1,), on the same device.
-    values: read the offsets on the host and check them too (on a GPU this waits for the device).
-    fixed: tensors that are fp32, or fp64 with an fp64 leader. tables: tensors that have the leader's dtype or fp32.
-
-    Raises ArgumentError naming the argument, what came and what was expected; LayoutError for the offsets.
+    inputs, outputs: the axes of each tensor by name, in the order of arguments and results; `packproof.refs.axes` has
+        their grammar. The first input leads: the others are compared with its dtype, device and tokens (axis t).
+    options: the values that an option may have, the plainest first; an option of any other kind is not listed.
+    fixed: tensors that are fp32, or fp64 with an fp64 leader. tables: inputs that have the leader's dtype or fp32.
+    groups: axes over which another one splits evenly: {"g": "h"} for heads that share groups.
     """
-    given, specs = {}, {}
-    for name, (tensor, spec) in tensors.items():
-        specs[name] = spec
-        if isinstance(tensor, Tensor):
-            given[name] = tensor
-        elif tensor is not None or not spec.endswith("?"):
-            raise ArgumentError(
-                f"{op}: {name} is {_kind(tensor)} but a tensor of axes ({spec.rstrip('?')}) was expected"
-            )
-    leader = next(iter(given))
 
-    check_offsets_form(op, cu_seqlens)
-    _check_devices(op, {**given, "cu_seqlens": cu_seqlens})
-    _check_dtypes(op, given, fixed, tables)
-    sizes = _bind_axes(op, given, specs, cu_seqlens)
-    if values:
-        check_offsets(op, cu_seqlens, sizes["t"], f"{leader} has", _listed({leader: given[leader]}))
-    return sizes
+    op: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+    groups: Mapping[str, str] = field(default_factory=dict)
+    _forms: Mapping[str, "_Forms"] = field(init=False, repr=False)
+    _shifted: tuple[Axis, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        forms = {name: _forms(spec) for name, spec in self.inputs.items()}
+        every = (axis for form in forms.values() for axes in form.by_ndim.values() for axis in axes)
+        object.__setattr__(self, "_forms", forms)
+        object.__setattr__(self, "_shifted", tuple(dict.fromkeys(axis for axis in every if axis.shift)))
+
+    def bind(self, cu_seqlens: Tensor, *, values: bool, **tensors: Tensor | None) -> dict[str, int]:
+        """Check every tensor of a call and return the size of each axis, such as `{"t": 36, "d": 64, "s": 2}`.
+
+        cu_seqlens: int32 or int64 (s + 1,), on the same device. tensors: the inputs by name, None where one is absent.
+        values: read the offsets on the host and check them too (on a GPU this waits for the device).
+
+        Raises ArgumentError naming the argument, what came and what was expected; LayoutError for the offsets.
+        """
+        given = self._given(tensors)
+        leader = next(iter(given))
+        check_offsets_form(self.op, cu_seqlens)
+        self._check_devices(given, cu_seqlens)
+        self._check_dtypes(given)
+        sizes = self._bind_axes(given, cu_seqlens)
+        if values:
+            check_offsets(self.op, cu_seqlens, sizes["t"], f"{leader} has", _listed({leader: given[leader]}))
+        for parts, whole in self.groups.items():
+            if parts in sizes and (sizes[parts] < 1 or sizes[whole] % sizes[parts]):
+                shared = f"{_counted(sizes[whole], whole)} cannot be shared evenly by {_counted(sizes[parts], parts)}"
+                raise ArgumentError(f"{self.op}: {shared}")
+        return sizes
+
+    def check_options(self, **given: Any) -> None:
+        """Raise ArgumentError unless each option has one of its values."""
+        for name, value in given.items():
+            check_option(self.op, name, value, self.options[name])
+
+    def dtype(self, name: str, leader: torch.dtype) -> torch.dtype:
+        """The dtype of an input or output in a call whose leader has this one."""
+        return _wide(leader) if name in self.fixed else leader
+
+    def empty_output(self, name: str, leader: Tensor, sizes: Mapping[str, int]) -> Tensor:
+        """A tensor of the shape, dtype and device of an output, its values not set."""
+        (axes,) = parse(self.outputs[name]).alternatives
+        return leader.new_empty(shape(axes, sizes), dtype=self.dtype(name, leader.dtype))
+
+    def empty_gradients(self, leader: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
+        """A tensor like the gradient of each input, in order, its values not set; empty for an absent input."""
+        return tuple(
+            leader.new_empty(0 if x is None else x.shape, dtype=self.dtype(name, leader.dtype))
+            for name, x in zip(self.inputs, (leader, *others), strict=True)
+        )
+
+    def _given(self, tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
+        """The tensors that are there, in the order of the inputs."""
+        given = {}
+        for name, forms in self._forms.items():
+            tensor = tensors.pop(name, None)
+            if isinstance(tensor, Tensor):
+                given[name] = tensor
+            elif tensor is not None or not forms.optional:
+                expected = f"a tensor of axes ({self.inputs[name].rstrip('?')}) was expected"
+                raise ArgumentError(f"{self.op}: {name} is {_kind(tensor)} but {expected}")
+        if tensors:
+            raise TypeError(f"{self.op} has no input {' or '.join(tensors)}; it has {', '.join(self.inputs)}")
+        return given
+
+    def _check_devices(self, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> None:
+        leader, first = next(iter(given.items()))
+        device = first.device
+        for name, tensor in {**given, "cu_seqlens": cu_seqlens}.items():
+            if tensor.device != device:
+                kind = LayoutError if name == "cu_seqlens" else ArgumentError
+                raise kind(
+                    f"{self.op}: {name} is on {tensor.device} but {leader} is on {device}\n"
+                    f"    All tensors of a call lie on one device: {name}.to({leader}.device)"
+                )
+
+    def _check_dtypes(self, given: Mapping[str, Tensor]) -> None:
+        leader, first = next(iter(given.items()))
+        own = first.dtype
+        if own not in FLOATS:
+            expected = " or ".join(map(_short, FLOATS))
+            raise ArgumentError(f"{self.op}: {leader} is {_short(own)} but {expected} was expected")
+        wide = _wide(own)
+        for name, tensor in given.items():
+            wanted = wide if name in self.fixed else own
+            if tensor.dtype != wanted and not (name in self.tables and tensor.dtype == torch.float32):
+                allowed = dict.fromkeys((wanted, torch.float32) if name in self.tables else (wanted,))
+                expected = f"{' or '.join(map(_short, allowed))} was expected with {_short(own)} {leader}"
+                listed = _listed(given).rstrip("\n")
+                raise ArgumentError(f"{self.op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
+
+    def _bind_axes(self, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> dict[str, int]:
+        sizes = {"s": cu_seqlens.shape[0] - 1}
+        holders = {"s": "cu_seqlens"}
+
+        def complain(text: str) -> ArgumentError:
+            return ArgumentError(f"{self.op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
+
+        for name, tensor in given.items():
+            by_ndim = self._forms[name].by_ndim
+            axes = by_ndim.get(tensor.ndim)
+            if axes is None:
+                expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in by_ndim.values())
+                raise complain(f"{name} has {counted(tensor.ndim, 'axis')} but {expected} was expected")
+            for axis, size in zip(axes, tensor.shape, strict=True):
+                wanted = sizes.get(axis.base)
+                if wanted is None:
+                    sizes[axis.base], holders[axis.base] = size - axis.shift, name
+                elif size != wanted + axis.shift:
+                    raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
+        for _, base, shift in self._shifted:
+            if sizes.get(base, -shift) < -shift:
+                raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
+        return sizes
+
+
+class _Forms(NamedTuple):
+    """The axes that an input may have, by their number, and whether it may be absent."""
+
+    by_ndim: Mapping[int, tuple[Axis, ...]]
+    optional: bool
+
+
+def _forms(spec: str) -> _Forms:
+    parsed = parse(spec)
+    return _Forms({len(axes): tuple(map(read_axis, axes)) for axes in parsed.alternatives}, parsed.optional)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of fixed tensors beside tokens of this one."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> None:
     """Raise ArgumentError unless `value` is one of `allowed`."""
-    if not any(type(value) is type(one) and value == one for one in allowed):  # 1 == True, but 1 is no answer
+    if not any(type(value) is type(one) and value == one for one in allowed):  # 1 == True, but 1 is not a flag
         raise ArgumentError(f"{op}: {name} is {value!r} but {' or '.join(map(repr, allowed))} was expected")
 
 
-def check_divides(op: str, sizes: Mapping[str, int], parts: str, whole: str) -> None:
-    """Raise ArgumentError unless axis `whole` splits evenly over axis `parts` (heads over groups)."""
-    if sizes[parts] < 1 or sizes[whole] % sizes[parts]:
+def check_rotary_tables(op: str, rotated: str, sizes: Mapping[str, int], longest: int | None) -> None:
+    """Raise ArgumentError unless cos and sin (m, r) rotate no more channels than a head has, at enough positions.
+
+    rotated: the name of the first rotated tensor. longest: the tokens of the longest sequence, None if not known.
+    """
+    if 2 * sizes["r"] > sizes["k"]:
         raise ArgumentError(
-            f"{op}: {_counted(sizes[whole], whole)} cannot be shared evenly by {_counted(sizes[parts], parts)}"
+            f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {rotated} has {sizes['k']} (axis k)"
+        )
+    if longest is not None and longest > sizes["m"]:
+        raise ArgumentError(
+            f"{op}: cos has {_counted(sizes['m'], 'm')} but the longest sequence has {counted(longest, 'token')}\n"
+            "    Make cos and sin one row per position of the longest sequence."
         )
 
 
@@ -116,14 +222,14 @@ def check_offsets_form(op: str, cu_seqlens: Tensor) -> None:
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1:
         raise LayoutError(
             f"{op}: cu_seqlens has shape {tuple(cu_seqlens.shape)} but (s + 1,) was expected\n"
-            "    One offset per sequence and the end of the last one; no sequence at all is [0]."
+            "    One offset per sequence and the end of the last one; [0] for no sequences."
         )
 
 
 def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the pack has", lines: str = "") -> None:
     """Raise LayoutError unless the offsets start at 0, never decrease and end by `n_tokens` (then comes slack).
 
-    Reads the offsets on the host. holder and lines say in the message whose tokens they are.
+    Reads the offsets on the host. holder and lines: whose tokens they are, in the message.
     """
     offsets: list[int] = cu_seqlens.tolist()
     falls = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
@@ -132,69 +238,15 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
     elif falls is not None:
         entry, what = falls, f"decreases from {offsets[falls - 1]} to {offsets[falls]} at entry {falls}"
     elif offsets[-1] > n_tokens:
-        entry, what = len(offsets) - 1, f"ends at {offsets[-1]} but {holder} {n_tokens} tokens"
+        entry, what = len(offsets) - 1, f"ends at {offsets[-1]} but {holder} {counted(n_tokens, 'token')}"
     else:
         return
-    way_out = "Offsets count tokens from 0, never go back and may not pass the last one."
+    way_out = "Offsets count tokens from 0, never decrease and may not pass the last one."
     shown = f"    {'cu_seqlens':<16} {_form(cu_seqlens)} {_excerpt(offsets, entry)}\n"
     raise LayoutError(f"{op}: cu_seqlens {what}\n{lines}{shown}    {way_out}")
 
 
-def _check_devices(op: str, given: Mapping[str, Tensor]) -> None:
-    leader, first = next(iter(given.items()))
-    device = first.device
-    for name, tensor in given.items():
-        if tensor.device != device:
-            kind = LayoutError if name == "cu_seqlens" else ArgumentError
-            raise kind(
-                f"{op}: {name} is on {tensor.device} but {leader} is on {device}\n"
-                f"    All tensors of a call lie on one device: {name}.to({leader}.device)"
-            )
-
-
-def _check_dtypes(op: str, given: Mapping[str, Tensor], fixed: Collection[str], tables: Collection[str]) -> None:
-    leader, first = next(iter(given.items()))
-    if first.dtype not in FLOATS:
-        expected = " or ".join(map(_short, FLOATS))
-        raise ArgumentError(f"{op}: {leader} is {_short(first.dtype)} but {expected} was expected")
-    own = (first.dtype,)
-    wide = own if first.dtype == torch.float64 else (torch.float32,)
-    table = own if first.dtype == torch.float32 else (first.dtype, torch.float32)
-    for name, tensor in given.items():
-        allowed = wide if name in fixed else table if name in tables else own
-        if tensor.dtype not in allowed:
-            expected = f"{' or '.join(map(_short, allowed))} was expected with {_short(first.dtype)} {leader}"
-            listed = _listed(given).rstrip("\n")
-            raise ArgumentError(f"{op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
-
-
-def _bind_axes(op: str, given: Mapping[str, Tensor], specs: Mapping[str, str], cu_seqlens: Tensor) -> dict[str, int]:
-    sizes = {"s": cu_seqlens.shape[0] - 1}
-    holders = {"s": "cu_seqlens"}
-
-    def complain(text: str) -> ArgumentError:
-        return ArgumentError(f"{op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
-
-    for name, tensor in given.items():
-        alternatives = _read(specs[name]).alternatives
-        axes = alternatives.get(tensor.ndim)
-        if axes is None:
-            expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in alternatives.values())
-            raise complain(f"{name} has {tensor.ndim} axes but {expected} was expected")
-        for axis, size in zip(axes, tensor.shape, strict=True):
-            wanted = sizes.get(axis.base)
-            if wanted is None:
-                sizes[axis.base], holders[axis.base] = size - axis.shift, name
-            elif size != wanted + axis.shift:
-                raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
-    for spec in specs.values():
-        for _, base, shift in _read(spec).shifted:
-            if sizes.get(base, -shift) < -shift:
-                raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
-    return sizes
-
-
-def _mismatch(name: str, axis: _Axis, size: int, wanted: int, holder: str) -> str:
+def _mismatch(name: str, axis: Axis, size: int, wanted: int, holder: str) -> str:
     if axis.shift:
         return (
             f"{name} has {size} along axis {axis.name} but {holder} has {axis.base} = {wanted}; "
@@ -203,26 +255,12 @@ def _mismatch(name: str, axis: _Axis, size: int, wanted: int, holder: str) -> st
     return f"{name} has {_counted(size, axis.base)} but {holder} has {wanted}"
 
 
-def _read(spec: str) -> _Spec:
-    if spec not in _SPECS:
-        forms = [tuple(map(_parse, form.split())) for form in spec.rstrip("?").split("|")]
-        shifted = tuple(axis for axes in forms for axis in axes if axis.shift)
-        _SPECS[spec] = _Spec({len(axes): axes for axes in forms}, shifted)
-    return _SPECS[spec]
-
-
-def _parse(axis: str) -> _Axis:
-    match = re.fullmatch(r"([A-Za-z]+)(-\d+)?", axis)
-    assert match, f"axis {axis!r} is neither a name nor a name and a shift such as w-1"
-    return _Axis(axis, match[1], int(match[2] or 0))
-
-
 def _counted(size: int, axis: str) -> str:
-    return f"{size} {_COUNTED.get(axis, 'entries')} (axis {axis})"
+    return f"{counted(size, _COUNTED.get(axis, 'entry'))} (axis {axis})"
 
 
 def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else article(type(value).__name__)
 
 
 def _short(dtype: torch.dtype) -> str:

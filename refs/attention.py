@@ -6,9 +6,9 @@ import torch
 from einops import einsum, repeat
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_divides, check_option
 from packproof.refs.errors import ArgumentError
-from packproof.refs.recurrence import join_sequences, split_sequences, working
+from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
+from packproof.refs.signatures import ATTENTION
 
 
 def attention(
@@ -25,19 +25,17 @@ def attention(
 
     q: (t, hq, k). k: (t, hk, k). v: (t, hk, v). All of one dtype: fp64, fp32, bf16 or fp16 (the last two compute in
     fp32). Query head i reads kv head i // (hq / hk). cu_seqlens: int32 or int64 (s + 1,). window_size: (left, right),
-    token i sees tokens i - left to i + right, -1 without limit, as in FlashAttention; causal sets right to 0. So every
+    token i sees tokens i - left to i + right, -1 for no limit, as in FlashAttention; causal sets right to 0. So every
     token sees itself. softmax_scale: factor of the scores, k ** -0.5 if left out.
 
     Returns (t, hq, v), zero in slack. Raises ArgumentError and LayoutError.
     """
-    op = "attention"
-    sizes = bind(op, {"q": (q, "t hq k"), "k": (k, "t hk k"), "v": (v, "t hk v")}, cu_seqlens, values=True)
-    check_divides(op, sizes, parts="hk", whole="hq")
-    check_option(op, "causal", causal, (False, True))
+    sizes = ATTENTION.bind(cu_seqlens, q=q, k=k, v=v, values=True)
+    ATTENTION.check_options(causal=causal)
     left, right = _window(window_size)
     scale = max(sizes["k"], 1) ** -0.5 if softmax_scale is None else softmax_scale
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise ArgumentError(f"{op}: softmax_scale is {softmax_scale!r} but a finite number or None was expected")
+        raise ArgumentError(f"attention: softmax_scale is {softmax_scale!r} but a finite number or None was expected")
     if causal:
         right = 0
 
@@ -50,10 +48,10 @@ def attention(
         weights = torch.where(visible, scores, -math.inf).softmax(-1)
         return einsum(weights, v, "h i j, j h c -> i h c")
 
-    pieces = (split_sequences(working(x), cu_seqlens) for x in (q, k, v))
-    nobody = attend(q[:0], k[:0], v[:0])  # a graph to q, k and v even if there is no sequence
+    pieces = (split_sequences(to_compute_dtype(x), cu_seqlens) for x in (q, k, v))
+    none = attend(q[:0], k[:0], v[:0])  # a graph to q, k and v even if there is no sequence
     like = q.new_zeros(sizes["t"], sizes["hq"], sizes["v"])
-    return join_sequences([nobody, *(attend(*sequence) for sequence in zip(*pieces, strict=True))], like=like)
+    return join_sequences([none, *(attend(*sequence) for sequence in zip(*pieces, strict=True))], like=like)
 
 
 def _window(window_size: tuple[int, int]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.refs.arguments import bind, check_option
+from packproof.refs.arguments import check_option
 from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import (
     join_sequences,
@@ -14,8 +14,9 @@ from packproof.refs.recurrence import (
     over_time,
     split_sequences,
     split_states,
-    working,
+    to_compute_dtype,
 )
+from packproof.refs.signatures import CAUSAL_CONV1D
 
 Activation = Literal["silu"] | None
 
@@ -28,7 +29,7 @@ def causal_conv1d_step(
     Returns the new state and y of shape (d,). Leading batch axes of state and x are kept. Raises ArgumentError for
     shapes that do not fit and for an unknown activation.
     """
-    check_option("causal_conv1d_step", "activation", activation, (None, "silu"))
+    check_option("causal_conv1d_step", "activation", activation, CAUSAL_CONV1D.options["activation"])
     if state.shape != (*x.shape, weight.shape[-1] - 1) or x.shape[-1:] != weight.shape[:1]:
         came = ", ".join(f"{n} {tuple(v.shape)}" for n, v in (("state", state), ("x", x), ("weight", weight)))
         raise ArgumentError(f"causal_conv1d_step: {came} came but state (d, w-1), x (d,), weight (d, w) was expected")
@@ -58,20 +59,9 @@ def causal_conv1d(
     Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
     which begin with part of the initial state where the sequence is shorter. Raises ArgumentError and LayoutError.
     """
-    op = "causal_conv1d"
-    sizes = bind(
-        op,
-        {
-            "x": (x, "t d"),
-            "weight": (weight, "d w"),
-            "bias": (bias, "d?"),
-            "initial_states": (initial_states, "s d w-1?"),
-        },
-        cu_seqlens,
-        values=True,
-    )
-    check_option(op, "activation", activation, (None, "silu"))
-    taps, offset = working(weight), None if bias is None else working(bias)
+    sizes = CAUSAL_CONV1D.bind(cu_seqlens, x=x, weight=weight, bias=bias, initial_states=initial_states, values=True)
+    CAUSAL_CONV1D.check_options(activation=activation)
+    taps, offset = to_compute_dtype(weight), None if bias is None else to_compute_dtype(bias)
     shape = (sizes["d"], sizes["w"] - 1)
 
     def step(state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +71,7 @@ def causal_conv1d(
     for tokens, state in zip(
         split_sequences(x, cu_seqlens), split_states(initial_states, sizes["s"], shape, x), strict=True
     ):
-        y, final = over_time(step, working(state), working(tokens))
+        y, final = over_time(step, to_compute_dtype(state), to_compute_dtype(tokens))
         ys.append(y)
         finals.append(final.to(x.dtype))
     y = join_sequences(ys, like=x)

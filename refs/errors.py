@@ -1,4 +1,4 @@
-"""The exceptions of packproof: one family, so that `except PackproofError` catches all that is raised on purpose."""
+"""The exceptions of packproof: one family, so that `except PackproofError` catches everything raised on purpose."""
 
 
 class PackproofError(Exception):
@@ -14,7 +14,7 @@ class LayoutError(ArgumentError):
 
 
 class UsageError(PackproofError):
-    """A check cannot be run as asked: unknown op or property, target that cannot be imported, damaged file."""
+    """A check cannot be run as requested: unknown op or property, target that cannot be imported, damaged file."""
 
 
 class CheckFailed(PackproofError, AssertionError):

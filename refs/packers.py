@@ -6,13 +6,14 @@ from itertools import islice
 
 from packproof.refs.errors import LayoutError
 from packproof.refs.packing import PackLayout
+from packproof.refs.wording import counted
 
 
 @dataclass(frozen=True, order=True)
 class Piece:
     """Tokens `start` to `stop` of sequence number `sequence`: all of them, unless the packer splits.
 
-    A piece that `continues` takes up the state in which the last piece of the pack before ended.
+    A piece that `continues` starts from the final state of the last piece of the previous pack.
     """
 
     sequence: int
@@ -31,7 +32,7 @@ Pack = tuple[Piece, ...]
 
 
 def pack_in_order(lengths: Iterable[int], capacity: int) -> list[Pack]:
-    """Fill packs of `capacity` tokens in order of arrival; a sequence that does not fit any more opens the next pack.
+    """Fill packs of `capacity` tokens in order of arrival; a sequence that no longer fits opens the next pack.
 
     Raises LayoutError for a sequence longer than the capacity.
     """
@@ -72,10 +73,10 @@ def pack_best_fit(lengths: Iterable[int], capacity: int, window: int = 256) -> l
 
 
 def pack_with_split(lengths: Iterable[int], capacity: int) -> list[Pack]:
-    """Fill every pack to the last token, in order of arrival; what does not fit goes on in the next.
+    """Fill every pack to the last token, in order of arrival; what does not fit continues in the next.
 
     Needs no padding: only the last pack may hold fewer than `capacity` tokens. At most the first piece of a pack
-    continues one of the pack before; its initial state is the final state of that pack's last piece.
+    continues one of the previous pack; its initial state is the final state of that pack's last piece.
     """
     packs: list[list[Piece]] = []
     end = 0
@@ -103,7 +104,7 @@ def _whole(lengths: Iterable[int], capacity: int, split: bool = False) -> list[P
     for piece in pieces:
         if len(piece) > capacity and not split:
             raise LayoutError(
-                f"sequence {piece.sequence} has {len(piece)} tokens but a pack's capacity is {capacity}\n"
-                "    Take a larger capacity, cut the sequence, or use pack_with_split."
+                f"sequence {piece.sequence} has {counted(len(piece), 'token')} but a pack's capacity is {capacity}\n"
+                "    Use a larger capacity, cut the sequence, or use pack_with_split."
             )
     return pieces

@@ -1,4 +1,4 @@
-"""The layout of a pack: where each sequence lies, said as lengths, cu_seqlens, seq_idx or position_ids."""
+"""The layout of a pack: where each sequence lies, as lengths, cu_seqlens, seq_idx or position_ids."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form
 from packproof.refs.errors import LayoutError
+from packproof.refs.wording import article, counted
 
 _UNUSED = -1  # seq_idx of a row that belongs to no sequence
 
@@ -19,8 +20,8 @@ class PackLayout:
     """Sequences laid one after the other along the token axis.
 
     lengths: tokens of each sequence; 0 is allowed.
-    slack: rows behind the last sequence that belong to nobody.
-    gaps: unused rows behind each sequence, () for none. A gap behind the last sequence is slack and is counted there.
+    slack: unused rows after the last sequence.
+    gaps: unused rows after each sequence, () for none. A gap after the last sequence counts as slack.
 
     Raises LayoutError for negative or fractional counts, and if there are not as many gaps as sequences.
     """
@@ -34,9 +35,8 @@ class PackLayout:
         gaps = _counts("gaps", self.gaps)
         (slack,) = _counts("slack", [self.slack])
         if gaps and len(gaps) != len(lengths):
-            raise LayoutError(
-                f"PackLayout: {len(gaps)} gaps for {len(lengths)} sequences; one gap behind each was expected"
-            )
+            came = f"{counted(len(gaps), 'gap')} for {counted(len(lengths), 'sequence')}"
+            raise LayoutError(f"PackLayout: {came}; one gap after each was expected")
         if gaps:
             gaps, slack = (*gaps[:-1], 0), slack + gaps[-1]
         object.__setattr__(self, "lengths", lengths)
@@ -62,11 +62,11 @@ class PackLayout:
 
     @classmethod
     def from_seq_idx(cls, seq_idx: Tensor, n_sequences: int | None = None) -> "PackLayout":
-        """From the index of the sequence that each row belongs to, an integer tensor (t,); -1 marks rows of nobody.
+        """From the index of the sequence that each row belongs to, an integer tensor (t,); -1 marks unused rows.
 
-        An index that is left out is an empty sequence; `n_sequences` tells of empty ones at the end. Unused rows
-        before sequence j are the gap behind j - 1. Reads the indices on the host. Raises LayoutError if an index
-        recurs or goes back, is below -1 or not below `n_sequences`, or if unused rows come before sequence 0.
+        An index that does not occur is an empty sequence; `n_sequences` adds empty ones at the end. Unused rows
+        before sequence j are the gap after j - 1. Reads the indices on the host. Raises LayoutError if an index
+        recurs or decreases, is below -1 or not below `n_sequences`, or if unused rows come before sequence 0.
         """
         bound = "" if n_sequences is None else f" and below {n_sequences}"
         lengths: list[int] = []
@@ -80,11 +80,13 @@ class PackLayout:
                 raise LayoutError(f"PackLayout: seq_idx is {j} at token {token}; -1, or 0 or more{bound}, was expected")
             elif j < len(lengths):
                 raise LayoutError(
-                    f"PackLayout: seq_idx {'recurs' if lengths[j] else 'goes back'} to {j} at token {token}\n"
+                    f"PackLayout: seq_idx {'recurs' if lengths[j] else 'decreases'} to {j} at token {token}\n"
                     "    The tokens of a sequence lie together, and sequences are numbered as they lie."
                 )
             elif unused and j == 0:
-                raise LayoutError(f"PackLayout: seq_idx starts with {unused} unused rows; sequence 0 starts at token 0")
+                raise LayoutError(
+                    f"PackLayout: seq_idx starts with {counted(unused, 'unused row')}; sequence 0 starts at token 0"
+                )
             else:
                 empty = j - len(lengths)
                 lengths += [*[0] * empty, n]
@@ -97,14 +99,14 @@ class PackLayout:
 
     @classmethod
     def from_position_ids(cls, position_ids: Tensor, slack: int = 0) -> "PackLayout":
-        """From the position of each token in its sequence, an integer tensor (t,); the last `slack` rows are nobody's.
+        """From the position of each token in its sequence, an integer tensor (t,); the last `slack` rows are unused.
 
         Position ids do not show empty sequences. Reads them on the host. Raises LayoutError at the first position that
         is neither 0 nor one more than the one before.
         """
         ids = _host_ids("position_ids", position_ids)
         if not 0 <= slack <= len(ids):
-            raise LayoutError(f"PackLayout: slack is {slack} but position_ids has {len(ids)} rows")
+            raise LayoutError(f"PackLayout: slack is {slack} but position_ids has {counted(len(ids), 'row')}")
         lengths: list[int] = []
         for token, position in enumerate(ids[: len(ids) - slack]):
             if position == 0:
@@ -148,7 +150,7 @@ class PackLayout:
         """Offsets (s + 1,), int32 or int64. Raises LayoutError if there are gaps, or too many tokens for the dtype."""
         if self.gaps:
             raise LayoutError(
-                f"PackLayout: cu_seqlens cannot say the gaps {self.gaps}; use offsets and lengths, or seq_idx"
+                f"PackLayout: cu_seqlens cannot express the gaps {self.gaps}; use offsets and lengths, or seq_idx"
             )
         if dtype not in OFFSETS:
             raise LayoutError(f"PackLayout: dtype is {dtype} but torch.int32 or torch.int64 was expected")
@@ -182,7 +184,7 @@ def pack(tensors: Sequence[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]
     """
     if not tensors:
         raise LayoutError(
-            "pack: no sequences came; at least one is needed to know shape and dtype (it may have no tokens)"
+            "pack: no sequences given; at least one is needed to know shape and dtype (it may have no tokens)"
         )
     first = tensors[0]
     for j, tensor in enumerate(tensors):
@@ -199,7 +201,9 @@ def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
     """The sequences of a pack (t, ...), as views. Raises LayoutError if the layout counts another number of rows."""
     rows = packed.shape[0] if packed.ndim else 0
     if not packed.ndim or rows != layout.total_tokens:
-        raise LayoutError(f"unpack: packed has {rows} rows but the layout has {layout.total_tokens}: {layout}")
+        raise LayoutError(
+            f"unpack: packed has {counted(rows, 'row')} but the layout has {layout.total_tokens}: {layout}"
+        )
     gaps = layout.gaps or (0,) * layout.n_sequences
     sizes = [size for pair in zip(layout.lengths, gaps, strict=True) for size in pair]
     parts = torch.split(packed, [*sizes, layout.slack])  # not slices: its backward is one cat
@@ -242,7 +246,7 @@ def _counts(name: str, values: Iterable[int]) -> tuple[int, ...]:
 
 def _host_ids(name: str, ids: Tensor) -> list[int]:
     if not isinstance(ids, Tensor) or ids.dtype not in OFFSETS or ids.ndim != 1:
-        came = _described(ids) if isinstance(ids, Tensor) else f"a {type(ids).__name__}"
+        came = _described(ids) if isinstance(ids, Tensor) else article(type(ids).__name__)
         raise LayoutError(f"PackLayout: {name} is {came}; an int32 or int64 tensor of one axis was expected")
     values: list[int] = ids.tolist()
     return values

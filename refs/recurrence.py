@@ -31,7 +31,7 @@ def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
 
 
 def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Concatenate the sequences' results into the shape and dtype of `like` (t, ...); the slack rows are zero."""
+    """Concatenate the sequences' results into the shape and dtype of `like` (t, ...); slack rows are zero."""
     rows = [like[:0], *(piece.to(like.dtype) for piece in pieces)]  # like[:0]: a graph even if there is no sequence
     slack = like.shape[0] - sum(row.shape[0] for row in rows)
     return torch.cat([*rows, like.new_zeros(slack, *like.shape[1:])])
@@ -45,14 +45,14 @@ def split_states(states: Tensor | None, n_sequences: int, shape: Sequence[int], 
 
 
 def join_states(states: Sequence[Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
-    """Stack the final states into (s, *shape), also if there is none."""
+    """Stack the final states into (s, *shape), even if there are none."""
     return torch.stack(list(states)) if states else like.new_zeros(0, *shape)
 
 
 def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Run `state, y = step(state, *row)` over the rows of the tokens (t, ...); returns (y, final state).
 
-    Without tokens y is the first of them: no rows, the right shape. Rows are unbound once: x[i] under autograd is O(t).
+    Without tokens y is the first of them: no rows, correct shape. Rows are unbound once: x[i] under autograd is O(t).
     """
     ys = []
     for row in zip(*(x.unbind(0) for x in tokens), strict=True):
@@ -62,7 +62,7 @@ def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tenso
 
 
 def time_step(delta: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
-    """The step size of each token: delta, plus the bias, through softplus if asked."""
+    """The step size of each token: delta, plus the bias, then through softplus if requested."""
     if bias is not None:
         delta = delta + bias
     return functional.softplus(delta, threshold=SOFTPLUS_LINEAR) if softplus else delta
@@ -85,7 +85,7 @@ def expand_groups(B: Tensor, n_channels: int) -> Tensor:
     return repeat(B, "t g n -> t (g r) n", r=n_channels // B.shape[1])
 
 
-def working(x: Tensor) -> Tensor:
+def to_compute_dtype(x: Tensor) -> Tensor:
     """x in the dtype that a reference computes in: fp32 for bf16 and fp16, its own otherwise."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -113,10 +113,14 @@ def state_space(
         B and C come with one row per channel or head, or one for all.
     """
     n_sequences = cu_seqlens.shape[0] - 1
-    # in the working dtype before the groups are expanded: their gradients are summed over the channels of a group
-    tokens = (working(x), working(delta), *(expand_groups(working(group), x.shape[1]) for group in (B, C)))
+    # in the compute dtype before the groups are expanded: their gradients are summed over the channels of a group
+    tokens = (
+        to_compute_dtype(x),
+        to_compute_dtype(delta),
+        *(expand_groups(to_compute_dtype(group), x.shape[1]) for group in (B, C)),
+    )
     pieces = [split_sequences(token, cu_seqlens) for token in tokens]
-    gates = [None] * n_sequences if z is None else split_sequences(working(z), cu_seqlens)
+    gates = [None] * n_sequences if z is None else split_sequences(to_compute_dtype(z), cu_seqlens)
     states = split_states(initial_states, n_sequences, state_shape, A)
 
     ys, finals = [], []

@@ -1,12 +1,12 @@
-"""Rotary position embedding: turn each pair of channels by its token's position (RoFormer, Su et al. 2021, eq. 34)."""
+"""Rotary position embedding: rotate pairs of channels by their token's position (RoFormer, Su et al. 2021, eq. 34)."""
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_option
-from packproof.refs.errors import ArgumentError
-from packproof.refs.recurrence import join_sequences, split_sequences, working
+from packproof.refs.arguments import check_rotary_tables
+from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
+from packproof.refs.signatures import ROPE
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
@@ -18,34 +18,21 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 
     Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
     """
-    sizes = bind(
-        "rope",
-        {"x": (x, "t h k"), "cos": (cos, "m r"), "sin": (sin, "m r")},
-        cu_seqlens,
-        values=True,
-        tables=("cos", "sin"),
-    )
-    check_option("rope", "interleaved", interleaved, (False, True))
-    if 2 * sizes["r"] > sizes["k"]:
-        raise ArgumentError(f"rope: cos rotates 2 x {sizes['r']} channels (axis r) but x has {sizes['k']} (axis k)")
-    tokens = working(x)
+    sizes = ROPE.bind(cu_seqlens, x=x, cos=cos, sin=sin, values=True)
+    ROPE.check_options(interleaved=interleaved)
+    tokens = to_compute_dtype(x)
     cos, sin = cos.to(tokens.dtype), sin.to(tokens.dtype)
     sequences = split_sequences(tokens, cu_seqlens)
-    longest = max((len(sequence) for sequence in sequences), default=0)
-    if longest > sizes["m"]:
-        raise ArgumentError(
-            f"rope: cos has {sizes['m']} positions (axis m) but the longest sequence has {longest} tokens\n"
-            "    Make cos and sin one row per position of the longest sequence."
-        )
+    check_rotary_tables("rope", "x", sizes, longest=max((len(sequence) for sequence in sequences), default=0))
     pairs = "t h (r two) -> two t h r" if interleaved else "t h (two r) -> two t h r"
     back = "two t h r -> t h (r two)" if interleaved else "two t h r -> t h (two r)"
 
     def rotate(tokens: Tensor) -> Tensor:
-        n, turned = len(tokens), 2 * sizes["r"]
+        n, rotated = len(tokens), 2 * sizes["r"]
         c, s = cos[:n, None], sin[:n, None]
-        x1, x2 = rearrange(tokens[..., :turned], pairs, two=2)
+        x1, x2 = rearrange(tokens[..., :rotated], pairs, two=2)
         y = rearrange(torch.stack([x1 * c - x2 * s, x1 * s + x2 * c]), back)
-        return torch.cat([y, tokens[..., turned:]], dim=-1)
+        return torch.cat([y, tokens[..., rotated:]], dim=-1)
 
     return join_sequences(map(rotate, sequences), like=x)
 
@@ -53,7 +40,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """rope of queries (t, h, k) and of keys (t, g, k), with the same tables: two calls of rope."""
+    """rope of queries (t, hq, k) and of keys (t, hk, k), with the same tables: two calls of rope."""
     return (
         rope(q, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),
         rope(k, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),

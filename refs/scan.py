@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_divides
 from packproof.refs.recurrence import Recurrence, over_time, state_space
+from packproof.refs.signatures import SELECTIVE_SCAN
 
 
 def selective_scan_step(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,25 +77,8 @@ def _scan(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    sizes = bind(
-        "selective_scan",
-        {
-            "u": (u, "t d"),
-            "delta": (delta, "t d"),
-            "A": (A, "d n"),
-            "B": (B, "t n | t g n"),
-            "C": (C, "t n | t g n"),
-            "D": (D, "d?"),
-            "z": (z, "t d?"),
-            "delta_bias": (delta_bias, "d?"),
-            "initial_states": (initial_states, "s d n?"),
-        },
-        cu_seqlens,
-        values=True,
-        fixed={"A", "D", "delta_bias", "initial_states"},
-    )
-    if "g" in sizes:
-        check_divides("selective_scan", sizes, "g", "d")
+    tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    sizes = SELECTIVE_SCAN.bind(cu_seqlens, **tensors, initial_states=initial_states, values=True)
     y, final_states = state_space(
         recurrence,
         *(u, delta, A, B, C, D, z, delta_bias, initial_states),

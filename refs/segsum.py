@@ -20,7 +20,7 @@ def segsum_unstable(x: Tensor) -> Tensor:
     """The same by differences of one cumulative sum: cheaper, but it loses the digits that the two sums have in common.
 
     The absolute error is that of the sums, about t * u * max|cumsum|, and exp makes it a relative error of the decay.
-    With an infinite term it is NaN. Shown so that people can see the difference; packproof never computes with it.
+    With an infinite term it is NaN. It is here to show the difference; packproof never computes with it.
     """
     sums = x.cumsum(-1)
     return _lower(sums[..., :, None] - sums[..., None, :])

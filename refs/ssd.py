@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_divides
 from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.segsum import segsum
+from packproof.refs.signatures import SSD
 
 
 def ssd_step(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,24 +87,8 @@ def _ssd(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    sizes = bind(
-        "ssd",
-        {
-            "x": (x, "t h p"),
-            "dt": (dt, "t h"),
-            "A": (A, "h"),
-            "B": (B, "t g n"),
-            "C": (C, "t g n"),
-            "D": (D, "h | h p?"),
-            "z": (z, "t h p?"),
-            "dt_bias": (dt_bias, "h?"),
-            "initial_states": (initial_states, "s h p n?"),
-        },
-        cu_seqlens,
-        values=True,
-        fixed={"A", "D", "dt_bias", "initial_states"},
-    )
-    check_divides("ssd", sizes, "g", "h")
+    tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    sizes = SSD.bind(cu_seqlens, **tensors, initial_states=initial_states, values=True)
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
         recurrence,
@@ -125,7 +109,7 @@ def _recurrent(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
 
 def _quadratic(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     log_decay = torch.cat([torch.zeros_like(A)[None], dt * A])  # the initial state enters as token 0
-    L = segsum(log_decay.mT).exp()  # [h, i, j]: what of token j is left at token i
+    L = segsum(log_decay.mT).exp()  # [h, i, j]: the part of token j that remains at token i
     from_h, to_end = L[:, :, 0], L[:, -1, 1:]
     scores = torch.einsum("ihn, jhn -> hij", C, B) * L[:, 1:, 1:]
     added = dt[..., None] * x

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ORDER = ("refs", "kernels", "museum", "properties", "adapters", "harness")
-LAYOUT_AND_ERRORS = {"packproof.refs.errors", "packproof.refs.packing", "packproof.refs.arguments"}
+LAYOUT_AND_ERRORS = {f"packproof.refs.{name}" for name in ("errors", "packing", "arguments", "signatures")}
 OUTSIDE = {
     "refs": {"torch", "einops"},
     "kernels": {"torch", "triton", "cuda"},  # cuda.core compiles CUDA C++, where it is installed

@@ -16,13 +16,13 @@ from packproof.harness.engine.evaluate import broken
 from packproof.harness.engine.plan import CheckRequest
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Tier
-from packproof.properties.axes import role
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.oracle import expected
 from packproof.properties.sample import Sample
 from packproof.properties.violation import Violation, within
+from packproof.refs.axes import role
 
 # short sequences, and one that crosses the usual chunks of 64 and 128; an empty one only where one is timed
 LENGTHS = {"filled": (2, 130, 1), "with an empty one": (2, 0, 130, 1)}

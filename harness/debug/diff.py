@@ -16,7 +16,6 @@ from packproof.harness.engine.plan import resolve_op
 from packproof.harness.engine.replay import check_fits, read_replay
 from packproof.harness.results.maps import Layout, compact
 from packproof.harness.targets.location import Location
-from packproof.properties.axes import role
 from packproof.properties.budget import score
 from packproof.properties.case import Case
 from packproof.properties.cases import Space
@@ -25,6 +24,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.oracle import vjp
 from packproof.properties.sample import Sample
+from packproof.refs.axes import role
 from packproof.refs.errors import UsageError
 
 _MOST_NUMBERS = 64

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from packproof.harness.debug.local import Local
 from packproof.harness.engine.plan import resolve_op
-from packproof.properties.axes import parse
 from packproof.properties.budget import K_ACC, UNIT_ROUNDOFF
 from packproof.properties.declaration import Declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -18,6 +17,7 @@ from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample
 from packproof.properties.violation import within
+from packproof.refs.axes import parse
 from packproof.refs.errors import ArgumentError, CheckFailed
 
 _PROMISES_NOTHING = Promises()

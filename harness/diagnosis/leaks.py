@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from packproof.harness.results.maps import LeakCell, LeakMap, Place
-from packproof.properties.axes import role
 from packproof.properties.budget import same_bits, score
 from packproof.properties.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.sample import Sample
+from packproof.refs.axes import role
 
 Probe = Literal["other values", "NaN"]
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from packproof.harness.diagnosis.leaks import leak_map
 from packproof.harness.results.maps import ErrorMap, Evidence, Layout, MapRow, Worst
-from packproof.properties.axes import role
 from packproof.properties.budget import same_bits, score
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
@@ -18,6 +17,7 @@ from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.sample import Sample
 from packproof.properties.violation import Comparison, Violation, comparisons
+from packproof.refs.axes import role
 
 _MOST_ROWS, _MOST_COLUMNS = 24, 64
 

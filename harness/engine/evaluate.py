@@ -20,7 +20,6 @@ from packproof.harness.results.events import Cell, CellFinished, CellStarted, Ev
 from packproof.harness.results.files import replace_text
 from packproof.harness.results.names import short
 from packproof.harness.results.text import printable
-from packproof.properties.axes import parse
 from packproof.properties.call import BoundVacuous, KernelFault, OutsideDomain, Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases, suited
@@ -29,6 +28,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.layouts import Lengths, classes
 from packproof.properties.op import Op
 from packproof.properties.violation import Violation, comparisons
+from packproof.refs.axes import parse
 
 _PROGRESS_SECONDS = 0.5
 _MOST_PRINTED, _WIDEST = 10, 200

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.axes import parse
 from packproof.properties.case import Case
 from packproof.properties.op import Op
 from packproof.properties.oracle import vjp
 from packproof.properties.running_error import bounded
 from packproof.properties.sample import Sample, draw
+from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError
 
 _LAYOUTS = {

@@ -18,7 +18,6 @@ from packproof.harness.results.files import read_bytes
 from packproof.harness.results.names import known, short
 from packproof.harness.results.text import printable
 from packproof.harness.worker.parallel import on_every_core
-from packproof.properties.axes import parse, shape
 from packproof.properties.case import Case
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.domain import Domain
@@ -26,6 +25,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.sample import DTYPES
+from packproof.refs.axes import parse, shape
 from packproof.refs.errors import UsageError
 
 _FIELDS = {

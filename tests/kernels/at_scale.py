@@ -13,12 +13,12 @@ from torch import Tensor
 
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.properties.axes import parse, role
 from packproof.properties.case import Case
 from packproof.properties.op import Op
 from packproof.properties.oracle import Expected, expected, gradient, vjp
 from packproof.properties.sample import Sample, draw
 from packproof.properties.violation import RowMap, within
+from packproof.refs.axes import parse, role
 
 Kernel = Callable[..., Any]
 Sizes = Mapping[str, int]

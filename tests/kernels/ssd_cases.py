@@ -150,7 +150,7 @@ def refuses_wrong_arguments() -> None:
     refused(ArgumentError, "2 heads (axis h) cannot be shared evenly by 3 groups", B=normal(3, 3, 3), C=normal(3, 3, 3))
     refused(LayoutError, "cu_seqlens ends at 9 but x has 3 tokens", cu_seqlens=offsets([9]))
     wide = {name: value.double() for name, value in sample([3], h=2).items()}
-    refused(ArgumentError, "x is torch.float64 but float32, bfloat16 or float16 was expected", **wide)
+    refused(ArgumentError, "x is float64 but float32, bfloat16 or float16 was expected", **wide)
     many = {name: normal(3, 1, 257) for name in "BC"} | {"initial_states": normal(1, 2, 2, 257)}
     refused(ArgumentError, "B has 257 states (axis n) but at most 256 were expected", **many)
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from packproof import museum, refs
 from packproof.museum import ssd
 from packproof.properties import magnitude
-from packproof.properties.axes import parse
 from packproof.properties.budget import K_ACC, K_ACC_WITH_CUMSUM, score
 from packproof.properties.case import REGIMES, Case
 from packproof.properties.op import Op
@@ -25,6 +24,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.oracle import Expected, expected, vjp
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw
+from packproof.refs.axes import parse
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")

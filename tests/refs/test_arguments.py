@@ -1,13 +1,14 @@
-"""What `bind` accepts, and the text with which it refuses the rest."""
+"""What a signature accepts, and the text with which it refuses the rest."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from packproof.refs import ArgumentError, LayoutError
-from packproof.refs.arguments import bind, check_divides, check_option
+from packproof.refs.arguments import Signature, check_option
 
 X = torch.zeros(36, 4)
 B = torch.zeros(36, 2, 3)
@@ -15,9 +16,19 @@ A = torch.zeros(4, 3)
 CU = torch.tensor([0, 9, 9, 21, 36], dtype=torch.int32)
 
 
-def call(x: object = X, b: object = B, a: object = None, cu: object = CU, values: bool = True) -> dict[str, int]:
-    tensors = {"x": (x, "t d"), "B": (b, "t n | t g n"), "A": (a, "d n?"), "states": (None, "s d n-1?")}
-    return bind("op", tensors, cu, values=values, fixed=("A",), tables=("B",))
+OP = Signature(
+    op="op",
+    inputs={"x": "t d", "B": "t n | t g n", "A": "d n?", "states": "s d n-1?"},
+    outputs={"y": "t d", "final": "s d n-1?"},
+    options={"flag": (False, True), "activation": (None, "silu")},
+    fixed=frozenset({"A", "final"}),
+    tables=frozenset({"B"}),
+    groups={"g": "d"},
+)
+
+
+def call(x: Any = X, b: Any = B, a: Any = None, cu: Any = CU, values: bool = True) -> dict[str, int]:
+    return OP.bind(cu, x=x, B=b, A=a, states=None, values=values)
 
 
 def test_sizes_of_every_axis() -> None:
@@ -30,7 +41,7 @@ def test_sizes_of_every_axis() -> None:
 
 
 def test_a_derived_axis_gives_its_base() -> None:
-    assert bind("op", {"x": (X, "t d-1")}, CU, values=True)["d"] == 5
+    assert Signature("op", {"x": "t d-1"}).bind(CU, x=X, values=True)["d"] == 5
 
 
 def test_offsets_are_not_read_unless_asked() -> None:
@@ -58,7 +69,7 @@ def test_dtypes_of_fixed_tensors_and_tables(token: torch.dtype, other: torch.dty
 
 def test_tokens_share_one_dtype() -> None:
     with pytest.raises(ArgumentError) as caught:
-        bind("op", {"x": (X.half(), "t d"), "y": (X, "t d")}, CU, values=True)
+        Signature("op", {"x": "t d", "y": "t d"}).bind(CU, x=X.half(), y=X, values=True)
     assert str(caught.value) == (
         "op: y is float32 but float16 was expected with float16 x\n"
         "    x                float16 (36, 4)\n"
@@ -67,11 +78,29 @@ def test_tokens_share_one_dtype() -> None:
 
 
 LISTED = "    x                float32 (36, 4)\n"
-WAY_OUT = "    Offsets count tokens from 0, never go back and may not pass the last one."
+WAY_OUT = "    Offsets count tokens from 0, never decrease and may not pass the last one."
 
 
 def offsets(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
+
+
+def test_an_unknown_tensor_is_a_mistake_in_the_call_of_bind() -> None:
+    with pytest.raises(TypeError, match="op has no input z; it has x, B, A, states"):
+        OP.bind(CU, x=X, B=B, z=X, values=True)
+
+
+@pytest.mark.parametrize("token", [torch.float64, torch.bfloat16])
+def test_outputs_and_gradients_have_the_declared_shapes_and_dtypes(token: torch.dtype) -> None:
+    wide = torch.float64 if token == torch.float64 else torch.float32
+    x, b, a = X.to(token, copy=True).to("meta"), B.to(token), A.to(wide)
+    y, final = (OP.empty_output(name, x, call(X, B)) for name in OP.outputs)
+    assert (y.shape, y.dtype, y.device) == ((36, 4), token, x.device)
+    assert (final.shape, final.dtype) == ((4, 4, 2), wide)
+    found = OP.empty_gradients(x, b, a, None)
+    assert [(tuple(g.shape), g.dtype) for g in found] == [
+        ((36, 4), token), ((36, 2, 3), token), ((4, 3), wide), ((0,), token)
+    ]  # fmt: skip
 
 
 MESSAGES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
@@ -89,7 +118,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "axes": (
         lambda: call(b=torch.zeros(36)),
         ArgumentError,
-        "op: B has 1 axes but (t n) or (t g n) was expected\n"
+        "op: B has 1 axis but (t n) or (t g n) was expected\n"
         + LISTED
         + "    B                float32 (36,)\n    cu_seqlens       int32 (5,)",
     ),
@@ -127,13 +156,13 @@ MESSAGES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: call(cu=CU[None]),
         LayoutError,
         "op: cu_seqlens has shape (1, 5) but (s + 1,) was expected\n"
-        "    One offset per sequence and the end of the last one; no sequence at all is [0].",
+        "    One offset per sequence and the end of the last one; [0] for no sequences.",
     ),
     "no offsets": (
         lambda: call(cu=CU[:0]),
         LayoutError,
         "op: cu_seqlens has shape (0,) but (s + 1,) was expected\n"
-        "    One offset per sequence and the end of the last one; no sequence at all is [0].",
+        "    One offset per sequence and the end of the last one; [0] for no sequences.",
     ),
     "past the tokens": (
         lambda: call(cu=offsets(0, 9, 9, 21, 37)),
@@ -153,17 +182,30 @@ MESSAGES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         f"{LISTED}    cu_seqlens       int32 (22,) [..., 8, 9, 10, 11, 10, 11, 12, 13, ...]\n{WAY_OUT}",
     ),
     "groups": (
-        lambda: check_divides("op", {"d": 6, "g": 4}, parts="g", whole="d"),
+        lambda: call(b=torch.zeros(36, 3, 3)),
         ArgumentError,
-        "op: 6 channels (axis d) cannot be shared evenly by 4 groups (axis g)",
+        "op: 4 channels (axis d) cannot be shared evenly by 3 groups (axis g)",
     ),
     "no groups": (
-        lambda: check_divides("op", {"d": 6, "g": 0}, parts="g", whole="d"),
+        lambda: call(b=torch.zeros(36, 0, 3)),
         ArgumentError,
-        "op: 6 channels (axis d) cannot be shared evenly by 0 groups (axis g)",
+        "op: 4 channels (axis d) cannot be shared evenly by 0 groups (axis g)",
+    ),
+    "one": (
+        lambda: call(X[:, :1], torch.zeros(36, 2, 3)),
+        ArgumentError,
+        "op: 1 channel (axis d) cannot be shared evenly by 2 groups (axis g)",
+    ),
+    "a number": (lambda: call(x=1), ArgumentError, "op: x is an int but a tensor of axes (t d) was expected"),
+    "too few states": (
+        lambda: call(b=torch.zeros(36, 0)),
+        ArgumentError,
+        "op: B has 0 states (axis n) but at least 1 was expected\n"
+        + LISTED
+        + "    B                float32 (36, 0)\n    cu_seqlens       int32 (5,)",
     ),
     "option": (
-        lambda: check_option("op", "flag", 1, (False, True)),
+        lambda: OP.check_options(activation="silu", flag=1),
         ArgumentError,
         "op: flag is 1 but False or True was expected",
     ),

@@ -92,7 +92,7 @@ def test_packed_is_one_by_one(case: Case) -> None:
 
 
 @each_case
-def test_slack_is_zero_and_reaches_nobody(case: Case) -> None:
+def test_slack_is_zero_and_reaches_no_sequence(case: Case) -> None:
     clean = case.draw(DRAWN)
     dirty = {name: x.clone() for name, x in clean.items()}
     for name, x in dirty.items():

@@ -54,7 +54,7 @@ def test_in_order_keeps_the_order_and_opens_a_pack_only_when_it_must(lengths: li
 
 @fast
 @given(lengths=whole_lengths, window=st.integers(1, 5))
-def test_best_fit_looks_no_further_than_its_window_and_starves_nobody(lengths: list[int], window: int) -> None:
+def test_best_fit_looks_no_further_than_its_window_and_starves_no_sequence(lengths: list[int], window: int) -> None:
     packs = pack_best_fit(lengths, CAPACITY, window)
     placed: set[int] = set()
     for number, pack in enumerate(packs):
@@ -116,12 +116,12 @@ MESSAGES = {
     "too long": (
         lambda: pack_in_order([3, 9], 8),
         "sequence 1 has 9 tokens but a pack's capacity is 8\n"
-        "    Take a larger capacity, cut the sequence, or use pack_with_split.",
+        "    Use a larger capacity, cut the sequence, or use pack_with_split.",
     ),
     "too long for best fit": (
         lambda: pack_best_fit([9], 8),
         "sequence 0 has 9 tokens but a pack's capacity is 8\n"
-        "    Take a larger capacity, cut the sequence, or use pack_with_split.",
+        "    Use a larger capacity, cut the sequence, or use pack_with_split.",
     ),
     "capacity": (lambda: pack_with_split([3], 0), "a pack's capacity is 0; at least 1 token was expected"),
     "window": (lambda: pack_best_fit([3], 8, 0), "pack_best_fit: window is 0; at least 1 sequence was expected"),

@@ -1,4 +1,4 @@
-"""PackLayout: round trips between its four forms, the refusals of what is no pack, and pack and unpack."""
+"""PackLayout: round trips between its four forms, what is rejected as not a pack, and pack and unpack."""
 
 from collections.abc import Callable
 
@@ -96,7 +96,7 @@ def test_rows_of_a_layout_with_gaps() -> None:
     assert layout.position_ids().tolist() == [0, 1, 0, 0, 0, 0, 1, 2, 0]
 
 
-def test_a_gap_behind_the_last_sequence_is_slack() -> None:
+def test_a_gap_after_the_last_sequence_is_slack() -> None:
     assert PackLayout((2, 1), slack=1, gaps=(0, 3)) == PackLayout((2, 1), slack=4)
     assert PackLayout((2, 1), gaps=(0, 0)).gaps == ()
 
@@ -128,7 +128,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
     "negative slack": (lambda: PackLayout((3,), slack=-1), "PackLayout: slack entry 0 is -1; 0 or more was expected"),
     "gaps": (
         lambda: PackLayout((3, 4), gaps=(1,)),
-        "PackLayout: 1 gaps for 2 sequences; one gap behind each was expected",
+        "PackLayout: 1 gap for 2 sequences; one gap after each was expected",
     ),
     "float lengths": (
         lambda: PackLayout.from_lengths(torch.tensor([1.0])),
@@ -138,19 +138,19 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: PackLayout.from_cu_seqlens(ids(0, 5, 3)),
         "PackLayout: cu_seqlens decreases from 5 to 3 at entry 2\n"
         "    cu_seqlens       int32 (3,) [0, 5, 3]\n"
-        "    Offsets count tokens from 0, never go back and may not pass the last one.",
+        "    Offsets count tokens from 0, never decrease and may not pass the last one.",
     ),
     "not from 0": (
         lambda: PackLayout.from_cu_seqlens(ids(2, 5)),
         "PackLayout: cu_seqlens starts at 2 but 0 was expected\n"
         "    cu_seqlens       int32 (2,) [2, 5]\n"
-        "    Offsets count tokens from 0, never go back and may not pass the last one.",
+        "    Offsets count tokens from 0, never decrease and may not pass the last one.",
     ),
     "past the tokens": (
         lambda: PackLayout.from_cu_seqlens(ids(0, 5), total_tokens=4),
         "PackLayout: cu_seqlens ends at 5 but the pack has 4 tokens\n"
         "    cu_seqlens       int32 (2,) [0, 5]\n"
-        "    Offsets count tokens from 0, never go back and may not pass the last one.",
+        "    Offsets count tokens from 0, never decrease and may not pass the last one.",
     ),
     "float offsets": (
         lambda: PackLayout.from_cu_seqlens(torch.tensor([0.0, 5.0])),
@@ -167,9 +167,9 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
         "PackLayout: seq_idx recurs to 0 at token 2\n"
         "    The tokens of a sequence lie together, and sequences are numbered as they lie.",
     ),
-    "id that goes back": (
+    "id that decreases": (
         lambda: PackLayout.from_seq_idx(ids(2, 1)),
-        "PackLayout: seq_idx goes back to 1 at token 1\n"
+        "PackLayout: seq_idx decreases to 1 at token 1\n"
         "    The tokens of a sequence lie together, and sequences are numbered as they lie.",
     ),
     "id below -1": (
@@ -198,11 +198,11 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "slack of positions": (
         lambda: PackLayout.from_position_ids(ids(0), slack=2),
-        "PackLayout: slack is 2 but position_ids has 1 rows",
+        "PackLayout: slack is 2 but position_ids has 1 row",
     ),
     "offsets of gaps": (
         lambda: PackLayout((2, 1), gaps=(3, 0)).cu_seqlens(),
-        "PackLayout: cu_seqlens cannot say the gaps (3, 0); use offsets and lengths, or seq_idx",
+        "PackLayout: cu_seqlens cannot express the gaps (3, 0); use offsets and lengths, or seq_idx",
     ),
     "offset dtype": (
         lambda: PackLayout((2,)).cu_seqlens(dtype=torch.float32),
@@ -214,7 +214,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "pack of nothing": (
         lambda: pack([]),
-        "pack: no sequences came; at least one is needed to know shape and dtype (it may have no tokens)",
+        "pack: no sequences given; at least one is needed to know shape and dtype (it may have no tokens)",
     ),
     "pack of scalars": (
         lambda: pack([torch.tensor(1.0)]),

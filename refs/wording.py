@@ -1,0 +1,16 @@
+"""Grammar of messages: singular and plural, and the indefinite article."""
+
+
+def counted(count: int, noun: str) -> str:
+    """A count and its noun in the singular: "1 axis", "2 axes", "0 query heads", "3 channels per head"."""
+    if count == 1:
+        return f"1 {noun}"
+    head, per, rest = noun.partition(" per ")
+    if head.endswith("xis"):
+        return f"{count} {head[:-2]}es{per}{rest}"
+    return f"{count} {head.removesuffix('y') + 'ies' if head.endswith('y') else head + 's'}{per}{rest}"
+
+
+def article(noun: str) -> str:
+    """The noun after "a" or "an"."""
+    return f"{'an' if noun[:1].lower() in set('aeiou') else 'a'} {noun}"
