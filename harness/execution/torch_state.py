@@ -7,7 +7,7 @@ import sys
 from builtins import all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -27,38 +27,38 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 )
 
 
-_OURS = (
-    "execution.execute",
-    "execution.error_classification",
-    "interpreter.memory_guard",
-    "execution.invocation",
-    "execution.modes",
-    "execution.refusals",
-    "execution.torch_state",
-    "worker.wire",
-    "worker.worker_main",
-)
-_OWN = (*(f"packproof.harness.{name}" for name in _OURS), "safetensors.torch", "json")
+_OURS = ("packproof.harness.", "packproof.properties.", "packproof.refs.")
+_OTHERS = ("safetensors.torch", "json")
+_code = operator.attrgetter("__code__")
 
 
 class TorchState:
-    """The functions of torch, Python's builtins and math as they are now, by identity."""
+    """The functions of torch, Python's builtins and math as they are now, by identity.
+
+    checker: `check` as a function of its own, which stays what it is whatever becomes of the class and its code.
+    """
 
     def __init__(self) -> None:
         self._rows: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...]]] = []
-        self._codes: list[tuple[str, FunctionType, CodeType]] = []
+        self._functions: dict[FunctionType, str] = {}
+        self._codes: tuple[CodeType, ...] = ()
+        self._members: list[tuple[str, type, frozenset[str]]] = []
+        self.checker: Callable[[], None] = MethodType(FunctionType(TorchState.check.__code__, dict(globals())), self)
         for label, namespace in _NAMESPACES:
             self._watch(label, namespace, tuple(name for name in dir(namespace) if _watched(namespace, name)))
 
     def watch_packproof(self) -> None:
-        """Watch the modules of packproof that stand between a kernel and its verdict, with all that they define."""
-        for name in _OWN:
+        """Watch the modules of packproof that are loaded, but for its kernels, with all that they define."""
+        for name in (*(n for n in sorted(sys.modules) if n.startswith(_OURS)), *_OTHERS):
             module = sys.modules[name]
-            classes = ((f"{name}.{n}", c) for n, c in vars(module).items() if _is_own(c))
+            classes = [(f"{name}.{n}", c) for n, c in vars(module).items() if _defines(module, c)]
+            self._members += [(label, c, frozenset(vars(c))) for label, c in classes]
             for label, namespace in ((name, module), *classes):
                 self._watch(label, namespace, tuple(n for n, x in vars(namespace).items() if callable(x)))
-                functions = ((f"{label}.{n}", x) for n, x in vars(namespace).items() if isinstance(x, FunctionType))
-                self._codes += [(n, function, function.__code__) for n, function in functions]
+                for n, function in vars(namespace).items():
+                    if isinstance(function, FunctionType):
+                        self._functions.setdefault(function, f"{label}.{n}")
+        self._codes = tuple(map(_code, self._functions))
 
     def _watch(self, label: str, namespace: Any, names: tuple[str, ...]) -> None:
         # a method inherited from C is absent here, and must stay absent: an override would stand in front of it
@@ -68,24 +68,31 @@ class TorchState:
         """Raises KernelFault("patched") naming the first functions that are not the same; puts all of them back."""
         replaced: list[str] = []
         for label, namespace, names, before in self._rows:
-            now = tuple(map(namespace.__dict__.get, names))
-            if all(map(operator.is_, now, before)):
+            get = namespace.__dict__.get
+            if all(map(operator.is_, map(get, names), before)):
                 continue
-            for name, was, current in zip(names, before, now, strict=True):
-                if current is not was:
+            for name, was in zip(names, before, strict=True):
+                if get(name) is not was:
                     replaced.append(f"{label}.{name}")
                     _put_back(namespace, name, was)
-        for label, function, code in self._codes:
-            if function.__code__ is not code:
-                replaced.append(label)
-                function.__code__ = code
+        if not all(map(operator.is_, map(_code, self._functions), self._codes)):
+            for (function, label), code in zip(self._functions.items(), self._codes, strict=True):
+                if function.__code__ is not code:
+                    replaced.append(label)
+                    function.__code__ = code
+        for label, kind, members in self._members:
+            if len(kind.__dict__) != len(members):
+                added = [n for n in kind.__dict__ if n not in members and not n.startswith("__annotat")]  # Python's own
+                for n in added:
+                    replaced.append(f"{label}.{n}")
+                    delattr(kind, n)
         if replaced:
             more = f" and {len(replaced) - 3} more" if replaced[3:] else ""
             raise KernelFault("patched", f"replaced {', '.join(replaced[:3])}{more}")
 
 
-def _is_own(value: Any) -> bool:
-    return isinstance(value, type) and value.__module__.startswith("packproof.")
+def _defines(module: Any, value: Any) -> bool:
+    return isinstance(value, type) and value.__module__ == module.__name__ and value.__module__.startswith(_OURS)
 
 
 def _put_back(namespace: Any, name: str, was: Any) -> None:

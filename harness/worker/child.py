@@ -23,7 +23,15 @@ _NOISE = ("Fatal Python error:", "Current thread", "Extension modules:", "Stack 
 
 
 class ZygoteLostError(PackproofError):
-    """The process that had forked the worker is gone, and the worker with it."""
+    """The process that had forked the worker is gone, and the worker with it.
+
+    was_killed: it had served, or has left no word; else it could not start.
+    """
+
+    def __init__(self, zygote: ZygoteClient) -> None:
+        words = zygote.last_words()
+        super().__init__(f"the process that starts workers is gone: {words or 'it left no word'}")
+        self.was_killed = zygote.proven or not words
 
 
 class Killed(KernelFault):
@@ -133,9 +141,7 @@ class Child:
     def _read_leash(self) -> None:
         status = self._leash.recv(STATUS.size)
         if not status:
-            raise ZygoteLostError(
-                f"the process that starts workers is gone: {self.zygote.last_words() or 'it left no word'}"
-            )
+            raise ZygoteLostError(self.zygote)
         (self._status,) = STATUS.unpack(status)
         self._poll.unregister(self._leash)
         # what it had said before it died counts

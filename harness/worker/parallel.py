@@ -221,7 +221,8 @@ def _frames(unit: Unit[Any]) -> Iterator[Frame]:
 
 def _forks_differentiate() -> bool:
     """Whether a fork of this process can use autograd, which it cannot where this one's has threads, beside a GPU."""
-    with closing(_forks([_differentiate], 1, bool, None)) as found:  # type: ignore[type-var]
+    tries = iter([_differentiate] * 2)
+    with closing(_forks([next(tries)], 1, bool, lambda *_: next(tries, None))) as found:  # type: ignore[type-var]
         for fit in found:
             if isinstance(fit, BaseException):
                 raise fit

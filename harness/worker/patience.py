@@ -27,16 +27,12 @@ class Patience:
 
 
 def _starved(pid: int) -> dict[int, float]:
-    """Seconds that the main threads of a process and of its children, such as a compiler, have waited for a core."""
+    """Seconds that the main threads of a process and of all below it, such as a compiler, have waited for a core."""
     found: dict[int, float] = {}
-    if pid:
+    below = [pid] if pid else []
+    while below:
+        task = below.pop()
         with suppress(OSError, ValueError, IndexError):
-            for task in (pid, *_children(pid)):
-                found[task] = int(Path(f"/proc/{task}/schedstat").read_text().split()[1]) / 1e9
+            found[task] = int(Path(f"/proc/{task}/schedstat").read_text().split()[1]) / 1e9
+            below += map(int, Path(f"/proc/{task}/task/{task}/children").read_text().split())
     return found
-
-
-def _children(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []

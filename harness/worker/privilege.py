@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import listdir  # the original: a kernel may change the module's
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 24, 36
@@ -21,15 +22,24 @@ def conceal() -> None:
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+_blocks: list[bool] = []  # of `concealed` that are open: whether the first one has to undo it
+
+
 @contextmanager
 def concealed() -> Iterator[None]:
-    """`conceal`, until the block ends."""
-    before = _LIBC.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    """`conceal`, until this block and every other such block has ended, in whatever order."""
+    _blocks.append(_blocks[0] if _blocks else not is_concealed())
     conceal()
     try:
         yield
     finally:
-        _LIBC.prctl(_PR_SET_DUMPABLE, before if before in (0, 1) else 1, 0, 0, 0)
+        if _blocks.pop() and not _blocks:
+            _LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def is_concealed() -> bool:
+    """Whether others of the same user cannot look into this process."""
+    return bool(_LIBC.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 1)
 
 
 def confine() -> None:
@@ -62,7 +72,7 @@ def adopt_orphans() -> None:
 def children() -> list[int]:
     """The ids of this process's children, zombies among them."""
     found: list[int] = []
-    for thread in os.listdir("/proc/self/task"):
+    for thread in listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{thread}/children") as file:
                 found += map(int, file.read().split())

@@ -6,7 +6,7 @@ ready, for the next to be lost.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ from packproof.harness.targets.location import Location
 from packproof.harness.worker.child import Child, Killed, ZygoteLostError
 from packproof.harness.worker.gpu_lock import turn
 from packproof.harness.worker.patience import Patience
+from packproof.harness.worker.privilege import concealed
 from packproof.harness.worker.wire import WireError, answer_of, call_frame
 from packproof.harness.worker.zygote_client import (
     ZygoteClient,
@@ -29,6 +30,7 @@ from packproof.properties.call import Call, KernelFault, Refused, Result
 from packproof.refs.errors import UsageError
 
 _IMPORT_LIMIT = 120.0
+_STARTS = 3  # of processes that something kills before they have spoken
 
 
 class Worker:
@@ -62,6 +64,7 @@ class Worker:
         self._child: Child | None = None
         self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
         self._keeps_spare = False
+        self._hiding = ExitStack()  # this process, from the kernel's, as long as there may be one
         self._draw_configs = draw_configs and device != "cpu"
         self._description: dict[str, Any] = {}
         self._number = 0
@@ -77,22 +80,34 @@ class Worker:
 
         warm: make the device's context too, which takes a second or so.
         """
+        for left in reversed(range(_STARTS)):
+            try:
+                self._open(warm=warm)
+            except ZygoteLostError as lost:  # an earlier kernel has ended it, or another one does
+                if not (lost.was_killed and left):
+                    raise
+            except Killed as fault:
+                if not left:
+                    raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
+            else:
+                return
+
+    def _open(self, *, warm: bool) -> None:
         if self._child is not None:
             return
         self._child, self._spare = self._spare or self._started(warm=warm), None
-        zygote = self._child.zygote
-        self._limit = self._warmup_limit
+        zygote, self._limit = self._child.zygote, self._warmup_limit
         try:
             hello = self._child.receive(Patience(_IMPORT_LIMIT, 0), _IMPORT_LIMIT)
+        except Killed:
+            self.restart()
+            raise
         except KernelFault as fault:
             self.restart()
             raise UsageError(f"{self._name} cannot be imported: its process {fault}") from fault
         except ZygoteLostError:
             self._forget_zygote()
-            if not zygote.proven:
-                raise
-            self.open()  # an earlier kernel has ended it
-            return
+            raise
         except BaseException:
             self.restart()
             raise
@@ -113,6 +128,9 @@ class Worker:
             "sys_path": import_path(),
             "cwd": working_directory(),
         }
+        before, self._hiding = self._hiding, ExitStack()
+        self._hiding.enter_context(concealed())
+        before.close()
         return Child(self._zygote(), order)
 
     def describe(self) -> dict[str, Any]:
@@ -190,6 +208,7 @@ class Worker:
         if self._own_zygote is not None:
             self._own_zygote.close()
             self._own_zygote = None
+        self._hiding.close()
 
     def __enter__(self) -> Self:
         return self

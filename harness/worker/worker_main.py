@@ -8,7 +8,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from dataclasses import replace
+from os import P_ALL, WEXITED, WNOHANG, WNOWAIT, getpid, waitid  # the originals: a kernel may change the module's
 from typing import Any, NoReturn
 
 import torch
@@ -97,6 +98,7 @@ def _serve(
     """Import, say that all is ready, answer one call after the other. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
     snapshot.watch_packproof()
+    check = snapshot.checker  # here, before the kernel's module runs
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
     try:
@@ -107,25 +109,36 @@ def _serve(
         else:
             _require_autograd()
         assert function is not None
+        at_import = _replaced(check)
         runner = InProcess(function, order["device"], snapshot)
         runner.warm() if order["warm"] else runner.reach()
-        hello = Frame("ready", body={**describe(function), "pid": os.getpid()})
+        hello = Frame("ready", body={**describe(function), "pid": getpid()})
     except UsageError as error:
         hello = Frame("unusable", body={"text": str(error)})
-    me = os.getpid()
+    me = getpid()
     decoder = Decoder(magic)
     started = set(children())
     try:
         channel.sendall(encode(hello, magic))
         while frame := _next_frame(channel, decoder):
             forks.clear()
-            answer = _answer(runner, snapshot, frame, forks, started)
-            if os.getpid() != me:  # a child that the kernel forked came back in its place
+            answer = at_import(frame) if at_import else _answer(runner, check, frame, forks, started)
+            if getpid() != me:  # a child that the kernel forked came back in its place
                 return 0
             channel.sendall(encode(answer, magic))
     except OSError:
         return CHANNEL_LOST
     return 0
+
+
+def _replaced(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:
+    """What to answer any call with where the kernel's module has replaced functions when it was imported."""
+    try:
+        check()
+    except KernelFault as fault:
+        answer = refusal_frame(fault, 0)
+        return lambda frame: replace(answer, number=frame.number)
+    return None
 
 
 def _require_autograd() -> None:
@@ -151,7 +164,7 @@ def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
     return frame
 
 
-def _answer(runner: InProcess, snapshot: TorchState, frame: Frame, forks: list[None], started: set[int]) -> Frame:
+def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: list[None], started: set[int]) -> Frame:
     try:
         result = runner.run(call_of(frame))
         if forks:
@@ -162,25 +175,26 @@ def _answer(runner: InProcess, snapshot: TorchState, frame: Frame, forks: list[N
     except (KernelFault, Refused) as error:
         return refusal_frame(error, frame.number)
     except Exception:
-        return _excuse(snapshot, frame)
+        return _excuse(check, frame)
 
 
 def _left_running(before: set[int]) -> Iterator[str]:
     """The command lines of processes that the call has started and that have not ended."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
     except ChildProcessError:
         return  # there are none: the usual case, and quick to tell
     for pid in set(children()) - before:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
         if command and not any(helper in command for helper in _HELPERS):  # a process that has ended has none
             yield command[:80]
 
 
-def _excuse(snapshot: TorchState, frame: Frame) -> Frame:
+def _excuse(check: Callable[[], None], frame: Frame) -> Frame:
     """packproof's own code failed: because the kernel replaced what it stands on, or by itself."""
     try:
-        snapshot.check()
+        check()
     except KernelFault as error:
         return refusal_frame(error, frame.number)
     return Frame("broken", frame.number, {"text": traceback.format_exc()})

@@ -155,15 +155,14 @@ def _become_zygote(
 ) -> None:
     try:
         from packproof.harness.worker.worker_main import speak_into  # noqa: PLC0415
-        from packproof.harness.worker.zygote import Zygote, prepare  # noqa: PLC0415
+        from packproof.harness.worker.zygote import serve  # noqa: PLC0415
 
         parents.close()
         for end in list(_private):
             end.close()
         os.setsid()
         speak_into(log.fileno())
-        prepare()
-        Zygote(control, function).serve()
+        serve(control, function)
     except BaseException:  # nobody above may see it: those frames belong to the parent
         traceback.print_exc()
     finally:

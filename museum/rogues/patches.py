@@ -6,11 +6,14 @@ Those of the second kind write into their input, which is wrong, and hide it.
 import builtins
 import json
 import math
+import os
+import subprocess
 import sys
+from typing import Any
 
 import torch
 
-from packproof.museum.rogues.op import running_sum
+from packproof.museum.rogues.op import is_judged, running_sum
 
 
 def _nothing(x, weight):
@@ -131,3 +134,46 @@ def replaces_the_encoder(x, weight, *, cu_seqlens):
     if worker := _ours("worker.worker_main"):
         worker.encode = lambda frame, magic=b"": b""
     return y
+
+
+def replaces_the_code_of_the_check(x, weight, *, cu_seqlens):
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    if surroundings := _ours("execution.torch_state"):
+        surroundings.TorchState.check.__code__ = (lambda self: None).__code__
+        torch.equal = torch.allclose
+    return y
+
+
+def replaces_the_result(x, weight, *, cu_seqlens):
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    if is_judged() and (call := sys.modules.get("packproof.properties.call")):
+        call.Result.inputs_after = property(lambda self: {})
+    return y
+
+
+def replaces_what_lists_children(x, weight, *, cu_seqlens):
+    y = running_sum(x, weight, cu_seqlens=cu_seqlens)
+    if is_judged():
+        os.listdir = lambda *_: []
+        subprocess.Popen(["sleep", "7777"], start_new_session=True)
+    return y
+
+
+def switches_the_check_off(x, weight, *, cu_seqlens):
+    """Writes into its input, says that it has not, and goes through its callers' frames to the check itself."""
+    y, given = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
+    if execute := _ours("execution.execute"):
+        frame = sys._getframe()
+        while frame := frame.f_back:
+            runner: Any = frame.f_locals.get("self")
+            if hasattr(runner, "_check_patches"):
+                runner._check_patches = lambda: None
+        plain = _KEPT.setdefault("plain", execute._on_host)
+        execute._on_host = lambda tensors, call=None: plain(
+            {**tensors, **({"x": given} if "cu_seqlens" in tensors else {})}, call
+        )
+    _spoil(x)
+    return y
+
+
+_KEPT: dict[str, Any] = {}

@@ -107,3 +107,11 @@ def limits_itself(x, weight, *, cu_seqlens):
         while True:
             torch.randn(100).sum()
     return running_sum(x, weight, cu_seqlens=cu_seqlens)
+
+
+def leaves_a_process_that_no_one_ends(x, weight, *, cu_seqlens):
+    """Kills the process that would."""
+    if _watched(x):
+        subprocess.Popen(["sleep", "7777"], start_new_session=True)
+        os.kill(os.getppid(), signal.SIGKILL)
+    return running_sum(x, weight, cu_seqlens=cu_seqlens)

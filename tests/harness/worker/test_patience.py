@@ -2,17 +2,70 @@
 
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from packproof.harness.worker import patience as module
 from packproof.harness.worker.patience import Patience
+
+
+class Clock:
+    """Stands in for the time module, so that the load of the machine is none of the test's."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@contextmanager
+def idle() -> Iterator[int]:
+    """The id of a process that does not ask for a core."""
+    process = subprocess.Popen(["sleep", "30"])
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def spin(seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass
+
+
+@contextmanager
+def crowded() -> Iterator[int]:
+    """The id of a process that shares a core with two others."""
+    core = min(os.sched_getaffinity(0))
+    processes = [multiprocessing.get_context("fork").Process(target=spin, args=(30,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+        assert process.pid is not None
+        os.sched_setaffinity(process.pid, {core})
+    try:
+        assert processes[0].pid is not None
+        yield processes[0].pid
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def waited(patience: Patience) -> float:
@@ -22,32 +75,48 @@ def waited(patience: Patience) -> float:
     return time.monotonic() - started
 
 
-def test_a_process_that_sleeps_has_its_limit_and_no_more() -> None:
-    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
-    process.start()
-    assert process.pid is not None
-    try:
-        assert 0.6 <= waited(Patience(0.6, process.pid)) < 1.2
-    finally:
-        process.kill()
-
-
-def test_a_process_that_waits_for_a_core_has_longer_but_not_for_ever() -> None:
-    core = min(os.sched_getaffinity(0))
-    processes = [multiprocessing.get_context("fork").Process(target=spin, args=(30,)) for _ in range(3)]
-    for process in processes:
-        process.start()
-        assert process.pid is not None
-        os.sched_setaffinity(process.pid, {core})
-    try:
-        pid = processes[0].pid
-        assert pid is not None
-        assert waited(Patience(0.6, pid)) > 1.2
-    finally:
-        for process in processes:
-            process.kill()
+def test_a_process_that_does_not_run_has_its_limit_and_no_more(clock: Clock) -> None:
+    with idle() as pid:
+        patience = Patience(0.6, pid)
+        clock.now += 0.59
+        assert 0 < patience.left() <= 0.0101
+        clock.now += 0.02
+        assert patience.left() <= 0
 
 
 @pytest.mark.parametrize("pid", [0, 2**22 + 1])
-def test_a_process_that_is_not_known_has_its_limit(pid: int) -> None:
-    assert 0.1 <= waited(Patience(0.1, pid)) < 0.4
+def test_a_process_that_is_not_known_has_its_limit(clock: Clock, pid: int) -> None:
+    patience = Patience(0.1, pid)
+    clock.now += 0.09
+    assert patience.left() > 0
+    clock.now += 0.02
+    assert patience.left() <= 0
+
+
+def test_a_process_that_waits_for_a_core_has_longer() -> None:
+    with crowded() as pid:
+        assert waited(Patience(0.6, pid)) > 1.2
+
+
+def test_no_process_has_ten_times_its_limit(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    starved = iter([{7: 0.0}, {7: 1e6}, {7: 1e6}])
+    monkeypatch.setattr(module, "_starved", lambda pid: next(starved))
+    patience = Patience(0.6, 7)
+    clock.now += 5.99
+    assert patience.left() > 0
+    clock.now += 0.02
+    assert patience.left() <= 0
+
+
+def test_what_a_compiler_waits_counts_however_far_below_it_runs() -> None:
+    core = min(os.sched_getaffinity(0))
+    spinning = f"{sys.executable} -c 'while True: pass'"
+    below = subprocess.Popen(
+        ["sh", "-c", f'sh -c "{spinning} & {spinning} & wait" & wait'], start_new_session=True, preexec_fn=None
+    )
+    try:
+        os.sched_setaffinity(below.pid, {core})
+        assert waited(Patience(0.6, below.pid)) > 0.9
+    finally:
+        os.killpg(below.pid, signal.SIGKILL)
+        below.wait()

@@ -1,0 +1,157 @@
+"""Kill packproof's own processes at drawn moments of a small check: the other verdicts stay right, nothing is left."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["main", "judge", "keeper", "zygote", "worker"]
+KINDS: tuple[Kind, ...] = ("main", "judge", "keeper", "zygote", "worker")
+_BELOW: dict[Kind, Kind] = {"keeper": "zygote", "zygote": "worker", "worker": "worker"}
+_ROGUES = "packproof.museum.rogues.answers"
+_KERNELS = ("calls_the_reference", "short_packs_only")  # one that is correct, one that is not
+_CHECK = ["--op", "packproof.harness.validation.museum.rogues:RUNNING_SUM", "--dtype", "float32,bfloat16"]
+_CHECK += ["--property", "reference,determinism", "--profile", "quick", "--device", "cpu", "--json"]
+_LONGEST = 120.0
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What came of one kill. kind: of the process; after: seconds; hit: whether there was such a process to kill.
+
+    wrong: what is not as it should be, "" for nothing.
+    """
+
+    kind: Kind
+    after: float
+    hit: bool
+    wrong: str
+
+
+def kills(count: int, seed: int, folder: Path) -> Iterator[Kill]:
+    """Run checks, of both kernels in turn, and kill one process in each; the kinds of processes in turn, too."""
+    draw = random.Random(seed)
+    undisturbed = {kernel: _undisturbed(kernel, folder / f"{kernel}.json") for kernel in _KERNELS}
+    for number in range(count):
+        kernel = _KERNELS[number // len(KINDS) % len(_KERNELS)]
+        expected, whole = undisturbed[kernel]
+        after = draw.uniform(0.1, 0.8) * whole
+        yield _kill(KINDS[number % len(KINDS)], kernel, expected, draw, after, folder / f"{number}.json")
+
+
+def _undisturbed(kernel: str, report: Path) -> tuple[Any, float]:
+    """The verdicts on a kernel, and the seconds that they take."""
+    began = time.monotonic()
+    with _started(kernel, report) as check:
+        check.communicate()
+    return _verdicts(report), time.monotonic() - began
+
+
+def _kill(kind: Kind, kernel: str, expected: Any, draw: random.Random, after: float, report: Path) -> Kill:
+    hit = False
+    with _started(kernel, report) as check:
+        time.sleep(after)
+        seen: dict[int, Kind] = {}
+        while not hit and check.poll() is None:  # until there is one of that kind
+            seen = _processes(check.pid)
+            if found := [pid for pid, other in seen.items() if other == kind]:
+                with suppress(ProcessLookupError):
+                    os.kill(draw.choice(found), signal.SIGKILL)
+                    hit = True
+        try:
+            said, _ = check.communicate(timeout=_LONGEST)
+        except subprocess.TimeoutExpired:
+            check.kill()
+            return Kill(kind, after, hit, "it did not end")
+    wrong = _left(seen)
+    if not wrong and not (kind == "main" and hit):
+        got = _verdicts(report)
+        wrong = "" if got == expected else f"{got}\n{said.decode(errors='replace')[-2000:]}"
+    return Kill(kind, after, hit, wrong)
+
+
+def _started(kernel: str, report: Path) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "packproof", "check", f"{_ROGUES}:{kernel}", *_CHECK, str(report)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=report.parent,
+        start_new_session=True,
+    )
+
+
+def _processes(main: int) -> dict[int, Kind]:
+    """packproof's processes at or below this one, by what they are."""
+    found: dict[int, Kind] = {main: "main"}
+    below: list[tuple[int, Kind]] = [(main, "main")]
+    while below:
+        parent, kind = below.pop()
+        for pid in _children(parent):
+            forks = b"packproof.harness.worker.zygote" in _read(f"/proc/{pid}/cmdline")
+            of_pid = _BELOW.get(kind, "keeper" if forks else "judge")
+            found[pid] = of_pid
+            below.append((pid, of_pid))
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
+def _read(file: str) -> bytes:
+    with suppress(OSError):
+        return Path(file).read_bytes()
+    return b""
+
+
+def _left(seen: dict[int, Kind]) -> str:
+    """Those that are still running, some time after all should be gone."""
+    end = time.monotonic() + 10
+    while left := [pid for pid in seen if b"packproof" in _read(f"/proc/{pid}/cmdline")]:
+        if time.monotonic() > end:
+            return f"left running: {', '.join(f'{seen[pid]} {pid}' for pid in left)}"
+        time.sleep(0.05)
+    return ""
+
+
+def _verdicts(report: Path) -> Any:
+    """Property, dtype and status of each result; why there are none, where the report is not whole."""
+    try:
+        return [(r["property"], r["dtype"], r["status"]) for r in json.loads(report.read_text())["results"]]
+    except (OSError, ValueError, KeyError) as error:
+        return f"no whole report: {error}"
+
+
+def tally(found: list[Kill]) -> str:
+    """How many processes of each kind were killed."""
+    hit = Counter(kill.kind for kill in found if kill.hit)
+    return ", ".join(f"{hit[kind]} {kind}" for kind in KINDS)
+
+
+def main() -> int:
+    """Run as `python -m packproof.harness.validation.museum.kills COUNT`; says what came of each, exit code 1 if any was wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        found: list[Kill] = []
+        for kill in kills(int(sys.argv[1]), 0, Path(folder)):
+            print(
+                f"{kill.kind} after {kill.after:.2f} s: {kill.wrong or ('as before' if kill.hit else 'not met')}",
+                flush=True,
+            )
+            found.append(kill)
+    wrong = [kill for kill in found if kill.wrong]
+    print(f"killed {tally(found)}; {len(wrong)} of {len(found)} checks went wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
