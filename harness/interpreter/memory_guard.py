@@ -154,7 +154,7 @@ class Guard:
     ) -> None:
         for (owner, name), wrapper in self._wrappers.items():
             if vars(owner).get(name) is not wrapper:
-                continue  # the kernel replaced it: that is for Snapshot to see
+                continue  # the kernel replaced it: that is for TorchState to see
             if owner is Tensor:
                 delattr(owner, name)  # the method inherited from C shows again
             else:
