@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from packproof import __version__
 from packproof.harness.diagnosis.diagnose import diagnose
 from packproof.harness.diagnosis.measure import measure
 from packproof.harness.engine.probe import Found, probe
@@ -28,6 +27,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.layouts import Lengths, classes
 from packproof.properties.op import Op
 from packproof.properties.violation import Violation, comparisons
+from packproof.version import __version__
 
 _PROGRESS_SECONDS = 0.5
 _MOST_PRINTED, _WIDEST = 10, 200

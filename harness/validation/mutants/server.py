@@ -1,9 +1,9 @@
 """The process that judges mutants: kernels, references and properties are warm in it, and each mutant is a fork of it.
 
-Run as `python -m packproof.harness.validation.mutants.server` with TRITON_INTERPRET=1. Reads an order from
-stdin, one line of JSON: "ops", "mutants" (ids), "explained" (ids of those that nothing is expected to convict), "first" (by id, the op, the
-property and the case of a check) and "jobs". Writes an outcome a line; that of a survivor has no "by", and none has an
-"op" whose line no check executes.
+Run as `python -m packproof.harness.validation.mutants.server` with TRITON_INTERPRET=1. Reads an order from stdin, one
+line of JSON: "ops", "mutants" (ids), "explained" (ids of those that no check is expected to detect), "first" (by id,
+the op, the property and the case of a check) and "jobs". Writes an outcome a line; that of an undetected mutant has no
+"by", and none has an "op" whose line no check executes.
 """
 
 import gc
