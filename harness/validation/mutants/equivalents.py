@@ -1,4 +1,4 @@
-"""Mutants that no check convicts, and why: `equivalent.json`, by what they change, so that it holds while code moves.
+"""Mutants that no check convicts, and why: `equivalents.json`, by what they change, so that it holds while code moves.
 
 An entry has "function" (module:function), "changes" (a line before and after, as "was -> now") and "reason". Where a
 function has the same line several times, "#2 was -> now" is about the second from the top, and "was -> now" about all.
@@ -15,7 +15,7 @@ from typing import Any
 
 from packproof.harness.validation.mutants.mutant import Mutant, all_mutants
 
-FILE = Path(__file__).with_name("equivalent.json")
+FILE = Path(__file__).with_name("equivalents.json")
 
 
 def entries() -> list[dict[str, Any]]:
