@@ -137,19 +137,19 @@ def _mutants(results: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def markdown(found: Mapping[str, Any]) -> str:
-    """The report for people."""
-    return "\n".join(_lines(found)) + "\n"
+def markdown(found: Mapping[str, Any], numbers: str) -> str:
+    """The report as a page. numbers: where the file of the numbers lies, seen from the page."""
+    return "\n".join(_lines(found, numbers)) + "\n"
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+def _lines(found: Mapping[str, Any], numbers: str) -> Iterator[str]:
     museum, alarms, mutants, recipes = (found[name] for name in ("museum", "alarms", "mutants", "recipes"))
     versions = f"packproof {found['packproof']}, torch {found['torch']}, Python {found['python']}"
     yield from (
         "# The proof, proven",
         "",
         f"By `make proof`, on a CPU with {versions}.",
-        "The numbers are in [proof.json](proof.json).",
+        f"The numbers are in [{numbers.rpartition('/')[2]}]({numbers}).",
         "",
         "## Bugs that kernels have had",
         "",

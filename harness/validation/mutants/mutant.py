@@ -11,7 +11,7 @@ from types import ModuleType
 
 from packproof.harness.validation.mutants.operators import OPERATORS, Edit, Scope, Text
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 _OF_THE_OBJECT = "device_caches"  # what Triton compiled of a function that is launched, by a method bound to the object
 
 
