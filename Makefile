@@ -24,5 +24,5 @@ proof:
 	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
 	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json
 	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json
-	@.ci/env python -m packproof mutate --witnesses docs/witnesses.json --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
+	@.ci/env python -m packproof mutate --killers data/killers.json --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
 	@.ci/env python -m packproof proof $(runs) docs/proof.md --json data/proof.json
