@@ -106,8 +106,17 @@ def _install_interpreter() -> None:
     install()
 
 
+class _Kernels(ModuleType):
+    """The folder of kernels. The name of an op is its function, also once the module of that name is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_home = name in _KERNELS and isinstance(value, ModuleType)
+        super().__setattr__(name, getattr(value, name) if is_home else value)
+
+
 def _export_kernels(module: ModuleType) -> None:
     """Give the folder of kernels, which has no __init__.py of its own, its public names."""
+    module.__class__ = _Kernels
     module.__getattr__ = _kernel  # type: ignore[method-assign]
     module.__dir__ = lambda: sorted({*vars(module), *_KERNELS})  # type: ignore[method-assign]
     module.install_interpreter = _install_interpreter  # type: ignore[attr-defined]
