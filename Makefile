@@ -10,7 +10,7 @@ test:
 lint:
 	@.ci/env ruff check .
 	@.ci/env ruff format --check .
-	@.ci/env python -m mypy -p packproof
+	@.ci/env python -m mypy -p packproof -p tests
 	@.ci/env typos
 
 docs:
@@ -25,8 +25,9 @@ proof:
 	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
 	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json
 	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json
-	@.ci/env python -m packproof mutate --witnesses docs/witnesses.json --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
-	@.ci/env python -m packproof proof $(runs) docs/proof
+	@.ci/env python -m pytest -q -n auto tests/quality/seeds.py
+	@.ci/env python -m packproof mutate --killers data/killers.json --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
+	@.ci/env python -m packproof proof $(runs) docs/proof.md --json data/proof.json
 
 matrix:
 	@.ci/matrix

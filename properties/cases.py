@@ -290,7 +290,7 @@ def _few(space: Space, found: Collection[Case]) -> list[Case]:
     return list(kinds.values())
 
 
-def _large(space: Space, found: Collection[Case]) -> list[Case]:
+def _large(space: Space, _found: Collection[Case]) -> list[Case]:
     """A pack of whole chunks, so that one behind many lies on the same grid, in the first sizes and in those of a
     model."""
     if not space.on_gpu:

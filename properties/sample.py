@@ -104,7 +104,7 @@ class Sample:
     def alone(self, j: int) -> "Sample":
         return self.select([j])
 
-    def keep_only(self, j: int, others: "Sample | float", *, shared: bool = True) -> "Sample":
+    def keep_only(self, j: int, others: "Sample | float") -> "Sample":
         """Sequence j as it is; every other row, state, incoming gradient and slack from `others`, or one value."""
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:

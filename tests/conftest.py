@@ -30,6 +30,5 @@ def _recorded(terminalreporter: Any, kind: str) -> Iterator[tuple[str, dict[str,
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):
             if isinstance(report, pytest.TestReport):
-                for name, value in report.user_properties:
-                    if name == kind:
-                        yield value["bug"], value
+                rows: list[tuple[str, Any]] = report.user_properties
+                yield from ((row["bug"], row) for name, row in rows if name == kind)

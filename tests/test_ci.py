@@ -1,4 +1,4 @@
-"""The action and the workflow: their command lines are ones that packproof and pytest take, and exit codes pass."""
+"""The action and the workflows: their command lines are ones that packproof, pytest and make take; exit codes pass."""
 
 import os
 import re
@@ -17,8 +17,9 @@ from packproof.harness.cli.main import app
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 ROOT = Path(__file__).parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/gpu.yml").read_text())
-NIGHTLY = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
+GPU, HOSTED, NIGHTLY = (
+    yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("gpu", "ci", "nightly")
+)
 PAGE = (ROOT / "docs/gpu_ci.md").read_text()
 SHOWN = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
 
@@ -27,7 +28,7 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-EVERY_STEP = [*ACTION["runs"]["steps"], *(step for flow in (WORKFLOW, NIGHTLY, *SHOWN) for step in steps(flow))]
+EVERY_STEP = [*ACTION["runs"]["steps"], *(step for flow in (GPU, HOSTED, NIGHTLY, *SHOWN) for step in steps(flow))]
 
 
 @pytest.fixture
@@ -95,8 +96,8 @@ def test_what_failed_is_kept_whatever_happened(step: dict[str, Any]) -> None:
     assert step["with"].get("include-hidden-files") is (hidden or None)
 
 
-@pytest.mark.parametrize("line", [step["run"] for step in steps(WORKFLOW) if "run" in step])
-def test_the_workflow_runs_what_pytest_takes(line: str) -> None:
+@pytest.mark.parametrize("line", [step["run"] for step in steps(GPU) if "run" in step])
+def test_the_workflow_for_gpus_runs_what_pytest_takes(line: str) -> None:
     tool, *arguments = shlex.split(line)
     assert tool == ".ci/env"
     assert arguments[:3] == ["python", "-m", "pytest"]
@@ -125,3 +126,20 @@ def test_every_dependency_has_an_oldest_and_a_newest_version_that_were_run() -> 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for requirement in project["dependencies"]:
         assert re.fullmatch(r"[\w-]+>=[\d.]+,<[\d.]+(; .*)?", requirement), requirement
+
+
+def test_the_workflow_for_hosted_runners_makes_what_there_is_a_target_for() -> None:
+    lines = [step["run"].split() for step in steps(HOSTED) if "run" in step]
+    assert lines == [["make", "lint"], ["make", "test"], ["make", "docs"]]
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    assert {target for _, target in lines} <= targets
+    assert HOSTED[True].keys() == {"push", "pull_request"}  # YAML reads the key `on` as true
+
+
+def test_no_workflow_runs_the_code_of_strangers_on_a_runner_of_ones_own() -> None:
+    assert "pull_request" not in GPU[True]
+    assert {job["runs-on"] for job in HOSTED["jobs"].values()} == {"ubuntu-latest"}
+
+
+def test_what_continuous_integration_runs_is_linted_first() -> None:
+    assert re.findall(r"make (\w+)", (ROOT / ".ci/run").read_text()) == ["lint", "test"]

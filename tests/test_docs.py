@@ -99,7 +99,7 @@ def parse(command: Any, arguments: list[str]) -> None:
 
 def test_the_page_on_timing_shows_what_was_measured() -> None:
     """Its table is what `packproof table` makes of the committed file; where there is the file, there is the table."""
-    path = "docs/bench-h200.json"
+    path = "data/bench-h200.json"
     shown = TABLE.findall((ROOT / "docs/bench.md").read_text())
     assert [named for _, named in shown] == [path] * (ROOT / path).exists()
     for text, named in shown:

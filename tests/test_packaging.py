@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -19,7 +20,7 @@ FOLDERS = ("refs", "kernels", "museum", "properties", "adapters", "harness")
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files of a wheel built from a copy of the sources, offline, with the build backend itself."""
+    """The files of a wheel built from a source archive of a copy of the sources, offline, with the build backend."""
     setuptools = pytest.importorskip("setuptools", reason="building a wheel needs setuptools")
     if int(setuptools.__version__.split(".")[0]) < 77:
         pytest.skip(f"pyproject.toml needs setuptools 77, here is {setuptools.__version__}")
@@ -28,10 +29,19 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
-    build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
-    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True, text=True)
-    [wheel] = (source / "dist").glob("*.whl")
-    return set(zipfile.ZipFile(wheel).namelist())
+    archive = build("sdist", source)
+    with tarfile.open(archive) as files:
+        files.extractall(source / "unpacked", filter="data")
+    [unpacked] = (source / "unpacked").iterdir()
+    return set(zipfile.ZipFile(build("wheel", unpacked)).namelist())
+
+
+def build(kind: str, folder: Path) -> Path:
+    """What setuptools makes of a folder."""
+    code = f"from setuptools import build_meta; build_meta.build_{kind}('dist')"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, text=True)
+    [built] = (folder / "dist").iterdir()
+    return built
 
 
 def test_the_wheel_has_one_top_level_name(wheel_names: set[str]) -> None:
@@ -45,7 +55,8 @@ def test_the_wheel_contains_every_module(wheel_names: set[str]) -> None:
         modules = {f"packproof/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert modules, folder
         sources |= modules
-    sources |= {f"packproof/{path.relative_to(ROOT)}" for path in (ROOT / "harness/reports/templates").iterdir()}
+    data = [*ROOT.glob("kernels/*.cu*"), *ROOT.glob("museum/**/*.json"), *ROOT.glob("harness/**/*.json")]
+    sources |= {f"packproof/{p.relative_to(ROOT)}" for p in [*data, *ROOT.glob("harness/reports/templates/*")]}
     assert sources - wheel_names == set()
 
 

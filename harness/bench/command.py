@@ -7,11 +7,10 @@ from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.compare import TimingComparison, compare
 from packproof.harness.bench.contenders import is_rival
 from packproof.harness.bench.file import BenchFile, read, record
-from packproof.harness.bench.growth import Growth
 from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, BenchLayout, from_file, from_text, named
-from packproof.harness.bench.plot import Plot
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import Event, LayoutFinished, SizeProof
+from packproof.harness.bench.sweep import Growth, Plot
 from packproof.harness.results.names import known
 from packproof.refs.errors import UsageError
 

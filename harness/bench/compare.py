@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packproof.harness.bench.file import Place, Record
-from packproof.harness.bench.wording import figures
+from packproof.harness.bench.results import figures
 from packproof.refs.errors import UsageError
 
 FLOOR = 0.05  # clocks and temperature move medians of one machine by a few percent between runs

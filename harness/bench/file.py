@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import packproof
 from packproof.harness.bench.results import (
     BenchFinished,
     BenchResult,
@@ -20,6 +19,7 @@ from packproof.harness.bench.results import (
 )
 from packproof.harness.results.files import read_bytes, replace_text, writable
 from packproof.refs.errors import UsageError
+from packproof.version import __version__
 
 VERSION = 1
 _MOST_BYTES = 64 << 20
@@ -39,7 +39,7 @@ class BenchFile:
         self._ceilings = Ceilings(0.0)
         self.document: dict[str, Any] = {
             "version": VERSION,
-            "packproof": packproof.__version__,
+            "packproof": __version__,
             "command": command,
             "environment": {},
             "ceilings": {},

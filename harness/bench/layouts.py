@@ -139,13 +139,13 @@ def _json_list(path: str, text: str) -> tuple[int, ...]:
     return tuple(data)
 
 
-def sweep_tokens(tokens: int, seed: int) -> list[BenchLayout]:
+def sweep_tokens(tokens: int, _seed: int) -> list[BenchLayout]:
     """From a 16th of the tokens to 16 times as many, in sequences of 1024: cost should grow as they do."""
     steps = [tokens // 16, tokens // 4, tokens, 4 * tokens, 16 * tokens]
     return [BenchLayout(f"{n} tokens", rows(n)) for n in steps if n]
 
 
-def sweep_sequences(tokens: int, seed: int) -> list[BenchLayout]:
+def sweep_sequences(tokens: int, _seed: int) -> list[BenchLayout]:
     """Ever more sequences of equal length at the same number of tokens: cost should stay."""
     counts = sorted({n for n in (1, 16, 128, 512, 2401, 16_384, tokens) if n <= tokens})
     return [BenchLayout(f"{n} sequence{'s' * (n > 1)}", equal(n, tokens)) for n in counts]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packproof.harness.bench.file import read, record
-from packproof.harness.bench.wording import figures
+from packproof.harness.bench.results import figures
 from packproof.harness.results.names import short
 from packproof.refs.errors import UsageError
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from packproof.harness.bench.results import (
+    NAME_WIDTH,
     BenchFinished,
     BenchResult,
     BenchStarted,
@@ -15,8 +16,13 @@ from packproof.harness.bench.results import (
     Pass,
     PassName,
     SizeProof,
+    figures,
+    heading,
+    mebibytes,
+    microseconds,
+    name_width,
+    rate,
 )
-from packproof.harness.bench.wording import NAME_WIDTH, figures, heading, mebibytes, microseconds, name_width, rate
 from packproof.harness.results.names import short
 
 _STYLES = {"passed": "green", "failed": "bold red"}

@@ -1,28 +1,20 @@
-"""What a bench says while it runs: frozen data, read by the table, the JSON file, the comparison and the plot."""
+"""What a bench reports while it runs, as frozen data, and the wording of its figures in tables and pictures."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from packproof.harness.bench.cost import Cost
 from packproof.harness.bench.layouts import BenchLayout
+from packproof.harness.results.environment import Environment
 from packproof.harness.results.events import Tier
+from packproof.harness.results.names import short
 
 # unpacked: it cannot be proven, and is timed as a bound; interpreted: right, but its time would say nothing
 ProofStatus = Literal["passed", "failed", "unpacked", "interpreted", "declined", "not installed"]
 PassName = Literal["forward", "backward", "both"]
 
-
-@dataclass(frozen=True)
-class Environment:
-    """Where a bench ran. device: "cpu" or "cuda"; name: of the processor or GPU. threads: of torch."""
-
-    device: str
-    name: str
-    torch: str
-    triton: str
-    python: str
-    threads: int
-    driver: str = ""
+NAME_WIDTH = 22
 
 
 @dataclass(frozen=True)
@@ -153,3 +145,38 @@ class BenchFinished:
 
 
 Event = BenchStarted | SizeProof | LayoutFinished | BenchFinished
+
+
+def name_width(names: Iterable[str]) -> int:
+    """Of the first column of a table: wider than usual where a name needs it."""
+    return max(NAME_WIDTH, *map(len, names))
+
+
+def heading(result: BenchResult) -> str:
+    """Op, layout and setting of a group of results."""
+    layout = result.layout
+    count = f"{len(layout.lengths)} sequence{'s' if len(layout.lengths) != 1 else ''}"
+    said = f"{count}, {layout.tokens} tokens, longest {layout.longest}"
+    name = "" if layout.name in said else f"{layout.name}: "
+    return f"{result.op} · {name}{said} · {short(result.dtype)}"
+
+
+def figures(value: float) -> str:
+    """Four figures, or all before the point."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def rate(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> tuple[str, str]:
+    """What the pass achieves, and its part of the ceiling."""
+    found = achieved(timed, ceilings, matmul=matmul)
+    size, unit = (1e12, "TFLOP/s") if found.unit == "flop/s" else (1e9, "GB/s")
+    return f"{found.per_second / size:.3g} {unit}", f"{found.of_ceiling:.0%}"
+
+
+def microseconds(spread: Spread | None) -> str:
+    """The median of a time of the host, which is small."""
+    return "-" if spread is None else f"{1e3 * spread.median:.0f}"
+
+
+def mebibytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.0f}"

@@ -306,24 +306,26 @@ def table(file: Annotated[str, typer.Argument(help="a file that `packproof bench
 @app.command()
 def proof(
     folder: Annotated[str, typer.Argument(help="has museum.json, recipes.json, alarms.json and mutants.json")],
-    to: Annotated[str, typer.Argument(help="writes TO.md and TO.json")],
+    page: Annotated[str, typer.Argument(help="write the report to this Markdown file")],
+    json: Annotated[str, typer.Option(help="write its numbers to this file")],
 ) -> int:
     """Turn the runs of the museum, of right kernels and of mutants into one report of how good the proof is.
 
     \b
     make proof
-    packproof proof .packproof/proof docs/proof
+    packproof proof .packproof/proof docs/proof.md --json data/proof.json
     """
-    import json  # noqa: PLC0415
+    from json import dumps  # noqa: PLC0415
+    from os.path import relpath  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
     from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.validation.proof_report import markdown, report  # noqa: PLC0415
 
-    files = writable(f"{to}.md", "TO"), writable(f"{to}.json", "TO")
+    files = writable(page, "PAGE"), writable(json, "--json")
     found = report(Path(folder))
-    replace_text(files[0], markdown(found))
-    replace_text(files[1], json.dumps(found, indent=1) + "\n")
+    replace_text(files[0], markdown(found, numbers=relpath(json, Path(page).parent)))
+    replace_text(files[1], dumps(found, indent=1) + "\n")
     return HELD
 
 

@@ -26,9 +26,11 @@ def mutate(
     seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
     jobs: Annotated[int | None, typer.Option(help="processes side by side  [default: one a core]", min=1)] = None,
     resume: Annotated[str | None, typer.Option(help="a file of outcomes: take those it has, append the others")] = None,
-    witnesses: Annotated[
+    killers: Annotated[
         str | None,
-        typer.Option(help="a file of what convicted each mutant: that comes first, and is brought up to date"),
+        typer.Option(
+            help="a file of the check that detected each mutant: it comes first, and the file is brought up to date"
+        ),
     ] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     list_only: Annotated[bool, typer.Option("--list", help="show the mutants and run none")] = False,
@@ -39,7 +41,7 @@ def mutate(
 
     \b
     packproof mutate --op rope
-    packproof mutate --witnesses docs/witnesses.json --resume mutants.jsonl --json mutants.json
+    packproof mutate --killers data/killers.json --resume mutants.jsonl --json mutants.json
     packproof mutate --kernel selective_scan_fwd:_selective_scan_fwd_kernel --sample 40 --seed 1
     packproof mutate --kernel products --list
     packproof mutate --device cuda --kernel ssd_fwd --sample 100
@@ -48,7 +50,7 @@ def mutate(
     from packproof.harness.engine.plan import CheckRequest, check_names  # noqa: PLC0415
     from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.results.names import known  # noqa: PLC0415
-    from packproof.harness.validation.mutants import killers as known_witnesses  # noqa: PLC0415
+    from packproof.harness.validation.mutants import killers as killer_file  # noqa: PLC0415
     from packproof.harness.validation.mutants import run as runs  # noqa: PLC0415
     from packproof.harness.validation.mutants import table  # noqa: PLC0415
     from packproof.harness.validation.mutants.equivalents import explained  # noqa: PLC0415
@@ -56,8 +58,8 @@ def mutate(
     from packproof.refs.errors import UsageError  # noqa: PLC0415
 
     check_names(CheckRequest(device=device))
-    if witnesses and device != "cpu":
-        raise UsageError("--witnesses: these are checks of interpreted kernels; leave it out with --device cuda")
+    if killers and device != "cpu":
+        raise UsageError("--killers: these are checks of interpreted kernels; leave it out with --device cuda")
 
     everything = all_mutants()
     functions = {f"{m.module}:{m.function}" for m in everything}
@@ -73,8 +75,8 @@ def mutate(
         return HELD
     file = writable(json, "--json") if json else None
     kept = writable(resume, "--resume") if resume else None
-    hints = writable(witnesses, "--witnesses") if witnesses else None
-    first = known_witnesses.read(hints) if hints else {}
+    hints = writable(killers, "--killers") if killers else None
+    first = killer_file.read(hints) if hints else {}
     mutants = {m.id: m for m in chosen}
     started = told = time.monotonic()
     done = []
@@ -91,7 +93,7 @@ def mutate(
     wrong = table.wrongly_explained(done, settled)
     typer.echo("\n".join([*wrong, *table.summary(done, excused, time.monotonic() - started)]))
     if hints:
-        replace_text(hints, known_witnesses.text(first, done))
+        replace_text(hints, killer_file.text(first, done, {m.id for m in everything}))
     if file:
         replace_text(file, table.as_json(done, mutants, excused))
     holes = [o for o in done if not o.by and o.id not in excused]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from packproof import __version__
 from packproof.harness.diagnosis.diagnose import diagnose
 from packproof.harness.diagnosis.measure import measure
 from packproof.harness.engine.probe import Found, probe
@@ -29,6 +28,7 @@ from packproof.properties.layouts import Lengths, classes
 from packproof.properties.op import Op
 from packproof.properties.violation import Violation, comparisons
 from packproof.refs.axes import parse
+from packproof.version import __version__
 
 _PROGRESS_SECONDS = 0.5
 _MOST_PRINTED, _WIDEST = 10, 200

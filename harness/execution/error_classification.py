@@ -145,7 +145,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-_FOREIGN = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
+_FOREIGN = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 
 

@@ -35,7 +35,7 @@ _SPEAKS_OF = re.compile(
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _LIBRARIES = ("torch", "triton", "numpy", "einops")
-_HERE = str(Path(__file__).parent) + os.sep
+_HARNESS = str(Path(__file__).parents[1]) + os.sep
 # what only moves values, makes tensors, or looks at their form
 _MOVES = frozenset(
     (  # noqa: SIM905
@@ -114,7 +114,7 @@ class Computing(TorchDispatchMode):
 
 def _foreign(filename: str) -> bool:
     """Whether a file is a library's or ours, not the kernel's."""
-    own_or_stdlib = filename.startswith((_HERE, "<")) or (
+    own_or_stdlib = filename.startswith((_HARNESS, "<")) or (
         filename.startswith(_STDLIB) and "site-packages" not in filename
     )
     return own_or_stdlib or any(f"{os.sep}{name}{os.sep}" in filename for name in _LIBRARIES)

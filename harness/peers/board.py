@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-import packproof
 from packproof.harness.peers.run import PeerRequest
 from packproof.harness.reports.terminal import cell_line
 from packproof.harness.results import events
@@ -20,6 +19,7 @@ from packproof.harness.results.names import short
 from packproof.harness.results.questions import OF_PEERS
 from packproof.harness.results.wording import failure_text, summary
 from packproof.properties.case import shorten
+from packproof.version import __version__
 
 HEAD = ("peer", "version", "op", "property", "verdict", "smallest layout", "replay")
 VERSION = 1
@@ -167,7 +167,7 @@ def markdown(
 ) -> Iterator[str]:
     """A page for docs/: where it was run, the scoreboard, what is refused, and each failure in full."""
     yield "# Kernels of others, judged\n"
-    yield f"{_where(started)}. packproof {packproof.__version__}, profile {started.profile}, seed {started.seed}.\n"
+    yield f"{_where(started)}. packproof {__version__}, profile {started.profile}, seed {started.seed}.\n"
     yield f"| {' | '.join(HEAD)} |"
     yield f"|{' --- |' * len(HEAD)}"
     for row in board:
@@ -204,7 +204,7 @@ def document(
     peers = {entry.peer.name: entry for entry in entries}
     return {
         "version": VERSION,
-        "packproof": packproof.__version__,
+        "packproof": __version__,
         "environment": dataclasses.asdict(environment(started.cells[0].device)),
         "profile": started.profile,
         "seed": started.seed,

@@ -9,7 +9,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-import packproof
 from packproof.harness.reports.layout_svg import error_svg, layout_svg, leak_svg
 from packproof.harness.reports.scoreboard import Board, boards
 from packproof.harness.reports.svg import LEVELS, palette
@@ -22,6 +21,7 @@ from packproof.harness.results.text import printable
 from packproof.harness.results.wording import regime_lines, share_text, summary
 from packproof.properties.case import shorten
 from packproof.properties.layouts import CLASSES
+from packproof.version import __version__
 
 SYMBOLS = {"passed": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "error": "!", "not run": "·"}
 _TERMS = {
@@ -63,7 +63,7 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
         regimes=regime_lines(v for v in verdicts if v.failed),
         not_run=_not_run(started, finished),
         machines=[environment(device) for device in devices],
-        packproof=packproof.__version__,
+        packproof=__version__,
     )
 
 

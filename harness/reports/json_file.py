@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-import packproof
 from packproof.harness.results import events
 from packproof.harness.results.files import replace_text, writable
 from packproof.harness.results.questions import question_of
 from packproof.harness.results.wording import failure_text
+from packproof.version import __version__
 
 VERSION = 1
 
@@ -48,7 +48,7 @@ class JsonReport:
         cells = self._started.cells
         document = {
             "version": VERSION,
-            "packproof": packproof.__version__,
+            "packproof": __version__,
             "target": _only(cell.target for cell in cells),
             "op": _only(cell.op for cell in cells),
             "device": _only(cell.device for cell in cells),

@@ -3,13 +3,25 @@
 import platform
 import shutil
 import subprocess
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from packproof.harness.bench.results import Environment
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a bench ran. device: "cpu" or "cuda"; name: of the processor or GPU. threads: of torch."""
+
+    device: str
+    name: str
+    torch: str
+    triton: str
+    python: str
+    threads: int
+    driver: str = ""
 
 
 def environment(device: str) -> Environment:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-import packproof
 from packproof.harness.engine.plan import PROFILES
 from packproof.museum import classes as bug_classes
 from packproof.properties.cases import Space, golden_cases, random_cases
@@ -22,6 +21,7 @@ from packproof.properties.layouts import CLASSES, classes
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
+from packproof.version import __version__
 
 PARTS = ("museum", "recipes", "alarms", "mutants")
 
@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 def report(folder: Path) -> dict[str, Any]:
     """The numbers. folder: has museum.json, recipes.json, alarms.json and mutants.json. UsageError where one lacks."""
     museum, recipes, alarms, mutants = (_results(folder / f"{part}.json") for part in PARTS)
-    made_with = {"packproof": packproof.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    made_with = {"packproof": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
         "version": 1,
         **made_with,
@@ -137,19 +137,19 @@ def _mutants(results: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def markdown(found: Mapping[str, Any]) -> str:
-    """The report for people."""
-    return "\n".join(_lines(found)) + "\n"
+def markdown(found: Mapping[str, Any], numbers: str) -> str:
+    """The report as a page. numbers: where the file of the numbers lies, seen from the page."""
+    return "\n".join(_lines(found, numbers)) + "\n"
 
 
-def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+def _lines(found: Mapping[str, Any], numbers: str) -> Iterator[str]:
     museum, alarms, mutants, recipes = (found[name] for name in ("museum", "alarms", "mutants", "recipes"))
     versions = f"packproof {found['packproof']}, torch {found['torch']}, Python {found['python']}"
     yield from (
         "# The proof, proven",
         "",
         f"By `make proof`, on a CPU with {versions}.",
-        "The numbers are in [proof.json](proof.json).",
+        f"The numbers are in [{numbers.rpartition('/')[2]}]({numbers}).",
         "",
         "## Bugs that kernels have had",
         "",

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from packproof import kernels
+from packproof.version import __version__
 
 if TYPE_CHECKING:
     from packproof import adapters, refs
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
     from packproof.refs.packing import PackLayout, pack, unpack
 
-__version__ = "0.1.0"
-
 __all__ = [
     "ArgumentError",
     "CheckFailed",
@@ -35,6 +34,7 @@ __all__ = [
     "PackproofError",
     "Promises",
     "UsageError",
+    "__version__",
     "adapters",
     "check",
     "diff",

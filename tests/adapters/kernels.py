@@ -191,7 +191,7 @@ of_a_stranger = adapt(
 
 def _tables(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, place: Tensor) -> None:
     c, s = (torch.cat([x[place[0].long()]] * 2, -1)[None] for x in (cos, sin))
-    InPlace.apply(q, k, c, s)  # type: ignore[no-untyped-call]
+    InPlace.apply(q, k, c, s)
 
 
 in_place = adapt(

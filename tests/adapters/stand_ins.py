@@ -53,7 +53,7 @@ def fla_causal_conv1d(
     """fla. x: (1, t, d). Returns the output and the final states."""
     assert not kwargs
     assert cu_seqlens is not None
-    y = refs.causal_conv1d(x[0], weight, bias, cu_seqlens=cu_seqlens, activation=activation)  # type: ignore[arg-type]
+    y = refs.causal_conv1d(x[0], weight, bias, cu_seqlens=cu_seqlens, activation=activation)
     assert isinstance(y, Tensor)
     return y[None], None
 
@@ -123,7 +123,7 @@ def liger_rotary_pos_emb(
     rotary_dim: int | None = None,
 ) -> Any:
     """liger-kernel."""
-    return LigerRope.apply(q, k, cos, sin)  # type: ignore[no-untyped-call]
+    return LigerRope.apply(q, k, cos, sin)
 
 
 def flash_attn_varlen_func(
@@ -143,7 +143,7 @@ def flash_attn_varlen_func(
     assert max_seqlen_q == max_seqlen_k == cu_seqlens_q.diff().max()
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
     said = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale}
-    return refs.attention(q, k, v, cu_seqlens=cu_seqlens_q, **said)  # type: ignore[arg-type]
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens_q, **said)
 
 
 def selective_scan_fn(

@@ -135,7 +135,7 @@ def test_a_document_mask_is_proven_here_without_gradients() -> None:
 @pytest.mark.parametrize("name", PEERS)
 def test_every_peer_has_an_adapter_of_its_op(name: str) -> None:
     peer = PEERS[name]
-    assert Location(peer.module, "", peer.function).load().__packproof__["op"] == peer.op  # type: ignore[attr-defined]
+    assert Location(peer.module, "", peer.function).load().__packproof__["op"] == peer.op
 
 
 def test_a_peer_that_is_not_installed_is_one_line() -> None:

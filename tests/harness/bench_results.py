@@ -7,13 +7,13 @@ from packproof.harness.bench.results import (
     BenchResult,
     BenchStarted,
     Ceilings,
-    Environment,
     Event,
     LayoutFinished,
     Pass,
     SizeProof,
     Spread,
 )
+from packproof.harness.results.environment import Environment
 
 HERE = Environment("cuda", "Some GPU", "2.11.0", "3.6.0", "3.12.1", 8, "580.1")
 CEILINGS = Ceilings(4e12, 7e14)

@@ -1,4 +1,4 @@
-"""Triton kernels that the interpreter as shipped gets wrong, for test_interpreter.py; interpreted.py runs the cases."""
+"""Triton kernels that the interpreter as shipped gets wrong, for interpreted_numerics.py."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

@@ -1,4 +1,4 @@
-"""What kernels of chunked recurrences are made of, for test_interpreter.py: products, splits, prefix sums, loops."""
+"""What kernels of chunked recurrences are made of, for interpreted_numerics.py: products, splits, prefix sums."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -66,8 +66,8 @@ def products_of_float32_have_the_precision_asked_for() -> None:
     for form in ("third", "named", "added"):
         for precision in ("ieee", "tf32x3"):
             assert dot(a, b, c, precision, form) <= 8 * SINGLE, (precision, form)
-        for precision in ("tf32", None):  # None: what a GPU does where nothing is said
-            assert SINGLE * 64 < dot(a, b, c, precision, form) <= TF32, (precision, form)
+        for short in ("tf32", None):  # None: what a GPU does where nothing is said
+            assert SINGLE * 64 < dot(a, b, c, short, form) <= TF32, (short, form)
 
 
 @case

@@ -1,4 +1,4 @@
-"""Triton kernels whose programs meet in memory, for test_sanitizer.py; interpreted.py runs the cases."""
+"""Triton kernels whose programs meet in memory, for interpreted_sanitizer.py."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 import triton
 import triton.language as tl
-from triton_samples import fresh, numbers
 
 from packproof.harness.interpreter.sanitizer import Sanitizer
+from tests.harness.triton_samples import fresh, numbers
 
 CASES: dict[str, Callable[[], None]] = {}
 

@@ -1,4 +1,4 @@
-"""Triton kernels that touch memory rightly and wrongly, for test_sanitizer.py; interpreted.py runs the cases."""
+"""Triton kernels that touch memory rightly and wrongly, for interpreted_sanitizer.py."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

@@ -1,11 +1,7 @@
 """A whole block trains on a pack as on its sequences one by one; a leak in one of its ops does not pass."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +38,7 @@ def leaking_backward(name: str) -> Callable[..., Tensor]:
 
     def op(*inputs: Any, **options: Any) -> Tensor:
         right, leaked = getattr(refs, name)(*inputs, **options), leaking(name)(*inputs, **options)
-        return right.detach() + leaked - leaked.detach()  # type: ignore[no-any-return]
+        return right.detach() + leaked - leaked.detach()
 
     return op
 
@@ -66,16 +62,6 @@ def test_an_op_that_leaks_is_seen(block: str, op: str, dtype: str) -> None:
 @pytest.mark.parametrize(("block", "op"), [(b, op) for b in OPS for op in ("causal_conv1d", OPS[b])])
 def test_an_op_that_leaks_in_its_gradients_only_is_seen(block: str, op: str) -> None:
     assert excess(small(block, with_op(op, leaking_backward(op))), task("float32")) > 4
-
-
-@pytest.mark.parametrize("block", OPS)
-def test_interpreted_kernels_train_alike(block: str) -> None:  # in fp32: bf16 takes minutes here, and trains on a GPU
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, str(Path(__file__).with_name("interpreted.py")), block, "float32"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) <= 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -44,9 +44,7 @@ def relative_errors(op: Op, kernel: Kernel, sample: Sample, device: str) -> tupl
     return max(outputs), max(error for name, error in errors.items() if name not in sample.outputs)
 
 
-def outside_the_budget(
-    op: Op, kernel: Kernel, sample: Sample, device: str, chosen: list[int] | None = None
-) -> list[str]:
+def outside_the_budget(kernel: Kernel, sample: Sample, device: str, chosen: list[int] | None = None) -> list[str]:
     """What lies outside the budget of the reference: of the chosen sequences, or of all and the shared gradients."""
     alone = sample if chosen is None else sample.select(chosen)
     result = InProcess(kernel, device).run(sample.call())

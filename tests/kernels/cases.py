@@ -1,8 +1,8 @@
-"""How the scripts of this folder run their cases in Triton's interpreter, under the sanitizer; outcomes as JSON."""
+"""What the tests of kernels in the interpreter share: layouts, tensors, calls under the sanitizer, comparisons."""
 
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,26 +13,12 @@ from packproof.harness.interpreter.sanitizer import Sanitizer
 
 repair.install()
 
-CASES: dict[str, Callable[[], None]] = {}
-LAYOUTS = ([1], [33, 31, 0, 2], [0, 3, 0, 0, 1, 0], [1] * 9 + [2] * 9, [0, 0], [])
+LAYOUTS: tuple[list[int], ...] = ([1], [33, 31, 0, 2], [0, 3, 0, 0, 1, 0], [1] * 9 + [2] * 9, [0, 0], [])
 
 
-def case(function: Callable[[], None]) -> Callable[[], None]:
-    CASES[function.__name__] = function
-    return function
-
-
-def run_cases() -> None:
-    """Print {case: "ok" or the error that it raised}."""
-    outcomes = {}
-    for name, function in CASES.items():
-        torch.manual_seed(0)
-        try:
-            function()
-            outcomes[name] = "ok"
-        except Exception as error:
-            outcomes[name] = f"{type(error).__name__}: {error}"
-    print(json.dumps(outcomes))
+def borrowed_tests(module: ModuleType) -> dict[str, Callable[..., None]]:
+    """The tests of a module, to be run in another one."""
+    return {name: value for name, value in vars(module).items() if name.startswith("test_")}
 
 
 def offsets(lengths: Sequence[int], dtype: torch.dtype = torch.int32) -> Tensor:

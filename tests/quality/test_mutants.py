@@ -12,14 +12,14 @@ from packproof.harness.validation.mutants.mutant import KERNELS, all_mutants
 from packproof.harness.validation.mutants.run import OPS, run, sample
 
 SIZE = 40
-WITNESSES = Path(__file__).parents[2] / "docs/witnesses.json"
+KILLERS = Path(__file__).parents[2] / "data/killers.json"
 
 
 def test_a_sample_of_mutants_is_convicted_or_explained() -> None:
     seed = zlib.crc32(b"".join(file.read_bytes() for file in sorted(KERNELS.glob("*.py"))))
     mutants = sample(all_mutants(), SIZE, seed)
     known = explained(mutants)
-    done = {o.id: o for o in run(mutants, OPS, jobs=2, first=killers.read(WITNESSES))}
+    done = {o.id: o for o in run(mutants, OPS, jobs=2, first=killers.read(KILLERS))}
     assert len(done) == SIZE
     assert [m.id + "\n" + m.diff for m in mutants if not done[m.id].by and m.id not in known] == []
     assert [m.id + "\n" + m.diff for m in mutants if done[m.id].by and m.id in known] == []

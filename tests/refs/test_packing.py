@@ -102,9 +102,9 @@ def test_a_gap_after_the_last_sequence_is_slack() -> None:
 
 
 def test_layouts_are_values() -> None:
-    assert hash(PackLayout((1, 2))) == hash(PackLayout([1, 2]))  # type: ignore[arg-type]
+    assert hash(PackLayout((1, 2))) == hash(PackLayout([1, 2]))
     with pytest.raises(AttributeError):
-        PackLayout((1,)).slack = 3  # type: ignore[misc]
+        PackLayout((1,)).slack = 3
     assert PackLayout(()) == PackLayout.from_cu_seqlens(torch.tensor([0]))
     assert PackLayout(()).max_seqlen == 0
 
@@ -122,7 +122,7 @@ def ids(*values: int) -> Tensor:
 MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
     "negative length": (lambda: PackLayout((3, -1)), "PackLayout: lengths entry 1 is -1; 0 or more was expected"),
     "fractional length": (
-        lambda: PackLayout((3, 1.5)),  # type: ignore[arg-type]
+        lambda: PackLayout((3, 1.5)),
         "PackLayout: lengths entry 1 is 1.5; a whole number was expected",
     ),
     "negative slack": (lambda: PackLayout((3,), slack=-1), "PackLayout: slack entry 0 is -1; 0 or more was expected"),

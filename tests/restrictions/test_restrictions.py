@@ -164,11 +164,11 @@ def late(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
 
 
 def moody(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
-    moody.calls += 1  # type: ignore[attr-defined]
-    raise ValueError(f"shape refused for the {'abcdefgh'[moody.calls % 8]}th time")  # type: ignore[attr-defined]
+    moody.calls += 1
+    raise ValueError(f"shape refused for the {'abcdefgh'[moody.calls % 8]}th time")
 
 
-moody.calls = 0  # type: ignore[attr-defined]
+moody.calls = 0
 
 
 def mismatched(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:

@@ -139,7 +139,7 @@ def tally(found: list[Kill]) -> str:
 
 
 def main() -> int:
-    """Run as `python -m packproof.harness.validation.museum.kills COUNT`: prints each; exit code 1 if one went wrong."""
+    """Run as `python -m packproof.harness.validation.museum.kills COUNT`: prints each, exit code 1 if one failed."""
     with tempfile.TemporaryDirectory() as folder:
         found: list[Kill] = []
         for kill in kills(int(sys.argv[1]), 0, Path(folder)):

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import packproof
 from packproof.harness.validation.museum.alarms import Acquittal
 from packproof.harness.validation.museum.detect import Conviction
 from packproof.harness.validation.museum.recipes import OURS, RECIPES, RecipeComparison
 from packproof.museum import BugClass, Entry
 from packproof.properties.case import shorten
+from packproof.version import __version__
 
 Row = Sequence[str]
 
@@ -136,7 +136,7 @@ def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) ->
         }
         for c in done
     ]
-    made_with = {"packproof": packproof.__version__, "profile": profile, "device": device, "seed": seed}
+    made_with = {"packproof": __version__, "profile": profile, "device": device, "seed": seed}
     return json.dumps({"version": 1, **made_with, "results": results}, indent=1) + "\n"
 
 
@@ -153,7 +153,7 @@ def acquitted_json(done: Sequence[Acquittal]) -> str:
         }
         for a in done
     ]
-    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"
+    return json.dumps({"version": 1, "packproof": __version__, "results": results}, indent=1) + "\n"
 
 
 def compared_json(done: Sequence[RecipeComparison]) -> str:
@@ -167,4 +167,4 @@ def compared_json(done: Sequence[RecipeComparison]) -> str:
         }
         for c in done
     ]
-    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"
+    return json.dumps({"version": 1, "packproof": __version__, "results": results}, indent=1) + "\n"

@@ -183,7 +183,7 @@ def _executed() -> Iterator[set[tuple[str, int]]]:
             return None
         module = name.removeprefix(_PACKAGE)
 
-        def line(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+        def line(frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any]:
             found.add((module, frame.f_lineno))
             return line
 

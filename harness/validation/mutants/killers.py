@@ -1,11 +1,11 @@
-"""The check that convicted each mutant the last time: it comes first the next time, and most often that is all.
+"""The check that detected each mutant in the last run: it comes first in the next one, and is most often all that runs.
 
-A file has them by check, with the ids of the mutants that it convicted. A witness is only an order: a mutant that it
-does not convict is judged by all the other checks too.
+A file has the checks, and for each function and operator which of them detects which mutant: the place in the row is
+the ordinal of the mutant. A killer is only an order: what it does not detect meets all the other checks too.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,34 +13,51 @@ from packproof.harness.validation.mutants.outcome import MutantOutcome
 from packproof.refs.errors import UsageError
 
 
-class Witness(NamedTuple):
-    """A check by its words: an outcome has the same."""
+class Killer(NamedTuple):
+    """A check as an outcome names it."""
 
     op: str
     property: str
     case: str
 
 
-def read(file: Path) -> dict[str, Witness]:
+def read(file: Path) -> dict[str, Killer]:
     """By id of the mutant; none where there is no file yet. UsageError where it is another kind of file."""
     if not file.exists():
         return {}
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["witnesses"]
-        return {name: Witness(r["op"], r["property"], r["case"]) for r in rows for name in r["mutants"]}
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{file} is no file of witnesses; `packproof mutate --witnesses` writes one") from None
+        document = json.loads(file.read_text(encoding="utf-8"))
+        checks = [Killer(*check) for check in document["checks"]]
+        return {
+            f"{function}:{operator}:{ordinal}": checks[number]
+            for function, operators in document["killers"].items()
+            for operator, row in operators.items()
+            for ordinal, number in enumerate(row)
+            if number is not None
+        }
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise UsageError(f"{file} is not a file of killers; `packproof mutate --killers` writes one") from None
 
 
-def text(known: Mapping[str, Witness], outcomes: Iterable[MutantOutcome]) -> str:
-    """The file with what a run has found: what is known of other mutants stays."""
-    found = dict(known)
+def text(known: Mapping[str, Killer], outcomes: Iterable[MutantOutcome], ids: Collection[str]) -> str:
+    """The file with what a run has found. ids: of all mutants that exist; what is known of the others of them stays."""
+    found = {name: killer for name, killer in known.items() if name in ids}
     for o in outcomes:
         found.pop(o.id, None)
         if o.by:
-            found[o.id] = Witness(o.op, o.property, o.case)
-    mutants: dict[Witness, list[str]] = {}
-    for name, witness in sorted(found.items()):
-        mutants.setdefault(witness, []).append(name)
-    rows = [w._asdict() | {"mutants": names} for w, names in sorted(mutants.items())]
-    return json.dumps({"version": 1, "witnesses": rows}, indent=0) + "\n"
+            found[o.id] = Killer(o.op, o.property, o.case)
+    checks = sorted(set(found.values()))
+    number = {killer: k for k, killer in enumerate(checks)}
+    rows: dict[str, dict[str, list[int | None]]] = {}
+    for name, killer in sorted(found.items()):
+        function, operator, ordinal = name.rsplit(":", 2)
+        row = rows.setdefault(function, {}).setdefault(operator, [])
+        row += [None] * (int(ordinal) + 1 - len(row))
+        row[int(ordinal)] = number[killer]
+    listed = ",\n".join(json.dumps(check) for check in checks)
+    by_function = ",\n".join(f"{json.dumps(function)}: {_compact(row)}" for function, row in rows.items())
+    return f'{{\n"version": 2,\n"checks": [\n{listed}\n],\n"killers": {{\n{by_function}\n}}\n}}\n'
+
+
+def _compact(row: Mapping[str, list[int | None]]) -> str:
+    return json.dumps(row, separators=(",", ":"))

@@ -4,10 +4,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-import packproof
 from packproof.harness.validation.mutants.equivalents import Explanation
 from packproof.harness.validation.mutants.mutant import Mutant
 from packproof.harness.validation.mutants.outcome import MutantOutcome
+from packproof.version import __version__
 
 
 def listed(mutants: Iterable[Mutant]) -> list[str]:
@@ -75,4 +75,4 @@ def as_json(done: Iterable[MutantOutcome], mutants: Mapping[str, Mutant], known:
         }
         for o in done
     ]
-    return json.dumps({"version": 1, "packproof": packproof.__version__, "results": results}, indent=1) + "\n"
+    return json.dumps({"version": 1, "packproof": __version__, "results": results}, indent=1) + "\n"

@@ -19,7 +19,7 @@ def document(events: list[Event]) -> dict[str, Any]:
     file = BenchFile(None, "packproof bench")
     for event in events:
         file(event)
-    return json.loads(json.dumps(file.document))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(file.document))
 
 
 def of(*results: BenchResult) -> Record:

@@ -11,11 +11,10 @@ import torch
 from rich.console import Console
 
 from packproof.harness.bench.clocks import DeviceClock
-from packproof.harness.bench.growth import Growth
 from packproof.harness.bench.layouts import BenchLayout
-from packproof.harness.bench.plot import Plot
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, SizeProof
+from packproof.harness.bench.sweep import Growth, Plot
 from packproof.harness.bench.timing import footprint, host_times, measure, spread
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import CEILINGS, HERE, result
@@ -81,7 +80,7 @@ def test_a_sweep_over_tokens_says_what_a_token_costs() -> None:
 
 
 def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packproof.harness.bench.plot.find_spec", lambda _name: None)
+    monkeypatch.setattr("packproof.harness.bench.sweep.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"pip install packproof\[bench\]"):
         Plot("sweep.png")
     with pytest.raises(UsageError, match=r"ends in neither of \.png, \.svg"):

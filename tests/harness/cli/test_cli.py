@@ -82,11 +82,11 @@ def play(monkeypatch: pytest.MonkeyPatch) -> object:
         "Ctrl-C in between",
     ],
 )
-def test_exit_codes(play, engine: Engine, code: int) -> None:  # type: ignore[no-untyped-def]
+def test_exit_codes(play, engine: Engine, code: int) -> None:
     assert play(engine) == code
 
 
-def test_the_request(play) -> None:  # type: ignore[no-untyped-def]
+def test_the_request(play) -> None:
     engine = ended(PASSED)
     line = (
         "m:f --op ssd --device cpu --dtype bf16,float32 --dtype fp64 --property packing,carry --profile quick --seed 3"
@@ -105,7 +105,7 @@ def test_the_request(play) -> None:  # type: ignore[no-untyped-def]
     )
 
 
-def test_what_was_found_before_an_interrupt_is_written(play, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_found_before_an_interrupt_is_written(play, tmp_path: Path) -> None:
     engine = Engine(RunStarted((CELL,), "quick", 0), CellFinished(PASSED), KeyboardInterrupt())
     assert play(engine, "--json", str(tmp_path / "r.json"), "--junit", str(tmp_path / "r.xml")) == 130
     document = json.loads((tmp_path / "r.json").read_text())
@@ -113,7 +113,7 @@ def test_what_was_found_before_an_interrupt_is_written(play, tmp_path: Path) -> 
     assert 'name="packing-fp32"' in (tmp_path / "r.xml").read_text()
 
 
-def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:
     play(Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops\nsecond line")))
     out, err = capsys.readouterr()
     assert "FAILED  packing (y)" in out

@@ -64,7 +64,7 @@ def test_the_dot_product_test_fails_a_wrong_vjp(dtype: torch.dtype, factor: floa
             return x.sin()
 
         @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+        def backward(ctx: Any, dy: Tensor) -> Tensor:
             (x,) = ctx.saved_tensors
             return dy * x.cos() * factor
 

@@ -87,7 +87,7 @@ def test_incoming_gradients_are_placed_too(make_call: Make) -> None:
             return dy.clone()
 
     def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-        return Look.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+        return Look.apply(x)
 
     InProcess(kernel).run(make_call(5, placement={"cotangent:y": "transposed"}))
     assert strides == [(1, 5)]
@@ -271,7 +271,7 @@ def test_settings_are_put_back(make_call: Make) -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_offsets_edited_in_place(make_call: Make, rogue: Rogue) -> None:
+def test_offsets_edited_in_place(make_call: Make) -> None:
     seen: list[Tensor] = []
 
     def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -286,7 +286,7 @@ def test_offsets_edited_in_place(make_call: Make, rogue: Rogue) -> None:
     assert seen[4] is seen[2]
 
 
-def test_locations(rogue: Rogue) -> None:
+def test_locations() -> None:
     from packproof import refs  # noqa: PLC0415
 
     location = Location.of(refs.rope)

@@ -33,7 +33,7 @@ class Elsewhere(Peer):
 
 
 @pytest.fixture
-def others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers that are installed everywhere, and one that is not; replay files go to a folder of the test's."""
     there = [
         Elsewhere("other:multiplying", "causal_conv1d", "torch", ("torch",), cpu="all"),

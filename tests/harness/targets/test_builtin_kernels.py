@@ -19,8 +19,8 @@ def test_every_kernel_of_ours_is_deterministic_isolated_and_independent(own: Bui
 
 def test_tiles_are_those_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("two_tiles")
-    module.PROMISES = {"grid": "sequence", "chunk": 64, "segment": 1024}
-    module.INTERPRETED = {"chunk": 16, "segment": 32}
+    declared = {"grid": "sequence", "chunk": 64, "segment": 1024}
+    vars(module).update(PROMISES=declared, INTERPRETED={"chunk": 16, "segment": 32})
     monkeypatch.setitem(sys.modules, "two_tiles", module)
     own = BuiltinKernel("ssd", "two_tiles")
     for device, tiles in {"cuda": (64, 1024), "cpu": (16, 32)}.items():

@@ -13,33 +13,33 @@ from packproof.harness.validation.mutants.mutant import all_mutants
 
 
 def test_the_list_has_every_mutant_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["mutate", "--kernel", "rotary:_read", "--list"]) == 0
+    assert main.run(["mutate", "--kernel", "rope:_read", "--list"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
-    count = sum((m.module, m.function) == ("rotary", "_read") for m in all_mutants())
+    count = sum((m.module, m.function) == ("rope", "_read") for m in all_mutants())
     assert last == f"{count} mutants"
     assert len(lines) == 4 * count
-    assert lines[0] == "rotary:_read:mask:0"
+    assert lines[0] == "rope:_read:mask:0"
     assert lines[1].startswith("kernels/rope.py:")
     assert lines[2].startswith("- first = tl.load(token + channel, mask=mask")
     assert lines[3].startswith("+ first = tl.load(token + channel, eviction_policy=")
 
 
 def test_those_beyond_the_interpreter_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["mutate", "--beyond", "--kernel", "scan_forward", "--list"]) == 0
-    listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("scan_forward:")]
-    here = explained(m for m in all_mutants() if m.module == "scan_forward")
+    assert main.run(["mutate", "--beyond", "--kernel", "selective_scan_fwd", "--list"]) == 0
+    listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("selective_scan_fwd:")]
+    here = explained(m for m in all_mutants() if m.module == "selective_scan_fwd")
     assert set(listed) == {name for name, e in here.items() if e.beyond}
     assert listed
 
 
 def test_an_unknown_kernel_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["mutate", "--kernel", "rotari"]) == 2
-    assert "no kernel is called 'rotari'; did you mean rotary?" in capsys.readouterr().err
+    assert main.run(["mutate", "--kernel", "worklist"]) == 2
+    assert "no kernel is called 'worklist'; did you mean worklists?" in capsys.readouterr().err
 
 
 def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, file = tmp_path / "kept.jsonl", tmp_path / "run.json"
-    call = ["mutate", "--op", "rope", "--kernel", "rotary:_write", "--sample", "2", "--seed", "1"]
+    call = ["mutate", "--op", "rope", "--kernel", "rope:_write", "--sample", "2", "--seed", "1"]
     assert main.run([*call, "--resume", str(kept), "--json", str(file)]) == 0
     assert "2 of 2 killed (100.0%)" in capsys.readouterr().out
     results = json.loads(file.read_text())["results"]

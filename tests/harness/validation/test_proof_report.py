@@ -62,22 +62,24 @@ def test_every_boundary_class_is_drawn_for_every_op(runs: Path) -> None:
 
 
 def test_the_report_is_written_for_people_and_programs(runs: Path) -> None:
-    assert main.run(["proof", str(runs), str(runs / "proof")]) == 0
+    (runs / "numbers").mkdir()
+    assert main.run(["proof", str(runs), str(runs / "proof.md"), "--json", str(runs / "numbers/proof.json")]) == 0
     text = (runs / "proof.md").read_text()
     assert "2 of 3 are convicted at the standard profile" in text
     assert "| a:f:comparison:2 | `i < n \\| m` | `i <= n` |" in text
-    assert json.loads((runs / "proof.json").read_text()) == report(runs)
+    assert json.loads((runs / "numbers/proof.json").read_text()) == report(runs)
+    assert "[proof.json](numbers/proof.json)" in text
 
 
 def test_a_run_that_is_not_there_is_answered_in_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "alarms.json").unlink()
-    assert main.run(["proof", str(runs), str(runs / "proof")]) == main.WRONG_CALL
+    assert main.run(["proof", str(runs), str(runs / "proof.md"), "--json", str(runs / "proof.json")]) == main.WRONG_CALL
     assert "alarms.json: No such file or directory; `make proof` writes it" in capsys.readouterr().err
 
 
 def test_the_readme_quotes_the_report() -> None:
     root = Path(__file__).parents[3]
-    found = json.loads((root / "docs/proof.json").read_text())
+    found = json.loads((root / "data/proof.json").read_text())
     museum, mutants, alarms, recipes = found["museum"], found["mutants"], found["alarms"], found["recipes"]["caught"]
     readme = " ".join((root / "README.md").read_text().split())
     for said in (

@@ -75,8 +75,9 @@ def test_a_host_whose_driver_does_not_answer_has_no_gpu(host: Path) -> None:
     assert gpus.workers() is None
 
 
+@pytest.mark.usefixtures("host")
 @pytest.mark.parametrize(("cores", "expected"), [(1, 2), (5, 4), (8, 8), (200, 16)])
-def test_every_gpu_has_as_many_workers(host: Path, monkeypatch: pytest.MonkeyPatch, cores: int, expected: int) -> None:
+def test_every_gpu_has_as_many_workers(monkeypatch: pytest.MonkeyPatch, cores: int, expected: int) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(cores))
     assert gpus.workers() == expected

@@ -78,14 +78,14 @@ def test_an_exception_is_not_lost_to_an_interrupt() -> None:
     )  # the second starts when the first has failed
     taken = [next(stream) for _ in range(4)]
     with pytest.raises(UnitError, match="ValueError: lengths"):
-        stream.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+        stream.throw(KeyboardInterrupt)
     assert all(map(gone, taken))
 
 
 def test_nothing_is_left_when_the_stream_is_left() -> None:
     stream = side_by_side([partial(pids, 100, 0.1)] * 2, most=2, of=int)
     found = {next(stream) for _ in range(6)}
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert all(map(gone, found))
 
 

@@ -1,27 +1,31 @@
-"""What causal_conv1d.cu must do, by `python convolution_cuda_cases.py`: the cases of convolution_cases.py, and its own.
+"""What causal_conv1d.cu must do: the tests of the Triton kernels, and its own.
 
 Its threads run on the CPU; the smaller kernels are interpreted.
 """
 
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from cases import LAYOUTS, case, close, offsets, run_cases, same_bits, scattered, vjp
-from convolution_cases import cotangents, has_the_bits_of_each_alone, sample
-from emulator.compile import Emulated
 from torch import Tensor
 
 from packproof import refs
 from packproof.kernels import causal_conv1d_launch, cuda
 from packproof.kernels.causal_conv1d import causal_conv1d
+from tests.kernels import interpreted_causal_conv1d
+from tests.kernels.cases import LAYOUTS, borrowed_tests, close, offsets, same_bits, scattered, vjp
+from tests.kernels.emulator.compile import Emulated
+from tests.kernels.interpreted_causal_conv1d import cotangents, has_the_bits_of_each_alone, sample
 
 WINDOW = 8
 STATES: dict[str, Any] = {"activation": "silu", "return_final_states": True}
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 BUILT = tempfile.TemporaryDirectory()
-ASKED = []
+ASKED: list[dict[str, str]] = []
 
 causal_conv1d_launch._THREADS = 32
 causal_conv1d_launch._WINDOWS = {"FORWARD": WINDOW, "BACKWARD": WINDOW}
@@ -35,6 +39,7 @@ def emulated(name: str, device: torch.device, macros: cuda.Macros) -> Emulated:
 
 
 cuda.kernels = emulated
+globals().update(borrowed_tests(interpreted_causal_conv1d))
 
 
 def native(**arguments: Any) -> Any:
@@ -53,15 +58,13 @@ def some_lengths(seed: int) -> list[int]:
     return drawn.choices(range(2 * WINDOW + 4), k=drawn.randrange(1, 9))
 
 
-@case
-def matches_the_reference_on_every_layout() -> None:
+def test_matches_the_reference_on_every_layout() -> None:
     edges = ([WINDOW], [WINDOW, 0], [WINDOW - 1, 0, 2 * WINDOW, 1], [WINDOW + 1, WINDOW - 2, 0, 0], [5 * WINDOW + 3])
     for lengths in (*LAYOUTS, *edges, *map(some_lengths, range(12))):
         matches(lengths, sample(lengths, 4, d=8), **STATES)
 
 
-@case
-def matches_the_reference_with_any_options() -> None:
+def test_matches_the_reference_with_any_options() -> None:
     lengths = [WINDOW + 1, 0, 1, 2]
     for chosen in range(16):
         inputs = sample(lengths, 4, d=4)
@@ -72,8 +75,7 @@ def matches_the_reference_with_any_options() -> None:
         matches(lengths, inputs, **options)
 
 
-@case
-def short_sequences_have_the_bits_of_long_walks() -> None:
+def test_short_sequences_have_the_bits_of_long_walks() -> None:
     plain = {"activation": "silu"}
     few = causal_conv1d_launch._FEW_TOKENS
     for seed in range(12):
@@ -92,8 +94,7 @@ def short_sequences_have_the_bits_of_long_walks() -> None:
     causal_conv1d_launch._FEW_TOKENS = few
 
 
-@case
-def short_sequences_match_the_reference() -> None:
+def test_short_sequences_match_the_reference() -> None:
     for w in (2, 3, 4):
         lengths = [1, 0, 2, 1, 1, 3, 0, 0, 1, 1, 2, 1, 1, 1, 5, 1, 0, 1, 1]
         inputs = sample(lengths, w, d=8)
@@ -106,16 +107,14 @@ def short_sequences_match_the_reference() -> None:
         close(got, wanted, 2e-6, f"w={w}")
 
 
-@case
-def matches_the_reference_with_any_width_and_number_of_channels() -> None:
+def test_matches_the_reference_with_any_width_and_number_of_channels() -> None:
     for w in (2, 3, 4):
         for d in (1, 6, 33, 136):
             lengths = some_lengths(100 * w + d)
             matches(lengths, sample(lengths, w, d=d), **STATES)
 
 
-@case
-def matches_the_reference_in_every_dtype() -> None:
+def test_matches_the_reference_in_every_dtype() -> None:
     for dtype, tolerance in ((torch.bfloat16, 1e-2), (torch.float16, 2e-3)):
         for d, widest in ((272, 8), (12, 4), (6, 2), (7, 1)):
             lengths = some_lengths(d)
@@ -123,8 +122,7 @@ def matches_the_reference_in_every_dtype() -> None:
             assert ASKED[-1]["BACKWARD_CHANNELS"] == str(widest)
 
 
-@case
-def takes_any_strides_and_ignores_slack() -> None:
+def test_takes_any_strides_and_ignores_slack() -> None:
     lengths, slack = [2 * WINDOW + 1, 2], WINDOW + 3
     for dtype in (torch.float32, torch.bfloat16):
         inputs = sample(lengths, 4, d=8, slack=slack, dtype=dtype)
@@ -145,8 +143,7 @@ def takes_any_strides_and_ignores_slack() -> None:
             same_bits(wanted[name][-slack:], torch.zeros_like(wanted[name][-slack:]), name)
 
 
-@case
-def does_not_depend_on_the_pack() -> None:
+def test_does_not_depend_on_the_pack() -> None:
     for seed in range(4):
         lengths = some_lengths(seed)
         for dtype in (torch.float32, torch.bfloat16):
@@ -155,8 +152,7 @@ def does_not_depend_on_the_pack() -> None:
             assert len(ASKED) > before, "not run in CUDA C++"
 
 
-@case
-def computes_only_the_gradients_that_are_needed() -> None:
+def test_computes_only_the_gradients_that_are_needed() -> None:
     lengths = [WINDOW + 1, 3]
     inputs = sample(lengths, 4, d=8)
     weight = inputs["weight"].clone().requires_grad_()
@@ -164,7 +160,3 @@ def computes_only_the_gradients_that_are_needed() -> None:
     (found,) = torch.autograd.grad(y.sum(), weight)
     wanted = vjp(native, inputs, [torch.ones_like(y)], cu_seqlens=offsets(lengths))
     same_bits(found, wanted["weight"], "weight")
-
-
-if __name__ == "__main__":
-    run_cases()

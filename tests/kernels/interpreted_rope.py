@@ -1,16 +1,16 @@
-"""What the kernel of rope must do, run in the interpreter by `python rotary_cases.py`."""
+"""What the kernel of rope must do, in the interpreter."""
 
 import re
 from typing import Any
 
 import pytest
 import torch
-from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, scattered, vjp
 from torch import Tensor
 
 from packproof import refs
 from packproof.kernels.rope import rope, rope_qk
 from packproof.refs.errors import ArgumentError
+from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
 # two groups of heads, steps of two, two blocks of pairs and of the channels behind them, each with a ragged one
 H, K, R = 7, 15, 5
@@ -21,8 +21,7 @@ def tables(positions: int, dtype: torch.dtype = torch.float32) -> dict[str, Tens
     return {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
 
 
-@case
-def matches_the_reference() -> None:
+def test_matches_the_reference() -> None:
     for lengths in LAYOUTS:
         for interleaved in (False, True):
             inputs = {"x": normal(sum(lengths), H, K, dtype=torch.float64)}
@@ -32,8 +31,7 @@ def matches_the_reference() -> None:
             close(vjp(rope, inputs, dy, **options), wanted, 1e-15, f"{lengths} interleaved={interleaved}")
 
 
-@case
-def takes_any_strides_and_ignores_slack() -> None:
+def test_takes_any_strides_and_ignores_slack() -> None:
     x, dy, slack = normal(20, H, K), normal(20, H, K), 3
     options: dict[str, Any] = tables(16)
     wanted = vjp(rope, {"x": x}, [dy], cu_seqlens=offsets([16, 1]), **options)
@@ -46,8 +44,7 @@ def takes_any_strides_and_ignores_slack() -> None:
         assert not value[-slack:].any()
 
 
-@case
-def takes_heads_further_apart_than_32_bits_reach() -> None:
+def test_takes_heads_further_apart_than_32_bits_reach() -> None:
     apart = 2**31 // 3 + 1
     buffer = torch.empty(3 * apart + 4 * K, dtype=torch.float16)  # pages that nobody touches take no memory
     x = buffer.as_strided((4, 4, K), (K, apart, 1))
@@ -56,8 +53,7 @@ def takes_heads_further_apart_than_32_bits_reach() -> None:
     same_bits(rope(x, **options), rope(x.clone(memory_format=torch.contiguous_format), **options), "y")
 
 
-@case
-def has_the_bits_of_each_sequence_alone() -> None:
+def test_has_the_bits_of_each_sequence_alone() -> None:
     lengths = [3, 0, 17, 1]
     for dtype in (torch.float32, torch.bfloat16):
         x, dy, options = normal(21, H, K, dtype=dtype), normal(21, H, K, dtype=dtype), tables(17, dtype)
@@ -68,8 +64,7 @@ def has_the_bits_of_each_sequence_alone() -> None:
             same_bits(dx, alone["x"], f"gradient of {len(own)} tokens, {dtype}")
 
 
-@case
-def turns_queries_and_keys_to_the_bits_of_two_calls() -> None:
+def test_turns_queries_and_keys_to_the_bits_of_two_calls() -> None:
     lengths = [3, 0, 17, 1]
     for queries, keys in ((H, 2), (1, H), (2, 0)):
         inputs = {"q": normal(23, queries, K), "k": scattered(normal(23, keys, K))}
@@ -83,8 +78,7 @@ def turns_queries_and_keys_to_the_bits_of_two_calls() -> None:
                 same_bits(both[name], alone["x"], f"gradient of {name}")
 
 
-@case
-def is_nan_past_the_tables_where_nothing_is_checked() -> None:
+def test_is_nan_past_the_tables_where_nothing_is_checked() -> None:
     x, options = normal(5, H, K), tables(2)
     y = torch.ops.packproof.rope(x, options["cos"], options["sin"], offsets([4]), False, False)
     assert y[2:4, :, : 2 * R].isnan().all()
@@ -93,8 +87,7 @@ def is_nan_past_the_tables_where_nothing_is_checked() -> None:
     assert not y[4].any()
 
 
-@case
-def passes_opcheck_and_compiles_in_one_graph() -> None:
+def test_passes_opcheck_and_compiles_in_one_graph() -> None:
     x, options = normal(5, H, K), tables(3)
     arguments = (x.clone().requires_grad_(), options["cos"], options["sin"], offsets([3, 2]), True, False)
     torch.library.opcheck(torch.ops.packproof.rope.default, arguments)
@@ -110,15 +103,10 @@ def refused(text: str, **changed: Any) -> None:
         rope(**inputs | changed)
 
 
-@case
-def refuses_wrong_arguments() -> None:
+def test_refuses_wrong_arguments() -> None:
     refused("cos has 2 positions (axis m) but the longest sequence has 3 tokens", **tables(2))
     refused("cos rotates 2 x 5 channels (axis r) but x has 9 (axis k)", x=normal(3, H, 9))
     refused("cos or sin requires a gradient", x=normal(3, H, K).requires_grad_(), cos=normal(3, R).requires_grad_())
     refused("interleaved is 'half'", interleaved="half")
     with pytest.raises(ArgumentError, match=r"rope_qk: k has 4 tokens"):
         rope_qk(normal(3, H, K), normal(4, 1, K), **tables(3), cu_seqlens=offsets([3]))
-
-
-if __name__ == "__main__":
-    run_cases()

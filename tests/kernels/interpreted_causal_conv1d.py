@@ -1,16 +1,16 @@
-"""What the kernel of causal_conv1d must do, run in the interpreter by `python convolution_cases.py`."""
+"""What the kernel of causal_conv1d must do, in the interpreter."""
 
 import re
 from typing import Any
 
 import pytest
 import torch
-from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, scattered, vjp
 from torch import Tensor
 
 from packproof import refs
 from packproof.kernels.causal_conv1d import causal_conv1d
 from packproof.refs.errors import ArgumentError, LayoutError
+from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
 D = 66  # several blocks of channels, one of them ragged
 
@@ -32,8 +32,7 @@ def cotangents(inputs: dict[str, Tensor], lengths: list[int]) -> list[Tensor]:
     return [normal(*inputs["x"].shape, dtype=dtype), normal(len(lengths), d, w - 1, dtype=dtype)]
 
 
-@case
-def matches_the_reference() -> None:
+def test_matches_the_reference() -> None:
     for lengths, w in zip(LAYOUTS, (4, 4, 3, 6, 2, 4), strict=True):
         for options in ({"activation": "silu", "return_final_states": True}, {}):
             inputs = sample(lengths, w, d=3, dtype=torch.float64)
@@ -45,8 +44,7 @@ def matches_the_reference() -> None:
             close(got, wanted, 1e-14, f"{lengths} w={w} {options}")
 
 
-@case
-def takes_any_strides_and_ignores_slack() -> None:
+def test_takes_any_strides_and_ignores_slack() -> None:
     lengths, slack = [33, 2], 3
     inputs = sample(lengths, 4, slack=slack)
     dy = cotangents(inputs, lengths)
@@ -77,15 +75,13 @@ def has_the_bits_of_each_alone(lengths: list[int], inputs: dict[str, Tensor]) ->
             same_bits(packed[name][rows], alone[name], f"{name} of sequence {j} of {lengths}, {inputs['x'].dtype}")
 
 
-@case
-def has_the_bits_of_each_sequence_alone() -> None:
+def test_has_the_bits_of_each_sequence_alone() -> None:
     lengths = [3, 0, 31, 2]
     for dtype in (torch.float32, torch.bfloat16):
         has_the_bits_of_each_alone(lengths, sample(lengths, 4, dtype=dtype))
 
 
-@case
-def keeps_nan_in_its_sequence() -> None:
+def test_keeps_nan_in_its_sequence() -> None:
     lengths = [2, 5, 1]
     inputs = sample(lengths, 4, d=2)
     dy = cotangents(inputs, lengths)
@@ -99,8 +95,7 @@ def keeps_nan_in_its_sequence() -> None:
     assert after["0"][2:7].isnan().all()
 
 
-@case
-def continues_from_its_final_states() -> None:
+def test_continues_from_its_final_states() -> None:
     inputs = sample([7], 4, d=2)
     options: dict[str, Any] = {"activation": "silu", "return_final_states": True}
     y, final = causal_conv1d(**inputs, cu_seqlens=offsets([7]), **options)
@@ -112,8 +107,7 @@ def continues_from_its_final_states() -> None:
         same_bits(end, final, f"final states, cut at {cut}")
 
 
-@case
-def passes_opcheck() -> None:
+def test_passes_opcheck() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample([3, 0, 2], 3, d=2).items()}
     optional = (inputs["bias"], offsets([3, 0, 2]), inputs["initial_states"])
     for bias, cu_seqlens, states in (optional, (None, optional[1], None)):
@@ -121,8 +115,7 @@ def passes_opcheck() -> None:
         torch.library.opcheck(torch.ops.packproof.causal_conv1d.default, arguments)
 
 
-@case
-def compiles_in_one_graph() -> None:
+def test_compiles_in_one_graph() -> None:
     inputs = sample([3, 2], 3, d=2)
     compiled = torch.compile(causal_conv1d, backend="aot_eager", fullgraph=True)
     options: dict[str, Any] = {"cu_seqlens": offsets([3, 2]), "activation": "silu"}
@@ -138,22 +131,16 @@ def refused(kind: type[Exception], text: str, **changed: Any) -> None:
         causal_conv1d(**inputs | changed)
 
 
-@case
-def refuses_wrong_arguments() -> None:
+def test_refuses_wrong_arguments() -> None:
     refused(ArgumentError, "weight has 3 channels (axis d) but x has 2", weight=normal(3, 3))
     refused(ArgumentError, "activation is 'relu'", activation="relu")
     refused(ArgumentError, "x is None", x=None)
     refused(LayoutError, "cu_seqlens ends at 9 but x has 3 tokens", cu_seqlens=offsets([9]))
 
 
-@case
-def refuses_a_second_gradient() -> None:
+def test_refuses_a_second_gradient() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample([3], 3, d=2).items()}
     y = causal_conv1d(**inputs, cu_seqlens=offsets([3]), activation="silu")
     (dx,) = torch.autograd.grad(y.sum(), inputs["x"], create_graph=True)
     with pytest.raises(ArgumentError, match=r"causal_conv1d: .* differentiable once"):
         torch.autograd.grad(dx.sum(), inputs["weight"])
-
-
-if __name__ == "__main__":
-    run_cases()

@@ -1,4 +1,4 @@
-"""What the kernels of selective_scan must do, run in the interpreter by `python scan_cases.py`."""
+"""What the kernels of selective_scan must do, in the interpreter."""
 
 import re
 from itertools import pairwise
@@ -8,7 +8,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from cases import LAYOUTS, case, close, normal, offsets, run_cases, same_bits, scattered, vjp
 from torch import Tensor
 
 from packproof import refs
@@ -16,6 +15,7 @@ from packproof.kernels.elementwise import softplus
 from packproof.kernels.selective_scan import INTERPRETED, selective_scan
 from packproof.kernels.selective_scan_fwd import power
 from packproof.refs.errors import ArgumentError, LayoutError
+from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
 PIECE, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]
 OPTIONAL = ("D", "z", "delta_bias", "initial_states")
@@ -47,14 +47,12 @@ def matches(lengths: list[int], inputs: dict[str, Tensor], where: str, **options
     close(vjp(selective_scan, inputs, dy, cu_seqlens=offsets(lengths), **options), wanted, 2e-6, where)
 
 
-@case
-def matches_the_reference_on_every_layout() -> None:
+def test_matches_the_reference_on_every_layout() -> None:
     for lengths in (*LAYOUTS, [SEGMENT, 2 * SEGMENT + 1, PIECE], [SEGMENT - 1, 2 * SEGMENT]):
         matches(lengths, sample(lengths), str(lengths), **STATES)
 
 
-@case
-def matches_the_reference_with_any_options() -> None:
+def test_matches_the_reference_with_any_options() -> None:
     lengths = [2 * PIECE + 1, 1]
     for chosen in range(16):
         left_out = {name for bit, name in enumerate(OPTIONAL) if not chosen >> bit & 1}
@@ -65,15 +63,13 @@ def matches_the_reference_with_any_options() -> None:
         matches(lengths, inputs, f"without {left_out}, {options}", **options)
 
 
-@case
-def matches_the_reference_in_blocks_of_channels_states_and_groups() -> None:
+def test_matches_the_reference_in_blocks_of_channels_states_and_groups() -> None:
     lengths = [PIECE + 1, 2]
     for d, n, groups in ((10, 9, (2, 2)), (6, 17, (0, 0)), (6, 2, (0, 3)), (4, 8, (2, 0)), (3, 0, (0, 0))):
         matches(lengths, sample(lengths, d, n, groups), f"d={d} n={n} g={groups}", **STATES)
 
 
-@case
-def takes_any_strides_and_ignores_slack() -> None:
+def test_takes_any_strides_and_ignores_slack() -> None:
     lengths, slack = [SEGMENT + 1, 2], 3
     inputs = sample(lengths, groups=(2, 0), slack=slack)
     dy = cotangents(inputs, lengths)
@@ -90,8 +86,7 @@ def takes_any_strides_and_ignores_slack() -> None:
         assert not got[name][-slack:].any(), name
 
 
-@case
-def has_the_bits_of_each_sequence_alone() -> None:
+def test_has_the_bits_of_each_sequence_alone() -> None:
     lengths = [3, 0, 2 * SEGMENT + 1, SEGMENT]
     for dtype in (torch.float32, torch.bfloat16):
         inputs = sample(lengths, dtype=dtype)
@@ -106,8 +101,7 @@ def has_the_bits_of_each_sequence_alone() -> None:
                 same_bits(packed[name][where], alone[name], f"{name} of sequence {j}, {dtype}")
 
 
-@case
-def continues_from_its_final_states() -> None:
+def test_continues_from_its_final_states() -> None:
     lengths = [3 * SEGMENT + 1]
     inputs = sample(lengths)
     dy = cotangents(inputs, lengths)
@@ -131,8 +125,7 @@ def _power_kernel(x, y, N: tl.constexpr):
     tl.store(y + at, power(tl.load(x + at)))
 
 
-@case
-def forgets_without_a_drift() -> None:
+def test_forgets_without_a_drift() -> None:
     x = torch.cat([torch.linspace(-0.2, 0.2, 1024), -torch.logspace(-7, 1, 1024)])
     y = torch.empty_like(x)
     _power_kernel[(1,)](x, y, len(x))
@@ -150,8 +143,7 @@ def _softplus_kernel(x, y, N: tl.constexpr):
     tl.store(y + at, softplus(tl.load(x + at)))
 
 
-@case
-def softplus_is_right_to_its_last_digits() -> None:
+def test_softplus_is_right_to_its_last_digits() -> None:
     x = torch.cat([torch.linspace(-104, 104, 4096), torch.logspace(-8, 1.3, 2048), -torch.logspace(-8, 1.3, 2048)])
     x[:4] = torch.tensor([0.0, -0.0, float("inf"), float("-inf")])
     y, wanted = torch.empty_like(x), torch.nn.functional.softplus(x.double(), threshold=1e9)
@@ -166,8 +158,7 @@ def softplus_is_right_to_its_last_digits() -> None:
     assert nothing.isnan().all()
 
 
-@case
-def passes_opcheck() -> None:
+def test_passes_opcheck() -> None:
     lengths = [1, 0, 2]  # too few tokens to keep states for backward: rows that no boundary owns hold anything
     inputs = {name: value.requires_grad_() for name, value in sample(lengths, groups=(2, 0)).items()}
     names = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
@@ -178,8 +169,7 @@ def passes_opcheck() -> None:
         torch.library.opcheck(torch.ops.packproof.selective_scan.default, arguments)
 
 
-@case
-def compiles_in_one_graph() -> None:
+def test_compiles_in_one_graph() -> None:
     inputs = sample([3, 2])
     compiled = torch.compile(selective_scan, backend="aot_eager", fullgraph=True)
     dy = cotangents(inputs, [3, 2])
@@ -194,8 +184,7 @@ def refused(kind: type[Exception], text: str, **changed: Any) -> None:
         selective_scan(**inputs | changed)
 
 
-@case
-def refuses_wrong_arguments() -> None:
+def test_refuses_wrong_arguments() -> None:
     refused(ArgumentError, "z has 3 channels (axis d) but u has 2", z=normal(3, 3))
     refused(ArgumentError, "2 channels (axis d) cannot be shared evenly by 3 groups (axis g)", B=normal(3, 3, 3))
     refused(ArgumentError, "A is float64 but float32 was expected", A=normal(2, 3, dtype=torch.float64))
@@ -205,14 +194,9 @@ def refuses_wrong_arguments() -> None:
     refused(ArgumentError, "packproof.refs.selective_scan computes in float64", **wide)
 
 
-@case
-def refuses_a_second_gradient() -> None:
+def test_refuses_a_second_gradient() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample([3]).items()}
     y = selective_scan(**inputs, cu_seqlens=offsets([3]))
     (du,) = torch.autograd.grad(y.sum(), inputs["u"], create_graph=True)
     with pytest.raises(ArgumentError, match=r"selective_scan: .* differentiable once"):
         torch.autograd.grad(du.sum(), inputs["A"])
-
-
-if __name__ == "__main__":
-    run_cases()

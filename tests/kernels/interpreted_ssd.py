@@ -1,4 +1,4 @@
-"""What the kernels of ssd must do, run in the interpreter by `python ssd_cases.py`."""
+"""What the kernels of ssd must do, in the interpreter."""
 
 import re
 from itertools import pairwise
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from cases import case, close, normal, offsets, run_cases, same_bits, scattered, vjp
 from torch import Tensor
 
 from packproof import refs
 from packproof.kernels.ssd import INTERPRETED, ssd
 from packproof.refs.errors import ArgumentError, LayoutError
+from tests.kernels.cases import close, normal, offsets, same_bits, scattered, vjp
 
 CHUNK, SEGMENT = INTERPRETED["chunk"], INTERPRETED["segment"]
 OPTIONAL = ("D", "z", "dt_bias", "initial_states")
@@ -42,14 +42,12 @@ def matches(lengths: list[int], inputs: dict[str, Tensor], where: str, **options
     close(vjp(ssd, inputs, dy, cu_seqlens=offsets(lengths), **options), wanted, 2e-6, where)
 
 
-@case
-def matches_the_reference_on_layouts() -> None:
+def test_matches_the_reference_on_layouts() -> None:
     for lengths in ([], [0, 0], [1, 0, 2], [SEGMENT, 1], [2 * SEGMENT + 1, 0, CHUNK]):
         matches(lengths, sample(lengths), str(lengths), **STATES)
 
 
-@case
-def matches_the_reference_with_any_options() -> None:
+def test_matches_the_reference_with_any_options() -> None:
     lengths = [CHUNK + 1, 1]
     for chosen in range(0, 16, 3):
         left_out = {name for bit, name in enumerate(OPTIONAL) if not chosen >> bit & 1}
@@ -58,16 +56,14 @@ def matches_the_reference_with_any_options() -> None:
         matches(lengths, inputs, f"without {left_out}, {options}", **options)
 
 
-@case
-def matches_the_reference_in_blocks_of_channels_states_heads_and_groups() -> None:
+def test_matches_the_reference_in_blocks_of_channels_states_heads_and_groups() -> None:
     lengths = [CHUNK + 1]
     for h, p, n, g in ((3, 2, 3, 1), (2, 17, 3, 2), (1, 1, 18, 1)):
         inputs = sample(lengths, h, p, n, g) | {"D": normal(h, p)}
         matches(lengths, inputs, f"h={h} p={p} n={n} g={g}", **STATES)
 
 
-@case
-def a_score_against_time_may_overflow() -> None:
+def test_a_score_against_time_may_overflow() -> None:
     lengths = [2, 1]
     inputs = sample(lengths)
     inputs["C"][0], inputs["B"][1] = 1e25, 1e25  # of which no output knows
@@ -75,8 +71,7 @@ def a_score_against_time_may_overflow() -> None:
     matches(lengths, inputs, "C_0 . B_1 overflows")
 
 
-@case
-def takes_any_strides_and_ignores_slack() -> None:
+def test_takes_any_strides_and_ignores_slack() -> None:
     lengths, slack = [CHUNK + 1, 2], 3
     inputs = sample(lengths, slack=slack)
     dy = cotangents(inputs, lengths)
@@ -92,8 +87,7 @@ def takes_any_strides_and_ignores_slack() -> None:
         assert not got[name][-slack:].any(), name
 
 
-@case
-def has_the_bits_of_each_sequence_alone() -> None:
+def test_has_the_bits_of_each_sequence_alone() -> None:
     lengths = [3, 0, SEGMENT + 1, CHUNK]
     for dtype in (torch.float32, torch.bfloat16):
         inputs = sample(lengths, dtype=dtype)
@@ -108,8 +102,7 @@ def has_the_bits_of_each_sequence_alone() -> None:
                 same_bits(packed[name][where], alone[name], f"{name} of sequence {j}, {dtype}")
 
 
-@case
-def continues_from_its_final_states() -> None:
+def test_continues_from_its_final_states() -> None:
     lengths = [2 * SEGMENT + 1]
     for dtype in (torch.float32, torch.bfloat16):
         inputs = sample(lengths, dtype=dtype)
@@ -127,8 +120,7 @@ def continues_from_its_final_states() -> None:
             same_bits(front["initial_states"], whole["initial_states"], f"gradient of the initial states, {where}")
 
 
-@case
-def passes_opcheck() -> None:
+def test_passes_opcheck() -> None:
     lengths = [3, 0, 2]
     inputs = {name: value.requires_grad_() for name, value in sample(lengths).items()}
     names = ("x", "dt", "A", "B", "C", "D", "z", "dt_bias")
@@ -144,8 +136,7 @@ def refused(kind: type[Exception], text: str, **changed: Any) -> None:
         ssd(**inputs | changed)
 
 
-@case
-def refuses_wrong_arguments() -> None:
+def test_refuses_wrong_arguments() -> None:
     refused(ArgumentError, "z has 3 channels per head (axis p) but x has 2", z=normal(3, 2, 3))
     refused(ArgumentError, "2 heads (axis h) cannot be shared evenly by 3 groups", B=normal(3, 3, 3), C=normal(3, 3, 3))
     refused(LayoutError, "cu_seqlens ends at 9 but x has 3 tokens", cu_seqlens=offsets([9]))
@@ -153,7 +144,3 @@ def refuses_wrong_arguments() -> None:
     refused(ArgumentError, "x is float64 but float32, bfloat16 or float16 was expected", **wide)
     many = {name: normal(3, 1, 257) for name in "BC"} | {"initial_states": normal(1, 2, 2, 257)}
     refused(ArgumentError, "B has 257 states (axis n) but at most 256 were expected", **many)
-
-
-if __name__ == "__main__":
-    run_cases()

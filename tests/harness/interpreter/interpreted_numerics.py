@@ -1,0 +1,92 @@
+"""The repaired interpreter: its numbers are torch's, and its self-test detects every repair that is missing."""
+
+import re
+
+import pytest
+
+from packproof.harness.interpreter import repair
+from tests.harness import triton_numerics, triton_products
+
+repair.install()
+repair.install()  # the second changes nothing
+
+CASES = triton_numerics.CASES | triton_products.CASES
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "every_bfloat16_survives",
+        "float32_is_rounded_as_by_torch",
+        "bfloat16_expressions_are_torchs_op_by_op",
+        "fma_rounds_once",
+        "scans_along_any_axis",
+        "reductions_along_any_axis",
+        "scan_of_bfloat16",
+        "a_combine_function_that_is_not_associative_shows",
+        "autotuning_takes_the_first_config_and_tries_it",
+        "libdevice_by_name",
+        "loops_over_runtime_values",
+        "products_of_halves_are_summed_in_float32",
+        "products_of_float32_have_the_precision_asked_for",
+        "products_of_float64_are_exact",
+        "float32_splits_into_two_bfloat16",
+        "prefix_sums_run_either_way",
+        "decays_sums_and_halves_are_torchs",
+        "loops_follow_bounds_read_from_memory",
+        "self_test",
+    ],
+)
+def test_numbers_are_torchs(case: str) -> None:
+    CASES[case]()
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "text"),
+    [
+        (
+            "a_combine_function_that_changes_the_type",
+            TypeError,
+            "the combine function returns fp32 for an operand of bf16",
+        ),
+        (
+            "libdevice_without_a_model",
+            NotImplementedError,
+            "libdevice.cyl_bessel_i0 is not modelled by packproof: check this kernel on a GPU",
+        ),
+        (
+            "float8_is_refused",
+            NotImplementedError,
+            "float8 is not modelled by Triton's interpreter: check this kernel on a GPU",
+        ),
+        (
+            "a_block_has_no_truth_value",
+            TypeError,
+            "a block of shape (4,) has no truth value: use & and | between masks, tl.where for if",
+        ),
+        ("what_a_kernel_raises_comes_through", AssertionError, "only float64"),
+    ],
+)
+def test_what_cannot_be_interpreted_says_so(case: str, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as found:
+        CASES[case]()
+    assert str(found.value) == text
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("binary_op", "bfloat16 arithmetic: x + 0.3 differs from torch by"),
+        ("cast_impl", "casts: torch.float64 to torch.bfloat16 differs from torch by"),
+        ("create_fma", "bfloat16 arithmetic: tl.fma differs from torch by"),
+        ("create_dot", "tl.dot ignores input_precision='tf32'"),
+        ("create_maxnumf", "tl.maximum with a NaN differs from torch by"),
+        ("create_minnumf", "tl.minimum with a NaN differs from torch by"),
+        ("sum", "bfloat16 reductions: tl.sum differs from torch by"),
+        ("do_bench", "autotune: RuntimeError:"),
+        ("exp", "libdevice: TypeError:"),
+    ],
+)
+def test_the_self_test_detects_a_missing_repair(missing: str, words: str) -> None:
+    with pytest.raises(LookupError, match=re.escape(words)):
+        CASES[f"self_test_without_{missing}"]()

@@ -1,0 +1,16 @@
+"""The kernels as a user calls them, interpreted: within the budget in values and gradients, nothing prepared."""
+
+import pytest
+
+import packproof
+from packproof import kernels
+from packproof.properties.case import Case
+from packproof.properties.ops import OPS
+from packproof.properties.sample import draw
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("op", ["causal_conv1d", "rope", "rope_qk", "selective_scan", "ssd"])
+def test_kernels_are_within_the_budget_with_the_repair_that_they_install(op: str, dtype: str) -> None:
+    sample = draw(OPS[op], Case((3, 0, 9), dtype, tuple(OPS[op].sizes[0].items())))
+    packproof.gradcheck(getattr(kernels, op), sample.inputs, cu_seqlens=sample.cu_seqlens, op=op)
