@@ -63,7 +63,6 @@ def leaves_slack_unwritten(x, weight, *, cu_seqlens):
 
 def reads_before_it_writes(x, weight, *, cu_seqlens):
     """Hopes that fresh memory is zero."""
-    fresh = torch.empty(1 << 24, dtype=x.dtype)[: x.numel()].view_as(
-        x
-    )  # past malloc's largest threshold: fresh pages, zeros
+    # past malloc's largest threshold: fresh pages, zeros
+    fresh = torch.empty(1 << 24, dtype=x.dtype)[: x.numel()].view_as(x)
     return fresh + running_sum(x, weight, cu_seqlens=cu_seqlens)

@@ -45,7 +45,7 @@ def kills(count: int, seed: int, folder: Path) -> Iterator[Kill]:
     for number in range(count):
         kernel = _KERNELS[number // len(KINDS) % len(_KERNELS)]
         expected, whole = undisturbed[kernel]
-        after = draw.uniform(0.1, 0.8) * whole
+        after = draw.uniform(0.05, 0.6) * whole
         yield _kill(KINDS[number % len(KINDS)], kernel, expected, draw, after, folder / f"{number}.json")
 
 
