@@ -36,9 +36,9 @@ class Found:
     others_only: str = ""
 
 
-def probe(subject: KernelUnderTest, space: Space, refused: Case) -> Found:
+def probe(kernel: KernelUnderTest, space: Space, refused: Case) -> Found:
     """Look for the domain of a kernel that has refused this case, in at most some dozen calls."""
-    search = _DomainSearch(subject, space)
+    search = _DomainSearch(kernel, space)
     base = search.base(refused)
     if base is None:
         return Found()
@@ -50,7 +50,7 @@ def probe(subject: KernelUnderTest, space: Space, refused: Case) -> Found:
                 Domain.of(f"dtype in ({names})" if len(others) > 1 else f"dtype == {names}"), others_only=names
             )
         base = replace(base, case=base.case.replace(dtype=space.dtype))
-    texts = [] if base.gradients or not subject.gradients else ["not gradients"]
+    texts = [] if base.gradients or not kernel.gradients else ["not gradients"]
     search.gradients = base.gradients
     for find in (_sizes, _arguments, _layout):
         texts += find(search, base.case)
@@ -66,11 +66,11 @@ class _Base:
 class _DomainSearch:
     """Calls the kernel, and knows what it said. gradients: whether calls are differentiated."""
 
-    def __init__(self, subject: KernelUnderTest, space: Space) -> None:
+    def __init__(self, kernel: KernelUnderTest, space: Space) -> None:
         self.space = space
-        self.gradients = subject.gradients
+        self.gradients = kernel.gradients
         self.numbers: set[int] = set()
-        self._subject = subject
+        self._kernel = kernel
         self._known: dict[tuple[Case, bool], str] = {}
 
     def refusal(self, case: Case, gradients: bool | None = None) -> str:
@@ -84,7 +84,7 @@ class _DomainSearch:
 
     def _said(self, case: Case, gradients: bool) -> str:
         try:
-            self._subject.call(self._subject.sample(case), gradients=gradients)
+            self._kernel.call(self._kernel.sample(case), gradients=gradients)
         except Refused as refused:
             return "" if refused.backward else str(refused)
         except KernelFault:

@@ -25,6 +25,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.oracle import Expected, expected, vjp
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw
+from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -74,19 +75,19 @@ def sample(op: Op, dtype: str = "float64", regime: str = "normal", lengths: tupl
     )
 
 
-def run(kernel: Callable[..., Any], s: Sample) -> dict[str, Tensor]:
-    """Outputs and gradients of a kernel in its own dtypes, named as the oracle names them."""
+def run(kernel: Callable[..., Any], s: Sample) -> dict[TensorKey, Tensor]:
+    """Outputs and gradients of a kernel in its own dtypes, by the keys that the oracle has."""
     inputs = {name: x.detach().requires_grad_(name in s.wrt) for name, x in s.inputs.items()}
     results = kernel(**inputs, cu_seqlens=s.cu_seqlens, **s.options)
     outputs = dict(zip(s.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     found = torch.autograd.grad(
         list(outputs.values()), [inputs[name] for name in s.wrt], [s.cotangents[name] for name in outputs]
     )
-    gradients = {f"gradient of {name}": g for name, g in zip(s.wrt, found, strict=True)}
-    return {name: y.detach() for name, y in outputs.items()} | gradients
+    gradients = {gradient(name): g for name, g in zip(s.wrt, found, strict=True)}
+    return {TensorKey(name): y.detach() for name, y in outputs.items()} | gradients
 
 
-def scores(got: dict[str, Tensor], want: Expected) -> dict[str, float]:
+def scores(got: dict[TensorKey, Tensor], want: Expected) -> dict[str, float]:
     """The worst score of each tensor; above 1 it breaks the budget. The rounding of the stored value is not counted."""
     found = {}
     for name, r in want.values.items():

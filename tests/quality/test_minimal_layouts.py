@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, Failure
 from packproof.museum import entries
 from packproof.properties.promises import Promises

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, Verdict
 from packproof.harness.validation.museum.detect import convict
 from packproof.museum import Control, classes, controls, entries

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from packproof.harness.cli import main
-from packproof.harness.engine.check import CheckRequest
 from packproof.harness.engine.replay import ReplayOutcome
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 from packproof.refs.errors import UsageError
 

@@ -10,8 +10,8 @@ import pytest
 from packproof.harness.cli import main
 from packproof.harness.debug.diff import diff
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import CheckRequest
 from packproof.harness.engine.replay import replay
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished
 from packproof.refs.errors import UsageError
 
