@@ -100,7 +100,7 @@ def resolve_property(given: str | Property) -> Property:
         return PROPERTIES[known("property", given, [*PROPERTIES, COMPILE])]
     found = Location.parse(given).find()
     if not isinstance(found, Property):
-        raise UsageError(f"property: {given!r} is a {type(found).__name__}, expected a packproof.Property")
+        raise UsageError(f"property: {given!r} is of type {type(found).__name__}, expected a packproof.Property")
     return found
 
 
