@@ -112,13 +112,13 @@ try:
 except packproof.CheckFailed as failed:
     print(failed)
 else:
-    raise SystemExit("the broken kernel was not convicted")
+    raise SystemExit("the broken kernel was not detected")
 
 # %% [markdown]
 # The gradient of B alone is wrong, and no value leaks: the fault lies in its own computation. Lengths 15 and 2 are the
 # smallest pack in which a state counts: token 0 of sequence 1 is the last one of a chunk of 16, and token 1 reads the
 # state in the next chunk. By its own chunk's end, token 0 has decayed by `exp(0)`, which is 1. The branch for packed
-# sequences says 0.
+# sequences computes 0.
 #
 # ## The repair
 

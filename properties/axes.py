@@ -1,4 +1,4 @@
-"""Axis specs, such as "t g n", "s d w-1?" or "t n | t g n", and what they say of a tensor."""
+"""Axis specs, such as "t g n", "s d w-1?" or "t n | t g n", and the role that they give a tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

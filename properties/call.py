@@ -128,7 +128,7 @@ class Runner(Protocol):
         """Returns the result, or raises KernelFault or Refused."""
 
     def printed(self) -> list[str]:
-        """The last lines that the kernel printed since they were asked for, where they go nowhere else."""
+        """The last lines that the kernel printed since the last time, where they go nowhere else."""
 
     def restart(self) -> None:
         """Forget every state of the kernel's process (autotuner, caches): the next call is a cold one."""

@@ -102,7 +102,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             text = f"{name} was changed by the kernel: inputs are the caller's"
             yield Violation(tensor=TensorKey(name, "input"), text=text)
     for name, before in sample.cotangents.items():
-        after = result.inputs_after.get(f"cotangent:{name}")  # none where no gradient was asked for
+        after = result.inputs_after.get(f"cotangent:{name}")  # none in a run without gradients
         if after is not None and _changed(after, before):
             text = (
                 f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"

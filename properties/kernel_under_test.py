@@ -1,4 +1,4 @@
-"""The kernel under test as the properties see it: run a sample, ask the oracle, compare sequence by sequence."""
+"""The kernel under test as the properties see it: run a sample, compare with the oracle or with another run."""
 
 import hashlib
 from collections import OrderedDict
@@ -78,7 +78,7 @@ class KernelUnderTest:
             raise
 
     def call(self, sample: Sample, **flags: Any) -> Result:
-        """Run the kernel. Where its domain asks for more rows than the sample has, such as a multiple, zeros come after
+        """Run the kernel. Where its domain requires more rows than the sample has, such as a multiple, zeros come after
         them, and what the kernel makes of these is cut off. Raises KernelFault and Refused."""
         more = fillers(self.op, self.domain, sample, copies=flags.get("copies", 1))
         if more is None:
@@ -129,7 +129,7 @@ class KernelUnderTest:
         if answer.vacuous:
             raise BoundVacuous(
                 f"the error bound derived from {self.op.name}'s reference is so large for "
-                f"{', '.join(map(str, answer.vacuous))} that it says nothing; declare `absolute`"
+                f"{', '.join(map(str, answer.vacuous))} that it cannot judge a kernel; declare `absolute`"
             )
         return answer
 

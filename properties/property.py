@@ -1,4 +1,4 @@
-"""A property as data: the law, the check, the cases that it is judged at, and what the rest of packproof asks of it."""
+"""A property as data: its law, its check, the cases that it is judged at, and all that others read of it."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass

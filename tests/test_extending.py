@@ -132,6 +132,6 @@ def test_a_property_is_an_object_in_python() -> None:
     ],
 )
 def test_what_is_no_property_is_refused_in_one_line(given: str | packproof.Property, words: str) -> None:
-    with pytest.raises(UsageError, match="^[^\n]*$") as caught:
+    with pytest.raises(UsageError, match=r"^[^\n]*$") as caught:
         next(run_check(CheckRequest("toys.kernels:correct", properties=(given,))))
     assert words in str(caught.value)

@@ -15,7 +15,7 @@ _MOST_SUSPECTS = 8
 
 
 def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
-    """One line on where a wrong value comes from, or "" where that cannot be said."""
+    """One line on where a wrong value comes from, or "" where that is not known."""
     if violation.text or violation.sequence < 0 or len(case.lengths) > _MOST_SUSPECTS:
         return ""
     sample, key = kernel.sample(case), violation.tensor

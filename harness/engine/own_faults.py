@@ -1,4 +1,4 @@
-"""What packproof could not judge, by no fault of the kernel: a verdict says so, and the run goes on."""
+"""What packproof could not judge, by no fault of the kernel: the verdict is an error, and the run goes on."""
 
 import traceback
 from collections.abc import Iterator, Sequence

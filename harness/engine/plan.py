@@ -37,7 +37,7 @@ class Plan:
 
 
 def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool = False) -> Plan:
-    """The plan for these kernels, each as its own request asks.
+    """The plan for these kernels, each by its own request.
 
     apart: each cell in a process of its own, so that none waits for what another one has to compile.
     """
@@ -76,7 +76,7 @@ def _cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
 
     for name in request.laws:
         yield cell(name, target.beyond, counts=not target.beyond)
-    if request.asks and not target.beyond:
+    if request.questions and not target.beyond:
         for question, _ in open_questions(target.declared):
             if question.property in request.laws:
                 yield cell(question.property, question.word, counts=request.strict)

@@ -78,9 +78,9 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, ma
     started, case = time.monotonic(), data["case"]
     cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
 
-    def outcome(status: ReplayStatus, said: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
-        title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {where}\n    {case}\n    {said}"
-        reason = said if status == "not applicable" else ""
+    def outcome(status: ReplayStatus, text: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
+        title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {where}\n    {case}\n    {text}"
+        reason = text if status == "not applicable" else ""
         seconds = time.monotonic() - started
         return ReplayOutcome(
             status, title, Verdict(cell, tier, _STATUSES[status], 1, seconds, reason=reason, failure=failure)

@@ -1,4 +1,4 @@
-"""What a check is asked for: the request, its profiles, and whether the names in it exist."""
+"""What a check has to do: the request, its profiles, and whether the names in it exist."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class CheckRequest:
     op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
     properties: of these alone, each a Property, its name, or "module:NAME"; None for all of packproof's.
     domain: conditions on the calls that the kernel supports, beside those declared. promises: instead of declared ones.
-    asks: whether it is tested for what it does not promise; strict: whether that counts like the rest.
+    questions: whether it is tested for what it does not promise; strict: whether that counts like the rest.
     timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
     draw_configs: kernels that tune themselves get drawn configurations, untimed, on a GPU; on a CPU they have the first
     one. sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
@@ -66,7 +66,7 @@ class CheckRequest:
     promises: Promises | None = None
     domain: tuple[str, ...] = ()
     strict: bool = False
-    asks: bool = True
+    questions: bool = True
     replay_dir: str = ".packproof"
     sanitizer: str | None = None
     draw_configs: bool = False

@@ -21,7 +21,7 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class CheckTarget:
-    """A kernel that is about to be checked, as the request asks.
+    """A kernel that is about to be checked, as its request describes.
 
     kernel: the function, or its name as a target. op_name: how a replay file names the op. builtin: where it is one of
     packproof's own. beyond: the word for what it is tested for without promising it, "" for a plain check. empty_packs:

@@ -67,7 +67,7 @@ def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
     if not peer.runs_on(request.device):
         return replace(entry, reason="needs a GPU")
     timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
-    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, asks=False)
+    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, questions=False)
     try:
         target = replace(open_target(own), empty_packs=False)
     except UsageError as error:

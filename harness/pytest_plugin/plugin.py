@@ -94,7 +94,7 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         asked = requests.CheckRequest(
-            *marker.args, **{"asks": bool(marker.kwargs.get("strict")), **run, **marker.kwargs}
+            *marker.args, **{"questions": bool(marker.kwargs.get("strict")), **run, **marker.kwargs}
         )
         dtypes = [names.dtype(name) for name in asked.dtypes or DEFAULT_DTYPES]
         requests.validate(asked := dataclasses.replace(asked, dtypes=tuple(dtypes)))

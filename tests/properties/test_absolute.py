@@ -1,4 +1,4 @@
-"""The absolute twins: correct kernels of every kind stay well inside the budget that they give, wrong ones do not.
+"""The magnitude ops: correct kernels of every kind stay well inside the budget that they give, incorrect ones do not.
 
 `test_correct_orders_of_summation_stay_within_the_budget` is the calibration of K_acc; `-s` prints its table.
 """
@@ -118,7 +118,7 @@ def test_correct_orders_of_summation_stay_within_the_budget(op, dtype):
 
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
-def test_a_twin_is_at_least_what_it_bounds(op, regime):
+def test_a_magnitude_op_is_at_least_what_it_bounds(op, regime):
     s = sample(op, regime=regime)
     values = vjp(op.reference, s, gradients=True)
     bounds = vjp(op.absolute, s, gradients=True, absolute=True)
@@ -128,7 +128,7 @@ def test_a_twin_is_at_least_what_it_bounds(op, regime):
 
 
 @pytest.mark.parametrize(("op", "most"), [("causal_conv1d", 1.0), ("rope", 1.0), ("selective_scan", 4.0), ("ssd", 4.0)])
-def test_a_twin_of_positive_terms_is_hardly_more_than_their_sum(op, most):
+def test_a_magnitude_op_of_positive_terms_is_hardly_more_than_their_sum(op, most):
     s = sample(OPS[op])
     signed = {"A", "delta", "dt", "delta_bias", "dt_bias", "sin"}
     s = replace(s, inputs={name: x if name in signed else x.abs() for name, x in s.inputs.items()})
@@ -264,11 +264,11 @@ def test_budget_constants_are_those_calibrated_here():
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 2, 0)])
-def test_twins_take_packs_of_nothing(op, lengths):
+def test_magnitude_ops_take_packs_of_nothing(op, lengths):
     s = sample(op, lengths=lengths)
     promises = Promises(chunk=16, cumsum=True)
-    for twin in [op.absolute, *([op.cumsum(promises)] if op.cumsum else [])]:
-        bounds = vjp(twin, s, gradients=True, absolute=True)
+    for magnitude_op in [op.absolute, *([op.cumsum(promises)] if op.cumsum else [])]:
+        bounds = vjp(magnitude_op, s, gradients=True, absolute=True)
         assert all(b.isfinite().all() for b in bounds.values())
         assert not any(bounds[TensorKey(name)][sum(lengths) :].any() for name in s.outputs if s.axes[name][0] == "t")
 

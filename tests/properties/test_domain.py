@@ -67,7 +67,7 @@ def test_a_part_of_a_pack_is_filled_up_and_what_is_made_of_that_cut_off(text: st
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("k in", "cannot be read"),
         ("k = 3", "cannot be read"),
@@ -79,8 +79,8 @@ def test_a_part_of_a_pack_is_filled_up_and_what_is_made_of_that_cut_off(text: st
         ("k" * 501, "a condition of 501 characters"),
     ],
 )
-def test_what_is_no_condition_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_what_is_no_condition_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         Domain.of(text)
 
 

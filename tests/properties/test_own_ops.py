@@ -1,4 +1,4 @@
-"""Ops of one's own have an error bound without being told one: correct kernels pass by it, wrong ones are detected."""
+"""A user's ops have an error bound without declaring one: correct kernels pass by it, incorrect ones are detected."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_an_operator_without_a_rule_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "words"),
     [
         (lambda x, *, cu_seqlens: x[cu_seqlens[0]] * x, "at a pack of zero sequences .* raises IndexError"),
         (lambda x, *, cu_seqlens: (x, x), r"returns 2 outputs, expected \(y\)"),
@@ -102,9 +102,9 @@ def test_an_operator_without_a_rule_is_named() -> None:
         (lambda x, *, cu_seqlens: None, "returns a NoneType for y, expected a tensor"),
     ],
 )
-def test_what_a_reference_cannot_do_is_said_before_a_kernel_is_judged(reference: Any, said: str) -> None:
+def test_what_a_reference_cannot_do_is_reported_before_a_kernel_is_judged(reference: Any, words: str) -> None:
     op = packproof.Op("mine", reference, {"x": "t d"}, {"y": "t d"}, sizes=({"d": 3},))
-    with pytest.raises(UsageError, match=f"mine: its reference, .*{said}"):
+    with pytest.raises(UsageError, match=f"mine: its reference, .*{words}"):
         try_reference(op)
 
 

@@ -38,8 +38,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judge(name: str, op: str, function: object, promises: Promises) -> Violation | None:
     """The first violation over the golden cases."""
-    said = describe(function)["parameters"]
-    space = Space(OPS[op], "float32", promises, None if said is None else frozenset(said), on_gpu=name == "size")
+    names = describe(function)["parameters"]
+    space = Space(OPS[op], "float32", promises, None if names is None else frozenset(names), on_gpu=name == "size")
     kernel = KernelUnderTest(OPS[op], InProcess(function), promises)
     cases = list(golden_cases(space))
     for case in PROPERTIES[name].suited(space, cases):

@@ -20,7 +20,7 @@ def failures(bug: str, name: str) -> Iterator[Failure]:
         properties=(name,),
         profile="quick",
         promises=Promises(**entry.promises),
-        asks=False,
+        questions=False,
     )
     for event in run_check(request):
         if isinstance(event, CellFinished) and event.verdict.failure is not None:

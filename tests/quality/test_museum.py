@@ -31,7 +31,7 @@ def accusations(control: Control, profile: str, dtypes: tuple[str, ...], seed: i
         profile=profile,
         seed=seed,
         promises=Promises(**control.promises),
-        asks=False,
+        questions=False,
     )
     found = [v for v in _verdicts(request) if v.failure is not None]
     return [(v.cell.property, v.cell.dtype, v.failure and v.failure.lines) for v in found]

@@ -55,7 +55,7 @@ class Trial:
 
 def try_rogues(chosen: Sequence[Rogue]) -> Iterator[Trial]:
     """Check the rogues side by side, as a user would, and say what came of each."""
-    base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, asks=False, replay_dir=os.devnull)
+    base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, questions=False, replay_dir=os.devnull)
     targets = [
         open_target(replace(base, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties)) for rogue in chosen
     ]

@@ -169,7 +169,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "  rope            x[t h k], cos[m r], sin[m r] -> y[t h k]\n" in out
     assert "  packproof.kernels.rope:rope" in out
-    assert "\n  packing      A sequence computes in the pack what it computes alone" in out
+    assert "\n  packing          A sequence computes in the pack what it computes alone" in out
 
 
 def test_help_has_examples_and_exit_codes() -> None:

@@ -211,7 +211,7 @@ def test_edges_of_chunks(promises: dict[str, Any], edges: tuple[tuple[int, ...],
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (0.01, ""),
         (0.12, "0.1"),
@@ -223,8 +223,8 @@ def test_edges_of_chunks(promises: dict[str, Any], edges: tuple[tuple[int, ...],
         (torch.inf, "∞"),
     ],
 )
-def test_numbers_in_cells(value: float, said: str) -> None:
-    assert compact(value) == said
+def test_numbers_in_cells(value: float, text: str) -> None:
+    assert compact(value) == text
 
 
 def test_rope_has_no_leaks_from_tables() -> None:

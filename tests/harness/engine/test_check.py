@@ -94,7 +94,7 @@ def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
         properties=properties,
         profile="quick",
         timeout=timeout,
-        asks=False,
+        questions=False,
     )
     return [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
 

@@ -1,4 +1,4 @@
-"""A replay file is plain data: it fails again, tells a fix, and is refused when damaged."""
+"""A replay file is plain data: it fails again, recognises a fix, and is refused when damaged."""
 
 import json
 from functools import partial
@@ -23,7 +23,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The replay file of a planted leak."""
     monkeypatch.chdir(tmp_path)
     request = CheckRequest(
-        f"{MUSEUM}:C1", "causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick", asks=False
+        f"{MUSEUM}:C1", "causal_conv1d", dtypes=("float32",), properties=("packing",), profile="quick", questions=False
     )
     (verdict,) = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
     assert verdict.failure is not None
