@@ -25,13 +25,13 @@ class Call:
     wrt: inputs to differentiate; empty for a forward-only run.
     cotangents: incoming gradients by output name; an output without one is left out of the vjp.
     placement: how a tensor lies in memory, by input name or "cotangent:<output>"; contiguous where not named. "beyond
-        2^31" and "beyond 2^32" put rows so far apart that the last one begins behind as many elements.
+        2^31" and "beyond 2^32" put rows so far apart that the last one begins past as many elements.
     guard: fill what the kernel allocates with a poison pattern, put canaries around every buffer, and report the inputs
         as they are after the call.
     edit_metadata: hand over the same cu_seqlens tensor object as the last call of that length and dtype, edited in
         place.
-    mode: how the kernel is called, each described where it is done, in `harness.modes`. "eager" is plain.
-    copies: the kernel gets the pack that many times over, one behind the other; the results are the last one's rows.
+    mode: how the kernel is called, each a function in `harness.execution.modes`. "eager" is plain.
+    copies: the kernel gets the pack that many times over, one after another; the results are the last one's rows.
     shared: the inputs that are not copied then, nor are their gradients cut.
     """
 
@@ -68,17 +68,19 @@ class Result:
         the sum of all products of a first gradient with its input, by input name and "cotangent:<output>".
     inputs_after: with `Call.guard`, the inputs, "cu_seqlens" and, as "cotangent:<output>", the incoming gradients, as
         the kernel left them.
-    interpreted: Triton programs ran in the interpreter, under the sanitizer.
+    interpreted: Triton programs ran in the interpreter, under the sanitizer. operators: with mode "opcheck", how many
+        registered operators the kernel called.
     """
 
     outputs: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
     inputs_after: Mapping[str, Tensor] = field(default_factory=dict)
     interpreted: bool = False
+    operators: int = 0
 
 
 class KernelFault(PackproofError):
-    """The kernel did not return a result. `kind` says how it ended, the text says it to a person.
+    """The kernel did not return a result. `kind` is how it ended, the message is for reports.
 
     note: what a property had done to the pack, "" where it ran as it is.
     """
@@ -110,7 +112,7 @@ class MachineLimit(Refused):
 
 
 class BoundVacuous(Refused):
-    """The error bound that was derived from the reference is as large as the values: it says nothing of the kernel."""
+    """The error bound that was derived from the reference is as large as the values: it cannot judge the kernel."""
 
 
 class OutsideDomain(Refused):
@@ -126,7 +128,7 @@ class Runner(Protocol):
         """Returns the result, or raises KernelFault or Refused."""
 
     def printed(self) -> list[str]:
-        """The last lines that the kernel printed since they were asked for, where they go nowhere else."""
+        """The last lines that the kernel printed since the last time, where they go nowhere else."""
 
     def restart(self) -> None:
         """Forget every state of the kernel's process (autotuner, caches): the next call is a cold one."""

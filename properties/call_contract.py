@@ -1,45 +1,47 @@
 """Properties of the call: the same bits every time, memory left as it was, any strides, any form of the metadata."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 
 from packproof.properties.call import KernelFault, Placement, Refused
 from packproof.properties.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
+from packproof.properties.cases import CROWD, Space, golden_case
+from packproof.properties.comparison import Comparison
+from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
 from packproof.properties.layouts import DEFAULT_CHUNK
+from packproof.properties.property import Illustration, Property
 from packproof.properties.sample import Sample
-from packproof.properties.violation import Violation, identical, within
+from packproof.properties.tensor_key import TensorKey
+from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
+_PACK = "aaa bbbbb cc"
 
 
-def determinism(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """The same call gives the same result: again, after other shapes, in a new process, with metadata edited in place.
-
-    The same bits where the kernel promises to be deterministic, else within the budget.
-    """
-    sample = subject.sample(case)
-    first = subject.remembered(sample)
-    if other := _other_layout(subject, case):
-        subject.run(
-            subject.sample(other), gradients=False, note="with other boundaries"
+def _determinism(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """The same bits where the kernel promises to be deterministic, else within the budget."""
+    sample = kernel.sample(case)
+    first = kernel.remembered(sample)
+    if other := _other_layout(kernel, case):
+        kernel.run(
+            kernel.sample(other), gradients=False, note="with other boundaries"
         )  # this cu_seqlens is edited next
     note = "after another layout in the same cu_seqlens tensor"
-    edited = list(_repeated(subject, sample, first, note, edit_metadata=True))
+    edited = list(_repeated(kernel, sample, first, note, edit_metadata=True))
     if edited:
-        yield from _repeated(subject, sample, first, "in a second run")
+        yield from _repeated(kernel, sample, first, "in a second run")
         yield from edited
-    chunk = subject.promises.chunk or DEFAULT_CHUNK
+    chunk = kernel.promises.chunk or DEFAULT_CHUNK
     if len(case.lengths) == 1 and case.n_tokens > 2 * chunk:  # a new process starts, compiles and tunes: seldom
-        subject.runner.restart()
-        yield from _repeated(subject, sample, first, "in a new process")
+        kernel.runner.restart()
+        yield from _repeated(kernel, sample, first, "in a new process")
 
 
-def _other_layout(subject: KernelUnderTest, case: Case) -> Case | None:
+def _other_layout(kernel: KernelUnderTest, case: Case) -> Case | None:
     """Another layout of as many rows, and of as many sequences: only the boundaries differ. Of one sequence, two.
 
     The first of a few that the kernel's domain has, or None.
@@ -55,47 +57,79 @@ def _other_layout(subject: KernelUnderTest, case: Case) -> Case | None:
         (*case.lengths[1:-1], case.lengths[0], case.lengths[-1] + case.slack),
     )
     others = (case.replace(lengths=moved, slack=0) for moved in layouts if moved != case.lengths and min(moved) >= 0)
-    return next((other for other in others if subject.domain.allows(subject.op, other)), None)
+    return next((other for other in others if kernel.domain.allows(kernel.op, other)), None)
 
 
-def _repeated(subject: KernelUnderTest, sample: Sample, first: Tensors, note: str, **flags: Any) -> Iterator[Violation]:
-    for name, x in subject.run(sample, note=note, **flags).items():
-        frame = subject.frame(name, sample)
-        if subject.promises.deterministic:
-            found = identical(name, first[name], x, frame, other="again", note=note)
-        else:
-            allowed = subject.budget(name, sample, pieces=0) * 2
-            found = within(name, first[name], x, allowed, frame, other="again", note=note)
-        for violation in found:
-            yield subject.beside_the_reference(violation, sample)
+def _repeated(kernel: KernelUnderTest, sample: Sample, first: Tensors, note: str, **flags: Any) -> Iterator[Violation]:
+    exact = kernel.promises.deterministic
+    for key, x in kernel.run(sample, note=note, **flags).items():
+        allowed = None if exact else kernel.budget(key, sample) * 2
+        rows = kernel.row_map(key, sample)
+        compared = Comparison(key, first[key], x, rows, allowed, other="again", note=note)
+        for violation in compared.violations():
+            yield kernel.beside_the_reference(violation, sample)
 
 
-def memory(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """What comes in stays as it is, every output row is written, nothing is read before it is written, canaries stay
-    whole.
+def _with_crowds(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """The same cases, and for a kernel that promises the same bits packs in which all of a GPU adds to one sum."""
+    sizes = space.model_sizes[:1] if space.promises.deterministic else ()
+    crowds = [golden_case(space, 0, CROWD, size, rich=rich) for size in sizes for rich in (True, False)]
+    return [*drawn, *dict.fromkeys(crowds)]
 
-    What the kernel allocates starts as NaN, so that a row which it does not write, or reads too early, shows.
-    """
-    sample = subject.sample(case)
+
+DETERMINISM = Property(
+    "determinism",
+    "The same call gives the same result: again, after other shapes, in a new process, with metadata edited in place.",
+    _determinism,
+    cases=_with_crowds,
+    dtype_independent=True,
+    illustration=Illustration(
+        "f(S) = f(S)   again, after other shapes, in a new process, with cu_seqlens edited in place",
+        ("a call", _PACK),
+        ("the same call", _PACK),
+        "bugs that give the same result every time",
+    ),
+)
+
+
+def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """What the kernel allocates starts as NaN, so that a row which it does not write, or reads too early, shows."""
+    sample = kernel.sample(case)
     note = "with every new buffer filled with NaN"
-    got, result = subject.results(sample, guard=True, note=note)
+    got, result = kernel.results(sample, guard=True, note=note)
     for name, before in {**sample.inputs, "cu_seqlens": sample.cu_seqlens}.items():
         if _changed(result.inputs_after[name], before):
-            yield Violation(tensor=name, text=f"{name} was changed by the kernel: inputs are the caller's")
+            text = f"{name} was changed by the kernel: inputs are the caller's"
+            yield Violation(tensor=TensorKey(name, "input"), text=text)
     for name, before in sample.cotangents.items():
-        after = result.inputs_after.get(f"cotangent:{name}")  # none where no gradient was asked for
+        after = result.inputs_after.get(f"cotangent:{name}")  # none in a run without gradients
         if after is not None and _changed(after, before):
             text = (
                 f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"
             )
-            yield Violation(tensor=name, text=text)
-    want, plain = subject.expect(sample), subject.remembered(sample)
-    for name, x in got.items():
-        frame = subject.frame(name, sample)
-        unwritten = torch.where(torch.isfinite(x), want.values[name].to(x.dtype), x)
-        yield from within(name, unwritten, want.values[name], want.budgets[name], frame, note=note)
-        exact = subject.promises.deterministic
-        yield from subject.agree(name, x, plain[name], sample, exact=exact, other="before", note=note)
+            yield Violation(tensor=TensorKey(name), text=text)
+    want, plain = kernel.expect(sample), kernel.remembered(sample)
+    for key, x in got.items():
+        wanted, rows = want.values[key], kernel.row_map(key, sample)
+        unwritten = torch.where(torch.isfinite(x), wanted.to(x.dtype), x)
+        yield from Comparison(key, unwritten, wanted, rows, want.budgets[key], note=note).violations()
+        exact = kernel.promises.deterministic
+        yield from kernel.agree(key, x, plain[key], Origin(sample), exact=exact, other="before", note=note)
+
+
+MEMORY = Property(
+    "memory",
+    "What comes in stays as it is, every output row is written, nothing is read before it is written, canaries stay "
+    "whole.",
+    _memory,
+    dtype_independent=True,
+    illustration=Illustration(
+        "S is the same after f(S);   f(S) = f(S) with all new memory NaN;   canaries around it stay",
+        ("a call", _PACK),
+        ("in NaN memory", f"# {_PACK} #"),
+        "incorrect values that are written",
+    ),
+)
 
 
 def _changed(after: torch.Tensor, before: torch.Tensor) -> bool:
@@ -106,22 +140,42 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().view(torch.uint8)
 
 
-def strides(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Transposed, sliced and expanded inputs and incoming gradients give the same result, or a refusal saying why."""
+def _strides(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     placement = _PLACEMENTS[case.seed % len(_PLACEMENTS)]
-    sample = subject.sample(case)
+    sample = kernel.sample(case)
     placed = _expandable(sample) if placement == "expanded" else sample
-    want, note = subject.remembered(placed), f"with {placement} tensors"
-    with subject.optional(note):
+    want, note = kernel.remembered(placed), f"with {placement} tensors"
+    with kernel.optional(note):
         try:
-            got = subject.run(placed, placement=placement)
+            got = kernel.run(placed, placement=placement)
         except KernelFault as fault:
             if not fault.refuses("stride", "contiguous"):
                 yield Violation(text=str(fault), note=note, fault=fault.kind)
                 return
             raise Refused(str(fault)) from fault
-        for name, x in got.items():
-            yield from subject.agree(name, x, want[name], placed, exact=False, other="contiguous", note=note)
+        for key, x in got.items():
+            yield from kernel.agree(key, x, want[key], Origin(placed), exact=False, other="contiguous", note=note)
+
+
+def _unless_contiguous(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """The same cases, unless the kernel is declared to take contiguous tensors only."""
+    return list(drawn) if space.domain.allows_strides else []
+
+
+STRIDES = Property(
+    "strides",
+    "Transposed, sliced and expanded inputs and incoming gradients give the same result, or a refusal that names them.",
+    _strides,
+    cases=_unless_contiguous,
+    dtype_independent=True,
+    varies_with_seed=True,
+    illustration=Illustration(
+        "f(S) = f(S transposed, sliced or expanded),   or an error that names strides",
+        ("contiguous", _PACK),
+        ("sliced", "a.a.a. b.b.b.b.b. c.c."),
+        "bugs that occur with contiguous tensors too",
+    ),
+)
 
 
 def _expandable(sample: Sample) -> Sample:
@@ -130,37 +184,51 @@ def _expandable(sample: Sample) -> Sample:
     return dataclasses.replace(sample, cotangents=expanded)
 
 
-def metadata(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """int64 offsets, empty sequences anywhere and more slack change nothing; zero tokens and zero sequences work."""
-    sample = subject.sample(case)
-    want = subject.remembered(sample)
+def _metadata(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    sample = kernel.sample(case)
+    want = kernel.remembered(sample)
     wide = dataclasses.replace(sample, index_dtype=torch.int64)
-    with subject.optional(note := "with int64 offsets"):
+    with kernel.optional(note := "with int64 offsets"):
         try:
-            got = subject.run(wide)
+            got = kernel.run(wide)
         except KernelFault as fault:
             if not fault.refuses("int32", "int64", "dtype"):
                 yield Violation(text=str(fault), note=note, fault=fault.kind)
             else:
                 raise Refused(str(fault)) from fault
         else:
-            for name, x in got.items():
-                yield from subject.agree(name, x, want[name], sample, other="int32", note=note)
-    with subject.optional("with empty sequences put in"):
-        yield from _with_empty(subject, case, sample, want)
+            for key, x in got.items():
+                yield from kernel.agree(key, x, want[key], Origin(sample), other="int32", note=note)
+    with kernel.optional("with empty sequences put in"):
+        yield from _with_empty(kernel, case, sample, want)
     nothing = sample.select([])
-    with subject.optional(note := "with zero sequences"):
-        for name, x in subject.run(nothing, note=note).items():
-            zero = torch.zeros_like(x)
-            yield from identical(name, x, zero, subject.frame(name, nothing), other="expected", note=note)
+    with kernel.optional(note := "with zero sequences"):
+        for key, x in kernel.run(nothing, note=note).items():
+            rows = kernel.row_map(key, nothing)
+            yield from Comparison(key, x, torch.zeros_like(x), rows, other="expected", note=note).violations()
 
 
-def _with_empty(subject: KernelUnderTest, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:
+METADATA = Property(
+    "metadata",
+    "int64 offsets, empty sequences anywhere and more slack change nothing; zero tokens and zero sequences work.",
+    _metadata,
+    dtype_independent=True,
+    judges_empty_packs=True,
+    illustration=Illustration(
+        "f(S) = f(S with int64 offsets) = f(S with empty sequences put in);   f of nothing is nothing",
+        ("the pack", _PACK),
+        ("empty ones put in", " aaa  bbbbb  cc "),
+        "offsets that no call may have",
+    ),
+)
+
+
+def _with_empty(kernel: KernelUnderTest, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:
     """The same tokens with empty sequences first, last and in between."""
     n = len(case.lengths)
-    if n == 0 or not subject.domain.allows_length(0):
+    if n == 0 or not kernel.domain.allows_length(0):
         return
-    wide = subject.sample(case.replace(lengths=(*case.lengths, 0), slack=0))
+    wide = kernel.sample(case.replace(lengths=(*case.lengths, 0), slack=0))
     spread = [j for i in range(n) for j in (n, i)] + [n, n]
     padded = dataclasses.replace(wide, inputs=dict(wide.inputs), cotangents=dict(wide.cotangents))
     for kind, source in (("inputs", sample.inputs), ("cotangents", sample.cotangents)):
@@ -172,10 +240,9 @@ def _with_empty(subject: KernelUnderTest, case: Case, sample: Sample, want: Tens
             else:
                 getattr(padded, kind)[name] = x
     note = "with empty sequences put in"
-    got = subject.run(padded.select(spread), note=note)
-    for name, x in got.items():
-        axes = subject.frame(name, sample).axes
-        rows = x[1 : 2 * n : 2] if role(axes) == "sequence" else x
-        kept = want[name][: len(rows)]
+    got = kernel.run(padded.select(spread), note=note)
+    for key, x in got.items():
+        rows = x[1 : 2 * n : 2] if role(sample.axes[key.name]) == "sequence" else x
+        kept = want[key][: len(rows)]
         # the sequences keep their order and tokens, hence the chunks of the pack and the budget
-        yield from subject.agree(name, rows, kept, sample, other="before", note=note)
+        yield from kernel.agree(key, rows, kept, Origin(sample), other="before", note=note)

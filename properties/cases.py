@@ -33,8 +33,7 @@ _GOLDEN_REGIMES = ("normal", "one-hot", "normal", "long decay", "wide", "hard de
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
-_LONGEST_PIECE = 1024  # tokens looked through for the shortest sequence that a kernel takes
-_CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that what all add to has parts of every kind
+CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that a sum over all of them has parts of every kind
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Space:
         same = (n for n in self.choices if self.op.inputs[n].rstrip("?") == self.op.inputs[name].rstrip("?"))
         return name if self.mixed else next(same)
 
-    def width(self, sizes: dict[str, int | str]) -> int:
+    def width(self, sizes: Sizes) -> int:
         return int(sizes[self.op.window]) if self.op.window else DEFAULT_WIDTH
 
     def _takes(self, name: str) -> bool:
@@ -143,14 +142,16 @@ def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
 def _golden(space: Space, seed: int) -> Iterator[Case]:
     def at(k: int, sizes: Sequence[Sizes], *, rich: bool) -> Case:
         size = dict(sizes[k % len(sizes)])
-        return _golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=rich)
+        return golden_case(space, k, golden(space.chunk, space.width(size))[k], size, seed, rich=rich)
 
     every = range(len(golden()))
     for sizes in filter(None, (space.plain_sizes, space.model_sizes)):
         rich = (at(k, sizes, rich=True) for k in every)
-        yield from (c for c in rich if c.n_tokens or c.slack)  # no rows at all are a matter of `metadata`
+        yield from (
+            c for c in rich if c.n_tokens or c.slack
+        )  # packs without rows are for the property that is about them
         for k, lengths in enumerate(space.segment_layouts):
-            case = _golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
+            case = golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
     plain = (at(k, space.plain_sizes[:1], rich=False) for k in (every if space.on_gpu else _PLAIN_LAYOUTS))
     yield from (c for c in plain if c.n_tokens)
@@ -161,12 +162,13 @@ def _golden(space: Space, seed: int) -> Iterator[Case]:
         yield case if i else replace(case, options=off)
 
 
-def _golden_case(
-    space: Space, k: int, lengths: tuple[int, ...], size: dict[str, int | str], seed: int, *, rich: bool
-) -> Case:
+def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int = 0, *, rich: bool) -> Case:
+    """The kth case of a kind: k chooses the forms of the inputs, the options, the regime and the seed.
+
+    rich: with every optional input, slack and options that are on; else with none of these.
+    """
     rng = random.Random(k)
-    forms = list(space.choices)
-    digits = 3 + k + k // 4  # so that inputs have other axes than each other, and each size has all of them
+    forms = _forms(space, k) if rich else dict.fromkeys(space.choices, 0)
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
     return Case(
         lengths=lengths,
@@ -174,11 +176,21 @@ def _golden_case(
         sizes=tuple(size.items()),
         slack=space.slacks[k % len(space.slacks)] if rich else 0,
         present=tuple(space.optional) if rich else (),
-        axes=tuple((n, (digits >> forms.index(space.alike(n))) % space.choices[n] if rich else 0) for n in forms),
+        axes=tuple(forms.items()),
         options=space.known_options(options),
         regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
         seed=rng.randrange(4) + 4 * seed,
     )
+
+
+def _forms(space: Space, k: int) -> dict[str, int]:
+    """Which of its alternatives each input takes in the kth case: bit i of a number decides for the ith input.
+
+    The number grows by one with each case, so that inputs differ in form, and by one more with every fourth, since
+    sizes repeat after as many: so each size meets every combination of forms.
+    """
+    inputs, number = list(space.choices), 3 + k + k // 4
+    return {n: (number >> inputs.index(space.alike(n))) % space.choices[n] for n in inputs}
 
 
 @st.composite
@@ -226,78 +238,3 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
 
     collect()
     return list(dict.fromkeys(drawn)) if space.domain else drawn
-
-
-def suited(name: str, space: Space, found: Collection[Case]) -> list[Case]:
-    """Those of the cases that the property of this name is judged at, or others in their place."""
-    own = {
-        "reference": _summed,
-        "carry": with_state,
-        "determinism": _crowded,
-        "strides": _strided,
-        "torch": _few,
-        "size": _large,
-    }.get(name)
-    return [c for c in map(space.fit, own(space, found)) if c] if own else list(found)
-
-
-def with_state(space: Space, found: Collection[Case]) -> list[Case]:
-    """The same cases with states in and out, and sequences long enough to be cut, for properties that need them."""
-    if space.op.carry is None or not space.plain_sizes:
-        return []
-    initial, _, wants = space.op.carry
-    if {initial, wants} & set(space.missing):
-        return []
-    every = [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in found]
-    if space.domain:
-        longer = replace(space, domain=space.domain & _cuttable(space.domain))
-        every = [c for c in map(longer.fit, every) if c and initial in c.present and dict(c.options).get(wants)]
-    return every
-
-
-def _cuttable(domain: Domain) -> Domain:
-    """Sequences that can be cut in two, where no piece may be empty."""
-    shortest = next((n for n in range(_LONGEST_PIECE) if domain.allows_length(n)), 0)
-    return Domain.of(f"length >= {2 * shortest}")
-
-
-def _strided(space: Space, found: Collection[Case]) -> list[Case]:
-    """The same cases, unless the kernel is declared to take contiguous tensors only."""
-    return list(found) if space.domain.allows_strides else []
-
-
-def _summed(space: Space, found: Collection[Case]) -> list[Case]:
-    """The same cases, and on a GPU, where gradients are sums, a pack in which they are sums of thousands of tokens."""
-    sizes = space.plain_sizes[:1] if space.on_gpu and space.sums else ()
-    return [*found, *(_golden_case(space, 0, _CROWD, dict(s), seed=0, rich=True) for s in sizes)]
-
-
-def _crowded(space: Space, found: Collection[Case]) -> list[Case]:
-    """The same cases, and for a kernel that promises the same bits packs in which all of a GPU adds to one sum."""
-    sizes = space.model_sizes[:1] if space.promises.deterministic else ()
-    crowds = [_golden_case(space, 0, _CROWD, dict(s), seed=0, rich=rich) for s in sizes for rich in (True, False)]
-    return [*found, *dict.fromkeys(crowds)]
-
-
-def _few(space: Space, found: Collection[Case]) -> list[Case]:
-    """The smallest that change when the order of lengths is turned round: with something optional and with nothing, and
-    in the sizes of a model. What torch makes of a kernel takes long, and does not hang on the layout."""
-    several = [c.replace(regime="normal") for c in found if c.n_tokens and c.lengths != c.lengths[::-1]]
-    kinds = {
-        (dict(c.sizes) in space.model_sizes, bool(c.present) or any(value for _, value in c.options)): c
-        for c in sorted(several, key=lambda c: -c.n_tokens)
-    }
-    return list(kinds.values())
-
-
-def _large(space: Space, _found: Collection[Case]) -> list[Case]:
-    """A pack of whole chunks, so that one behind many lies on the same grid, in the first sizes and in those of a
-    model."""
-    if not space.on_gpu:
-        return []
-    packed = replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
-    lengths = (1, 0, 2, max(2 * space.chunk - 3, 1))
-    small = [_golden_case(space, 0, lengths, dict(size), seed=0, rich=True) for size in space.plain_sizes[:1]]
-    # without states, which so many short sequences would fill a GPU with
-    wide = [_golden_case(space, 0, lengths, dict(size), seed=0, rich=False) for size in space.model_sizes[:1]]
-    return [c for c in map(packed.fit, small + wide) if c]

@@ -1,37 +1,31 @@
-"""The properties by name, cheapest conviction first."""
+"""The properties of packproof by name, those first that detect bugs at the least cost."""
 
-from collections.abc import Callable, Iterator
-
-from packproof.properties.call_contract import determinism, memory, metadata, strides
-from packproof.properties.case import Case
-from packproof.properties.invariance import causality, isolation, packing, permutation, reference
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.size import size
-from packproof.properties.state_passing import carry
-from packproof.properties.torch_integration import torch
-from packproof.properties.violation import Violation
-
-Property = Callable[[KernelUnderTest, Case], Iterator[Violation]]
+from packproof.properties.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
+from packproof.properties.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
+from packproof.properties.property import Property
+from packproof.properties.second_derivative import DOUBLE_BACKWARD
+from packproof.properties.size import SIZE
+from packproof.properties.state_passing import CARRY
+from packproof.properties.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
 
 PROPERTIES: dict[str, Property] = {
-    p.__name__: p
+    p.name: p
     for p in (
-        reference,
-        packing,
-        isolation,
-        causality,
-        permutation,
-        carry,
-        determinism,
-        memory,
-        strides,
-        metadata,
-        torch,
-        size,
+        REFERENCE,
+        PACKING,
+        ISOLATION,
+        CAUSALITY,
+        PERMUTATION,
+        CARRY,
+        DETERMINISM,
+        MEMORY,
+        STRIDES,
+        METADATA,
+        DOUBLE_BACKWARD,
+        OPCHECK,
+        TORCH_COMPILE,
+        SIDE_STREAM,
+        CUDA_GRAPH,
+        SIZE,
     )
 }
-
-# compare runs of a kernel with each other, which round alike: what shows a fault is the layout
-DEALT = tuple(
-    p.__name__ for p in (packing, isolation, causality, permutation, carry, determinism, memory, strides, metadata)
-)

@@ -20,7 +20,7 @@ _NO_SLACK = "slack == 0"
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a kernel's author says of it.
+    """What a kernel's author declares.
 
     op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
@@ -70,12 +70,12 @@ def kernel(
     domain: the calls that it supports, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see
     `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is
     found from what the kernel's argument checks refuse. slack=False is "slack == 0".
-    mixed: whether B and C of a scan, say, which may be (t, n) or (t, g, n), may have different forms in one call.
+    mixed: whether inputs such as B and C of a scan, (t, n) or (t, g, n), may have different forms in one call.
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read.
     """
-    said = {
+    declared = {
         "op": "" if isinstance(op, Op) else op,
         "promises": dataclasses.asdict(promises or Promises()),
         "gradients": gradients,
@@ -86,7 +86,7 @@ def kernel(
     }
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, said)
+        setattr(function, _MARK, declared)
         if isinstance(op, Op):
             setattr(function, _OP, op)
         return function
@@ -95,7 +95,7 @@ def kernel(
 
 
 def describe(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the function says of itself, as JSON data. Runs where the function is, in the kernel's process."""
+    """What the function declares, as JSON data. Runs where the function is, in the kernel's process."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -120,17 +120,17 @@ def refusals(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def declaration(described: dict[str, Any], target: str) -> Declaration:
     """The declaration from what a process under test answered; UsageError where it makes no sense."""
-    said, names = described.get("declared") or {}, described.get("parameters")
+    options, names = described.get("declared") or {}, described.get("parameters")
     try:
         declared = Declaration(
-            op=said.get("op"),
-            promises=Promises(**said.get("promises", {})),
-            gradients=bool(said.get("gradients", True)),
-            dtypes=tuple(str(d) for d in said.get("dtypes", DEFAULT_DTYPES)),
-            mixed=said.get("mixed") is True,
+            op=options.get("op"),
+            promises=Promises(**options.get("promises", {})),
+            gradients=bool(options.get("gradients", True)),
+            dtypes=tuple(str(d) for d in options.get("dtypes", DEFAULT_DTYPES)),
+            mixed=options.get("mixed") is True,
             parameters=None if names is None else tuple(str(n) for n in names),
         )
-        return declared.inside(Domain.of(said.get("domain", ())))
+        return declared.inside(Domain.of(options.get("domain", ())))
     except (TypeError, AttributeError) as error:
         raise UsageError(f"{target}: its declaration cannot be read ({error})") from None
 

@@ -135,7 +135,7 @@ class Domain:
 
     @cached_property
     def of_cases(self) -> "Domain":
-        """Its conditions on what a case says: not how tensors lie, nor whether a call is differentiated."""
+        """Its conditions on what a case decides: not how tensors lie, nor whether a call is differentiated."""
         return Domain(tuple(c for c in self.conditions if not c.names <= {"contiguous", "gradients"}))
 
     def allows(self, op: Op, case: Case) -> bool:

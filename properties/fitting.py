@@ -87,7 +87,7 @@ def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
 
 
 def _with_options(op: Op, domain: Domain, case: Case) -> Case:
-    """The case with the fewest optional inputs and options changed that the domain's conditions on them ask for."""
+    """The case with the fewest optional inputs and options changed that the domain's conditions on them require."""
     rules = domain.of_cases.naming([*optional_inputs(op), *op.options])
     rules = Domain(tuple(c for c in rules.conditions if not c.names & set(LAYOUT)))
     names = frozenset().union(*(c.names for c in rules.conditions))

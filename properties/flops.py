@@ -1,4 +1,4 @@
-"""Floating-point operations that an op's mathematics asks for, forward and backward, from sizes and lengths.
+"""Floating-point operations that an op's mathematics needs, forward and backward, from sizes and lengths.
 
 A multiplication, an addition and an exponential count one each; a product of matrices counts two per multiply-add, and
 under a causal mask only the pairs that it lets through. What the backward pass has to compute again counts. Gates,

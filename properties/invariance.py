@@ -4,171 +4,238 @@ Packing-unpacking invariance is f(S) = unpack(f(pack(S))) (Xu et al. 2024, secti
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from packproof.properties.case import Case, shorten
-from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
-from packproof.properties.oracle import gradient
+from packproof.properties.cases import CROWD, Space, golden_case
+from packproof.properties.comparison import Comparison
+from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.property import Illustration, Property
 from packproof.properties.sample import Sample, total
-from packproof.properties.violation import Violation, within
+from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 _MOST_SEQUENCES = 6
+_PACK = "aaa bbbbb cc"
 
 
-def reference(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Values and gradients lie within the error budget of the float64 reference, element by element."""
-    sample = subject.sample(case)
-    got, want = subject.remembered(sample), subject.expect(sample)
-    for name, x in got.items():
-        frame = subject.frame(name, sample)
-        yield from within(name, x, want.values[name], want.budgets[name], frame)
+def _reference(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    sample = kernel.sample(case)
+    got, want = kernel.remembered(sample), kernel.expect(sample)
+    for key, x in got.items():
+        rows = kernel.row_map(key, sample)
+        yield from Comparison(key, x, want.values[key], rows, want.budgets[key]).violations()
 
 
-def packing(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences.
+def _with_long_sums(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """The same cases, and on a GPU, where gradients are sums, a pack in which they are sums of thousands of tokens."""
+    sizes = space.plain_sizes[:1] if space.on_gpu and space.sums else ()
+    return [*drawn, *(golden_case(space, 0, CROWD, size, rich=True) for size in sizes)]
 
-    An empty one has nothing to compare but its states: whether a pack of nothing works is for `metadata` to say.
-    """
-    sample = subject.sample(case)
-    packed = subject.remembered(sample)
+
+REFERENCE = Property(
+    "reference",
+    "Values and gradients lie within the error budget of the float64 reference, element by element.",
+    _reference,
+    cases=_with_long_sums,
+    illustration=Illustration(
+        "|f(S) − r(S)| ≤ budget,   |f′(S) − r′(S)| ≤ budget,   r: the same mathematics in float64, token by token",
+        ("kernel", _PACK),
+        ("reference", _PACK),
+        "bugs that the reference has too; therefore it shares no code with the kernel",
+    ),
+)
+
+
+def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """An empty sequence has nothing to compare but its states: `metadata` judges whether a pack of nothing works."""
+    sample = kernel.sample(case)
+    packed = kernel.remembered(sample)
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
-    states = any(role(subject.frame(name, sample).axes) == "sequence" for name in packed)
+    states = any(role(kernel.row_map(key, sample).axes) == "sequence" for key in packed)
     chosen = [j for j in (range(len(case.lengths)) if every else _some(case)) if case.lengths[j] or states]
-    alone = {j: subject.remembered(sample.alone(j)) for j in chosen}
-    for name, x in packed.items():
-        if not subject.shared(name, sample):
+    alone = {j: kernel.remembered(sample.alone(j)) for j in chosen}
+    for key, x in packed.items():
+        if not kernel.shared(key, sample):
             for j, run in alone.items():
-                rows = sample.rows(j, subject.frame(name, sample).axes)
-                there = (sample.alone(j), 0)
-                yield from subject.agree(
-                    name, x[rows], run[name], sample, start=rows.start, against=there, other="alone"
+                rows = sample.rows(j, kernel.row_map(key, sample).axes)
+                there = Origin(sample.alone(j))
+                yield from kernel.agree(
+                    key, x[rows], run[key], Origin(sample, rows.start), against=there, other="alone"
                 )
         elif every and alone:
-            summed = total(run[name] for run in alone.values())
-            yield from subject.agree(name, x, summed, sample, other="sum over the sequences")
+            summed = total(run[key] for run in alone.values())
+            yield from kernel.agree(key, x, summed, Origin(sample), other="sum over the sequences")
 
 
-def isolation(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """What the other sequences and the slack hold (inputs, states, incoming gradients) changes nothing in this one.
+PACKING = Property(
+    "packing",
+    "A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences.",
+    _packing,
+    dtype_independent=True,
+    illustration=Illustration(
+        "f(S)[j] = f([S[j]]),   f′(S)[j] = f′([S[j]]),   ∂θ f(S) = Σⱼ ∂θ f([S[j]])",
+        ("the pack", _PACK),
+        ("one alone", "bbbbb"),
+        "bugs that also occur when the sequence runs alone",
+    ),
+)
 
-    Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice.
+
+@dataclass(frozen=True)
+class _Rerun:
+    """Two runs that must agree on some rows. changed: the sample of the second; budgeted: whether it has a budget of
+    its own, which wild data have not."""
+
+    sample: Sample
+    changed: Sample
+    before: Tensors
+    after: Tensors
+    note: str
+    budgeted: bool = True
+
+    def agrees(self, kernel: KernelUnderTest, key: TensorKey, rows: slice) -> Iterator[Violation]:
+        here, there = Origin(self.sample, rows.start), Origin(self.changed, rows.start)
+        got, want = self.after[key][rows], self.before[key][rows]
+        against = there if self.budgeted else None
+        yield from kernel.agree(key, got, want, here, against=against, other="before", note=self.note)
+
+
+def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice.
     Where the kernel promises to be isolated from NaN, Inf and huge values, the others hold these for every second
     sequence that is looked at.
     """
-    sample = subject.sample(case)
-    before = subject.remembered(sample)
+    sample = kernel.sample(case)
+    before = kernel.remembered(sample)
     if case.slack:
-        poisoned, note = sample.with_slack(float("nan")), "with NaN in the slack"
-        after = subject.run(poisoned, note=note)
-        for name, x in after.items():
-            yield from subject.agree(name, x, before[name], sample, other="before", note=note)
+        note = "with NaN in the slack"
+        after = kernel.run(sample.with_slack(float("nan")), note=note)
+        for key, x in after.items():
+            yield from kernel.agree(key, x, before[key], Origin(sample), other="before", note=note)
     if len(case.lengths) < 2:
         return
-    redrawn = subject.sample(case.replace(seed=case.seed + 1000))
-    poisons = (
-        (float("nan"), float("inf"), 1e30 if case.dtype != "float16" else 6e4) if subject.promises.isolated else ()
-    )
-    for turn, j in enumerate(_some(case, most=2), start=case.seed):
-        if poisons and turn % 2:
-            value = poisons[(turn // 2 + case.n_tokens) % len(poisons)]
-            changed = sample.keep_only(j, value)
-            yield from _unchanged(subject, sample, changed, j, f"with {value:g} in the other sequences")
+    redrawn = kernel.sample(case.replace(seed=case.seed + 1000))
+    poisons = (float("nan"), float("inf"), 1e30 if case.dtype != "float16" else 6e4) if kernel.promises.isolated else ()
+    for number, j in enumerate(_some(case, most=2), start=case.seed):
+        wild = bool(poisons) and number % 2 == 1
+        if wild:
+            value = poisons[(number // 2 + case.n_tokens) % len(poisons)]
+            changed, note = sample.keep_only(j, value), f"with {value:g} in the other sequences"
         else:
-            changed = sample.keep_only(j, redrawn)
-            note = "after the other sequences were redrawn"
-            yield from _unchanged(subject, sample, changed, j, note, against=changed)
+            changed, note = sample.keep_only(j, redrawn), "after the other sequences were redrawn"
+        after = kernel.run(changed, note=note)
+        rerun = _Rerun(sample, changed, before, after, note, budgeted=not wild)
+        for key in after:
+            if not kernel.shared(key, sample):
+                yield from rerun.agrees(kernel, key, sample.rows(j, kernel.row_map(key, sample).axes))
 
 
-def _unchanged(
-    subject: KernelUnderTest, sample: Sample, changed: Sample, j: int, note: str, against: Sample | None = None
-) -> Iterator[Violation]:
-    """Sequence j is in `changed` as in the sample. against: `changed`, unless it holds values without a budget."""
-    before, after = subject.remembered(sample), subject.run(changed, note=note)
-    for name, x in after.items():
-        if not subject.shared(name, sample):
-            rows = sample.rows(j, subject.frame(name, sample).axes)
-            there = None if against is None else (against, rows.start)
-            got, want = x[rows], before[name][rows]
-            yield from subject.agree(
-                name, got, want, sample, start=rows.start, against=there, other="before", note=note
-            )
+ISOLATION = Property(
+    "isolation",
+    "What the other sequences and the slack hold (inputs, states, incoming gradients) changes nothing in this one.",
+    _isolation,
+    dtype_independent=True,
+    perturbs_with_nan=True,
+    nothing_to_compare="no example has another sequence, or slack rows",
+    illustration=Illustration(
+        "f(S)[j] = f(S′)[j]   for every S′ with S′[j] = S[j], whatever the others and the slack hold",
+        ("the pack", _PACK),
+        ("others redrawn", "??? bbbbb ??"),
+        "dependence on how long the others are: the layout stays",
+        "Slack rows hold NaN here for every kernel, whatever it promises: they are uninitialised memory in practice, "
+        "and hold NaN sooner or later. A kernel that takes no slack declares `slack=False`. In the sequences NaN, Inf "
+        "and huge values are drawn where the kernel promises `isolated`; other kernels are tested for it too, and the "
+        "result is reported without counting.",
+    ),
+)
 
 
-def permutation(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Reordering the sequences reorders the results; shared gradients stay within the budget."""
-    sample = subject.sample(case)
+def _causality(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    sample = kernel.sample(case)
+    if not sample.causal or max(case.lengths, default=0) < 2:
+        return
+    rng = random.Random(case.seed)
+    last = [rng.randrange(-1, n) if n else -1 for n in case.lengths]
+    redrawn = kernel.sample(case.replace(seed=case.seed + 2000))
+    before = kernel.remembered(sample)
+    changed, note = sample.with_later_inputs(last, redrawn), "after later tokens were redrawn"
+    values = _Rerun(sample, changed, before, kernel.run(changed, gradients=False, note=note), note)
+    outputs = [TensorKey(n) for n in sample.outputs if role(sample.axes[n]) == "token"]
+    for start, p in zip(sample.offsets, last, strict=False):
+        for key in outputs:
+            yield from values.agrees(kernel, key, slice(start, start + p + 1))
+    if not kernel.gradients:
+        return
+    changed, note = sample.with_earlier_cotangents(last, redrawn), "after earlier incoming gradients were redrawn"
+    derivatives = _Rerun(sample, changed, before, kernel.run(changed, note=note), note)
+    gradients = [gradient(n) for n in sample.wrt if role(sample.axes[n]) == "token"]
+    for j, p in enumerate(last):
+        for key in gradients:
+            yield from derivatives.agrees(kernel, key, slice(sample.offsets[j] + p + 1, sample.offsets[j + 1]))
+
+
+CAUSALITY = Property(
+    "causality",
+    "Later tokens change no earlier output, and earlier incoming gradients no later token's gradient.",
+    _causality,
+    dtype_independent=True,
+    quick=True,
+    nothing_to_compare="no example has a later token that must not be seen",
+    illustration=Illustration(
+        "y[≤ i] does not change with x[> i],   x′[> i] does not change with y′[≤ i]",
+        ("the pack", _PACK),
+        ("later redrawn", "aa? bbb?? c?"),
+        "non-causal ops, for which it does not apply",
+    ),
+)
+
+
+def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    sample = kernel.sample(case)
     order = list(range(len(case.lengths)))
     if len(order) < 2:
         return
     random.Random(case.seed).shuffle(order)
     if order == sorted(order):
         order.reverse()
-    before, moved = subject.remembered(sample), sample.select(order)
+    before, moved = kernel.remembered(sample), sample.select(order)
     note = f"in the order {shorten(tuple(order))}"
-    after = subject.run(moved, note=note)
-    for name, x in after.items():
-        if subject.shared(name, sample):
-            yield from subject.agree(name, before[name], x, sample, other="permuted", note=note)
+    after = kernel.run(moved, note=note)
+    for key, x in after.items():
+        if kernel.shared(key, sample):
+            yield from kernel.agree(key, before[key], x, Origin(sample), other="permuted", note=note)
             continue
-        axes = subject.frame(name, sample).axes
+        axes = kernel.row_map(key, sample).axes
         for new, old in enumerate(order):
-            rows = sample.rows(old, axes)
-            now = moved.rows(new, axes)
-            got, want, there = before[name][rows], x[now], (moved, now.start)
-            yield from subject.agree(
-                name, got, want, sample, start=rows.start, against=there, other="permuted", note=note
-            )
+            rows, now = sample.rows(old, axes), moved.rows(new, axes)
+            here, there = Origin(sample, rows.start), Origin(moved, now.start)
+            got, want = before[key][rows], x[now]
+            yield from kernel.agree(key, got, want, here, against=there, other="permuted", note=note)
 
 
-def causality(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Later tokens change no earlier output, and earlier incoming gradients no later token's gradient."""
-    sample = subject.sample(case)
-    if not sample.causal or max(case.lengths, default=0) < 2:
-        return
-    rng = random.Random(case.seed)
-    last = [rng.randrange(-1, n) if n else -1 for n in case.lengths]
-    redrawn = subject.sample(case.replace(seed=case.seed + 2000))
-    before = subject.remembered(sample)
-    changed = sample.after(last, redrawn, inputs=True)
-    note = "after later tokens were redrawn"
-    after = subject.run(changed, gradients=False, note=note)
-    names = [n for n in sample.outputs if role(sample.axes[n]) == "token"]
-    starts = sample.offsets
-    for j, p in enumerate(last):
-        span = slice(starts[j], starts[j] + p + 1)
-        yield from _same(subject, sample, changed, names, before, after, span, note)
-    if not subject.gradients:
-        return
-    changed = sample.after(last, redrawn, inputs=False)
-    note = "after earlier incoming gradients were redrawn"
-    after = subject.run(changed, note=note)
-    names = [gradient(n) for n in sample.wrt if role(sample.axes[n]) == "token"]
-    for j, p in enumerate(last):
-        span = slice(starts[j] + p + 1, starts[j + 1])
-        yield from _same(subject, sample, changed, names, before, after, span, note)
+PERMUTATION = Property(
+    "permutation",
+    "Reordering the sequences reorders the results; shared gradients stay within the budget.",
+    _permutation,
+    dtype_independent=True,
+    nothing_to_compare="no example has two sequences to reorder",
+    illustration=Illustration(
+        "f(πS) = πf(S),   ∂θ f(πS) = ∂θ f(S)   for every order π of the sequences",
+        ("the pack", _PACK),
+        ("reordered", "cc aaa bbbbb"),
+        "bugs that occur in every order",
+    ),
+)
 
 
-def _same(
-    subject: KernelUnderTest,
-    sample: Sample,
-    changed: Sample,
-    names: list[str],
-    before: Tensors,
-    after: Tensors,
-    span: slice,
-    note: str,
-) -> Iterator[Violation]:
-    for name in names:
-        got, want, there = after[name][span], before[name][span], (changed, span.start)
-        yield from subject.agree(name, got, want, sample, start=span.start, against=there, other="before", note=note)
-
-
-def _some(case: Case, most: int = _MOST_SEQUENCES) -> list[int]:
-    """Some sequences, the first, the last and the longest among them, as the seed says."""
+def _some(case: Case, most: int = _MOST_SEQUENCES) -> Sequence[int]:
+    """Some sequences, the first, the last and the longest among them, as the seed decides."""
     n = len(case.lengths)
     if n <= most:
-        return list(range(n))
+        return range(n)
     longest = max(range(n), key=lambda j: case.lengths[j])
     chosen = dict.fromkeys([0, n - 1, longest])
     rest = [j for j in range(n) if j not in chosen]

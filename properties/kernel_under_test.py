@@ -1,10 +1,10 @@
-"""The kernel under test as the properties see it: run a sample, ask the oracle, compare sequence by sequence."""
+"""The kernel under test as the properties see it: run a sample, compare with the oracle or with another run."""
 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,25 +14,35 @@ from torch import Tensor
 from packproof.properties.budget import UNIT_ROUNDOFF, Budget
 from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
 from packproof.properties.case import SHORT, Case, shorten
+from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.domain import Domain
 from packproof.properties.fitting import fillers
 from packproof.properties.op import Op
-from packproof.properties.oracle import Expected, expected, gradient
+from packproof.properties.oracle import Expected, expected
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw, dtype_of
-from packproof.properties.violation import RowMap, Violation, identical, within
+from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 T = TypeVar("T")
-Tensors = Mapping[str, Tensor]
+Tensors = Mapping[TensorKey, Tensor]
 _EVERYTHING = Domain()
 _REMEMBERED = 256
 
 
-class KernelUnderTest:
-    """A kernel behind a runner, with its op and promises.
+@dataclass(frozen=True)
+class Origin:
+    """Where compared rows come from: a sample, whose budget holds for them, and the row at which they begin there."""
 
-    Results of plain runs and the oracle's answers are remembered, since several properties ask for the same ones.
+    sample: Sample
+    start: int = 0
+
+
+class KernelUnderTest:
+    """A kernel that a runner calls, with its op and promises.
+
+    Results of plain runs and the oracle's answers are remembered, since several properties need the same ones.
     """
 
     def __init__(
@@ -52,23 +62,23 @@ class KernelUnderTest:
         return draw(self.op, case)
 
     def run(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> Tensors:
-        """Outputs and gradients by name. Raises KernelFault, also for a wrong shape or dtype, and Refused."""
+        """Outputs and gradients by key. Raises KernelFault, also for a wrong shape or dtype, and Refused."""
         return self.results(sample, gradients=gradients, **flags)[0]
 
     def results(
         self, sample: Sample, *, gradients: bool | None = None, note: str = "", **flags: Any
     ) -> tuple[Tensors, Result]:
-        """As `run`, with the whole result. note: what was done to the pack, for a fault to say."""
+        """As `run`, with the whole result. note: what had been done to the pack, for the text of a fault."""
         with_gradients = self.gradients if gradients is None else gradients
         try:
             result = self.call(sample, gradients=with_gradients, **flags)
-            return self._judge_form(sample, result, with_gradients), result
+            return self._checked_form(sample, result, with_gradients), result
         except (KernelFault, Refused) as fault:
             fault.note = note
             raise
 
     def call(self, sample: Sample, **flags: Any) -> Result:
-        """Run the kernel. Where its domain asks for more rows than the sample has, such as a multiple, zeros come after
+        """Run the kernel. Where its domain requires more rows than the sample has, such as a multiple, zeros come after
         them, and what the kernel makes of these is cut off. Raises KernelFault and Refused."""
         more = fillers(self.op, self.domain, sample, copies=flags.get("copies", 1))
         if more is None:
@@ -90,8 +100,8 @@ class KernelUnderTest:
             refused.note = refused.note or note
             self.refusals.append(refused)
 
-    def asked(self, promises: Promises) -> "KernelUnderTest":
-        """The same kernel, as if it promised this: what it computed stays known, and what it should have computed."""
+    def with_promises(self, promises: Promises) -> "KernelUnderTest":
+        """The same kernel, as if it promised this; what is remembered of its results and of the oracle stays known."""
         other = KernelUnderTest(self.op, self.runner, promises, gradients=self.gradients, domain=self.domain)
         other._results = self._results
         if not promises.cumsum:
@@ -100,7 +110,7 @@ class KernelUnderTest:
 
     @property
     def values_only(self) -> "KernelUnderTest":
-        """The same kernel, of which no gradients are asked."""
+        """The same kernel, run without gradients."""
         self._values_only.domain = self.domain
         return self._values_only
 
@@ -113,13 +123,13 @@ class KernelUnderTest:
         return _remember(self._results, _digest(sample), lambda: self.run(sample))
 
     def expect(self, sample: Sample) -> Expected:
-        """What the oracle says. Raises BoundVacuous where it says nothing."""
+        """The oracle's answer. Raises BoundVacuous where its derived bound is as large as the values."""
         key = (_digest(sample), self.gradients)
         answer = _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
         if answer.vacuous:
             raise BoundVacuous(
-                f"the error bound derived from {self.op.name}'s reference is so large for {', '.join(answer.vacuous)} "
-                "that it says nothing; declare `absolute`"
+                f"the error bound derived from {self.op.name}'s reference is so large for "
+                f"{', '.join(map(str, answer.vacuous))} that it cannot judge a kernel; declare `absolute`"
             )
         return answer
 
@@ -127,9 +137,10 @@ class KernelUnderTest:
         """Forget the kernel's results, as if it were another kernel; the oracle's answers stay."""
         self._results.clear()
 
-    def _judge_form(self, sample: Sample, result: Result, gradients: bool) -> Tensors:
+    def _checked_form(self, sample: Sample, result: Result, gradients: bool) -> Tensors:
+        """The result's tensors by key. Raises KernelFault where a shape, a dtype or the link to the inputs is wrong."""
         tokens = str(sample.inputs[next(iter(self.op.inputs))].dtype).removeprefix("torch.")
-        found: dict[str, Tensor] = {}
+        found: dict[TensorKey, Tensor] = {}
         for name in sample.outputs:
             y, want = result.outputs[name], dtype_of(self.op, name, tokens)
             axes = " ".join(sample.axes[name])
@@ -139,7 +150,7 @@ class KernelUnderTest:
                 )
             if y.dtype != want:
                 raise KernelFault("malformed", f"{name} is {_plain(y.dtype)}, expected {_plain(want)}")
-            found[name] = y
+            found[TensorKey(name)] = y
         if gradients and sample.wrt and sum(sample.lengths) and not result.gradients:
             raise KernelFault(
                 "malformed", f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input"
@@ -149,86 +160,72 @@ class KernelUnderTest:
             found[gradient(name)] = torch.zeros_like(sample.inputs[name]) if g is None else g
         return found
 
-    def frame(self, name: str, sample: Sample) -> RowMap:
-        return RowMap(sample.axes[name.removeprefix("gradient of ")], sample.offsets)
+    def row_map(self, key: TensorKey, sample: Sample) -> RowMap:
+        return RowMap(sample.axes[key.name], sample.offsets)
 
-    def shared(self, name: str, sample: Sample) -> bool:
-        return role(self.frame(name, sample).axes) == "shared"
+    def shared(self, key: TensorKey, sample: Sample) -> bool:
+        return role(sample.axes[key.name]) == "shared"
 
     def agree(
         self,
-        name: str,
+        key: TensorKey,
         got: Tensor,
         want: Tensor,
-        sample: Sample,
+        origin: Origin,
         *,
-        start: int = 0,
+        against: Origin | None = None,
+        other: str,
+        note: str = "",
         exact: bool | None = None,
-        against: tuple[Sample, int] | None = None,
-        **said: str,
     ) -> Iterator[Violation]:
-        """Two runs of the kernel that must agree on some rows of a tensor, from row `start` of the sample on.
+        """Rows of a tensor that must agree in two runs of the kernel.
 
         Bit for bit where `exact` (where None: if the kernel promises that an element cannot depend on the pack), else
-        each within its budget. `against` is the sample of the other run and the row where the same rows begin there, if
-        it is another one. A shared gradient is always compared within the budget, since the order of a sum over the
-        pack may change with the pack.
+        each within its budget. against: where they come from in the other run, if its sample has a budget of its own. A
+        shared gradient is always compared within the budget, since the order of a sum over the pack may change with it.
         """
-        for violation in self._disagreements(name, got, want, sample, start, exact, against, said):
-            yield self.beside_the_reference(violation, sample)
+        allowed = None
+        if not (self.promises.independent if exact is None else exact) or self.shared(key, origin.sample):
+            mine = self._budget_of(key, origin, len(got))
+            theirs = self._budget_of(key, against, len(got)) if against and self.pack_decides else mine
+            allowed = mine + theirs
+        rows = self.row_map(key, origin.sample)
+        compared = Comparison(key, got, want, rows, allowed, origin.start, other, note)
+        for violation in compared.violations():
+            yield self.beside_the_reference(violation, origin.sample)
+
+    def _budget_of(self, key: TensorKey, origin: Origin, rows: int) -> Budget:
+        return self.budget(key, origin.sample)[slice(origin.start, origin.start + rows)]
 
     def beside_the_reference(self, violation: Violation, sample: Sample, *, pieces: int = 0) -> Violation:
         """The same with what the reference has there, so that it shows which run is off. pieces: as in `budget`."""
+        key = violation.tensor
+        assert key is not None
         try:
             answer = self.expect(sample)
         except Refused:
             return violation
-        name = violation.tensor
-        index = self.frame(name, sample).index(violation.sequence, violation.position) + violation.index
-        value, allowed = answer.values[name][index], self.budget(name, sample, pieces=pieces).total[index]
+        index = self.row_map(key, sample).index(violation.sequence, violation.position) + violation.index
+        value, allowed = answer.values[key][index], self.budget(key, sample, pieces=pieces).total[index]
         return violation if value.isnan() else replace(violation, expected=float(value), allowed=float(allowed))
-
-    def _disagreements(
-        self,
-        name: str,
-        got: Tensor,
-        want: Tensor,
-        sample: Sample,
-        start: int,
-        exact: bool | None,
-        against: tuple[Sample, int] | None,
-        said: Mapping[str, str],
-    ) -> Iterator[Violation]:
-        frame = self.frame(name, sample)
-        bitwise = self.promises.independent if exact is None else exact
-        if bitwise and not self.shared(name, sample):
-            yield from identical(name, got, want, frame, start=start, **said)
-            return
-        allowed = self.budget(name, sample, pieces=0)[slice(start, start + len(got))]
-        if against is None or not self.pack_decides:
-            both = allowed * 2
-        else:
-            there, row = against
-            both = allowed + self.budget(name, there, pieces=0)[slice(row, row + len(got))]
-        yield from within(name, got, want, both, frame, start=start, **said)
 
     @property
     def pack_decides(self) -> bool:
         """Whether an element's budget depends on the rest of the pack: the chunks of a pack share cumulative sums."""
         return self.promises.cumsum and not self.promises.independent
 
-    def budget(self, name: str, sample: Sample, *, pieces: int) -> Budget:
+    def budget(self, key: TensorKey, sample: Sample, *, pieces: int = 0) -> Budget:
         """The budget of a tensor in a comparison of two runs.
 
-        To that of a comparison with the reference comes, for a shared gradient, the rounding of summands that were
+        Beside that of a comparison with the reference it has, for a shared gradient, the rounding of summands that were
         stored one by one; and for each of `pieces` hand-overs the rounding of a state, or of its gradient, to the dtype
         that it is stored in: it reaches an element with the weight of the state's terms in it, which B bounds.
         """
         answer = self.expect(sample)
-        allowed, absolute = answer.budgets[name], answer.absolute[name]
+        allowed, absolute = answer.budgets[key], answer.absolute[key]
         stored = allowed.stored
-        if self.shared(name, sample):
-            stored = stored + UNIT_ROUNDOFF[sample.inputs[name.removeprefix("gradient of ")].dtype] * absolute
+        if self.shared(key, sample):
+            stored = stored + UNIT_ROUNDOFF[sample.inputs[key.name].dtype] * absolute
         if pieces:
             assert self.op.carry is not None
             stored = stored + pieces * UNIT_ROUNDOFF[sample.inputs[self.op.carry[0]].dtype] * absolute
@@ -239,7 +236,7 @@ def _cut(sample: Sample, result: Result) -> Result:
     """What belongs to the sample of a result that has more rows and sequences after it."""
     n, rows = len(sample.lengths), sample.offsets[-1] + sample.slack
 
-    def cut(tensors: Tensors, prefix: str = "") -> Tensors:
+    def cut(tensors: Mapping[str, Tensor], prefix: str = "") -> Mapping[str, Tensor]:
         ends = {"token": rows, "sequence": n, "shared": None}
         return {name: x[: ends[role(sample.axes[name.removeprefix(prefix)])]] for name, x in tensors.items()}
 

@@ -1,9 +1,9 @@
-"""The absolute twins: B of the error budget, for values and gradients.
+"""The magnitude ops: B of the error budget, for values and gradients.
 
-A twin has the signature of its reference and takes the same signed float64 inputs. Its value is the sum of the absolute
-terms of each output, and its vjp, for absolute incoming gradients, the sum of the absolute terms of each gradient:
-first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is taken by its
-magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
+A magnitude op has the signature of its reference and takes the same signed float64 inputs. Its value is the sum of the
+absolute terms of each output, and its vjp, for absolute incoming gradients, the sum of the absolute terms of each
+gradient: first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is taken
+by its magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
 
     decay    exp(Δ A), slopes |A| and |Δ| times the decay; see `_states`
     step     softplus(delta + bias), slope sigmoid: positive as it is
@@ -35,7 +35,7 @@ from packproof.refs.recurrence import (
     time_step,
 )
 
-Twin = Callable[..., Any]
+MagnitudeOp = Callable[..., Any]
 
 UNDERFLOW = 2.0**-100
 _CHUNK = 64  # tokens
@@ -51,7 +51,7 @@ def causal_conv1d(
     return_final_states: bool = False,
     cu_seqlens: Tensor,
 ) -> Any:
-    """Twin of `refs.causal_conv1d`."""
+    """Magnitude op of `refs.causal_conv1d`."""
 
     run = partial(refs.causal_conv1d, cu_seqlens=cu_seqlens, return_final_states=True)
     y, final_states = run(magnitude(x), magnitude(weight), magnitude(bias), initial_states=magnitude(initial_states))
@@ -64,7 +64,7 @@ def causal_conv1d(
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """Twin of `refs.rope`: |x1 cos| + |x2 sin| for both of a pair."""
+    """Magnitude op of `refs.rope`: |x1 cos| + |x2 sin| for both of a pair."""
 
     def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
@@ -77,9 +77,9 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Twin of `refs.rope_qk`."""
-    turn = partial(rope, cos=cos, sin=sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
-    return turn(q), turn(k)
+    """Magnitude op of `refs.rope_qk`."""
+    rotate = partial(rope, cos=cos, sin=sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+    return rotate(q), rotate(k)
 
 
 def selective_scan(
@@ -97,7 +97,7 @@ def selective_scan(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Any:
-    """Twin of `refs.selective_scan`."""
+    """Magnitude op of `refs.selective_scan`."""
 
     def recurrence(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         states, h = _states(h, delta[..., None], A, (magnitude(delta) * u)[..., None] * B)
@@ -129,7 +129,7 @@ def ssd(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Any:
-    """Twin of `refs.ssd`."""
+    """Magnitude op of `refs.ssd`."""
 
     def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         return _dual(h, magnitude(dt)[..., None] * x, *_decay(dt, A), B, C)
@@ -149,7 +149,7 @@ def ssd(
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, softmax_scale: float | None = None, **mask: Any
 ) -> Tensor:
-    """Twin of `refs.attention`; `mask` are its `causal` and `window_size`."""
+    """Magnitude op of `refs.attention`; `mask` are its `causal` and `window_size`."""
     scale = abs(max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale)
     group = q.shape[1] // k.shape[1]
 
@@ -167,15 +167,16 @@ def attention(
     return join_sequences((attend(*piece) for piece in pieces), q.new_zeros(*q.shape[:2], v.shape[-1]))
 
 
-def selective_scan_cumsum(promises: Promises) -> Twin:
-    """Make the twin of a scan that forms its decays as differences of cumulative sums of Δ A in chunks: B + B_E.
+def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
+    """Make the magnitude op of a scan whose decays are differences of cumulative sums of Δ A in chunks: B + B_E.
 
-    B_E is the twin with each input scaled by its E, plus that with each output scaled by its E: the sum of |log-decay|
-    over the chunk of the token, the error of one cumulative sum in units of roundoff. E stays in the graph: so the
-    gradient of a log-decay has all terms of its chunk, as in a kernel that sums the gradients of its cumulative sums.
+    B_E is the magnitude op with each input scaled by its E, plus that with each output scaled by its E: the sum of
+    |log-decay| over the chunk of the token, the error of one cumulative sum in units of roundoff. E stays in the graph:
+    so the gradient of a log-decay has all terms of its chunk, as in a kernel that sums the gradients of its cumulative
+    sums.
     """
 
-    def twin(
+    def magnitude_op(
         u: Tensor,
         delta: Tensor,
         A: Tensor,
@@ -205,16 +206,16 @@ def selective_scan_cumsum(promises: Promises) -> Twin:
         states = None if initial_states is None else magnitude(initial_states) * (1 + _at_start(E, cu_seqlens))
         return _add(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
 
-    return twin
+    return magnitude_op
 
 
-def ssd_cumsum(promises: Promises) -> Twin:
-    """Make the twin of an SSD that forms its decays as differences of cumulative sums of dt A in chunks: B + B_E.
+def ssd_cumsum(promises: Promises) -> MagnitudeOp:
+    """Make the magnitude op of an SSD whose decays are differences of cumulative sums of dt A in chunks: B + B_E.
 
     As `selective_scan_cumsum`, with one log-decay per head.
     """
 
-    def twin(
+    def magnitude_op(
         x: Tensor,
         dt: Tensor,
         A: Tensor,
@@ -246,7 +247,7 @@ def ssd_cumsum(promises: Promises) -> Twin:
             states = magnitude(initial_states) * (1 + _at_start(E, cu_seqlens)[..., None])
         return _add(run(B * (1 + E), C, states), run(B, C * (1 + E), initial_states))
 
-    return twin
+    return magnitude_op
 
 
 @overload
@@ -333,11 +334,11 @@ def _silu_bend(z: Tensor) -> Tensor:
 
 
 def _softmax(p: Tensor, S: Tensor) -> Tensor:
-    """The twin of softmax: p the weights, S the absolute terms of the scores, both (..., i, j).
+    """The magnitude op of softmax: p the weights, S the absolute terms of the scores, both (..., i, j).
 
     An error ε_ij S_ij of the scores changes p_ij by p_ij (ε_ij S_ij - Σ_k p_ik ε_ik S_ik), hence the value
     P_ij = p_ij (1 + S_ij + Σ_k p_ik S_ik). The gradient of a score is p_ij (g_ij - Σ_k p_ik g_ik); in absolute terms,
-    with the error of either weight in turn: P_ij g_ij + P_ij Σ_k p_ik g_ik + p_ij Σ_k P_ik g_ik.
+    with the error of one weight, then of the other: P_ij g_ij + P_ij Σ_k p_ik g_ik + p_ij Σ_k P_ik g_ik.
     """
     p = torch.where(p > 0, p + UNDERFLOW, 0)
     s = S.detach()

@@ -1,4 +1,4 @@
-"""An op as data: the role of every axis of every tensor. All properties follow from it; nothing asks which op it is."""
+"""An op as data: the role of every axis of every tensor. All properties follow from it; nothing depends on its name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ class Op:
     absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives
         the sum of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its
         inputs.
-    cumsum: makes the twin for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
+    cumsum: makes the magnitude op for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
     draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
         softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "distinct" (no two rows
-        alike, in any dtype: for ops that choose among rows, whose gradient has two right answers where two are equal).
+        alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal).
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     constants: inputs that are tables, without gradients.
-    carry: (initial state, final state, option that asks for it), if a sequence can be cut and continued.
+    carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
     window: the axis whose size is the reach of a convolution; scales the layouts.
     causal: option that makes the op causal, or True or False.
     matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises

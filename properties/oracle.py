@@ -12,25 +12,23 @@ from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.running_error import bounded
 from packproof.properties.sample import Sample, dtype_of
+from packproof.properties.tensor_key import TensorKey, gradient
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Values and budgets by tensor name: outputs by their own, gradients as "gradient of <input>".
+    """Values and budgets of every output and gradient.
 
-    vacuous: tensors whose budget, of a bound that was derived, is so large that it says nothing.
+    absolute: the sums of absolute terms that the budgets follow from. vacuous: tensors whose derived bound is as large
+    as their values.
     """
 
-    values: Mapping[str, Tensor]
-    budgets: Mapping[str, Budget]
-    absolute: Mapping[str, Tensor]
-    vacuous: tuple[str, ...] = ()
-
-
-def gradient(name: str) -> str:
-    return f"gradient of {name}"
+    values: Mapping[TensorKey, Tensor]
+    budgets: Mapping[TensorKey, Budget]
+    absolute: Mapping[TensorKey, Tensor]
+    vacuous: tuple[TensorKey, ...] = ()
 
 
 def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected:
@@ -41,12 +39,12 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
         values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients))
     else:
         values = vjp(op.reference, sample, gradients=gradients)
-        absolute = vjp(twin(op, promises), sample, gradients=gradients, absolute=True)
+        absolute = vjp(magnitude_op(op, promises), sample, gradients=gradients, absolute=True)
     tokens = sample.inputs[next(iter(op.inputs))].dtype
-    stored = {n: dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
+    stored = {TensorKey(n): dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
-    budgets = {n: budget(r, absolute[n], stored[n], tokens, op, promises, derived=derived) for n, r in values.items()}
-    vacuous = tuple(n for n in values if derived and _says_nothing(n, values, sample, budgets[n]))
+    budgets = {k: budget(r, absolute[k], stored[k], tokens, op, promises, derived=derived) for k, r in values.items()}
+    vacuous = tuple(k for k in values if derived and _is_vacuous(k, values, sample, budgets[k]))
     return Expected(values, budgets, absolute, vacuous)
 
 
@@ -55,20 +53,21 @@ def is_derived(op: Op, promises: Promises) -> bool:
     return op.absolute is None and not (promises.cumsum and op.cumsum)
 
 
-def twin(op: Op, promises: Promises) -> Callable[..., Any]:
-    """The declared magnitude op, which bounds the terms of the op's values and gradients: see `properties.absolute`."""
+def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
+    """The declared magnitude op, which bounds the terms of the op's values and gradients (`properties.magnitude`)."""
     declared = op.cumsum(promises) if promises.cumsum and op.cumsum else op.absolute
     assert declared is not None
     return declared
 
 
-def _says_nothing(name: str, values: Mapping[str, Tensor], sample: Sample, allowed: Budget) -> bool:
+def _is_vacuous(key: TensorKey, values: Mapping[TensorKey, Tensor], sample: Sample, allowed: Budget) -> bool:
     """Whether most of a tensor may be off by a part of what it holds, or, for a gradient that cancels, of what such a
     gradient holds: outputs times incoming gradients, by the input."""
-    typical = _rms([values[name]])
-    if name not in sample.cotangents:
-        x = sample.inputs[name.removeprefix(gradient(""))]
-        outputs, incoming = _rms(values[n] for n in sample.cotangents), _rms(sample.cotangents.values())
+    typical = _rms([values[key]])
+    if key.is_gradient:
+        x = sample.inputs[key.name]
+        outputs = _rms(values[TensorKey(n)] for n in sample.cotangents)
+        incoming = _rms(sample.cotangents.values())
         typical = max(typical, outputs * incoming / max(_rms([x]), 1e-30))
     return typical > 0 and float((allowed.accumulation > _VACUOUS * typical).double().mean()) > 0.5
 
@@ -78,12 +77,13 @@ def _rms(tensors: Iterable[Tensor]) -> float:
     return float(flat.square().mean().sqrt()) if len(flat) else 0.0
 
 
-def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: bool = False) -> dict[str, Tensor]:
-    """Outputs and gradients of a reference or twin in float64, by name; a twin's incoming gradients are absolute."""
+def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: bool = False) -> dict[TensorKey, Tensor]:
+    """Outputs and gradients of a reference in float64; of a magnitude op, with `absolute`, at absolute incoming
+    gradients."""
     inputs = {n: x.double().requires_grad_(gradients and n in sample.wrt) for n, x in sample.inputs.items()}
     results = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
-    values = {n: y.detach() for n, y in named.items()}
+    values = {TensorKey(n): y.detach() for n, y in named.items()}
     if gradients:
         reached = [n for n, y in named.items() if y.requires_grad]
         cotangents = [sample.cotangents[n].double() for n in reached]

@@ -18,7 +18,7 @@ correct kernels of ten ops in six orders of summation each, and four regimes of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from packproof.properties.error_rules import LINEAR, RULES, SLOPES, SUMS, rounding_of_sums, size
 from packproof.refs.errors import UsageError
+
+K = TypeVar("K")
 
 _MOST_SHADOWS = 4096  # until those whose storage is gone are looked for
 
@@ -181,8 +183,8 @@ class RunningError(TorchDispatchMode):
         self._read(t, 2).copy_(terms)
 
 
-def bounded(run: Callable[[], Mapping[str, Tensor]]) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
-    """What `run` returns, and E of each of its tensors, by name."""
+def bounded(run: Callable[[], Mapping[K, Tensor]]) -> tuple[Mapping[K, Tensor], dict[K, Tensor]]:
+    """What `run` returns, and E of each of its tensors, by key."""
     mode = RunningError()
     with mode:
         values = run()

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -148,28 +148,27 @@ class Sample:
 
         return self._map(fill)
 
-    def after(self, last: Sequence[int], others: "Sample", *, inputs: bool) -> "Sample":
-        """Tokens behind position last[j] of each sequence j from `others`.
+    def with_later_inputs(self, last: Sequence[int], others: "Sample") -> "Sample":
+        """The inputs of the tokens after position last[j] of each sequence j from `others`."""
+        spans = [slice(a + p + 1, b) for p, (a, b) in zip(last, pairwise(self.offsets), strict=True)]
+        return dataclasses.replace(self, inputs=self._with_tokens(spans, self.inputs, others.inputs))
 
-        With inputs=False only the incoming gradients *up to* last[j] are taken from there.
-        """
-        starts = self.offsets
+    def with_earlier_cotangents(self, last: Sequence[int], others: "Sample") -> "Sample":
+        """The incoming gradients of the tokens up to position last[j] of each sequence j from `others`."""
+        spans = [slice(a, a + p + 1) for p, a in zip(last, self.offsets, strict=False)]
+        return dataclasses.replace(self, cotangents=self._with_tokens(spans, self.cotangents, others.cotangents))
 
-        def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
-            assert isinstance(y, Tensor)
-            if role(axes) != "token":
-                return x
-            out = x.clone()
-            for j, p in enumerate(last):
-                where = slice(starts[j] + p + 1, starts[j + 1]) if inputs else slice(starts[j], starts[j] + p + 1)
-                out[where] = y[where]
-            return out
-
-        if inputs:
-            merged = {n: replace(x, others.inputs[n], self.axes[n]) for n, x in self.inputs.items()}
-            return dataclasses.replace(self, inputs=merged)
-        merged = {n: replace(x, others.cotangents[n], self.axes[n]) for n, x in self.cotangents.items()}
-        return dataclasses.replace(self, cotangents=merged)
+    def _with_tokens(
+        self, spans: Sequence[slice], mine: Mapping[str, Tensor], others: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The tensors with the tokens of these spans from others; those that are not along tokens as they are."""
+        merged = dict(mine)
+        for name, x in mine.items():
+            if role(self.axes[name]) == "token":
+                merged[name] = x.clone()
+                for span in spans:
+                    merged[name][span] = others[name][span]
+        return merged
 
     def piece(self, cuts: Sequence[tuple[int, int]]) -> "Sample":
         """The pack of tokens [a, b) of each sequence; states and their incoming gradients are left to the caller."""

@@ -2,44 +2,87 @@
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
 
 from packproof.properties.budget import Budget
 from packproof.properties.case import Case
+from packproof.properties.cases import Space
+from packproof.properties.comparison import Comparison
 from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
-from packproof.properties.oracle import gradient
+from packproof.properties.property import Illustration, Property
 from packproof.properties.sample import Sample, total
-from packproof.properties.violation import Violation, identical, within
+from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 Cuts = list[list[tuple[int, int]]]
 
 _OF_A_PIECE = "in a piece of every sequence"
+_LONGEST_PIECE = 1024  # tokens tried for the shortest sequence that a kernel takes
 
 
-def carry(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run.
-
-    Bitwise in the values where the kernel promises that a state enters as a carry and the cuts lie on the ends of its
-    segments, where it hands the state over in a single run too.
+def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """The values are compared bit for bit where the kernel promises that a state enters as a carry and the cuts lie on
+    the ends of its segments, where it hands the state over in a single run too.
     """
-    op = subject.op
+    op = kernel.op
     if op.carry is None:
         return
     initial, _, wants = op.carry
     if initial not in case.present or not dict(case.options).get(wants):
         return
-    sample = subject.sample(case)
-    exact = subject.promises.state_entry == "carry" and subject.promises.independent
-    unit = subject.promises.handover if exact else 1
+    sample = kernel.sample(case)
+    exact = kernel.promises.state_entry == "carry" and kernel.promises.independent
+    unit = kernel.promises.handover if exact else 1
     if unit == 1 or max(case.lengths, default=0) > unit:
-        yield from _judge(subject, sample, _cuts(subject.domain, case, unit), exact=exact)
+        yield from _compare(kernel, sample, _cuts(kernel.domain, case, unit), exact=exact)
     if unit > 1:
-        yield from _judge(subject, sample, _cuts(subject.domain, case, 1), exact=False)
+        yield from _compare(kernel, sample, _cuts(kernel.domain, case, 1), exact=False)
+
+
+def _with_state(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """The same cases with states in and out, and sequences long enough to be cut."""
+    if space.op.carry is None or not space.plain_sizes:
+        return []
+    initial, _, wants = space.op.carry
+    every = [c.replace(present=tuple(dict.fromkeys([*c.present, initial]))).with_option(wants, True) for c in drawn]
+    if space.domain:
+        longer = dataclasses.replace(space, domain=space.domain & _cuttable(space.domain))
+        every = [c for c in map(longer.fit, every) if c and initial in c.present and dict(c.options).get(wants)]
+    return every
+
+
+def _cuttable(domain: Domain) -> Domain:
+    """Sequences that can be cut in two, where no piece may be empty."""
+    shortest = next((n for n in range(_LONGEST_PIECE) if domain.allows_length(n)), 0)
+    return Domain.of(f"length >= {2 * shortest}")
+
+
+def _no_state(space: Space) -> str:
+    if space.op.carry is None:
+        return f"{space.op.name} has no state to carry"
+    missing = [n for n in space.op.carry if n in space.missing]
+    return f"the kernel does not take {', '.join(missing)}" if missing else ""
+
+
+CARRY = Property(
+    "carry",
+    "Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run.",
+    _carry,
+    cases=_with_state,
+    skip_reason=_no_state,
+    dtype_independent=True,
+    illustration=Illustration(
+        "f(S) = f(S[:i]) ‖ f(S[i:], h),   h: the final state of the first piece; gradients flow back through h",
+        ("one run", "aaa bbbbb cc"),
+        ("in pieces", "aa bbb c a bb c"),
+        "ops and kernels without a state",
+    ),
+)
 
 
 def _cuts(domain: Domain, case: Case, unit: int) -> Cuts:
@@ -66,7 +109,7 @@ def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> 
     return [[(0, end) for end in ends], [(end, n) for end, n in zip(ends, case.lengths, strict=True)]]
 
 
-def _in_pieces(subject: KernelUnderTest, sample: Sample, cuts: Cuts) -> tuple[Tensors, list[Sample]]:
+def _in_pieces(kernel: KernelUnderTest, sample: Sample, cuts: Cuts) -> tuple[Tensors, list[Sample]]:
     """Values and gradients of the whole, put together from the pieces: states forward, their gradients backward."""
     assert sample.op.carry is not None
     initial, final, _ = sample.op.carry
@@ -74,19 +117,19 @@ def _in_pieces(subject: KernelUnderTest, sample: Sample, cuts: Cuts) -> tuple[Te
     for k, cut in enumerate(cuts):
         piece = sample.piece(cut)
         pieces.append(dataclasses.replace(piece, inputs={**piece.inputs, initial: state}))
-        if k + 1 < len(cuts) or not subject.gradients:
-            runs.append(subject.run(pieces[-1], gradients=False, note=_OF_A_PIECE))
-            state = runs[-1][final]
-    if subject.gradients:
-        runs = _backward(subject, sample, pieces)
+        if k + 1 < len(cuts) or not kernel.gradients:
+            runs.append(kernel.run(pieces[-1], gradients=False, note=_OF_A_PIECE))
+            state = runs[-1][TensorKey(final)]
+    if kernel.gradients:
+        runs = _backward(kernel, sample, pieces)
     values = {n: _join(sample, cuts, [r[n] for r in runs], n) for n in runs[0]}
-    values[final] = runs[-1][final]
-    if subject.gradients:
+    values[TensorKey(final)] = runs[-1][TensorKey(final)]
+    if kernel.gradients:
         values[gradient(initial)] = runs[0][gradient(initial)]
     return values, pieces
 
 
-def _backward(subject: KernelUnderTest, sample: Sample, pieces: list[Sample]) -> list[Tensors]:
+def _backward(kernel: KernelUnderTest, sample: Sample, pieces: list[Sample]) -> list[Tensors]:
     """The vjp of every piece, last first: the gradient of its initial states comes in at the final states before it."""
     assert sample.op.carry is not None
     initial, final, _ = sample.op.carry
@@ -94,16 +137,17 @@ def _backward(subject: KernelUnderTest, sample: Sample, pieces: list[Sample]) ->
     runs: list[Tensors] = []
     for piece in reversed(pieces):
         given = dataclasses.replace(piece, cotangents={**piece.cotangents, final: incoming})
-        runs.insert(0, subject.run(given, note=_OF_A_PIECE))
+        runs.insert(0, kernel.run(given, note=_OF_A_PIECE))
         incoming = runs[0][gradient(initial)].to(incoming.dtype)
     return runs
 
 
-def _join(sample: Sample, cuts: Cuts, parts: list[Tensor], name: str) -> Tensor:
+def _join(sample: Sample, cuts: Cuts, parts: list[Tensor], key: TensorKey) -> Tensor:
     """Tokens of the pieces back in the order of the pack, without slack; shared gradients summed."""
-    if role(sample.axes[name.removeprefix("gradient of ")]) == "shared":
+    kind = role(sample.axes[key.name])
+    if kind == "shared":
         return total(parts)
-    if role(sample.axes[name.removeprefix("gradient of ")]) == "sequence":
+    if kind == "sequence":
         return parts[-1]
     rows: list[Tensor] = [parts[0][:0]]
     starts = [0] * len(cuts)
@@ -115,37 +159,36 @@ def _join(sample: Sample, cuts: Cuts, parts: list[Tensor], name: str) -> Tensor:
     return torch.cat(rows)
 
 
-def _judge(subject: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
+def _compare(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
     """One run against the pieces: in the values bit for bit where `exact`, else within the budgets of both."""
-    whole = subject.remembered(sample)
-    joined, pieces = _in_pieces(subject, sample, cuts)
-    for name, x in joined.items():
-        frame, rows = subject.frame(name, sample), slice(0, len(x))
-        if exact and not name.startswith("gradient"):
-            found = identical(name, whole[name][rows], x, frame, other="in pieces", note=_said(cuts))
-        else:
-            allowed = _allowed(subject, sample, pieces, cuts, name, rows)
-            found = within(name, whole[name][rows], x, allowed, frame, other="in pieces", note=_said(cuts))
-        for violation in found:
-            yield subject.beside_the_reference(violation, sample, pieces=len(cuts) - 1)
+    whole = kernel.remembered(sample)
+    joined, pieces = _in_pieces(kernel, sample, cuts)
+    for key, x in joined.items():
+        bitwise = exact and not key.is_gradient
+        allowed = None if bitwise else _allowed(kernel, sample, pieces, cuts, key, len(x))
+        rows, got = kernel.row_map(key, sample), whole[key][: len(x)]
+        compared = Comparison(key, got, x, rows, allowed, other="in pieces", note=_described(cuts))
+        for violation in compared.violations():
+            yield kernel.beside_the_reference(violation, sample, pieces=len(cuts) - 1)
 
 
 def _allowed(
-    subject: KernelUnderTest, sample: Sample, pieces: list[Sample], cuts: Cuts, name: str, rows: slice
+    kernel: KernelUnderTest, sample: Sample, pieces: list[Sample], cuts: Cuts, key: TensorKey, rows: int
 ) -> Budget:
-    """What one run and several may differ by: the budgets of both, which have other chunks and cumulative sums."""
-    own = subject.budget(name, sample, pieces=len(cuts) - 1)[rows]
-    if not subject.promises.cumsum:
+    """What the first rows of one run and of several may differ by: the budgets of both, which have other chunks and
+    cumulative sums."""
+    own = kernel.budget(key, sample, pieces=len(cuts) - 1)[:rows]
+    if not kernel.promises.cumsum:
         return own * 2
-    budgets = [subject.budget(name, piece, pieces=0) for piece in pieces]
-    if role(subject.frame(name, sample).axes) == "sequence":  # the hand-overs lie in one piece or the other
+    budgets = [kernel.budget(key, piece) for piece in pieces]
+    if role(sample.axes[key.name]) == "sequence":  # the hand-overs lie in one piece or the other
         theirs = sum(budgets[1:], budgets[0])
     else:
         terms = ("stored", "operands", "accumulation")
-        theirs = Budget(*(_join(sample, cuts, [getattr(b, term) for b in budgets], name) for term in terms))
+        theirs = Budget(*(_join(sample, cuts, [getattr(b, term) for b in budgets], key) for term in terms))
     return own * 2 + theirs
 
 
-def _said(cuts: Cuts) -> str:
+def _described(cuts: Cuts) -> str:
     ends = [[cut[j][1] for cut in cuts[:-1]] for j in range(len(cuts[0]))]
     return f"cut at {ends}" if len(ends) <= 8 else f"cut into {len(cuts)} pieces"

@@ -1,136 +1,154 @@
-"""What torch asks of an op: compiled, captured, on another stream, differentiated twice, it is the same function."""
+"""What torch needs of an op: compiled, captured, on another stream, checked as an operator, it is the same function."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
-from torch import Tensor, autograd, full_like, zeros_like
-
-from packproof.properties.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator
-from packproof.properties.call import KernelFault, MachineLimit, Mode, Refused
+from packproof.properties.call import Mode
 from packproof.properties.case import Case
-from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.oracle import gradient, is_derived, twin
-from packproof.properties.running_error import bounded
+from packproof.properties.cases import Space
+from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.property import Illustration, Property, needs_gpu
 from packproof.properties.sample import Sample
-from packproof.properties.violation import RowMap, Violation, within
+from packproof.properties.violation import Violation
 
 SMALL = 12  # tokens: torch.compile unrolls what loops over them
+_PACK = "aaa bbbbb cc"
 
 
-def torch(subject: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Compiled, captured or on a side stream it computes the same; differentiated twice, the right thing or an error.
-
-    Operators registered with torch pass torch.library.opcheck. On a GPU: through torch.compile, on a stream whose work
-    has yet to produce the inputs, and, where the kernel promises to be capturable, replayed from a CUDA graph with
-    other boundaries. On a CPU a few tokens in fp32 see opcheck and, where no kernel is interpreted, torch.compile.
-    """
-    sample = subject.sample(case)
-    plain = subject.remembered(sample)
-    if not sum(case.lengths):
-        return
-    on_gpu = subject.runner.device != "cpu"
-    if on_gpu or _plain(case):
-        yield from _registered(subject, sample)
-    for mode, note in _modes(subject, case):
-        with subject.optional(note):
-            got = subject.run(sample, mode=mode, note=note)
-            for name, x in got.items():
-                exact = subject.promises.deterministic and mode != "compiled"
-                yield from subject.agree(name, x, plain[name], sample, exact=exact, other="before", note=note)
-    if subject.gradients and sample.wrt:
-        yield from _twice(subject, sample)
+def few(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """The smallest cases that change when the order of lengths is reversed: with something optional and with nothing,
+    and in the sizes of a model. What torch makes of a kernel takes long, and does not depend on the layout."""
+    several = [c.replace(regime="normal") for c in drawn if c.n_tokens and c.lengths != c.lengths[::-1]]
+    kinds = {(dict(c.sizes) in space.model_sizes, _is_rich(c)): c for c in sorted(several, key=lambda c: -c.n_tokens)}
+    return list(kinds.values())
 
 
-def _modes(subject: KernelUnderTest, case: Case) -> Iterator[tuple[Mode, str]]:
-    """The ways to call it that its device has, and how to put them."""
-    on_gpu = subject.runner.device != "cpu"
-    if on_gpu:
-        yield "side stream", "on a side stream, where its inputs come late"
-    if on_gpu and subject.promises.capturable:
-        yield "graph", "replayed from a CUDA graph that was captured with the lengths in opposite order"
-    if on_gpu or (_plain(case) and not subject.interpreted):
-        yield "compiled", "through torch.compile"
+def _few_and_tiny(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """On a CPU, where torch's own checks take seconds, a few tokens in fp32 with nothing optional."""
+    tiny = [c for c in few(space, drawn) if c.n_tokens <= SMALL and not _is_rich(c)]
+    return few(space, drawn) if space.on_gpu else tiny
 
 
-def _plain(case: Case) -> bool:
-    """Whether it is one of the few that torch's own checks see on a CPU, where they take seconds."""
-    given = case.present or any(value for _, value in case.options)
-    return case.n_tokens <= SMALL and case.dtype == "float32" and not given
+def _is_rich(case: Case) -> bool:
+    return bool(case.present) or any(value for _, value in case.options)
 
 
-def _registered(subject: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
-    """torch.library.opcheck of the operators that the kernel calls."""
-    with subject.optional("under torch.library.opcheck"):
-        try:
-            subject.call(sample, gradients=subject.gradients, mode="opcheck")
-        except KernelFault as fault:
-            yield Violation(text=str(fault), fault=fault.kind)
+def _fp32_on_cpu(space: Space) -> str:
+    return "" if space.on_gpu or space.dtype == "float32" else "on a CPU it is judged in fp32 alone"
 
 
-def _twice(subject: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
-    """A second derivative is the reference's, or there is an error: never another value.
-
-    What is wrong there lacks whole terms, so half of the digits are compared, of the largest element of each tensor.
-    Where large terms cancel, accumulation leaves K_acc u_acc B, of the terms that the absolute twin has: some of those
-    there are.
-    """
-    try:
-        result = subject.call(sample, mode="double backward")
-    except KernelFault as fault:
-        if fault.kind != "raised":
-            yield Violation(text=str(fault), note="differentiated twice", fault=fault.kind)
-        return
-    except MachineLimit:
-        raise
-    except Refused:
-        return
-    derived = is_derived(sample.op, subject.promises)
-    if derived:
-        want, terms = bounded(lambda: second(sample.op.reference, sample))
-    else:
-        want = second(sample.op.reference, sample)
-        terms = dict(second(twin(sample.op, subject.promises), sample, absolute=True))
-    u_acc = accumulator(sample.inputs[next(iter(sample.op.inputs))].dtype)
-    k_acc = accumulations(subject.promises, derived=derived)
-    largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
-    for name, x in want.items():
-        given = sample.cotangents[name.removeprefix(_COTANGENT)] if name.startswith(_COTANGENT) else sample.inputs[name]
-        got = result.gradients.get(name, zeros_like(given))
-        unit = UNIT_ROUNDOFF[given.dtype]
-        error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
-        allowed = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[name].abs())
-        frame = RowMap(sample.axes[name.removeprefix(_COTANGENT)], sample.offsets)
-        yield from within(_second(name), got, x, allowed, frame, note="differentiated twice")
+def _same_in(kernel: KernelUnderTest, case: Case, mode: Mode, note: str, *, exact: bool) -> Iterator[Violation]:
+    """Called in that mode it computes what it computes when it is called plainly."""
+    sample = kernel.sample(case)
+    plain = kernel.remembered(sample)
+    with kernel.optional(note):
+        got = kernel.run(sample, mode=mode, note=note)
+        yield from _agree(kernel, sample, got, plain, note, exact=exact)
 
 
-_COTANGENT = "cotangent:"
+def _agree(
+    kernel: KernelUnderTest, sample: Sample, got: Tensors, plain: Tensors, note: str, *, exact: bool
+) -> Iterator[Violation]:
+    for key, x in got.items():
+        yield from kernel.agree(key, x, plain[key], Origin(sample), exact=exact, other="before", note=note)
 
 
-def _second(name: str) -> str:
-    incoming = name.startswith(_COTANGENT)
-    of = f"the incoming gradient of {name.removeprefix(_COTANGENT)}" if incoming else name
-    return f"second {gradient(of)}"
+def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    kernel.remembered(kernel.sample(case))
+    if not kernel.interpreted:
+        yield from _same_in(kernel, case, "compiled", "through torch.compile", exact=False)
 
 
-def second(f: Callable[..., object], sample: Sample, *, absolute: bool = False) -> Mapping[str, Tensor]:
-    """In float64, the gradients of the sum of all products of a first gradient of `f` with its input, as runners do.
+TORCH_COMPILE = Property(
+    "torch_compile",
+    "Through torch.compile it computes the same values and gradients.",
+    _torch_compile,
+    cases=_few_and_tiny,
+    skip_reason=_fp32_on_cpu,
+    nothing_to_compare="torch.compile does not see what Triton's interpreter runs",
+    decides_mutants=False,
+    quick=True,
+    illustration=Illustration(
+        "compiled f(S) = f(S)",
+        ("called", _PACK),
+        ("compiled", _PACK),
+        "bugs that also occur in eager mode",
+    ),
+)
 
-    absolute: `f` is a twin, whose incoming gradients and factors are absolute.
-    """
-    inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
-    given = {n: c.double().abs() if absolute else c.double() for n, c in sample.cotangents.items()}
-    cotangents = {n: c.requires_grad_() for n, c in given.items()}
-    results = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
-    named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
-    reached = [n for n, y in named.items() if y.requires_grad]
-    first = autograd.grad(
-        [named[n] for n in reached],
-        [inputs[n] for n in sample.wrt],
-        [cotangents[n] for n in reached],
-        create_graph=True,
-        allow_unused=True,
-    )
-    factors = {n: inputs[n].detach().abs() if absolute else inputs[n].detach() for n in sample.wrt}
-    products = [(g * factors[n]).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
-    leaves = {**{n: inputs[n] for n in sample.wrt}, **{f"{_COTANGENT}{n}": c for n, c in cotangents.items()}}
-    found = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
-    return {n: zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), found, strict=True)}
+
+def _cuda_graph(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    note = "replayed from a CUDA graph that was captured with the lengths in opposite order"
+    yield from _same_in(kernel, case, "graph", note, exact=kernel.promises.deterministic)
+
+
+def _not_capturable(space: Space) -> str:
+    if not space.on_gpu:
+        return "only a GPU captures graphs"
+    return "" if space.promises.capturable else "the kernel does not promise that it can be captured"
+
+
+CUDA_GRAPH = Property(
+    "cuda_graph",
+    "Replayed from a CUDA graph with other boundaries it computes the same, where it promises to be capturable.",
+    _cuda_graph,
+    cases=few,
+    skip_reason=_not_capturable,
+    decides_mutants=False,
+    quick=True,
+    illustration=Illustration(
+        "f(S) replayed from a graph that captured f(S′) = f(S)   for S′ of as many sequences and tokens",
+        ("called", _PACK),
+        ("replayed", _PACK),
+        "kernels that do not promise to be capturable",
+    ),
+)
+
+
+def _side_stream(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    note = "on a side stream, where its inputs come late"
+    yield from _same_in(kernel, case, "side stream", note, exact=kernel.promises.deterministic)
+
+
+SIDE_STREAM = Property(
+    "side_stream",
+    "On a side stream whose work has yet to produce the inputs it computes the same.",
+    _side_stream,
+    cases=few,
+    skip_reason=needs_gpu("only a GPU has streams"),
+    decides_mutants=False,
+    quick=True,
+    illustration=Illustration(
+        "f(S) on a side stream, where S comes late = f(S)",
+        ("called", _PACK),
+        ("on a stream", _PACK),
+        "races that the delay of 50 ms does not show",
+    ),
+)
+
+
+def _opcheck(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """Of the operators that the kernel calls, with the arguments that it gives them."""
+    sample, note = kernel.sample(case), "under torch.library.opcheck"
+    plain = kernel.remembered(sample)
+    with kernel.optional(note):
+        got, result = kernel.results(sample, mode="opcheck")
+        if result.operators:
+            yield from _agree(kernel, sample, got, plain, note, exact=False)
+
+
+OPCHECK = Property(
+    "opcheck",
+    "Operators that it registers with torch pass torch.library.opcheck.",
+    _opcheck,
+    cases=_few_and_tiny,
+    skip_reason=_fp32_on_cpu,
+    nothing_to_compare="the kernel calls no operator that is registered with torch",
+    decides_mutants=False,
+    quick=True,
+    illustration=Illustration(
+        "schema, autograd and fake tensors of f's operators are what torch.library.opcheck expects",
+        ("called", _PACK),
+        ("checked", _PACK),
+        "kernels that register no operator",
+    ),
+)

@@ -24,7 +24,7 @@ from packproof.harness.bench.results import (
 )
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import Footprint, Run, Tensors, footprint, host_times, measure
-from packproof.harness.engine.plan import DEVICES
+from packproof.harness.engine.request import DEVICES
 from packproof.harness.results.environment import environment
 from packproof.harness.results.names import known
 from packproof.harness.targets.location import Location
@@ -192,5 +192,5 @@ def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock
 
 def _function(contender: Contender) -> Callable[..., Any]:
     """The implementation in this process, where it is timed."""
-    target = contender.job.target
+    target = contender.job.kernel
     return Location.parse(target).load() if isinstance(target, str) else target

@@ -6,8 +6,8 @@ from typing import Any
 
 from packproof.adapters.registry import PEERS, Peer
 from packproof.harness.bench.settings import Setting
-from packproof.harness.engine.check import Job, open_job
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.target import CheckTarget, open_target
 from packproof.harness.results.names import known, short
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.properties.declaration import Declaration
@@ -23,7 +23,7 @@ class Contender:
     """An implementation of an op. peer: where it is a peer's; then `absent` says whether it can be imported here."""
 
     name: str
-    job: Job
+    job: CheckTarget
     peer: Peer | None = None
 
     @property
@@ -71,7 +71,7 @@ def _users(targets: Sequence[str], op: str | None, device: str) -> Iterator[Cont
     last = {target: target.rpartition("/")[2] for target in targets}
     for target, name in last.items():
         alone = list(last.values()).count(name) == 1
-        yield Contender(name if alone else target, open_job(CheckRequest(target=target, op=op, device=device)))
+        yield Contender(name if alone else target, open_target(CheckRequest(target=target, op=op, device=device)))
 
 
 def _own(op: str | None, device: str) -> Iterator[Contender]:
@@ -79,7 +79,7 @@ def _own(op: str | None, device: str) -> Iterator[Contender]:
         known("op", op, OPS)
     for own in BUILTIN_KERNELS.values():
         if op in (None, own.op) and own.runs_on(device):
-            yield Contender(own_name(own), open_job(CheckRequest(device=device), own))
+            yield Contender(own_name(own), open_target(CheckRequest(device=device), own))
 
 
 def own_name(own: BuiltinKernel) -> str:
@@ -98,13 +98,15 @@ def _rivals(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Cont
             yield Contender(name, _peer_job(PEERS[name], op, device), PEERS[name])
 
 
-def _peer_job(peer: Peer, op: Op, device: str) -> Job:
+def _peer_job(peer: Peer, op: Op, device: str) -> CheckTarget:
     """One that is not installed cannot be asked what it takes."""
-    return _job(peer.name, op, device) if peer.installed else Job(peer.name, peer.name, op, op.name, Declaration())
+    if peer.installed:
+        return _job(peer.name, op, device)
+    return CheckTarget(CheckRequest(device=device), peer.name, peer.name, op, op.name, Declaration())
 
 
-def _job(target: Any, op: Op, device: str) -> Job:
-    return open_job(CheckRequest(target=target, op=op, device=device))
+def _job(target: Any, op: Op, device: str) -> CheckTarget:
+    return open_target(CheckRequest(target=target, op=op, device=device))
 
 
 def is_rival(name: str) -> bool:

@@ -11,22 +11,22 @@ from torch import Tensor
 from packproof.harness.bench.contenders import Contender
 from packproof.harness.bench.results import SizeProof
 from packproof.harness.bench.settings import Setting
-from packproof.harness.engine.check import worker_for
-from packproof.harness.engine.evaluate import broken
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Tier
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
+from packproof.properties.comparison import Comparison
+from packproof.properties.invariance import PACKING, REFERENCE
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.oracle import expected
 from packproof.properties.sample import Sample
-from packproof.properties.violation import Violation, within
+from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 # short sequences, and one that crosses the usual chunks of 64 and 128; an empty one only where one is timed
 LENGTHS = {"filled": (2, 130, 1), "with an empty one": (2, 0, 130, 1)}
-PROPERTIES = ("reference", "packing")
+PROPERTIES = (REFERENCE, PACKING)
 _SPOT_TOKENS = 70  # past a chunk of 64; more would keep the float64 reference busy for minutes
 
 
@@ -48,7 +48,7 @@ def prove(
     if not contender.packed:
         return replace(found, status="unpacked", text="not packed, hence not proven: only timed")
     case = chosen.case(LENGTHS["with an empty one" if empty else "filled"], dtype, seed)
-    with worker_for(CheckRequest(device=device), job.target) as worker:
+    with job.worker() as worker:
         worker.open()
         subject = KernelUnderTest(job.op, worker, job.declared.promises, gradients=job.declared.gradients)
         return _proven(found, subject, case)
@@ -56,15 +56,15 @@ def prove(
 
 def _proven(found: SizeProof, subject: KernelUnderTest, case: Case) -> SizeProof:
     started = time.monotonic()
-    for done, name in enumerate(PROPERTIES, start=1):
+    for done, law in enumerate(PROPERTIES, start=1):
         try:
-            violation = broken(subject, name, case)
+            violation = broken(subject, law, case)
         except Refused as refused:
             return replace(found, status="declined", text=f"declines this call: {refused}")
         tier: Tier = "interpret" if subject.interpreted else found.tier
         found = replace(found, tier=tier, examples=done, seconds=time.monotonic() - started)
         if violation is not None:
-            return replace(found, status="failed", text=_verdict(name, violation, f"lengths {list(case.lengths)}"))
+            return replace(found, status="failed", text=_verdict(law.name, violation, f"lengths {list(case.lengths)}"))
     if found.tier == "interpret":
         return replace(found, status="interpreted", text="interpreted on a CPU: proven, not timed")
     return found
@@ -90,10 +90,10 @@ def spot_check(contender: Contender, function: Callable[..., Any], sample: Sampl
     except KernelFault as fault:
         return f"on the timed layout: {fault}"
     want = expected(alone, job.declared.promises, gradients=subject.gradients)
-    for name, value in want.values.items():
-        frame = subject.frame(name, alone)
-        rows = _rows(got[name], frame.axes, sample, chosen, counts)
-        for violation in within(name, rows, value, want.budgets[name], frame, other="alone"):
+    for key, value in want.values.items():
+        where = subject.row_map(key, alone)
+        rows = _rows(got[key], where.axes, sample, chosen, counts)
+        for violation in Comparison(key, rows, value, where, want.budgets[key], other="alone").violations():
             numbers = " and ".join(map(str, chosen))
             return _verdict("spot check", violation, f"sequences {numbers} of the timed layout, counted from 0 below")
     return ""

@@ -104,7 +104,8 @@ def check(
     """
     import torch  # noqa: PLC0415
 
-    from packproof.harness.engine.check import CheckRequest, run_check  # noqa: PLC0415
+    from packproof.harness.engine.check import run_check  # noqa: PLC0415
+    from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
     from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
     from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
@@ -163,7 +164,7 @@ def peers(
     """
     import torch  # noqa: PLC0415
 
-    from packproof.harness.engine.check import CheckRequest  # noqa: PLC0415
+    from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
     from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
     from packproof.harness.peers.run import judge, open_peers  # noqa: PLC0415
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
@@ -177,7 +178,7 @@ def peers(
         seed=seed,
     )
     entries = open_peers(request, names or [])
-    if not any(entry.asked for entry in entries):
+    if not any(entry.targets for entry in entries):
         return _say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes it'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
     reports += [HtmlReport(html)] if html else []
@@ -333,7 +334,7 @@ def proof(
 def list_everything() -> int:
     """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
     from packproof.adapters.registry import PEERS  # noqa: PLC0415
-    from packproof.harness.engine.plan import PROFILES  # noqa: PLC0415
+    from packproof.harness.engine.request import PROFILES  # noqa: PLC0415
     from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS  # noqa: PLC0415
     from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
     from packproof.properties.ops import OPS  # noqa: PLC0415
@@ -350,7 +351,7 @@ def list_everything() -> int:
     section("ops", {name: f"{tensors(op.inputs)} -> {tensors(op.outputs)}" for name, op in OPS.items()})
     section("kernels", {name: own.target for name, own in BUILTIN_KERNELS.items()})
     section("peers", {peer.name: f"{peer.op}, {_here(peer)}" for peer in PEERS.values()})
-    section("properties", {name: (law.__doc__ or "").partition("\n")[0] for name, law in PROPERTIES.items()})
+    section("properties", {name: law.law for name, law in PROPERTIES.items()})
     section("profiles", dict.fromkeys(PROFILES, ""))
     section("dtypes", {short: name for name, short in SHORT.items()})
     return HELD

@@ -60,13 +60,13 @@ def run(
     packproof museum run S17 D4 --profile quick
     packproof museum run --class strides --json strides.json
     """
-    from packproof.harness.engine.plan import CheckRequest, check_names  # noqa: PLC0415
+    from packproof.harness.engine.request import CheckRequest, validate  # noqa: PLC0415
     from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.validation.museum.detect import run_entries  # noqa: PLC0415
     from packproof.harness.validation.museum.table import as_json, outcome, summary  # noqa: PLC0415
 
     where = device or _device()
-    check_names(CheckRequest(device=where, profile=profile))
+    validate(CheckRequest(device=where, profile=profile))
     file = writable(json, "--json") if json else None
     started, done = time.monotonic(), []
     for conviction in run_entries(_chosen(ids, op, bug_class), profile=profile, device=where, seed=seed):

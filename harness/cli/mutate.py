@@ -47,7 +47,7 @@ def mutate(
     packproof mutate --device cuda --kernel ssd_fwd --sample 100
     packproof mutate --device cuda --beyond
     """
-    from packproof.harness.engine.plan import CheckRequest, check_names  # noqa: PLC0415
+    from packproof.harness.engine.request import CheckRequest, validate  # noqa: PLC0415
     from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.results.names import known  # noqa: PLC0415
     from packproof.harness.validation.mutants import killers as killer_file  # noqa: PLC0415
@@ -57,7 +57,7 @@ def mutate(
     from packproof.harness.validation.mutants.mutant import all_mutants  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415
 
-    check_names(CheckRequest(device=device))
+    validate(CheckRequest(device=device))
     if killers and device != "cpu":
         raise UsageError("--killers: these are checks of interpreted kernels; leave it out with --device cuda")
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from packproof.harness.debug.local import Local
-from packproof.harness.engine.plan import resolve_op
 from packproof.harness.engine.replay import check_fits, read_replay
+from packproof.harness.engine.target import resolve_op
 from packproof.harness.results.maps import Layout, compact
 from packproof.harness.targets.location import Location
 from packproof.properties.budget import score
@@ -24,6 +24,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.oracle import vjp
 from packproof.properties.sample import Sample
+from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import role
 from packproof.refs.errors import UsageError
 
@@ -163,36 +164,36 @@ def _divergences(subject: KernelUnderTest, other: KernelUnderTest | None, case: 
     got, answer = subject.run(sample), subject.expect(sample)
     wanted = answer.values if other is None else other.run(sample, gradients=subject.gradients)
     layout = Layout.of(case.lengths, case.slack, subject.promises)
-    for name, x in got.items():
+    for key, x in got.items():
         # two kernels may be off to both sides
-        allowed = answer.budgets[name].total * (1 if other is None else 2)
-        ratio = score(x, wanted[name].double(), allowed)
+        allowed = answer.budgets[key].total * (1 if other is None else 2)
+        ratio = score(x, wanted[key].double(), allowed)
         rows = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
         wrong = (rows > 1).nonzero().flatten().tolist()
         if wrong:
-            yield _divergence(subject, sample, layout, name, (x, wanted[name], allowed, ratio), wrong)
+            yield _divergence(subject, sample, layout, key, (x, wanted[key], allowed, ratio), wrong)
 
 
 def _divergence(
     subject: KernelUnderTest,
     sample: Sample,
     layout: Layout,
-    name: str,
+    key: TensorKey,
     values: tuple[Tensor, Tensor, Tensor, Tensor],
     wrong: Sequence[int],
 ) -> Divergence:
     got, wanted, allowed, ratio = values
-    row, frame = wrong[0], subject.frame(name, sample)
+    row, rows = wrong[0], subject.row_map(key, sample)
     channel = tuple(int(i) for i in torch.unravel_index(ratio[row].argmax(), ratio[row].shape))
-    sequence, token = frame.locate(row)
+    sequence, token = rows.locate(row)
     index = (row, *channel)
     inside = sequence >= 0 and token >= 0
     return Divergence(
-        name,
+        str(key),
         sequence,
         token,
         layout.chunk_of(sequence, token) if inside else None,
-        index if role(frame.axes) == "shared" else channel,
+        index if role(rows.axes) == "shared" else channel,
         float(got[index]),
         float(wanted[index]),
         float(allowed[index]),
@@ -209,4 +210,4 @@ def _state(sample: Sample, sequence: int, token: int) -> Tensor | None:
     _, final, wants = sample.op.carry
     part = sample.alone(sequence).piece([(0, token + 1)])
     part = dataclasses.replace(part, options={**sample.options, wants: True})
-    return vjp(sample.op.reference, part, gradients=False)[final][0]
+    return vjp(sample.op.reference, part, gradients=False)[TensorKey(final)][0]

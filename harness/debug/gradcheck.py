@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from packproof.harness.debug.local import Local
-from packproof.harness.engine.plan import resolve_op
+from packproof.harness.engine.target import resolve_op
 from packproof.properties.budget import K_ACC, UNIT_ROUNDOFF
+from packproof.properties.comparison import Comparison
 from packproof.properties.declaration import Declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample
-from packproof.properties.violation import within
 from packproof.refs.axes import parse
 from packproof.refs.errors import ArgumentError, CheckFailed
 
@@ -52,10 +52,10 @@ def gradcheck(
         subject = KernelUnderTest(declared, runner, promises)
         got, want = subject.run(sample), subject.expect(sample)
     wrong = []
-    for name, x in got.items():
-        frame = subject.frame(name, sample)
-        for violation in within(name, x, want.values[name], want.budgets[name], frame):
-            wrong.append(f"{name}: {'; '.join(violation.lines())}")
+    for key, x in got.items():
+        rows = subject.row_map(key, sample)
+        for violation in Comparison(key, x, want.values[key], rows, want.budgets[key]).violations():
+            wrong.append(f"{key}: {'; '.join(violation.lines())}")
     if wrong:
         raise CheckFailed("\n    ".join([f"gradcheck: {declared.name} is wrong in {len(wrong)} tensors", *wrong]))
 

@@ -8,23 +8,24 @@ from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.sample import Sample
+from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 
 _MOST_SUSPECTS = 8
 
 
-def diagnose(subject: KernelUnderTest, case: Case, violation: Violation) -> str:
-    """One line on where a wrong value comes from, or "" where that cannot be said."""
+def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
+    """One line on where a wrong value comes from, or "" where that is not known."""
     if violation.text or violation.sequence < 0 or len(case.lengths) > _MOST_SUSPECTS:
         return ""
-    sample = subject.sample(case)
-    if violation.tensor not in {*sample.outputs, *(f"gradient of {n}" for n in sample.wrt)}:
+    sample, key = kernel.sample(case), violation.tensor
+    if key is None or key.kind not in ("output", "gradient"):
         return ""
     try:
-        leaks = _sources(subject, sample, case, violation)
+        leaks = _sources(kernel, sample, case, violation, key)
     except (KernelFault, Refused):
         return ""
-    what = violation.tensor if not violation.tensor.startswith("gradient of ") else _possessive(violation.tensor)
+    what = f"{key.name}'s gradient" if key.is_gradient else key.name
     if not leaks:
         return (
             f"{what} in sequence {violation.sequence} does not follow what other sequences hold: "
@@ -33,23 +34,19 @@ def diagnose(subject: KernelUnderTest, case: Case, violation: Violation) -> str:
     return f"{what} in sequence {violation.sequence} contains {' and '.join(leaks)}"
 
 
-def _possessive(tensor: str) -> str:
-    return f"{tensor.removeprefix('gradient of ')}'s gradient"
-
-
-def _sources(subject: KernelUnderTest, sample: Sample, case: Case, violation: Violation) -> list[str]:
+def _sources(kernel: KernelUnderTest, sample: Sample, case: Case, violation: Violation, key: TensorKey) -> list[str]:
     """The sequences, and the slack, that the wrong element follows."""
-    before = subject.run(sample)[violation.tensor]
+    before = kernel.run(sample)[key]
     index = _index(sample, violation)
-    redrawn = subject.sample(case.replace(seed=case.seed + 3000))
+    redrawn = kernel.sample(case.replace(seed=case.seed + 3000))
     found = []
     for i, length in enumerate(case.lengths):
         if i == violation.sequence:
             continue
-        after = subject.run(sample.redraw_only(i, redrawn))[violation.tensor]
+        after = kernel.run(sample.redraw_only(i, redrawn))[key]
         if not _equal(before[index], after[index]):
             found.append(f"sequence {i}" if length else f"the state of sequence {i}")
-    if case.slack and not _equal(before[index], subject.run(sample.with_slack(0.5))[violation.tensor][index]):
+    if case.slack and not _equal(before[index], kernel.run(sample.with_slack(0.5))[key][index]):
         found.append("the slack")
     return found
 

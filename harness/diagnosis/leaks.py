@@ -13,6 +13,7 @@ from packproof.properties.budget import same_bits, score
 from packproof.properties.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.sample import Sample
+from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import role
 
 Probe = Literal["other values", "NaN"]
@@ -23,18 +24,18 @@ _MOST_RUNS = 128
 _MOST_SECONDS = 2.0
 
 
-def leak_map(subject: KernelUnderTest, case: Case, name: str, *, nan: bool = False) -> LeakMap | None:
-    """The map of an output or gradient; None where it has too many rows, or where there is no tensor of that name.
+def leak_map(kernel: KernelUnderTest, case: Case, key: TensorKey, *, nan: bool = False) -> LeakMap | None:
+    """The map of an output or gradient; None of another tensor, or where it has too many rows.
 
-    nan: whether to look on with NaN where other values reach no other sequence.
+    nan: whether to try NaN too where other values reach no other sequence.
     """
-    sample = subject.sample(case)
-    if name not in {*sample.outputs, *(f"gradient of {n}" for n in sample.wrt)}:
+    sample = kernel.sample(case)
+    if key.name not in (sample.wrt if key.is_gradient else sample.outputs if key.kind == "output" else ()):
         return None
     if sum(case.lengths) > _MOST_PLACES or len(case.lengths) > _MOST_PLACES:
         return None
-    found = _LeakSearch(subject, sample, subject.sample(_redrawn(case)), name).map("other values")
-    return _LeakSearch(subject, sample, None, name).map("NaN") if nan and not found.leaks else found
+    found = _LeakSearch(kernel, sample, kernel.sample(_redrawn(case)), key).map("other values")
+    return _LeakSearch(kernel, sample, None, key).map("NaN") if nan and not found.leaks else found
 
 
 def _redrawn(case: Case) -> Case:
@@ -46,15 +47,15 @@ def _redrawn(case: Case) -> Case:
 class _LeakSearch:
     """One map in the making. others: where changed rows are taken from, None for NaN."""
 
-    subject: KernelUnderTest
+    kernel: KernelUnderTest
     sample: Sample
     others: Sample | None
-    name: str
+    key: TensorKey
 
     def map(self, probe: Probe) -> LeakMap:
         kinds = {role(self._axes(n)) for n in self._sources}
         columns = _places(self.sample, kinds)
-        rows = _places(self.sample, {role(self.subject.frame(self.name, self.sample).axes)})
+        rows = _places(self.sample, {role(self.kernel.row_map(self.key, self.sample).axes)})
         before = self._run(self.sample)
         steps = list(self._steps(columns))
         together = len(steps) > _MOST_RUNS
@@ -71,13 +72,13 @@ class _LeakSearch:
             tuple(self._cell(c, row, [(n, r[i]) for n, r in done[c]]) for c in measured) for i, row in enumerate(rows)
         )
         cut = _cut(self.sample, len(columns) - len(measured), together)
-        return LeakMap(self.name, probe, tuple(self._sources), measured, tuple(rows), cells, cut)
+        return LeakMap(str(self.key), probe, tuple(self._sources), measured, tuple(rows), cells, cut)
 
     @property
     def _sources(self) -> list[str]:
         """Inputs, and for a gradient incoming gradients, whose rows belong to tokens or sequences."""
         names = [*self.sample.inputs]
-        names += [f"incoming {n}" for n in self.sample.cotangents] if self.name.startswith("gradient") else []
+        names += [f"incoming {n}" for n in self.sample.cotangents] if self.key.is_gradient else []
         return [n for n in names if role(self._axes(n)) != "shared"]
 
     def _axes(self, source: str) -> tuple[str, ...]:
@@ -90,7 +91,7 @@ class _LeakSearch:
                     yield column, [name]
 
     def _run(self, sample: Sample) -> Tensor:
-        return self.subject.run(sample, gradients=self.name.startswith("gradient"))[self.name]
+        return self.kernel.run(sample, gradients=self.key.is_gradient)[self.key]
 
     def _changed(self, column: Place, names: Sequence[str]) -> Sample:
         inputs, cotangents = dict(self.sample.inputs), dict(self.sample.cotangents)
@@ -108,10 +109,10 @@ class _LeakSearch:
         """By row, whether the change shows: beyond the budget, or by a bit where the kernel promises bits."""
         if self.others is None:
             shows = ~torch.isfinite(after) & torch.isfinite(before)
-        elif self.subject.promises.independent and not self.subject.shared(self.name, self.sample):
+        elif self.kernel.promises.independent and not self.kernel.shared(self.key, self.sample):
             shows = ~same_bits(after, before)
         else:
-            allowed = 2 * self.subject.budget(self.name, self.sample, pieces=0).total
+            allowed = 2 * self.kernel.budget(self.key, self.sample).total
             shows = score(after, before.double(), allowed) > 1
         if rows[0].kind == "shared":
             return [bool(shows.any())]
@@ -132,7 +133,7 @@ class _LeakSearch:
             return row.kind == "shared"
         if not self.sample.causal or self.others is None or {column.kind, row.kind} != {"token"}:
             return True
-        if not self.name.startswith("gradient"):
+        if not self.key.is_gradient:
             return column.position <= row.position
         return not source.startswith("incoming ") or column.position >= row.position
 
@@ -157,7 +158,11 @@ def _row(sample: Sample, place: Place) -> int:
 
 
 def _cut(sample: Sample, unmeasured: int, together: bool) -> str:
-    said = ["all inputs of a token were changed together"] if together else []
-    said += [f"{unmeasured} columns were not measured for want of time"] if unmeasured else []
-    said += [f"slack rows from {_MOST_SLACK} on are left out"] if sample.slack > _MOST_SLACK else []
-    return "; ".join(said)
+    notes = ["all inputs of a token were changed together"] if together else []
+    notes += (
+        [f"{unmeasured} column{'s were' if unmeasured > 1 else ' was'} not measured for want of time"]
+        if unmeasured
+        else []
+    )
+    notes += [f"slack rows from {_MOST_SLACK} on are left out"] if sample.slack > _MOST_SLACK else []
+    return "; ".join(notes)

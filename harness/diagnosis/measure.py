@@ -13,66 +13,67 @@ from packproof.harness.results.maps import ErrorMap, Evidence, Layout, MapRow, W
 from packproof.properties.budget import same_bits, score
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.case import Case
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.comparison import Comparison, comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.property import Property
 from packproof.properties.sample import Sample
-from packproof.properties.violation import Comparison, Violation, comparisons
+from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 _MOST_ROWS, _MOST_COLUMNS = 24, 64
 
 
 def measure(
-    subject: KernelUnderTest, name: str, case: Case, violation: Violation, first: Case | None = None
+    kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, first: Case | None = None
 ) -> Evidence:
-    """Everything about one violation of the property `name`; after a fault of the kernel the layout alone.
+    """Everything about one violation of a property; after a fault of the kernel the layout alone.
 
     first: the case in which it was found, before it was made small.
     """
-    found = Evidence(Layout.of(case.lengths, case.slack, subject.promises))
-    if violation.text:
+    found = Evidence(Layout.of(case.lengths, case.slack, kernel.promises))
+    if violation.text or violation.tensor is None:
         return found
     try:
-        if made := _comparisons(subject, name, case, violation):
-            scores = _scores(subject, case, made)
+        if made := _comparisons(kernel, law, case, violation):
+            scores = _scores(kernel, case, made)
             found = replace(found, worst=_worst(made, scores), errors=error_map(made, scores, found.layout))
-        found = replace(found, leaks=leak_map(subject, case, violation.tensor, nan=name == "isolation"))
+        found = replace(found, leaks=leak_map(kernel, case, violation.tensor, nan=law.perturbs_with_nan))
         if first is not None and first.lengths != case.lengths:
-            found = replace(found, first=_first(subject, name, first))
+            found = replace(found, first=_first(kernel, law, first))
     except (KernelFault, Refused):
         pass
     return found
 
 
-def _first(subject: KernelUnderTest, name: str, case: Case) -> ErrorMap | None:
+def _first(kernel: KernelUnderTest, law: Property, case: Case) -> ErrorMap | None:
     """The errors in the case that failed first; None where it is something else that fails there."""
-    violation = next(PROPERTIES[name](subject, case), None)
+    violation = next(law.check(kernel, case), None)
     if violation is None or violation.text:
         return None
-    made = _comparisons(subject, name, case, violation)
-    return error_map(made, _scores(subject, case, made), Layout.of(case.lengths, case.slack, subject.promises))
+    made = _comparisons(kernel, law, case, violation)
+    return error_map(made, _scores(kernel, case, made), Layout.of(case.lengths, case.slack, kernel.promises))
 
 
-def _comparisons(subject: KernelUnderTest, name: str, case: Case, violation: Violation) -> list[Comparison]:
+def _comparisons(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation) -> list[Comparison]:
     """Those of the kind that failed."""
     with comparisons() as made:
-        for _ in PROPERTIES[name](subject, case):
+        for _ in law.check(kernel, case):
             pass
     kind = (violation.tensor, violation.other, violation.note)
-    return [c for c in made if (c.name, c.other, c.note) == kind]
+    return [c for c in made if (c.key, c.other, c.note) == kind]
 
 
-def _scores(subject: KernelUnderTest, case: Case, made: Sequence[Comparison]) -> list[Tensor]:
-    sample = subject.sample(case)
-    return [_score(subject, sample, compared) for compared in made]
+def _scores(kernel: KernelUnderTest, case: Case, made: Sequence[Comparison]) -> list[Tensor]:
+    sample = kernel.sample(case)
+    return [_score(kernel, sample, compared) for compared in made]
 
 
-def _score(subject: KernelUnderTest, sample: Sample, made: Comparison) -> Tensor:
+def _score(kernel: KernelUnderTest, sample: Sample, made: Comparison) -> Tensor:
     """Error as a multiple of the budget. Where bits had to agree: 0 where they do, the budget a mere scale."""
     if made.allowed is not None:
         return score(made.got, made.want.double(), made.allowed.total)
     differs = ~same_bits(made.got, made.want)
-    allowed = subject.budget(made.name, sample, pieces=0).total[made.start : made.start + len(made.got)]
+    allowed = kernel.budget(made.key, sample).total[made.start : made.start + len(made.got)]
     if allowed.shape != made.got.shape:
         return torch.where(differs, math.inf, 0.0)
     ratio = score(made.got, made.want.double(), allowed)
@@ -83,9 +84,9 @@ def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
     compared, ratio = max(zip(made, scores, strict=True), key=lambda pair: float(pair[1].max()))
     index = tuple(int(i) for i in torch.unravel_index(ratio.reshape(-1).argmax(), ratio.shape))
     got, wanted = float(compared.got[index]), float(compared.want[index])
-    sequence, position = compared.frame.locate(index[0] + compared.start) if index else (-1, -1)
-    inner = index if role(compared.frame.axes) == "shared" else index[1:]
-    place = Violation(compared.name, sequence, position, inner).place
+    sequence, position = compared.rows.locate(index[0] + compared.start) if index else (-1, -1)
+    inner = index if role(compared.rows.axes) == "shared" else index[1:]
+    place = Violation(compared.key, sequence, position, inner).place
     terms = () if compared.allowed is None else tuple(compared.allowed.terms(index).items())
     return Worst(place, got, wanted, compared.other, abs(got - wanted), terms)
 
@@ -93,7 +94,7 @@ def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
 def error_map(made: Sequence[Comparison], scores: Sequence[Tensor], layout: Layout) -> ErrorMap:
     """The largest score of each token, or of each element of a tensor that has no tokens."""
     first = made[0]
-    kind = role(first.frame.axes)
+    kind = role(first.rows.axes)
     found: dict[tuple[int, int], float] = {}
     for compared, ratio in zip(made, scores, strict=True):
         rows = ratio.reshape(len(ratio), -1) if ratio.dim() > 1 or kind != "shared" else ratio[None]
@@ -110,8 +111,8 @@ def error_map(made: Sequence[Comparison], scores: Sequence[Tensor], layout: Layo
 
 def _cell(compared: Comparison, row: int) -> tuple[int, int]:
     """Sequence and token; slack is the last of the sequences."""
-    sequence, position = compared.frame.locate(row)
-    return (sequence if sequence >= 0 else len(compared.frame.offsets) - 1, position)
+    sequence, position = compared.rows.locate(row)
+    return (sequence if sequence >= 0 else len(compared.rows.offsets) - 1, position)
 
 
 def _drawn(compared: Comparison, kind: str, found: dict[tuple[int, int], float], layout: Layout) -> ErrorMap:
@@ -134,7 +135,7 @@ def _drawn(compared: Comparison, kind: str, found: dict[tuple[int, int], float],
     columns: Literal["token", "element"] = "token" if kind == "token" else "element"
     left_out = [f"{len(sizes) - len(top)} rows"] if len(top) < len(sizes) else []
     left_out += [f"{columns}s before {left.start} and from {left.stop} on"] if len(left) < max(sizes, default=0) else []
-    return ErrorMap(compared.name, compared.other, columns, rows, compared.allowed is None, " and ".join(left_out))
+    return ErrorMap(str(compared.key), compared.other, columns, rows, compared.allowed is None, " and ".join(left_out))
 
 
 def _window(centre: int, size: int, most: int) -> range:

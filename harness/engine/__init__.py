@@ -1,1 +1,1 @@
-"""From a request to verdicts: plan, evaluate, shrink, replay."""
+"""The way of a check: request, target, plan, schedule, evaluate, shrink; and replay, which runs one case again."""

@@ -1,65 +1,130 @@
-"""One cell: run a property over its cases, and make a failure of the first case that breaks it."""
+"""Judges the cells of one kernel and dtype: a property over its cases, until one breaks it or all held."""
 
-import json
-import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
-from zlib import crc32
+from dataclasses import dataclass, replace
 
-from packproof.harness.diagnosis.diagnose import diagnose
-from packproof.harness.diagnosis.measure import measure
+from packproof.harness.engine.failure import Finding, ReplayInfo, failure_of
+from packproof.harness.engine.own_faults import caught, not_judged
+from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
-from packproof.harness.engine.shrink import Allowance, shrink
+from packproof.harness.engine.request import PROFILES
+from packproof.harness.engine.shrink import Allowance
+from packproof.harness.engine.target import CheckTarget
+from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.coverage import NOT_ITS_OWN, Coverage
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Tier, Verdict
-from packproof.harness.results.files import replace_text
 from packproof.harness.results.names import short
-from packproof.harness.results.text import printable
-from packproof.properties.call import BoundVacuous, KernelFault, OutsideDomain, Refused
+from packproof.harness.results.questions import question_of
+from packproof.harness.worker.worker import Worker
+from packproof.properties.call import OutsideDomain, Refused
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases, suited
-from packproof.properties.catalogue import DEALT, PROPERTIES
+from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.comparison import comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.layouts import Lengths, classes
-from packproof.properties.op import Op
-from packproof.properties.violation import Violation, comparisons
-from packproof.refs.axes import parse
-from packproof.version import __version__
+from packproof.properties.property import Property
+from packproof.properties.violation import Violation
+from packproof.refs.errors import PackproofError
 
 _PROGRESS_SECONDS = 0.5
-_MOST_PRINTED, _WIDEST = 10, 200
-_FEW = Allowance(3, 5)  # where each try costs the start of all processes
+_FOR_A_QUESTION = Allowance(100, 5)
+_SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
+
+
+def evaluate_unit(unit: Unit) -> Iterator[Event]:
+    """The events of its cells, one after another; those whose process cannot be started are not judged."""
+    left = list(unit.cells)
+    try:
+        for event in _evaluated_together(unit):
+            if isinstance(event, CellFinished):
+                left.remove(event.verdict.cell)
+            yield event
+    except PackproofError as error:
+        yield from not_judged(left, str(error))
+
+
+def _evaluated_together(unit: Unit) -> Iterator[Event]:
+    target, dtype = unit.target, unit.cells[0].dtype
+    with target.worker() as worker:
+        worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
+        evaluator, space = _evaluator(target, worker, dtype), target.space(dtype)
+        failed: set[str] = set()
+        for cell in unit.cells:
+            extra = cell.beyond and not target.beyond
+            if extra and cell.property in failed:
+                reason = f"{cell.property} failed"
+                yield CellFinished(Verdict(cell, evaluator.tier, "skipped", 0, 0.0, reason=reason))
+                continue
+            chosen = _with_question(evaluator, target, cell) if extra else evaluator
+            for event in caught(cell, chosen.cell(cell, target.request.laws[cell.property], space)):
+                if isinstance(event, CellFinished) and event.verdict.status == "failed":
+                    failed.add(cell.property)
+                yield event
+
+
+def _evaluator(target: CheckTarget, worker: Worker, dtype: str) -> "Evaluator":
+    request, declared, profile = target.request, target.declared, PROFILES[target.request.profile]
+    known: Tier | None = "gpu" if request.device == "cuda" else None
+    tier: Tier = known or ("interpret" if target.builtin else "eager")
+    # interpreted calls are slow: the dtypes share the layouts that none of them decides
+    share = (target.dtypes.index(dtype), len(target.dtypes)) if tier == "interpret" else None
+    return Evaluator(
+        kernel=KernelUnderTest(
+            target.op, worker, declared.promises, gradients=target.gradients, domain=declared.domain
+        ),
+        effort=Effort(profile.examples[tier], profile.shrink, request.seed, share, target.empty_packs),
+        replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
+        known_tier=known,
+    )
+
+
+def _with_question(evaluator: "Evaluator", target: CheckTarget, cell: Cell) -> "Evaluator":
+    """The same for a promise that the kernel does not make: at the golden cases alone, unless the answer counts."""
+    raised = question_of(cell.property, cell.beyond).raised(target.declared)
+    assert raised is not None
+    effort = evaluator.effort
+    if not cell.counts:
+        effort = replace(effort, examples=0, allowance=_FOR_A_QUESTION)
+    return replace(evaluator, kernel=evaluator.kernel.with_promises(raised.promises), effort=effort)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What the cells of one kernel and dtype may cost.
+
+    examples: random cases after the golden ones. allowance: for making a failure small. seed: of the cases. share: the
+    kth of n dtypes that share the cases of dtype-independent properties, one case for each layout: each dtype judges
+    every nth, and each property deals them differently; None: every dtype judges all cases. empty_packs: whether packs
+    without tokens are drawn for every property, or only for those whose law names them: a kernel that crashes at them
+    is judged by the others all the same.
+    """
+
+    examples: int
+    allowance: Allowance
+    seed: int = 0
+    share: tuple[int, int] | None = None
+    empty_packs: bool = True
 
 
 @dataclass
 class Evaluator:
-    """Everything that the cells of one kernel and dtype share. `replay` is what a replay file says besides the case.
+    """Judges the cells of one kernel and dtype.
 
-    nothing: whether packs of no tokens are drawn for every property, or only for `metadata`, whose law names them: a
-    kernel that crashes at them is then judged by the others all the same.
-    deal: the kth of n dtypes that share the cases of some properties, one case for each layout: each dtype judges every
-    nth, and each property deals them differently. None: every dtype judges all cases.
-    found: what a probe found of the kernel's domain, once it refused a call.
+    known_tier: None where the first calls show whether a kernel is interpreted. found: what a probe found of the
+    kernel's domain, once it refused a call.
     """
 
-    subject: KernelUnderTest
-    examples: int
-    allowance: Allowance
-    seed: int
-    replay: dict[str, Any]
-    replay_dir: str
-    known_tier: Tier | None
-    nothing: bool = True
-    deal: tuple[int, int] | None = None
+    kernel: KernelUnderTest
+    effort: Effort
+    replay: ReplayInfo
+    known_tier: Tier | None = None
     found: Found | None = None
 
-    def cell(self, cell: Cell, space: Space) -> Iterator[Event]:
+    def cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event]:
         """Run one cell; the last event holds its verdict. Once the kernel refuses a plain call, its domain is looked
-        for, and the cell begins anew inside."""
+        for, and the cell begins again inside it."""
         yield CellStarted(cell)
         started, seen = time.monotonic(), Coverage()
         failure: Failure | None = None
@@ -67,53 +132,61 @@ class Evaluator:
         while not finished:
             finished = True
             inside = self._inside(space)
-            tell = started
-            for case in self._cases(cell.property, inside):
-                violation, stopped = self._judged(cell, inside, case, seen)
+            last_report = started
+            for case in self._cases(law, inside):
+                violation, stopped = self._judged(law, inside, case, seen)
                 if violation is not None:
-                    failure = self._failure(cell, inside, case, violation, seen.drawn)
+                    failure = self._failure(cell, inside, Finding(law, case, violation, seen.drawn))
                     break
                 if self.found is None and _declines(stopped):
-                    self.found = probe(self.subject, inside, case)
+                    self.found = probe(self.kernel, inside, case)
                     seen, finished = seen.again(), False
                     break
-                if time.monotonic() - tell > _PROGRESS_SECONDS:
-                    tell = time.monotonic()
+                if time.monotonic() - last_report > _PROGRESS_SECONDS:
+                    last_report = time.monotonic()
                     yield Progress(cell, seen.drawn)
-        yield CellFinished(self._verdict(cell, inside, seen, failure, time.monotonic() - started))
+        yield CellFinished(self._verdict(cell, law, inside, seen, failure, time.monotonic() - started))
 
-    def _judged(self, cell: Cell, space: Space, case: Case, seen: Coverage) -> tuple[Violation | None, Refused | None]:
-        """Judge one case, and count it: what is wrong, and what the kernel declined."""
-        self.subject.refusals.clear()
-        self.subject.values_only.refusals.clear()
+    def _judged(
+        self, law: Property, space: Space, case: Case, seen: Coverage
+    ) -> tuple[Violation | None, Refused | None]:
+        """Judge one case, and count it: the violation, and what the kernel declined."""
+        self.kernel.refusals.clear()
+        self.kernel.values_only.refusals.clear()
         with comparisons() as made:
-            violation, stopped = evaluated(self.subject, cell.property, case)
-        for refused in (*self.subject.refusals, *self.subject.values_only.refusals):
+            violation, stopped = evaluated(self.kernel, law, case)
+        for refused in (*self.kernel.refusals, *self.kernel.values_only.refusals):
             if not isinstance(refused, OutsideDomain):
                 seen.note(case, refused)
         met = classes(case.lengths, space.chunk, space.width(dict(case.sizes)))
         seen.count(case, met, compared=bool(made) or violation is not None, stopped=stopped)
         return violation, stopped
 
+    def _failure(self, cell: Cell, space: Space, finding: Finding) -> Failure:
+        empty = self._draws_empty_packs(finding.law)
+        return failure_of(self.kernel, cell, space, finding, self.effort.allowance, self.replay, empty_packs=empty)
+
     def _inside(self, space: Space) -> Space:
-        """The space that is left of it inside the domain found."""
+        """The part of the space that lies inside the domain found."""
         if self.found is None:
             return space
         inside = replace(space, domain=space.domain & self.found.domain)
-        self.subject.domain = inside.domain
-        if self.subject.gradients and not inside.domain.allows_gradients:
-            self.subject.gradients = False
-            self.subject.renew()  # results so far have gradients
+        self.kernel.domain = inside.domain
+        if self.kernel.gradients and not inside.domain.allows_gradients:
+            self.kernel.gradients = False
+            self.kernel.renew()  # results so far have gradients
         return inside
 
-    def _verdict(self, cell: Cell, space: Space, seen: Coverage, failure: Failure | None, seconds: float) -> Verdict:
+    def _verdict(
+        self, cell: Cell, law: Property, space: Space, seen: Coverage, failure: Failure | None, seconds: float
+    ) -> Verdict:
         status, reasons = seen.status, list(seen.reasons())
         if failure:
             status, reasons = "failed", []
         elif self.found and self.found.others_only and not seen.judged:
             status, reasons = "skipped", [f"the kernel refuses {short(cell.dtype)} and takes {self.found.others_only}"]
         elif not seen.judged and not reasons:
-            reasons = [_why_skipped(space, cell.property, seen)]
+            reasons = [_why_skipped(space, law, seen)]
         elif self.found and not self.found.domain.allows_gradients:
             reasons.append(f"gradients: refused ({', '.join(self.found.domain.texts)})")
         return Verdict(
@@ -132,105 +205,27 @@ class Evaluator:
             failure=failure,
         )
 
-    def _cases(self, name: str, space: Space) -> Sequence[Case]:
-        found = [*golden_cases(space, self.seed), *random_cases(space, self.examples, self.seed)]
-        drawn = [case for case in suited(name, space, found) if self._drawn(name, case)]
-        if self.deal is None or name not in DEALT:
-            return drawn
-        (dtype, dtypes), turn = self.deal, DEALT.index(name)
-        layouts: dict[Lengths, list[Case]] = {}
-        for case in drawn:
-            layouts.setdefault(case.lengths, []).append(case)
-        return [alike[turn % len(alike)] for alike in layouts.values()][(dtype + turn) % dtypes :: dtypes]
+    def _cases(self, law: Property, space: Space) -> Sequence[Case]:
+        effort = self.effort
+        drawn = [*golden_cases(space, effort.seed), *random_cases(space, effort.examples, effort.seed)]
+        cases = [c for c in law.suited(space, drawn) if c.n_tokens or self._draws_empty_packs(law)]
+        return _dealt(law, cases, *effort.share) if effort.share and law.dtype_independent else cases
 
-    def _drawn(self, name: str, case: Case) -> bool:
-        return self.nothing or name == "metadata" or case.n_tokens > 0
+    def _draws_empty_packs(self, law: Property) -> bool:
+        return self.effort.empty_packs or law.judges_empty_packs
 
     @property
     def tier(self) -> Tier:
-        return self.known_tier or ("interpret" if self.subject.interpreted else "eager")
-
-    def _failure(self, cell: Cell, space: Space, case: Case, violation: Violation, example: int) -> Failure:
-        """Shrink, diagnose, and leave a replay file."""
-
-        def fails(candidate: Case) -> bool:
-            if not self._drawn(cell.property, candidate):
-                return False
-            found = evaluated(self.subject, cell.property, candidate)[0]
-            return found is not None and found.fault == violation.fault
-
-        with self.subject.runner.impatient() if violation.fault == "hung" else nullcontext():
-            small, tried = shrink(case, space, fails, _FEW if violation.fault == "killed" else self.allowance)
-        self.subject.renew()  # so that the kernel is called again, and prints again
-        self.subject.runner.printed()
-        found = evaluated(self.subject, cell.property, small)[0]
-        printed = self.subject.runner.printed()
-        if found is None:  # it fails now and then: keep what was seen
-            small, found = case, violation
-            lines = [*violation.lines(), "this case does not fail every time: the kernel is not deterministic"]
-        else:
-            lines = [*found.lines(), *filter(None, [diagnose(self.subject, small, found)])]
-        if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
-            lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
-        file, trouble = self._write_replay(cell, small, lines)
-        lines += [trouble] if trouble else []
-        evidence = measure(self.subject, cell.property, small, found, case)
-        said = (setting(space.op, small), *lines)
-        return Failure(small.lengths, found.tensor, said, example, tried, file, evidence, small.regime)
-
-    def _write_replay(self, cell: Cell, case: Case, lines: list[str]) -> tuple[str, str]:
-        """The path of the file, or why there is none: the verdict stands without it."""
-        data = {
-            "packproof": __version__,
-            "version": 1,
-            **self.replay,
-            "domain": self.subject.domain.texts,
-            "property": cell.property,
-            "dtype": cell.dtype,
-            "device": cell.device,
-            "case": case.to_json(),
-            "message": lines,
-        }
-        text = json.dumps(data, indent=1)
-        op = re.sub(r"[^\w.-]", "-", cell.op)
-        file = Path(self.replay_dir) / f"{op}-{cell.property}-{crc32(text.encode()):08x}.json"
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            replace_text(file, text)
-        except OSError as error:
-            return "", f"no replay file could be written: {error.strerror or error}: {file.parent}"
-        return str(file), ""
+        return self.known_tier or ("interpret" if self.kernel.interpreted else "eager")
 
 
-def setting(op: Op, case: Case) -> str:
-    """All of a case but its lengths, in one line, with the form of inputs that may have several."""
-    forms = {n: parse(op.inputs[n]).alternatives[k] for n, k in case.axes if k}
-    return ", ".join([case.setting, *(f"{n} ({' '.join(axes)})" for n, axes in forms.items())])
-
-
-def broken(subject: KernelUnderTest, name: str, case: Case) -> Violation | None:
-    """The first violation of a property at a case, or None. A fault of the kernel violates every property."""
-    try:
-        return next(PROPERTIES[name](subject, case), None)
-    except KernelFault as fault:
-        return Violation(text=str(fault), note=fault.note, fault=fault.kind)
-
-
-def evaluated(subject: KernelUnderTest, name: str, case: Case) -> tuple[Violation | None, Refused | None]:
-    """As `broken`, and the refusal that kept the case from being judged. Where the kernel refuses to differentiate, its
-    values are judged; where a derived bound says nothing of wild data, plain data of the same layout."""
-    try:
-        return broken(subject, name, case), None
-    except BoundVacuous as vacuous:
-        return (None, vacuous) if case.regime == "normal" else evaluated(subject, name, case.replace(regime="normal"))
-    except Refused as refused:
-        if not refused.backward:
-            return None, refused
-        stopped = refused
-    try:
-        return broken(subject.values_only, name, case), stopped
-    except Refused as refused:
-        return None, refused
+def _dealt(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
+    """The share of one of several dtypes: one case of each of its layouts, chosen by the place of the property."""
+    place = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
+    layouts: dict[Lengths, list[Case]] = {}
+    for case in cases:
+        layouts.setdefault(case.lengths, []).append(case)
+    return [alike[place % len(alike)] for alike in layouts.values()][(dtype + place) % dtypes :: dtypes]
 
 
 def _declines(stopped: Refused | None) -> bool:
@@ -238,29 +233,9 @@ def _declines(stopped: Refused | None) -> bool:
     return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, NOT_ITS_OWN))
 
 
-def _why_skipped(space: Space, name: str, seen: Coverage) -> str:
+def _why_skipped(space: Space, law: Property, seen: Coverage) -> str:
     """Why a cell in which the kernel refused no whole example was not judged."""
-    missing = [n for n in space.op.carry or () if n in space.missing]
-    said = [f"refused: {limit.text}" for limit in seen.limits.values()] + [str(outside) for outside in seen.outside]
-    if said or seen.drawn:
-        return next(iter(said), _NOTHING_TO_COMPARE.get(name, "no example has anything to compare"))
-    if name == "size":
-        return "only the memory and the grids of a GPU are that large"
-    if name == "carry" and space.op.carry is None:
-        return f"{space.op.name} has no state to carry"
-    if name == "carry" and missing:
-        return f"the kernel does not take {', '.join(missing)}"
-    return f"no example is in the kernel's domain: {'; '.join(space.domain.texts)}"
-
-
-_NOTHING_TO_COMPARE = {
-    "causality": "no example has a later token that must not be seen",
-    "permutation": "no example has two sequences to reorder",
-    "isolation": "no example has another sequence, or slack rows",
-}
-
-
-def replay_data(target: str, op: str, subject: KernelUnderTest, *, draw_configs: bool) -> dict[str, Any]:
-    """The part of a replay file that belongs to the kernel, and to how it was called."""
-    said = {"target": target, "op": op, "promises": asdict(subject.promises), "gradients": subject.gradients}
-    return {**said, "draw_configs": draw_configs}
+    stopped = [f"refused: {limit.text}" for limit in seen.limits.values()] + [str(outside) for outside in seen.outside]
+    if stopped or seen.drawn:
+        return next(iter(stopped), law.nothing_to_compare)
+    return law.skip_reason(space) or f"no example is in the kernel's domain: {'; '.join(space.domain.texts)}"

@@ -30,15 +30,15 @@ _POWERS = (2, 4, 8, 16, 32, 64, 128, 256)
 @dataclass(frozen=True)
 class Found:
     """What a probe found. domain: the conditions; without any, nothing was found that the kernel takes, or that it
-    refuses. others_only: the dtypes that it takes instead of the one that it was asked for, by their short names."""
+    refuses. others_only: the dtypes that it takes instead of the one in question, by their short names."""
 
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
     others_only: str = ""
 
 
-def probe(subject: KernelUnderTest, space: Space, refused: Case) -> Found:
+def probe(kernel: KernelUnderTest, space: Space, refused: Case) -> Found:
     """Look for the domain of a kernel that has refused this case, in at most some dozen calls."""
-    search = _DomainSearch(subject, space)
+    search = _DomainSearch(kernel, space)
     base = search.base(refused)
     if base is None:
         return Found()
@@ -50,7 +50,7 @@ def probe(subject: KernelUnderTest, space: Space, refused: Case) -> Found:
                 Domain.of(f"dtype in ({names})" if len(others) > 1 else f"dtype == {names}"), others_only=names
             )
         base = replace(base, case=base.case.replace(dtype=space.dtype))
-    texts = [] if base.gradients or not subject.gradients else ["not gradients"]
+    texts = [] if base.gradients or not kernel.gradients else ["not gradients"]
     search.gradients = base.gradients
     for find in (_sizes, _arguments, _layout):
         texts += find(search, base.case)
@@ -64,27 +64,27 @@ class _Base:
 
 
 class _DomainSearch:
-    """Calls the kernel, and knows what it said. gradients: whether calls are differentiated."""
+    """Calls the kernel, and remembers its answers. gradients: whether calls are differentiated."""
 
-    def __init__(self, subject: KernelUnderTest, space: Space) -> None:
+    def __init__(self, kernel: KernelUnderTest, space: Space) -> None:
         self.space = space
-        self.gradients = subject.gradients
+        self.gradients = kernel.gradients
         self.numbers: set[int] = set()
-        self._subject = subject
+        self._kernel = kernel
         self._known: dict[tuple[Case, bool], str] = {}
 
     def refusal(self, case: Case, gradients: bool | None = None) -> str:
-        """What the kernel says against a case: "" where it takes it, as far as it is in the domain declared."""
+        """Why the kernel refuses a case: "" where it takes it, as far as it is in the domain declared."""
         differentiated = self.gradients if gradients is None else gradients
         key = case, differentiated
         if key not in self._known and len(self._known) < _MOST_CALLS and self.space.domain.allows(self.space.op, case):
-            self._known[key] = self._said(case, differentiated)
+            self._known[key] = self._answer(case, differentiated)
             self.numbers |= {int(n) for n in re.findall(r"(?<![\w.])\d{1,6}(?![\w.])", LINE.sub("", self._known[key]))}
         return self._known.get(key, "")
 
-    def _said(self, case: Case, gradients: bool) -> str:
+    def _answer(self, case: Case, gradients: bool) -> str:
         try:
-            self._subject.call(self._subject.sample(case), gradients=gradients)
+            self._kernel.call(self._kernel.sample(case), gradients=gradients)
         except Refused as refused:
             return "" if refused.backward else str(refused)
         except KernelFault:
@@ -99,10 +99,10 @@ class _DomainSearch:
         return self._towards(self._plain(refused), self.gradients, frozenset())
 
     def _towards(self, case: Case, gradients: bool, met: frozenset[str]) -> _Base | None:
-        said = self.refusal(case, gradients)
-        if not said:
+        text = self.refusal(case, gradients)
+        if not text:
             return _Base(case, gradients) if (case, gradients) in self._known else None
-        met |= {kind_of(said)}
+        met |= {kind_of(text)}
         for tried, differentiated in self._steps(case, gradients):
             answer = self.refusal(tried, differentiated)
             if (not answer or kind_of(answer) not in met) and (found := self._towards(tried, differentiated, met)):

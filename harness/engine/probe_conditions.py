@@ -27,7 +27,7 @@ def sizes_condition(name: str, found: Mapping[int, bool], base: int) -> str | No
         low = smallest if any(size < smallest for size in every) else None
         high = largest if any(size > largest for size in every) or (unit > 1 and largest < beyond // 2) else None
         if unit > 1 and high is not None and len(accepted) <= _FEW:
-            break  # a set says it more plainly
+            break  # a set is plainer
         return " and ".join([*parts, *_range(name, low, high)])
     return f"{name} in ({', '.join(map(str, accepted))}{',' if len(accepted) == 1 else ''})"
 

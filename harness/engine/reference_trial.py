@@ -32,12 +32,12 @@ def try_reference(op: Op) -> None:
     """
     for what, case in _cases(op):
         sample = draw(op, case)
-        said = f"{op.name}: its reference, at {what} (lengths {list(case.lengths)}, float64, {_sizes(case)})"
-        _try(op.reference, sample, said, absolute=False)
+        where = f"{op.name}: its reference, at {what} (lengths {list(case.lengths)}, float64, {_sizes(case)})"
+        _try(op.reference, sample, where, absolute=False)
         if op.absolute is None:
             bounded(partial(vjp, op.reference, sample, gradients=True))  # every operator that it calls has a rule
         else:
-            _try(op.absolute, sample, said.replace("its reference", "its `absolute`"), absolute=True)
+            _try(op.absolute, sample, where.replace("its reference", "its `absolute`"), absolute=True)
 
 
 def _cases(op: Op) -> Iterator[tuple[str, Case]]:
@@ -59,49 +59,49 @@ def _sizes(case: Case) -> str:
     return " ".join(f"{name}={size}" for name, size in case.sizes)
 
 
-def _try(f: Callable[..., Any], sample: Sample, said: str, *, absolute: bool) -> None:
+def _try(f: Callable[..., Any], sample: Sample, where: str, *, absolute: bool) -> None:
     """Raises UsageError unless the function returns what the op declares, and can be differentiated."""
     try:
         inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
         returned = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
     except Exception as error:
-        raise UsageError(f"{said}, raises {_in_one_line(error)}; {_WAY_OUT}") from error
-    _check_outputs(returned, sample, said, absolute=absolute)
+        raise UsageError(f"{where}, raises {_in_one_line(error)}; {_WAY_OUT}") from error
+    _check_outputs(returned, sample, where, absolute=absolute)
     try:
         values = vjp(f, sample, gradients=True, absolute=absolute)
     except Exception as error:
-        raise UsageError(f"{said}, cannot be differentiated: {_in_one_line(error)}; {_WAY_OUT}") from error
+        raise UsageError(f"{where}, cannot be differentiated: {_in_one_line(error)}; {_WAY_OUT}") from error
     bad = next((n for n, x in values.items() if not torch.isfinite(x).all()), None)
     if bad is not None:
-        raise UsageError(f"{said}, returns NaN or Inf in {bad}, expected finite numbers; {_WAY_OUT}")
+        raise UsageError(f"{where}, returns NaN or Inf in {bad}, expected finite numbers; {_WAY_OUT}")
 
 
 _WAY_OUT = "every pack that a kernel may get has to have an answer there (docs/new_op.md)"
 
 
-def _check_outputs(returned: Any, sample: Sample, said: str, *, absolute: bool) -> None:
+def _check_outputs(returned: Any, sample: Sample, where: str, *, absolute: bool) -> None:
     outputs = returned if isinstance(returned, tuple) else (returned,)
     if len(outputs) != len(sample.outputs):
         what = f"{len(outputs)} outputs" if isinstance(returned, tuple) else f"one {type(returned).__name__}"
-        raise UsageError(f"{said}, returns {what}, expected ({', '.join(sample.outputs)})")
+        raise UsageError(f"{where}, returns {what}, expected ({', '.join(sample.outputs)})")
     for name, y in zip(sample.outputs, outputs, strict=True):
         if not isinstance(y, Tensor):
-            raise UsageError(f"{said}, returns a {type(y).__name__} for {name}, expected a tensor")
+            raise UsageError(f"{where}, returns a {type(y).__name__} for {name}, expected a tensor")
         if tuple(y.shape) != sample.shape(name):
             axes = " ".join(sample.axes[name])
             raise UsageError(
-                f"{said}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); {_WAY_OUT}"
+                f"{where}, returns {name} of shape {tuple(y.shape)}, expected {sample.shape(name)} ({axes}); {_WAY_OUT}"
             )
         if y.dtype != torch.float64:
             raise UsageError(
-                f"{said}, returns {name} as {str(y.dtype).removeprefix('torch.')}, expected float64, the dtype of the "
+                f"{where}, returns {name} as {str(y.dtype).removeprefix('torch.')}, expected float64, the dtype of the "
                 "inputs that it was given"
             )
         if absolute and bool((y < 0).any()):
-            raise UsageError(f"{said}, returns negative numbers for {name}, expected sums of absolute terms")
+            raise UsageError(f"{where}, returns negative numbers for {name}, expected sums of absolute terms")
     attached = any(isinstance(y, Tensor) and y.requires_grad for y in outputs)
     if sum(sample.lengths) and sample.wrt and not attached:
-        raise UsageError(f"{said}, returns {' and '.join(sample.outputs)} detached: no gradient reaches any input")
+        raise UsageError(f"{where}, returns {' and '.join(sample.outputs)} detached: no gradient reaches any input")
 
 
 def _in_one_line(error: Exception) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packproof.harness.diagnosis.measure import measure
-from packproof.harness.engine.check import CheckRequest, open_job, worker_for
-from packproof.harness.engine.evaluate import evaluated
-from packproof.harness.engine.plan import DEVICES
+from packproof.harness.engine.request import DEVICES, CheckRequest, resolve_property
+from packproof.harness.engine.target import open_target
+from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
 from packproof.harness.results.files import read_bytes
 from packproof.harness.results.names import known, short
@@ -49,7 +49,7 @@ _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed",
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What came of a replay: "fixed", "failing" or "not applicable"; the text that says so; the same as a verdict."""
+    """What came of a replay: "fixed", "failing" or "not applicable"; the same in words, and as a verdict."""
 
     status: ReplayStatus
     text: str
@@ -63,7 +63,7 @@ def replay(
 
     target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
     Raises UsageError if the file cannot be read or is damaged. A kernel that cannot be imported here, or a device that
-    is not here, makes the outcome "not applicable". An op that the file names is imported in a process of its own.
+    is not here, makes the outcome "not applicable". A user's op or property is imported in a process of its own.
     """
     data = read_replay(Path(path))
     where = device or data["device"]
@@ -80,16 +80,16 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, ma
     started, case = time.monotonic(), data["case"]
     cell = Cell(data["op"], target or data["target"], data["property"], data["dtype"], where)
 
-    def outcome(status: ReplayStatus, said: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
-        title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {where}\n    {case}\n    {said}"
-        reason = said if status == "not applicable" else ""
+    def outcome(status: ReplayStatus, text: str, tier: Tier = "eager", failure: Failure | None = None) -> ReplayOutcome:
+        title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {where}\n    {case}\n    {text}"
+        reason = text if status == "not applicable" else ""
         seconds = time.monotonic() - started
         return ReplayOutcome(
             status, title, Verdict(cell, tier, _STATUSES[status], 1, seconds, reason=reason, failure=failure)
         )
 
     if where == "cuda" and not _has_cuda():
-        return outcome("not applicable", "not applicable: the failure was on cuda, which is not here")
+        return outcome("not applicable", "not applicable: the failure was on cuda, which is not available here")
     try:
         request = CheckRequest(
             target=cell.target,
@@ -99,22 +99,22 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, ma
             domain=_conditions(data.get("domain", [])),
             draw_configs=data.get("draw_configs") is True,
         )
-        job = open_job(request)
+        opened, law = open_target(request), resolve_property(cell.property)
     except UsageError as error:
         return outcome("not applicable", f"not applicable: {error}")
-    with worker_for(request, job.target) as worker:
-        gradients, domain = data["gradients"], job.declared.domain
-        subject = KernelUnderTest(job.op, worker, job.declared.promises, gradients=gradients, domain=domain)
-        check_fits(case, job.op, path)
-        found, stopped = evaluated(subject, cell.property, case)
+    op, declared = opened.op, opened.declared
+    with opened.worker() as worker:
+        kernel = KernelUnderTest(op, worker, declared.promises, gradients=data["gradients"], domain=declared.domain)
+        check_fits(case, op, path)
+        found, stopped = evaluated(kernel, law, case)
         if stopped and not (found or stopped.backward):
             return outcome("not applicable", f"not applicable: the kernel declines this case: {stopped}")
-        evidence = measure(subject, cell.property, case, found) if found and maps else None
-    tier: Tier = "gpu" if where == "cuda" else "interpret" if subject.interpreted else "eager"
+        evidence = measure(kernel, law, case, found) if found and maps else None
+    tier: Tier = "gpu" if where == "cuda" else "interpret" if kernel.interpreted else "eager"
     if found is None:
         return outcome("fixed", "fixed: the property holds here", tier)
     lines = found.lines()
-    failure = Failure(case.lengths, found.tensor, (case.setting, *lines), 0, 0, str(path), evidence)
+    failure = Failure(case.lengths, str(found.tensor or ""), (case.setting, *lines), 0, 0, str(path), evidence)
     return outcome("failing", "\n    ".join(["still failing", *lines]), tier, failure)
 
 
@@ -131,8 +131,9 @@ def read_replay(path: Path) -> dict[str, Any]:
             raise _damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
     try:
         case = Case.from_json(data["case"])
+        if ":" not in data["property"]:  # else it is imported where the kernel is
+            known("property", data["property"], PROPERTIES)
         for what, name, names in (
-            ("property", data["property"], PROPERTIES),
             ("dtype", data["dtype"], DTYPES),
             ("dtype", case.dtype, DTYPES),
             ("device", data["device"], DEVICES),

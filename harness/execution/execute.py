@@ -100,6 +100,7 @@ class InProcess:
             gradients=_on_host(gradients, call),
             inputs_after=_on_host({**inputs, **incoming}) if call.guard else {},
             interpreted=sanitizer is not None and sanitizer.launches > 0,
+            operators=invocation.operators,
         )
 
     def _prepared(self, guard: Guard, call: Call) -> Invocation:

@@ -16,7 +16,10 @@ BACKWARD = "in the backward pass: "  # the stage of a call that has returned its
 
 @dataclass
 class Invocation:
-    """`call` of `function`, with its tensors on the device. stage: what to say before the message of an error."""
+    """`call` of `function`, with its tensors on the device.
+
+    stage: what stands before the message of an error. operators: how many that are registered with torch were checked.
+    """
 
     function: Callable[..., Any]
     call: Call
@@ -24,6 +27,7 @@ class Invocation:
     cotangents: Tensors
     cu_seqlens: Tensor
     stage: str = ""
+    operators: int = 0
 
     def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
         """Outputs by name, of the function or of what was made from it. Shapes and dtypes are not judged here."""

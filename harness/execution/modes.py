@@ -127,7 +127,9 @@ def opcheck(invocation: Invocation) -> Ran:
     for op, (arguments, options) in seen.found.items():
         invocation.stage = f"torch.library.opcheck of {op}: "
         torch.library.opcheck(op, arguments, options, test_utils=_OPCHECKS)
-    return outputs, {}
+    invocation.operators = len(seen.found)
+    invocation.stage = BACKWARD
+    return outputs, invocation.backward(outputs)
 
 
 class _Operators(TorchDispatchMode):

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from packproof.adapters.registry import PEERS, Peer
-from packproof.harness.engine.check import Job, judged, not_offered, open_job
-from packproof.harness.engine.plan import CheckRequest, check_names
+from packproof.harness.engine.plan import plan
+from packproof.harness.engine.request import CheckRequest, validate
+from packproof.harness.engine.schedule import run_plan
+from packproof.harness.engine.target import CheckTarget, open_target
 from packproof.harness.results.events import Event
 from packproof.harness.results.names import known, short
 from packproof.harness.results.questions import OF_PEERS
@@ -19,13 +21,13 @@ _COMPILING = 600.0  # seconds: with every core at work, a first call of many lar
 class PeerRequest:
     """A peer on the scoreboard.
 
-    asked: what it will be judged by. reason: why it will not be. offers_no: what the op has, and the request, and the
-    peer does not take.
+    targets: what will be checked, its own promises first. reason: why nothing will be. offers_no: what the op has, and
+    the request, and the peer does not take.
     """
 
     peer: Peer
     version: str
-    asked: tuple[tuple[CheckRequest, Job], ...] = ()
+    targets: tuple[CheckTarget, ...] = ()
     reason: str = ""
     offers_no: tuple[str, ...] = ()
 
@@ -35,7 +37,7 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
 
     request: what each is judged by; its target is left alone, and its op chooses among all.
     """
-    check_names(request)
+    validate(request)
     if request.op is not None:
         known("op", str(request.op), OPS)
     for name in names:
@@ -53,9 +55,9 @@ def judge(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Eve
 
     On a GPU cells run apart: some peers compile for seconds for each new shape, all of an SSD's cells for ten minutes.
     """
-    most = max((len(entry.asked) for entry in entries), default=0)
-    asked = [e.asked[k] for k in range(most) for e in entries if k < len(e.asked)]
-    return judged(request, asked, apart=request.device == "cuda")
+    most = max((len(entry.targets) for entry in entries), default=0)
+    targets = [e.targets[k] for k in range(most) for e in entries if k < len(e.targets)]
+    return run_plan(plan(request, targets, apart=request.device == "cuda"))
 
 
 def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
@@ -65,27 +67,26 @@ def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
     if not peer.runs_on(request.device):
         return replace(entry, reason="needs a GPU")
     timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
-    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, asks=False)
+    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, questions=False)
     try:
-        job = replace(open_job(own), nothing=False)
+        target = replace(open_target(own), empty_packs=False)
     except UsageError as error:
         return replace(entry, reason=f"cannot be used here: {str(error).partition(chr(10))[0]}")
-    dtypes = tuple(d for d in request.dtypes or job.declared.dtypes if d in job.declared.dtypes)
+    declared = target.declared
+    dtypes = tuple(d for d in target.dtypes if d in declared.dtypes)
     if not dtypes:
-        return replace(entry, reason=f"takes {', '.join(map(short, job.declared.dtypes))} only")
+        return replace(entry, reason=f"takes {', '.join(map(short, declared.dtypes))} only")
     forward_only = request.forward_only or (peer.cpu == "forward" and request.device == "cpu")
-    own = replace(own, dtypes=dtypes, forward_only=forward_only)
-    lacking = [*not_offered(own, job), *(short(d) for d in request.dtypes or () if d not in dtypes)]
-    lacking += ["gradients"] if forward_only or not job.declared.gradients else []
-    return replace(entry, asked=((own, job), *_beyond(own, job)), offers_no=tuple(lacking))
+    target = replace(target, request=replace(own, dtypes=dtypes, forward_only=forward_only))
+    lacking = [*target.not_offered, *(short(d) for d in request.dtypes or () if d not in dtypes)]
+    lacking += [] if target.gradients else ["gradients"]
+    return replace(entry, targets=(target, *_beyond(target)), offers_no=tuple(lacking))
 
 
-def _beyond(request: CheckRequest, job: Job) -> Iterator[tuple[CheckRequest, Job]]:
-    """The job once more for each question that its kernel's promises do not answer."""
+def _beyond(target: CheckTarget) -> Iterator[CheckTarget]:
+    """The same kernel once more for each question that its promises do not answer."""
     for question in OF_PEERS:
-        raised = question.raised(job.declared)
-        if raised is not None and question.property in (request.properties or (question.property,)):
-            yield (
-                replace(request, properties=(question.property,)),
-                replace(job, declared=raised, beyond=question.word),
-            )
+        raised = question.raised(target.declared)
+        if raised is not None and question.property in target.request.laws:
+            only = replace(target.request, properties=(question.property,))
+            yield replace(target, request=only, declared=raised, beyond=question.word)

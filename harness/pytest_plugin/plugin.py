@@ -85,22 +85,26 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
     """By test id, one CheckRequest for each property and dtype that the marker asks for."""
     import torch  # noqa: PLC0415
 
-    from packproof.harness.engine import plan  # noqa: PLC0415
+    from packproof.harness.engine import request as requests  # noqa: PLC0415
     from packproof.harness.results import names  # noqa: PLC0415
-    from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415
     from packproof.properties.declaration import DEFAULT_DTYPES  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415
 
     run = {name: config.getoption(f"packproof_{name}") for name in ("profile", "device", "seed")}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        asked = plan.CheckRequest(*marker.args, **{"asks": bool(marker.kwargs.get("strict")), **run, **marker.kwargs})
+        asked = requests.CheckRequest(
+            *marker.args, **{"questions": bool(marker.kwargs.get("strict")), **run, **marker.kwargs}
+        )
         dtypes = [names.dtype(name) for name in asked.dtypes or DEFAULT_DTYPES]
-        plan.check_names(asked := dataclasses.replace(asked, dtypes=tuple(dtypes)))
+        requests.validate(asked := dataclasses.replace(asked, dtypes=tuple(dtypes)))
     except (TypeError, UsageError) as error:
         pytest.fail(f"@pytest.mark.packproof: {error}", pytrace=False)
-    cells = [(law, kind) for law in asked.properties or PROPERTIES for kind in dtypes]
-    return {f"{law}-{kind}": dataclasses.replace(asked, properties=(law,), dtypes=(kind,)) for law, kind in cells}
+    cells = [(law, kind) for law in asked.properties or tuple(asked.laws) for kind in dtypes]
+    return {
+        f"{getattr(law, 'name', law)}-{kind}": dataclasses.replace(asked, properties=(law,), dtypes=(kind,))
+        for law, kind in cells
+    }
 
 
 class Proof:

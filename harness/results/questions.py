@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from packproof.properties.call_contract import DETERMINISM, MEMORY
 from packproof.properties.declaration import Declaration
 from packproof.properties.domain import Domain
+from packproof.properties.invariance import ISOLATION, PACKING
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,11 @@ def _with_slack(said: Declaration) -> Declaration | None:
     return replace(said, domain=Domain(tuple(c for c in said.domain.conditions if c.names != {"slack"})))
 
 
-NAN = Question("NaN", "isolation", "NaN, Inf and huge values in one sequence reach no other", _isolated)
-ALONE = Question("same bits", "packing", "a sequence has the same bits alone and in a pack", _independent)
-TWICE = Question("same bits", "determinism", "the same call gives the same bits", _deterministic)
+NAN = Question("NaN", ISOLATION.name, "NaN, Inf and huge values in one sequence reach no other", _isolated)
+ALONE = Question("same bits", PACKING.name, "a sequence has the same bits alone and in a pack", _independent)
+TWICE = Question("same bits", DETERMINISM.name, "the same call gives the same bits", _deterministic)
 SLACK = Question(
-    "slack", "memory", "rows past the last sequence come back as zeros, and reach no sequence", _with_slack
+    "slack", MEMORY.name, "rows past the last sequence come back as zeros, and reach no sequence", _with_slack
 )
 
 OF_KERNELS = (NAN, ALONE, TWICE)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from packproof.harness.engine.plan import PROFILES
+from packproof.harness.engine.request import PROFILES
 from packproof.museum import classes as bug_classes
 from packproof.properties.cases import Space, golden_cases, random_cases
 from packproof.properties.layouts import CLASSES, classes

@@ -173,7 +173,7 @@ def result_frame(result: Result, number: int) -> Frame:
         **_named("gradient", result.gradients),
         **_named("after", result.inputs_after),
     }
-    return Frame("result", number, {"interpreted": result.interpreted}, tensors)
+    return Frame("result", number, {"interpreted": result.interpreted, "operators": result.operators}, tensors)
 
 
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
@@ -202,6 +202,7 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             gradients=_group("gradient", frame.tensors),
             inputs_after=_group("after", frame.tensors),
             interpreted=frame.body.get("interpreted") is True,
+            operators=frame.body["operators"] if type(frame.body.get("operators")) is int else 0,
         )
     if frame.kind == "refused":
         if frame.body.get("memory") is True:

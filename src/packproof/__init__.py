@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from packproof.properties.magnitude import magnitude
     from packproof.properties.op import Op
     from packproof.properties.promises import Promises
+    from packproof.properties.property import Property
     from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
     from packproof.refs.packing import PackLayout, pack, unpack
 
@@ -33,6 +34,7 @@ __all__ = [
     "PackLayout",
     "PackproofError",
     "Promises",
+    "Property",
     "UsageError",
     "__version__",
     "adapters",
@@ -59,6 +61,7 @@ _HOMES = {
     "packproof.properties.domain": ("Domain",),
     "packproof.properties.op": ("Op",),
     "packproof.properties.promises": ("Promises",),
+    "packproof.properties.property": ("Property",),
     "packproof.refs.errors": ("ArgumentError", "CheckFailed", "LayoutError", "PackproofError", "UsageError"),
     "packproof.refs.packing": ("PackLayout", "pack", "unpack"),
 }

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import packproof
 from packproof.adapters import Batched, Gaps, Padded, adapt, seq_idx
-from packproof.harness.engine.check import CheckRequest, run_check
+from packproof.harness.engine.check import run_check
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, RunStarted
 from packproof.properties.declaration import describe
 from packproof.refs.errors import ArgumentError, CheckFailed, UsageError

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.properties.call import Result
 from packproof.properties.case import Case
+from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.op import Op
-from packproof.properties.oracle import Expected, expected, gradient, vjp
+from packproof.properties.oracle import Expected, expected, vjp
 from packproof.properties.sample import Sample, draw
-from packproof.properties.violation import RowMap, within
+from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.axes import parse, role
 
 Kernel = Callable[..., Any]
@@ -36,19 +38,24 @@ def sample_of(op: Op, lengths: tuple[int, ...], sizes: Sizes, dtype: str) -> Sam
 def relative_errors(op: Op, kernel: Kernel, sample: Sample, device: str) -> tuple[float, float]:
     """The largest relative L2 error of an output, and of a gradient, against float64."""
     result = InProcess(kernel, device).run(sample.call())
-    got = {**result.outputs, **{gradient(name): g for name, g in result.gradients.items()}}
+    got = _by_key(result)
     want = vjp(_computed_on(device, op.reference), sample, gradients=True)
     assert got.keys() == want.keys()
     errors = {name: float((got[name].double() - x).norm() / x.norm()) for name, x in want.items()}
-    outputs = [error for name, error in errors.items() if name in sample.outputs]
-    return max(outputs), max(error for name, error in errors.items() if name not in sample.outputs)
+    outputs = [error for key, error in errors.items() if not key.is_gradient]
+    return max(outputs), max(error for key, error in errors.items() if key.is_gradient)
+
+
+def _by_key(result: Result) -> dict[TensorKey, Tensor]:
+    gradients = {gradient(name): g for name, g in result.gradients.items()}
+    return {TensorKey(name): y for name, y in result.outputs.items()} | gradients
 
 
 def outside_the_budget(kernel: Kernel, sample: Sample, device: str, chosen: list[int] | None = None) -> list[str]:
     """What lies outside the budget of the reference: of the chosen sequences, or of all and the shared gradients."""
     alone = sample if chosen is None else sample.select(chosen)
     result = InProcess(kernel, device).run(sample.call())
-    got = {**result.outputs, **{gradient(name): g for name, g in result.gradients.items()}}
+    got = _by_key(result)
     wanted = _expected(alone, device)
     if chosen is None:
         return violations(alone, got, wanted)
@@ -79,19 +86,19 @@ def tail_outside_the_budget(op: Op, kernel: Kernel, tokens: int, tail: int, size
         inputs={n: stretched(x, n, ends.get(role(block.axes[n]), slice(None))) for n, x in block.inputs.items()},
         cotangents={n: stretched(x, n, ends[role(block.axes[n])]) for n, x in block.cotangents.items()},
     )
-    found = dict(zip([*block.outputs, *map(gradient, block.wrt)], [*outputs, *gradients], strict=True))
+    found = dict(zip([*map(TensorKey, block.outputs), *map(gradient, block.wrt)], [*outputs, *gradients], strict=True))
     got = {n: x.detach()[ends[role(_axes(block, n))]].cpu() for n, x in found.items() if role(_axes(block, n)) in ends}
     return violations(alone, got, _expected(alone, device))
 
 
-def violations(sample: Sample, got: Mapping[str, Tensor], wanted: Expected) -> list[str]:
+def violations(sample: Sample, got: Mapping[TensorKey, Tensor], wanted: Expected) -> list[str]:
     """What lies outside the budget, in lines."""
     return [
         line
-        for name, x in got.items()
-        for violation in within(
-            name, x, wanted.values[name], wanted.budgets[name], RowMap(_axes(sample, name), sample.offsets)
-        )
+        for key, x in got.items()
+        for violation in Comparison(
+            key, x, wanted.values[key], RowMap(_axes(sample, key), sample.offsets), wanted.budgets[key]
+        ).violations()
         for line in violation.lines()
     ]
 
@@ -113,5 +120,5 @@ def _computed_on(device: str, f: Callable[..., Any]) -> Callable[..., Any]:
     return there
 
 
-def _axes(sample: Sample, name: str) -> tuple[str, ...]:
-    return sample.axes[name.removeprefix("gradient of ")]
+def _axes(sample: Sample, key: TensorKey) -> tuple[str, ...]:
+    return sample.axes[key.name]

@@ -27,9 +27,9 @@ def _mapped(f: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return lambda x, *, cu_seqlens: join_sequences(map(f, split_sequences(x, cu_seqlens)), x)
 
 
-def _op(name: str, reference: Callable[..., Tensor], output: str, **said: Any) -> packproof.Op:
+def _op(name: str, reference: Callable[..., Tensor], output: str, **options: Any) -> packproof.Op:
     sizes = ({"d": 3}, {"d": 5})
-    return packproof.Op(name, reference, {"x": "t d"}, {"y": output}, sizes=sizes, causal=False, **said)
+    return packproof.Op(name, reference, {"x": "t d"}, {"y": output}, sizes=sizes, causal=False, **options)
 
 
 MEAN = _op("segment_mean", _pooled(lambda x: x.mean(0)), "s d")

@@ -19,7 +19,7 @@ CHUNK, SEGMENT = 16, 128
 
 
 def from_state(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (t, ...) after the state h (d, n): their outputs (t, d), and the state behind them."""
+    """Tokens (t, ...) after the state h (d, n): their outputs (t, d), and the state after them."""
     alone, states = torch.tensor([0, len(u)]), h[None]
     y, final = refs.selective_scan(u, delta, A, B, C, cu_seqlens=alone, initial_states=states, return_final_states=True)
     return y, final[0]

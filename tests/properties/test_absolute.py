@@ -1,4 +1,4 @@
-"""The absolute twins: correct kernels of every kind stay well inside the budget that they give, wrong ones do not.
+"""The magnitude ops: correct kernels of every kind stay well inside the budget that they give, incorrect ones do not.
 
 `test_correct_orders_of_summation_stay_within_the_budget` is the calibration of K_acc; `-s` prints its table.
 """
@@ -24,6 +24,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.oracle import Expected, expected, vjp
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw
+from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.axes import parse
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space
 
@@ -74,19 +75,19 @@ def sample(op: Op, dtype: str = "float64", regime: str = "normal", lengths: tupl
     )
 
 
-def run(kernel: Callable[..., Any], s: Sample) -> dict[str, Tensor]:
-    """Outputs and gradients of a kernel in its own dtypes, named as the oracle names them."""
+def run(kernel: Callable[..., Any], s: Sample) -> dict[TensorKey, Tensor]:
+    """Outputs and gradients of a kernel in its own dtypes, by the keys that the oracle has."""
     inputs = {name: x.detach().requires_grad_(name in s.wrt) for name, x in s.inputs.items()}
     results = kernel(**inputs, cu_seqlens=s.cu_seqlens, **s.options)
     outputs = dict(zip(s.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     found = torch.autograd.grad(
         list(outputs.values()), [inputs[name] for name in s.wrt], [s.cotangents[name] for name in outputs]
     )
-    gradients = {f"gradient of {name}": g for name, g in zip(s.wrt, found, strict=True)}
-    return {name: y.detach() for name, y in outputs.items()} | gradients
+    gradients = {gradient(name): g for name, g in zip(s.wrt, found, strict=True)}
+    return {TensorKey(name): y.detach() for name, y in outputs.items()} | gradients
 
 
-def scores(got: dict[str, Tensor], want: Expected) -> dict[str, float]:
+def scores(got: dict[TensorKey, Tensor], want: Expected) -> dict[TensorKey, float]:
     """The worst score of each tensor; above 1 it breaks the budget. The rounding of the stored value is not counted."""
     found = {}
     for name, r in want.values.items():
@@ -100,7 +101,7 @@ def scores(got: dict[str, Tensor], want: Expected) -> dict[str, float]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 def test_correct_orders_of_summation_stay_within_the_budget(op, dtype):
-    worst: dict[tuple[str, str], tuple[float, str]] = {}
+    worst: dict[tuple[TensorKey, str], tuple[float, str]] = {}
     for regime in REGIMES:
         s = sample(op, dtype, regime)
         memo: dict[Promises, Expected] = {}
@@ -111,13 +112,13 @@ def test_correct_orders_of_summation_stay_within_the_budget(op, dtype):
                 key = (tensor, regime)
                 worst[key] = max(worst.get(key, (0.0, "")), (found, name))
     for (tensor, regime), (found, name) in worst.items():
-        print(f"{op.name:15} {dtype:9} {tensor:26} {regime:13} {found:6.3f} of the budget  ({name})")
+        print(f"{op.name:15} {dtype:9} {tensor!s:26} {regime:13} {found:6.3f} of the budget  ({name})")
     assert max(worst.values())[0] <= MARGIN, max((found, key) for key, found in worst.items())
 
 
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
-def test_a_twin_is_at_least_what_it_bounds(op, regime):
+def test_a_magnitude_op_is_at_least_what_it_bounds(op, regime):
     s = sample(op, regime=regime)
     values = vjp(op.reference, s, gradients=True)
     bounds = vjp(op.absolute, s, gradients=True, absolute=True)
@@ -127,7 +128,7 @@ def test_a_twin_is_at_least_what_it_bounds(op, regime):
 
 
 @pytest.mark.parametrize(("op", "most"), [("causal_conv1d", 1.0), ("rope", 1.0), ("selective_scan", 4.0), ("ssd", 4.0)])
-def test_a_twin_of_positive_terms_is_hardly_more_than_their_sum(op, most):
+def test_a_magnitude_op_of_positive_terms_is_hardly_more_than_their_sum(op, most):
     s = sample(OPS[op])
     signed = {"A", "delta", "dt", "delta_bias", "dt_bias", "sin"}
     s = replace(s, inputs={name: x if name in signed else x.abs() for name, x in s.inputs.items()})
@@ -135,7 +136,7 @@ def test_a_twin_of_positive_terms_is_hardly_more_than_their_sum(op, most):
     s = replace(s, inputs={**s.inputs, "sin": -s.inputs["sin"].abs()} if "sin" in s.inputs else s.inputs)
     s = replace(s, options={**s.options, "activation": None} if "activation" in s.options else s.options)
     got, want = vjp(OPS[op].absolute, s, gradients=False, absolute=True), vjp(OPS[op].reference, s, gradients=False)
-    ratio = got["y"] / want["y"].abs()
+    ratio = got[TensorKey("y")] / want[TensorKey("y")].abs()
     assert ratio[ratio.isfinite()].median() <= most * (1 + 1e-12)
 
 
@@ -150,7 +151,7 @@ def test_one_token_wrong_by_a_sixtieth_breaks_the_budget(op, token, dtype):
     x[20] *= 1.0 + 2.0**-6
     wrong = replace(s, inputs={**s.inputs, token: x.to(s.inputs[token].dtype)})
     found = scores(run(op.reference, wrong), expected(s, Promises(compute="fp32"), gradients=True))
-    assert found[s.outputs[0]] > 1
+    assert found[TensorKey(s.outputs[0])] > 1
 
 
 def cumsum_scan(*args: Any, **options: Any) -> Any:
@@ -263,13 +264,13 @@ def test_budget_constants_are_those_calibrated_here():
 
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 2, 0)])
-def test_twins_take_packs_of_nothing(op, lengths):
+def test_magnitude_ops_take_packs_of_nothing(op, lengths):
     s = sample(op, lengths=lengths)
     promises = Promises(chunk=16, cumsum=True)
-    for twin in [op.absolute, *([op.cumsum(promises)] if op.cumsum else [])]:
-        bounds = vjp(twin, s, gradients=True, absolute=True)
+    for magnitude_op in [op.absolute, *([op.cumsum(promises)] if op.cumsum else [])]:
+        bounds = vjp(magnitude_op, s, gradients=True, absolute=True)
         assert all(b.isfinite().all() for b in bounds.values())
-        assert not any(bounds[name][sum(lengths) :].any() for name in s.outputs if s.axes[name][0] == "t")
+        assert not any(bounds[TensorKey(name)][sum(lengths) :].any() for name in s.outputs if s.axes[name][0] == "t")
 
 
 def test_magnitude_has_slope_one():

@@ -7,13 +7,14 @@ import torch
 
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import Call, Result
-from packproof.properties.call_contract import determinism
+from packproof.properties.call_contract import DETERMINISM
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases, with_state
+from packproof.properties.cases import Space, golden_cases, random_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw
+from packproof.properties.state_passing import CARRY
 from packproof.refs.errors import UsageError
 
 
@@ -51,8 +52,8 @@ def test_a_kernel_without_one_end_of_the_state_has_no_case_to_carry(absent: str)
     names = frozenset({*op.inputs, *op.options})
     whole = Space(op, "float32", Promises(), names)
     part = Space(op, "float32", Promises(), names - {absent})
-    assert with_state(whole, list(golden_cases(whole)))
-    assert with_state(part, list(golden_cases(part))) == []
+    assert CARRY.suited(whole, list(golden_cases(whole)))
+    assert CARRY.suited(part, list(golden_cases(part))) == []
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -115,5 +116,5 @@ def test_a_single_sequence_is_repeated_after_a_pack_of_as_many_rows() -> None:
             seen.append(tuple(call.cu_seqlens.diff().tolist()))
             return super().run(call)
 
-    assert not list(determinism(KernelUnderTest(OPS["rope"], Watched(OPS["rope"].reference), Promises()), case))
+    assert not list(DETERMINISM.check(KernelUnderTest(OPS["rope"], Watched(OPS["rope"].reference), Promises()), case))
     assert any(len(lengths) == 2 and sum(lengths) == case.n_tokens + case.slack for lengths in seen)

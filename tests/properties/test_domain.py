@@ -8,7 +8,7 @@ import torch
 from packproof import refs
 from packproof.harness.engine.probe_conditions import largest, sizes_condition
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases, suited
+from packproof.properties.cases import Space, golden_cases, random_cases
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.domain import Domain
 from packproof.properties.fitting import fillers
@@ -35,9 +35,9 @@ def test_every_case_lies_inside(op: str, text: str) -> None:
     space.domain.check(OPS[op], "a test")
     found = [*golden_cases(space), *random_cases(space, 20, 0)]
     assert len(found) > 15
-    for name in PROPERTIES:
-        for case in suited(name, space, found):
-            assert space.domain.allows(OPS[op], case), (name, case)
+    for law in PROPERTIES.values():
+        for case in law.suited(space, found):
+            assert space.domain.allows(OPS[op], case), (law.name, case)
 
 
 def test_no_case_is_drawn_that_would_not_fit_the_memory() -> None:
@@ -67,7 +67,7 @@ def test_a_part_of_a_pack_is_filled_up_and_what_is_made_of_that_cut_off(text: st
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("k in", "cannot be read"),
         ("k = 3", "cannot be read"),
@@ -79,8 +79,8 @@ def test_a_part_of_a_pack_is_filled_up_and_what_is_made_of_that_cut_off(text: st
         ("k" * 501, "a condition of 501 characters"),
     ],
 )
-def test_what_is_no_condition_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_what_is_no_condition_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         Domain.of(text)
 
 

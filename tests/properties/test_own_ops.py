@@ -1,4 +1,4 @@
-"""Ops of one's own have an error bound without being told one: correct kernels pass by it, wrong ones are detected."""
+"""A user's ops have an error bound without declaring one: correct kernels pass by it, incorrect ones are detected."""
 
 from typing import Any
 
@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.engine.evaluate import evaluated
 from packproof.harness.engine.reference_trial import try_reference
+from packproof.harness.engine.violations import evaluated
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import BoundVacuous
-from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.cases import Space, golden_cases
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.invariance import REFERENCE
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.promises import Promises
 from packproof.properties.running_error import bounded
@@ -18,26 +20,16 @@ from packproof.refs import join_sequences, over_time, split_sequences
 from packproof.refs.errors import UsageError
 from tests.properties.own_ops import KERNELS, SOFTMAX
 
-PROPERTIES = (
-    "reference",
-    "packing",
-    "isolation",
-    "permutation",
-    "determinism",
-    "memory",
-    "strides",
-    "metadata",
-    "torch",
-)
+LAWS = [law for law in PROPERTIES.values() if law.name not in ("causality", "carry")]
 
 
 def first_violation(op: packproof.Op, kernel: object, dtypes: tuple[str, ...]) -> Any:
     for dtype in dtypes:
         space = Space(op, dtype, Promises())
         subject = KernelUnderTest(op, InProcess(kernel), Promises())  # type: ignore[arg-type]
-        for name in PROPERTIES:
-            for case in suited(name, space, list(golden_cases(space))):
-                violation, stopped = evaluated(subject, name, case)
+        for law in LAWS:
+            for case in law.suited(space, list(golden_cases(space))):
+                violation, stopped = evaluated(subject, law, case)
                 assert stopped is None, stopped
                 if violation is not None:
                     return violation
@@ -72,12 +64,12 @@ def delta_rule(k: torch.Tensor, v: torch.Tensor, *, cu_seqlens: torch.Tensor) ->
 DELTA = packproof.Op("delta_rule", delta_rule, {"k": "t d", "v": "t d"}, {"y": "t d"}, sizes=({"d": 4},))
 
 
-def test_a_bound_that_says_nothing_is_no_pass() -> None:
+def test_a_vacuous_bound_is_not_a_pass() -> None:
     space = Space(DELTA, "float32", Promises())
     subject = KernelUnderTest(DELTA, InProcess(delta_rule), Promises())
     by_length = {max(c.lengths): c for c in golden_cases(space)}
-    assert evaluated(subject, "reference", by_length[1]) == (None, None)
-    violation, stopped = evaluated(subject, "reference", by_length[70])
+    assert evaluated(subject, REFERENCE, by_length[1]) == (None, None)
+    violation, stopped = evaluated(subject, REFERENCE, by_length[70])
     assert violation is None
     assert isinstance(stopped, BoundVacuous)
     assert "delta_rule's reference is so large for" in str(stopped)
@@ -99,7 +91,7 @@ def test_an_operator_without_a_rule_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "words"),
     [
         (lambda x, *, cu_seqlens: x[cu_seqlens[0]] * x, "at a pack of zero sequences .* raises IndexError"),
         (lambda x, *, cu_seqlens: (x, x), r"returns 2 outputs, expected \(y\)"),
@@ -110,9 +102,9 @@ def test_an_operator_without_a_rule_is_named() -> None:
         (lambda x, *, cu_seqlens: None, "returns a NoneType for y, expected a tensor"),
     ],
 )
-def test_what_a_reference_cannot_do_is_said_before_a_kernel_is_judged(reference: Any, said: str) -> None:
+def test_what_a_reference_cannot_do_is_reported_before_a_kernel_is_judged(reference: Any, words: str) -> None:
     op = packproof.Op("mine", reference, {"x": "t d"}, {"y": "t d"}, sizes=({"d": 3},))
-    with pytest.raises(UsageError, match=f"mine: its reference, .*{said}"):
+    with pytest.raises(UsageError, match=f"mine: its reference, .*{words}"):
         try_reference(op)
 
 

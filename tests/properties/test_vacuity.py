@@ -1,4 +1,4 @@
-"""Every property fails on a deliberately wrong kernel, and passes the reference in its place."""
+"""Every property fails on a deliberately incorrect kernel, and passes the reference in its place."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,42 +7,25 @@ import pytest
 from torch import Tensor
 
 from packproof import refs
-from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.violations import broken
 from packproof.harness.execution import execute
 from packproof.harness.execution.execute import InProcess
 from packproof.properties import size as sizes
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.cases import Space, golden_cases
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import describe
+from packproof.properties.invariance import REFERENCE
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
+from packproof.properties.tensor_key import gradient
 from packproof.properties.violation import Violation
 from tests.properties import segments, wrong
+from tests.properties.wrong import INCORRECT
 
-WRONG = {
-    "reference": ("rope", wrong.reference),
-    "packing": ("rope", wrong.packing),
-    "isolation": ("causal_conv1d", wrong.isolation),
-    "causality": ("causal_conv1d", wrong.causality),
-    "permutation": ("causal_conv1d", wrong.permutation),
-    "carry": ("causal_conv1d", wrong.carry),
-    "determinism": ("causal_conv1d", wrong.determinism),
-    "memory": ("causal_conv1d", wrong.memory),
-    "strides": ("causal_conv1d", wrong.strides),
-    "metadata": ("causal_conv1d", wrong.metadata),
-    "torch": ("causal_conv1d", wrong.torch_),
-    "size": ("causal_conv1d", wrong.size),
-}
-MORE = [
-    ("determinism", "causal_conv1d", wrong.determinism_stale),
-    ("memory", "causal_conv1d", wrong.memory_input),
-    ("torch", "causal_conv1d", wrong.torch_compiled),
-    ("torch", "causal_conv1d", wrong.torch_operator),
-    ("size", "causal_conv1d", wrong.size_sequences),
-    ("size", "causal_conv1d", wrong.size_elements),
-]
+ON_CPU = [(k.law, k.op, k.function) for k in INCORRECT if not k.on_gpu]
+FIRST = {law: (op, function) for law, op, function in reversed(ON_CPU)}
 
 
 @pytest.fixture(autouse=True)
@@ -55,12 +38,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def judge(name: str, op: str, function: object, promises: Promises) -> Violation | None:
     """The first violation over the golden cases."""
-    said = describe(function)["parameters"]
-    space = Space(OPS[op], "float32", promises, None if said is None else frozenset(said), on_gpu=name == "size")
-    subject = KernelUnderTest(OPS[op], InProcess(function), promises)
+    names = describe(function)["parameters"]
+    space = Space(OPS[op], "float32", promises, None if names is None else frozenset(names), on_gpu=name == "size")
+    kernel = KernelUnderTest(OPS[op], InProcess(function), promises)
     cases = list(golden_cases(space))
-    for case in suited(name, space, cases):
-        found = broken(subject, name, case)
+    for case in PROPERTIES[name].suited(space, cases):
+        found = broken(kernel, PROPERTIES[name], case)
         if found is not None:
             return found
     return None
@@ -68,19 +51,19 @@ def judge(name: str, op: str, function: object, promises: Promises) -> Violation
 
 @pytest.mark.parametrize("name", ["packing", "isolation", "causality", "permutation", "carry", "determinism"])
 def test_two_runs_that_disagree_are_shown_beside_the_reference(name: str) -> None:
-    op, function = WRONG[name]
+    op, function = FIRST[name]
     found = judge(name, op, function, Promises(isolated=name == "isolation", deterministic=name == "determinism"))
     assert found is not None
     assert found.expected is not None
     assert found.other in found.side or "both" in found.side
 
 
-def test_every_property_has_its_wrong_kernel() -> None:
-    assert set(WRONG) == set(PROPERTIES)
+def test_every_property_has_an_incorrect_kernel() -> None:
+    assert {kernel.law for kernel in INCORRECT} == set(PROPERTIES)
 
 
-@pytest.mark.parametrize(("name", "op", "function"), [(n, *k) for n, k in WRONG.items()] + MORE)
-def test_fails_on_a_wrong_kernel(name: str, op: str, function: object) -> None:
+@pytest.mark.parametrize(("name", "op", "function"), ON_CPU)
+def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> None:
     promises = Promises(isolated=name == "isolation")
     assert judge(name, op, function, promises) is not None
 
@@ -102,7 +85,7 @@ def test_passes_a_kernel_that_hands_over_where_it_promises(name: str) -> None:
 
 
 @pytest.mark.parametrize("function", [segments.loses_the_carry, segments.passes_on_its_own])
-def test_a_fault_behind_a_segment_shows_once_its_length_is_promised(function: object) -> None:
+def test_a_fault_past_a_segment_shows_once_its_length_is_promised(function: object) -> None:
     assert judge("reference", "selective_scan", function, SEGMENTS) is not None
     assert judge("reference", "selective_scan", function, CHUNKS) is None
 
@@ -119,19 +102,19 @@ def test_a_given_state_that_enters_otherwise_than_one_handed_over_shows_at_a_seg
 def test_on_a_gpu_a_gradient_is_a_sum_over_thousands_of_tokens() -> None:
     """The small packs, which are all that a CPU has time for, would pass it."""
     promises = Promises()
-    subject = KernelUnderTest(OPS["causal_conv1d"], InProcess(wrong.reference_sums), promises)
+    kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(wrong.reference_sums), promises)
     space = Space(OPS["causal_conv1d"], "float32", promises, frozenset({"x", "weight"}), on_gpu=True)
-    assert suited("reference", replace(space, on_gpu=False), []) == []
-    [case] = suited("reference", space, [])
-    assert broken(subject, "reference", case.replace(lengths=(1, 400, 0, 300))) is None
-    found = broken(subject, "reference", case)
+    assert REFERENCE.suited(replace(space, on_gpu=False), []) == []
+    [case] = REFERENCE.suited(space, [])
+    assert broken(kernel, REFERENCE, case.replace(lengths=(1, 400, 0, 300))) is None
+    found = broken(kernel, REFERENCE, case)
     assert found is not None
-    assert found.tensor == "gradient of weight"
+    assert found.tensor == gradient("weight")
 
 
 @pytest.mark.parametrize("op", ["rope", "rope_qk", "attention"])
 def test_an_op_without_such_sums_gets_no_such_pack(op: str) -> None:
-    assert suited("reference", Space(OPS[op], "float32", Promises(), on_gpu=True), []) == []
+    assert REFERENCE.suited(Space(OPS[op], "float32", Promises(), on_gpu=True), []) == []
 
 
 @pytest.mark.parametrize(
@@ -153,8 +136,8 @@ def test_a_fault_says_what_had_been_done_to_the_pack(
         return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
 
     promises = Promises(isolated=True)
-    subject = KernelUnderTest(OPS["causal_conv1d"], InProcess(kernel), promises)
+    kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(kernel), promises)
     case = Case((5, 3), "float32", sizes=(("d", 3), ("w", 4)), seed=1)
-    found = broken(subject, name, case)
+    found = broken(kernel, PROPERTIES[name], case)
     assert found is not None
     assert (found.fault, found.note) == ("raised", note)

@@ -1,4 +1,4 @@
-"""What only a GPU shows fails on a wrong kernel there, and a kernel that loses its device is convicted in one run."""
+"""What only a GPU shows fails on an incorrect kernel there, and a kernel that loses its device fails in one run."""
 
 from pathlib import Path
 
@@ -6,15 +6,21 @@ import pytest
 import torch
 
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.evaluate import broken
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.violations import broken
 from packproof.harness.results.events import CellFinished
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import Refused
-from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.call_contract import DETERMINISM
+from packproof.properties.cases import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import CAUSAL_CONV1D
 from packproof.properties.promises import Promises
+from packproof.properties.property import Property
+from packproof.properties.second_derivative import DOUBLE_BACKWARD
+from packproof.properties.size import SIZE
+from packproof.properties.tensor_key import gradient
+from packproof.properties.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
 from packproof.properties.violation import Violation
 
 pytestmark = [
@@ -27,15 +33,15 @@ PARAMETERS = frozenset({"x", "weight", "cu_seqlens"})
 CAPTURABLE = Promises(capturable=True)
 
 
-def judge(name: str, target: str, promises: Promises, *, gradients: bool) -> list[Violation | None]:
-    """What the property says of each of its cases; those that do not fit the machine are left out."""
+def judge(law: Property, target: str, promises: Promises, *, gradients: bool) -> list[Violation | None]:
+    """What the property finds at each of its cases; those that do not fit the machine are left out."""
     space = Space(CAUSAL_CONV1D, "float32", promises, PARAMETERS, on_gpu=True)
     found: list[Violation | None] = []
     with Worker(str(HERE / target), "cuda", time_limit=120) as worker:
-        subject = KernelUnderTest(CAUSAL_CONV1D, worker, promises, gradients=gradients)
-        for case in suited(name, space, list(golden_cases(space))):
+        kernel = KernelUnderTest(CAUSAL_CONV1D, worker, promises, gradients=gradients)
+        for case in law.suited(space, list(golden_cases(space))):
             try:
-                found.append(broken(subject, name, case))
+                found.append(broken(kernel, law, case))
             except Refused:
                 continue
     return found
@@ -49,42 +55,45 @@ def judge(name: str, target: str, promises: Promises, *, gradients: bool) -> lis
     ],
 )
 def test_sizes(target: str, note: str) -> None:
-    found = judge("size", f"wrong_on_gpu.py:{target}", Promises(), gradients=False)
+    found = judge(SIZE, f"wrong_on_gpu.py:{target}", Promises(), gradients=False)
     assert any(violation is not None and note in violation.note for violation in found)
 
 
-def test_sizes_of_a_right_kernel() -> None:
-    found = judge("size", "wrong_on_gpu.py:right", Promises(), gradients=False)
+def test_sizes_of_a_correct_kernel() -> None:
+    found = judge(SIZE, "wrong_on_gpu.py:right", Promises(), gradients=False)
     assert found
     assert not any(found)
 
 
 def test_a_sum_by_atomics_has_other_bits_when_thousands_of_tokens_add_to_it() -> None:
     promises = Promises(deterministic=True)
-    *_, crowd = judge("determinism", "wrong_on_gpu.py:weight_gradient_by_atomics", promises, gradients=True)
+    *_, crowd = judge(DETERMINISM, "wrong_on_gpu.py:weight_gradient_by_atomics", promises, gradients=True)
     assert crowd is not None
-    assert crowd.tensor == "gradient of weight"
-    assert not any(judge("determinism", "wrong_on_gpu.py:right", promises, gradients=True))
+    assert crowd.tensor == gradient("weight")
+    assert not any(judge(DETERMINISM, "wrong_on_gpu.py:right", promises, gradients=True))
 
 
 @pytest.mark.parametrize(
-    ("target", "note"), [("torch_graph", "replayed from a CUDA graph"), ("torch_side_stream", "on a side stream")]
+    ("law", "note"), [(CUDA_GRAPH, "replayed from a CUDA graph"), (SIDE_STREAM, "on a side stream")]
 )
-def test_torch(target: str, note: str) -> None:
-    found = judge("torch", f"wrong.py:{target}", CAPTURABLE, gradients=True)
+def test_graphs_and_streams(law: Property, note: str) -> None:
+    found = judge(law, f"wrong.py:{law.name}", CAPTURABLE, gradients=True)
     assert any(violation is not None and note in violation.note for violation in found)
 
 
-def test_what_waits_for_the_gpu_is_accused_only_where_it_promises_not_to() -> None:
-    assert not any(judge("torch", "wrong.py:waits", Promises(), gradients=True))
-    assert any(judge("torch", "wrong.py:waits", CAPTURABLE, gradients=True))
+def test_a_kernel_that_waits_for_the_gpu_fails_only_where_it_promises_not_to() -> None:
+    assert judge(CUDA_GRAPH, "wrong.py:waits", Promises(), gradients=True) == []
+    assert any(judge(CUDA_GRAPH, "wrong.py:waits", CAPTURABLE, gradients=True))
 
 
-def test_a_right_kernel_is_captured() -> None:
-    assert not any(judge("torch", "wrong.py:capturable", CAPTURABLE, gradients=True))
+@pytest.mark.parametrize("law", [OPCHECK, TORCH_COMPILE, SIDE_STREAM, CUDA_GRAPH, DOUBLE_BACKWARD])
+def test_a_correct_kernel_passes_what_torch_needs(law: Property) -> None:
+    found = judge(law, "wrong.py:capturable", CAPTURABLE, gradients=True)
+    assert found
+    assert not any(found)
 
 
-def test_an_illegal_access_is_convicted_made_small_and_the_other_properties_are_judged(
+def test_an_illegal_access_is_detected_made_small_and_the_other_properties_are_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

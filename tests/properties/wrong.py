@@ -1,16 +1,43 @@
-"""Deliberately wrong kernels, one for each property: none may pass the property that it is named after."""
+"""Deliberately incorrect kernels, one or more for each property: none may pass the property that it breaks."""
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from packproof import refs
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Incorrect:
+    """A kernel of an op that breaks a property; on_gpu: where only a GPU shows it."""
+
+    law: str
+    op: str
+    function: Callable[..., Any]
+    on_gpu: bool = False
+
+
+INCORRECT: list[Incorrect] = []
+
+
+def breaks(law: str, op: str = "causal_conv1d", *, on_gpu: bool = False) -> Callable[[F], F]:
+    def listed(function: F) -> F:
+        INCORRECT.append(Incorrect(law, op, function, on_gpu))
+        return function
+
+    return listed
+
+
 _calls = 0
 _offsets: dict[int, list[int]] = {}
 
 
+@breaks("reference", op="rope")
 def reference(x: Tensor, cos: Tensor, sin: Tensor, **options: Any) -> Tensor:
     """One percent off in one channel of the last token."""
     y = refs.rope(x, cos, sin, **options)
@@ -21,10 +48,11 @@ def reference_sums(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Its weight gradient is the sum over the first 1024 tokens, as many as it has partial sums for."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
     rest = refs.causal_conv1d(x.detach(), weight, cu_seqlens=cu_seqlens)
-    behind = torch.arange(len(x))[:, None] >= 1024
-    return y - torch.where(behind, rest - rest.detach(), 0)
+    late = torch.arange(len(x))[:, None] >= 1024
+    return y - torch.where(late, rest - rest.detach(), 0)
 
 
+@breaks("packing", op="rope")
 def packing(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, **options: Any) -> Tensor:
     """Positions count from the start of the pack."""
     whole = torch.tensor([0, int(cu_seqlens[-1])])
@@ -32,16 +60,19 @@ def packing(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, **option
     return refs.rope(x, *longer, cu_seqlens=whole, **options)
 
 
+@breaks("isolation")
 def isolation(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """The mean of the pack, a sum that nobody asked for, is added with a weight that rounds away unless it is large."""
+    """The sum of the pack is added with a weight of 0, which makes NaN of what is not finite."""
     return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens) + 0 * x.sum()
 
 
+@breaks("causality")
 def causality(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Convolves the reversed sequence: every output sees the future."""
+    """Convolves the reversed sequence: every output depends on later tokens."""
     return refs.causal_conv1d(x.flip(0), weight, cu_seqlens=torch.tensor([0, len(x)])).flip(0)
 
 
+@breaks("permutation")
 def permutation(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """The first sequence of the pack counts double."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
@@ -49,21 +80,24 @@ def permutation(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return torch.cat([y[:first] * 2, y[first:]])
 
 
+@breaks("carry")
 def carry(
     x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, initial_states: Tensor, return_final_states: bool = False
 ) -> Any:
-    """The state that goes on is the one that came in."""
+    """The final state is the initial one."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, initial_states=initial_states)
     return (y, initial_states.clone()) if return_final_states else y
 
 
+@breaks("determinism")
 def determinism(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Every second call is another one."""
+    """Every second call returns twice the values."""
     global _calls  # noqa: PLW0603
     _calls += 1
     return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens) * (1 + _calls % 2)
 
 
+@breaks("determinism")
 def determinism_stale(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Boundaries are remembered by the tensor object, which the caller may edit in place."""
     offsets = _offsets.setdefault(id(cu_seqlens), cu_seqlens.tolist())
@@ -72,6 +106,7 @@ def determinism_stale(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tenso
     return refs.causal_conv1d(x, weight, cu_seqlens=torch.tensor(offsets))
 
 
+@breaks("memory")
 def memory(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Leaves the last row as it was allocated."""
     y = torch.empty_like(x)
@@ -80,6 +115,7 @@ def memory(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return y
 
 
+@breaks("memory")
 def memory_input(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Works in its input and leaves it changed."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
@@ -88,24 +124,27 @@ def memory_input(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return y
 
 
+@breaks("strides")
 def strides(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Takes x for contiguous, whatever its strides."""
+    """Treats x as contiguous, whatever its strides."""
     flat = x.as_strided(x.shape, (x.shape[1], 1))
     return refs.causal_conv1d(flat, weight, cu_seqlens=cu_seqlens)
 
 
+@breaks("metadata")
 def metadata(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Reads the offsets as 32-bit integers, whatever they are."""
     offsets = cu_seqlens.view(torch.int32)[: len(cu_seqlens)]
     return refs.causal_conv1d(x, weight, cu_seqlens=torch.cummax(offsets.clamp(max=len(x)), 0).values)
 
 
-def torch_(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Its gradient can be differentiated, but takes x and the weight for constants: whole terms are missing."""
-    return _OnceRight.apply(x, weight, cu_seqlens)
+@breaks("double_backward")
+def double_backward(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Its gradient can be differentiated, but treats x and the weight as constants: whole terms are missing."""
+    return _OnceDifferentiable.apply(x, weight, cu_seqlens)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _OnceRight(torch.autograd.Function):
+class _OnceDifferentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, cu_seqlens: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight, cu_seqlens)
@@ -125,8 +164,9 @@ def _gradients(x: Tensor, weight: Tensor, cu_seqlens: Tensor, dy: Tensor) -> tup
         return torch.autograd.grad(y, leaves, dy, create_graph=again)
 
 
-def torch_compiled(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Takes another way when it is compiled, and loses the last tap on it."""
+@breaks("torch_compile")
+def torch_compile(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Has another path when it is compiled, and keeps the last tap alone there."""
     if torch.compiler.is_compiling():
         return x * weight[:, -1]
     return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
@@ -151,8 +191,9 @@ _wrong_fake.register_autograd(
 )
 
 
-def torch_operator(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """An operator of torch that promises another shape than it returns."""
+@breaks("opcheck")
+def opcheck(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Calls an operator whose fake has another shape than what it returns."""
     return _wrong_fake(x, weight, cu_seqlens)
 
 
@@ -172,7 +213,8 @@ def sequences(x: Tensor, cu_seqlens: Tensor) -> Tensor:
     return torch.where(index < len(cu_seqlens), index - 1, -1)
 
 
-def torch_graph(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+@breaks("cuda_graph", on_gpu=True)
+def cuda_graph(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Works out once for each number of tokens which sequence a token belongs to: a replay keeps old boundaries."""
     key = len(x), len(cu_seqlens)
     if key not in _sequences or not torch.cuda.is_current_stream_capturing():
@@ -183,14 +225,16 @@ def torch_graph(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 _sequences: dict[tuple[int, int], Tensor] = {}
 
 
-def torch_side_stream(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+@breaks("side_stream", on_gpu=True)
+def side_stream(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Computes on the default stream, whatever stream it is called on."""
     with torch.cuda.stream(torch.cuda.default_stream()):
         return vectorised(x, weight, sequences(x, cu_seqlens))
 
 
+@breaks("size")
 def size(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """The offset of a row, row times stride, in 16 bits: to be judged where 2^15 stands for 2^31."""
+    """The offset of a row, row times stride, in 16 bits: for tests in which 2^15 stands for 2^31."""
     T, D = x.shape
     extent = (T - 1) * x.stride(0) + D if T else 0
     rows = (torch.arange(T) * x.stride(0)).to(torch.int16).long() % max(extent, 1)
@@ -198,26 +242,28 @@ def size(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return refs.causal_conv1d(flat[rows[:, None] + torch.arange(D)], weight, cu_seqlens=cu_seqlens)
 
 
+@breaks("size")
 def size_sequences(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Sequences beyond the 65,535th are left out: to be judged where 40 stands for that."""
+    """Sequences past the 65,535th are left out: for tests in which 40 stands for that."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
     end = int(cu_seqlens[:41][-1])
     return torch.cat([y[:end], torch.zeros_like(y[end:])])
 
 
+@breaks("size")
 def size_elements(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Elements beyond the 2^31st are left out: to be judged where 2^15 stands for that."""
+    """Elements past the 2^31st are left out: for tests in which 2^15 stands for that."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
     return torch.where(torch.arange(y.numel()).view_as(y) < 2**15, y, 0)
 
 
 def capturable(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Right, and it waits for nothing."""
+    """Correct, and it waits for nothing."""
     return vectorised(x, weight, sequences(x, cu_seqlens))
 
 
 def waits(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Right, but it reads the offsets on the host, which cannot be captured."""
+    """Correct, but it reads the offsets on the host, which cannot be captured."""
     last = int(cu_seqlens[-1])
     y = vectorised(x, weight, sequences(x, cu_seqlens))
     return torch.where(torch.arange(len(x), device=x.device)[:, None] < last, y, 0)

@@ -34,7 +34,7 @@ def right(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 
 
 def offsets_of_32_bits(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Row times stride wraps behind 2^31 elements."""
+    """Row times stride wraps past 2^31 elements."""
     return vectorised(_copied(x, first_axis=True, wide=False), weight, sequences(x, cu_seqlens))
 
 

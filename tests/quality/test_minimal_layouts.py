@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, Failure
 from packproof.museum import entries
 from packproof.properties.promises import Promises
@@ -20,7 +20,7 @@ def failures(bug: str, name: str) -> Iterator[Failure]:
         properties=(name,),
         profile="quick",
         promises=Promises(**entry.promises),
-        asks=False,
+        questions=False,
     )
     for event in run_check(request):
         if isinstance(event, CellFinished) and event.verdict.failure is not None:

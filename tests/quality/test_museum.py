@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, Verdict
 from packproof.harness.validation.museum.detect import convict
 from packproof.museum import Control, classes, controls, entries
@@ -30,7 +30,7 @@ def accusations(control: Control, profile: str, dtypes: tuple[str, ...], seed: i
         profile=profile,
         seed=seed,
         promises=Promises(**control.promises),
-        asks=False,
+        questions=False,
     )
     found = [v for v in _verdicts(request) if v.failure is not None]
     return [(v.cell.property, v.cell.dtype, v.failure and v.failure.lines) for v in found]

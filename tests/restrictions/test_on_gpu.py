@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished
 
 KERNELS = Path(__file__).parent / "gpu_kernels.py"

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from packproof.harness.cli import main
-from packproof.harness.engine.evaluate import Evaluator
+from packproof.harness.engine.evaluate import Effort, Evaluator
+from packproof.harness.engine.failure import ReplayInfo
 from packproof.harness.engine.shrink import Allowance
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Cell, CellFinished, Verdict
 from packproof.properties.cases import Space
+from packproof.properties.catalogue import PROPERTIES as LAWS
 from packproof.properties.declaration import Declaration, describe
 from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -46,10 +48,10 @@ def judged(
     said = Declaration(parameters=names).inside(Domain.of(domain))
     space = Space(OPS[op], dtype, said.promises, names, domain=said.domain)
     subject = KernelUnderTest(OPS[op], InProcess(kernel), said.promises, gradients=said.gradients, domain=said.domain)
-    judge = Evaluator(subject, 0, Allowance(20, 5), 0, {}, ".packproof", "eager")
+    evaluator = Evaluator(subject, Effort(0, Allowance(20, 5)), ReplayInfo(), "eager")
     found = {}
     for name in properties:
-        for event in judge.cell(Cell(op, "restricted", name, dtype, "cpu"), space):
+        for event in evaluator.cell(Cell(op, "restricted", name, dtype, "cpu"), LAWS[name], space):
             if isinstance(event, CellFinished):
                 found[name] = event.verdict
     return found

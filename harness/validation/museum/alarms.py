@@ -5,19 +5,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from packproof.harness.engine.check import TIME_LIMITS
-from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.request import TIME_LIMITS
+from packproof.harness.engine.violations import broken
 from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Control
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, random_cases, suited
+from packproof.properties.cases import Space, random_cases
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
+from packproof.properties.property import Property
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _MOST_TOKENS = 120  # several chunks; more would cost the reference seconds
@@ -49,18 +50,18 @@ def _unit(control: Control, seeds: int) -> Iterator[Acquittal]:
             space = Space(OPS[control.op], dtype, promises, parameters, max_tokens=_MOST_TOKENS)
             drawn = random_cases(space, len(range(k, seeds, len(DTYPES))), seed=k)
             for seed, case in enumerate(drawn):
-                for name in PROPERTIES:
-                    for found in _alarms(subject, space, name, case.replace(seed=seed)):
+                for law in PROPERTIES.values():
+                    for found in _alarms(subject, space, law, case.replace(seed=seed)):
                         judged += 1
-                        false += [f"{name}, {case}: {found}"] if found else []
+                        false += [f"{law.name}, {case}: {found}"] if found else []
     yield Acquittal(control, seeds, judged, time.monotonic() - started, tuple(false))
 
 
-def _alarms(subject: KernelUnderTest, space: Space, name: str, case: Case) -> Iterator[str]:
+def _alarms(subject: KernelUnderTest, space: Space, law: Property, case: Case) -> Iterator[str]:
     """What a property says of a case, "" if nothing; no word of one that does not apply."""
-    for judged in suited(name, space, [case]):
+    for judged in law.suited(space, [case]):
         try:
-            violation = broken(subject, name, judged)
+            violation = broken(subject, law, judged)
         except Refused:
             continue
-        yield "; ".join(violation.lines()) or name if violation else ""
+        yield "; ".join(violation.lines()) or law.name if violation else ""

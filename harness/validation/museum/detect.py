@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from packproof.harness.engine.check import TIME_LIMITS
-from packproof.harness.engine.evaluate import broken
-from packproof.harness.engine.plan import PROFILES
+from packproof.harness.engine.request import PROFILES, TIME_LIMITS
+from packproof.harness.engine.violations import broken
 from packproof.harness.results.events import Tier
 from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Entry
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases, suited
+from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.declaration import declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.layouts import Lengths
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
+from packproof.properties.property import Property
 
 T = TypeVar("T")
 SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never returns
@@ -70,7 +71,7 @@ def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Convic
         space = Space(OPS[entry.op], entry.dtype, promises, parameters, on_gpu=device == "cuda")
         for drawn, case in enumerate(_cases(entry, subject, space, profile, seed), start=1):
             for name in entry.properties:
-                if found := _broken(subject, space, name, case):
+                if found := _broken(subject, space, PROPERTIES[name], case):
                     (lengths, lines), seconds = found, time.monotonic() - started
                     return Conviction(entry, name, lengths, drawn, seconds, lines, _tier(subject, space))
     return Conviction(entry, examples=drawn, seconds=time.monotonic() - started, tier=_tier(subject, space))
@@ -91,11 +92,13 @@ def _tier(subject: KernelUnderTest, space: Space) -> Tier:
     return "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
 
 
-def _broken(subject: KernelUnderTest, space: Space, name: str, case: Case) -> tuple[Lengths, tuple[str, ...]] | None:
+def _broken(
+    subject: KernelUnderTest, space: Space, law: Property, case: Case
+) -> tuple[Lengths, tuple[str, ...]] | None:
     """What a property found at a case, or at one that it is judged at besides: where, and in lines."""
-    for judged in suited(name, space, [case]):
+    for judged in law.suited(space, [case]):
         try:
-            violation = broken(subject, name, judged)
+            violation = broken(subject, law, judged)
         except Refused:
             continue
         if violation is not None:

@@ -26,13 +26,14 @@ from packproof.properties.cases import Space
 from packproof.properties.declaration import declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
-from packproof.properties.oracle import gradient, vjp
+from packproof.properties.oracle import vjp
 from packproof.properties.promises import Promises
 from packproof.properties.sample import draw
+from packproof.properties.tensor_key import TensorKey, gradient
 
 LAYOUTS = ((15,), (128,), (64, 64, 64, 64), (61, 44, 57, 52), (32, 30, 62), (2, 11, 25, 112, 100))
 OURS = "packproof"
-Tensors = Mapping[str, Tensor]
+Tensors = Mapping[TensorKey, Tensor]
 Broken = Callable[[Tensors, Tensors, Tensors], bool]
 
 
@@ -141,7 +142,7 @@ def _says(recipe: Recipe, subject: KernelUnderTest, case: Case) -> bool:
     except Refused:
         return False
     want, low = _reference(subject.op.name, case)
-    judged = {n: x for n, x in got.items() if recipe.gradients or not n.startswith("gradient")}
+    judged = {n: x for n, x in got.items() if recipe.gradients or not n.is_gradient}
     return recipe.broken(judged, want, low)
 
 
@@ -150,5 +151,8 @@ def _reference(op: str, case: Case) -> tuple[Tensors, Tensors]:
     """In float64, and in the case's dtype."""
     sample = draw(OPS[op], case)
     result: Any = InProcess(OPS[op].reference).run(sample.call())
-    low = {**result.outputs, **{gradient(n): g for n, g in result.gradients.items()}}
+    low = {
+        **{TensorKey(n): y for n, y in result.outputs.items()},
+        **{gradient(n): g for n, g in result.gradients.items()},
+    }
     return vjp(OPS[op].reference, sample, gradients=True), low

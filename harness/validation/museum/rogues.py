@@ -9,8 +9,10 @@ from typing import Literal
 
 import torch
 
-from packproof.harness.engine.check import judged, open_job
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.plan import plan
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.schedule import run_plan
+from packproof.harness.engine.target import open_target
 from packproof.harness.results.events import RunFinished, Verdict
 from packproof.harness.targets.location import Location
 from packproof.museum.rogues import Rogue
@@ -53,13 +55,12 @@ class Trial:
 
 def try_rogues(chosen: Sequence[Rogue]) -> Iterator[Trial]:
     """Check the rogues side by side, as a user would, and say what came of each."""
-    base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, asks=False, replay_dir=os.devnull)
-    asked = []
-    for rogue in chosen:
-        request = replace(base, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties)
-        asked.append((request, open_job(request)))
+    base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, questions=False, replay_dir=os.devnull)
+    targets = [
+        open_target(replace(base, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties)) for rogue in chosen
+    ]
     verdicts: list[Verdict] = []
-    for event in judged(base, asked, apart=True):
+    for event in run_plan(plan(base, targets, apart=True)):
         if isinstance(event, RunFinished):
             verdicts = list(event.verdicts)
     for rogue in chosen:

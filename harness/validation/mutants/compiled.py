@@ -15,9 +15,10 @@ from packproof.harness.validation.mutants.outcome import DECIDING, MutantOutcome
 from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.cases import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
+from packproof.properties.property import Property
 from packproof.refs.errors import PackproofError
 
 _DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the ways of these
@@ -67,7 +68,7 @@ def _unit(
 
 
 def _judged(
-    mutant: Mutant, own: BuiltinKernel, checks: Iterable[tuple[str, Case]], device: str, folder: Path
+    mutant: Mutant, own: BuiltinKernel, checks: Iterable[tuple[Property, Case]], device: str, folder: Path
 ) -> MutantOutcome:
     module, _, function = own.target.partition(":")
     file = folder / f"{mutant.id.replace(':', '_')}_{function}.py"
@@ -75,20 +76,20 @@ def _judged(
     declared, last = own.declaration(device), MutantOutcome(mutant.id)
     with Worker(f"{file}:{function}", device, _LIMIT) as worker:
         subject = KernelUnderTest(OPS[own.op], worker, declared.promises)
-        for name, case in checks:
-            last = MutantOutcome(mutant.id, convicted_by(subject, name, case), own.op, name, str(case))
+        for law, case in checks:
+            last = MutantOutcome(mutant.id, convicted_by(subject, law, case), own.op, law.name, str(case))
             if last.by:
                 break
     return last
 
 
-def _checks(own: BuiltinKernel, device: str) -> Iterator[tuple[str, Case]]:
+def _checks(own: BuiltinKernel, device: str) -> Iterator[tuple[Property, Case]]:
     """By dtype, a property at all of its cases before the next one."""
     promises = own.declaration(device).promises
     for dtype in (d for d in _DTYPES if d in own.dtypes):
         space = Space(OPS[own.op], dtype, promises, on_gpu=device == "cuda")
         golden = list(golden_cases(space))
-        yield from ((name, case) for name in DECIDING for case in suited(name, space, golden))
+        yield from ((law, case) for law in DECIDING for case in law.suited(space, golden))
 
 
 def executing(module: str, device: str) -> list[BuiltinKernel]:

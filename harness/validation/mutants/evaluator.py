@@ -11,7 +11,7 @@ from itertools import accumulate
 from types import FrameType
 from typing import Any
 
-from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BuiltinKernel
 from packproof.harness.targets.location import Location
@@ -20,10 +20,12 @@ from packproof.harness.validation.mutants.mutant import Mutant, installed
 from packproof.harness.validation.mutants.outcome import DECIDING, convicted_by
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, suited
+from packproof.properties.cases import Space, golden_cases
 from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.invariance import REFERENCE
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
+from packproof.properties.property import Property
 from packproof.refs.errors import PackproofError
 
 _PACKAGE = "packproof.kernels."
@@ -40,7 +42,7 @@ Lines = frozenset[tuple[str, int]]
 class Check:
     """A property at a case. seconds: that the kernel takes; lines: of modules of kernels that it executes."""
 
-    property: str
+    property: Property
     case: Case
     seconds: float = 0.0
     lines: Lines = field(default=frozenset(), repr=False)
@@ -56,13 +58,13 @@ class Court:
         self._subject = KernelUnderTest(op, InProcess(Location.parse(own.target).load()), declared.promises)
         self._spaces = [Space(op, dtype, declared.promises) for dtype in _DTYPES if dtype in own.dtypes]
         self._proven: dict[Callable[[Sequence[Space]], list[Check]], list[Check]] = {}
-        self._passed: dict[tuple[str, Case], Check] = {}
+        self._passed: dict[tuple[Property, Case], Check] = {}
 
     @cached_property
     def modules(self) -> frozenset[str]:
         """The modules of kernels that its first case executes: of every one that it ever does, some function."""
         first = next(golden_cases(self._spaces[0]))
-        [check] = self._proof([Check("reference", first)])
+        [check] = self._proof([Check(REFERENCE, first)])
         return frozenset(module for module, _ in check.lines)
 
     def checks(self, turn: int, mutant: Mutant, *, glance: bool) -> list[Check]:
@@ -81,9 +83,9 @@ class Court:
 
     def named(self, words: Mapping[Mutant, tuple[str, str]]) -> dict[Mutant, list[Check]]:
         """The check of each by its property and its case in words, those that there are no more left out."""
-        every = {(c.property, str(c.case)): c for make in _TURNS for c in make(self._spaces)}
+        every = {(c.property.name, str(c.case)): c for make in _TURNS for c in make(self._spaces)}
         wanted = [every[said] for said in dict.fromkeys(words.values()) if said in every]
-        proven = {(c.property, str(c.case)): c for c in self._proof(wanted)}
+        proven = {(c.property.name, str(c.case)): c for c in self._proof(wanted)}
         return {mutant: [proven[said]] for mutant, said in words.items() if said in proven}
 
     def judge(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
@@ -96,7 +98,7 @@ class Court:
         by = ""
         with installed(mutant):
             for check in checks:
-                yield {"property": check.property, "case": str(check.case), "op": self.op}
+                yield {"property": check.property.name, "case": str(check.case), "op": self.op}
                 if by := self._conviction(check):
                     break
         if by and not check.lines:
@@ -119,7 +121,7 @@ class Court:
             violation = None
         if violation is not None:
             raise PackproofError(
-                f"{self.op} itself breaks {check.property} at {check.case}: mutants of it cannot be judged\n"
+                f"{self.op} itself breaks {check.property.name} at {check.case}: mutants of it cannot be judged\n"
                 f"    {' '.join(violation.lines())}"
             )
 
@@ -145,7 +147,7 @@ def _long_reference(spaces: Sequence[Space]) -> list[Check]:
 
 
 def _reference(spaces: Sequence[Space]) -> list[Check]:
-    return [Check("reference", case) for space in spaces for case in golden_cases(space)]
+    return [Check(REFERENCE, case) for space in spaces for case in golden_cases(space)]
 
 
 def _chunks(check: Check, space: Space) -> int:
@@ -154,18 +156,24 @@ def _chunks(check: Check, space: Space) -> int:
 
 
 def _others(spaces: Sequence[Space]) -> list[Check]:
-    """Strides at one layout for each seed, on which the placement depends; all else at two."""
+    """Properties that vary with the seed at one layout for each of them; all else at two."""
     several = [c for c in golden_cases(spaces[0]) if len(c.lengths) > 1]
     seeds = {c.seed: c for c in reversed(several)}
-    found = [Check("strides", case) for case in seeds.values()]
-    found += [Check(name, case) for name in DECIDING if name not in ("reference", "strides") for case in several[1:3]]
-    return [Check(c.property, case) for c in found for case in suited(c.property, spaces[0], [c.case])]
+    others = [law for law in DECIDING if law is not REFERENCE]
+    found = [Check(law, case) for law in others if law.varies_with_seed for case in seeds.values()]
+    found += [Check(law, case) for law in others if not law.varies_with_seed for case in several[1:3]]
+    return _suited(found, spaces[0])
 
 
 def _everything(spaces: Sequence[Space]) -> list[Check]:
     """Every property at every golden case: what a check of the kernel does, without the random cases."""
-    found = [Check(name, case) for space in spaces for case in golden_cases(space) for name in DECIDING]
-    return [Check(c.property, case) for c in found for case in suited(c.property, spaces[0], [c.case])]
+    return _suited(
+        [Check(law, case) for space in spaces for case in golden_cases(space) for law in DECIDING], spaces[0]
+    )
+
+
+def _suited(checks: list[Check], space: Space) -> list[Check]:
+    return [Check(c.property, case) for c in checks for case in c.property.suited(space, [c.case])]
 
 
 _TURNS = (_short_reference, _long_reference, _others, _everything)

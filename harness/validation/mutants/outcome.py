@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.violations import broken
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.property import Property
 
-# what torch makes of an operator hangs on how it is registered, and sizes on a GPU: neither on what mutants change
-DECIDING = tuple(name for name in PROPERTIES if name not in ("torch", "size"))
+DECIDING = tuple(law for law in PROPERTIES.values() if law.decides_mutants)
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class MutantOutcome:
     seconds: float = 0.0
 
 
-def convicted_by(subject: KernelUnderTest, name: str, case: Case) -> str:
+def convicted_by(subject: KernelUnderTest, law: Property, case: Case) -> str:
     """As `MutantOutcome.by`, of a property at a case."""
     try:
-        violation = broken(subject, name, case)
+        violation = broken(subject, law, case)
     except Refused:
         return ""
-    return (violation.fault or name) if violation else ""
+    return (violation.fault or law.name) if violation else ""

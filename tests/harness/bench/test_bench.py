@@ -16,7 +16,8 @@ from packproof.harness.bench.proof import _chosen, prove, spot_check
 from packproof.harness.bench.results import BenchResult, BenchStarted, LayoutFinished, SizeProof
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.cli import main
-from packproof.harness.engine.check import CheckRequest, open_job
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.target import open_target
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 from tests.harness import bench_samples
@@ -98,7 +99,7 @@ def test_a_peer_that_is_not_installed_is_one_line() -> None:
 
 def test_what_does_not_pack_is_a_bound_and_not_judged() -> None:
     target = f"{SAMPLES}:leaky"
-    job = open_job(CheckRequest(target=target, op="causal_conv1d"))
+    job = open_target(CheckRequest(target=target, op="causal_conv1d"))
     bound = Contender("bound", job, Peer("bound", "causal_conv1d", "torch", ("torch",), packed=False))
     proof = prove(bound, setting(job.op, "cpu", SIZES, None), "float32", "cpu", 0)
     assert (proof.status, proof.may_be_timed, proof.examples) == ("unpacked", True, 0)
@@ -177,7 +178,7 @@ def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> N
     ("name", "verdict"), [("whole_sequences", ""), ("whole_pack", "spot check (y): sequences 2 and 4")]
 )
 def test_an_op_that_is_not_causal_is_checked_on_whole_sequences(name: str, verdict: str) -> None:
-    job = open_job(CheckRequest(target=f"{SAMPLES}:{name}", op="attention"))
+    job = open_target(CheckRequest(target=f"{SAMPLES}:{name}", op="attention"))
     sizes = {"hq": 1, "hk": 1, "k": 4, "v": 4}
     sample = Setting(sizes).sample(job.op, BenchLayout("mixed", (30, 0, 8, 40, 9)), "float32", 0)
     found = spot_check(Contender(name, job), getattr(bench_samples, name), sample, "cpu")

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from packproof.harness.cli import main
 from packproof.harness.cli.printing import print_safely
-from packproof.harness.engine.check import CheckRequest
 from packproof.harness.engine.replay import ReplayOutcome
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 from packproof.refs.errors import UsageError
 
@@ -177,7 +177,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "  rope            x[t h k], cos[m r], sin[m r] -> y[t h k]\n" in out
     assert "  packproof.kernels.rope:rope" in out
-    assert "\n  packing      A sequence computes in the pack what it computes alone" in out
+    assert "\n  packing          A sequence computes in the pack what it computes alone" in out
 
 
 def test_help_has_examples_and_exit_codes() -> None:

@@ -10,16 +10,19 @@ from torch import Tensor
 from packproof import refs
 from packproof.harness.diagnosis.leaks import leak_map
 from packproof.harness.diagnosis.measure import measure
-from packproof.harness.engine.evaluate import broken
+from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.map_text import error_lines, leak_lines, small_error_lines
 from packproof.harness.results.maps import Evidence, Layout, LeakMap, Place, compact
 from packproof.museum import convolution
 from packproof.properties.case import Case
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.invariance import PACKING
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.ops import ATTENTION, CAUSAL_CONV1D, OPS, ROPE
 from packproof.properties.promises import Promises
+from packproof.properties.tensor_key import TensorKey, gradient
 
 
 def case(op: Op, *lengths: int, slack: int = 0, **rest: Any) -> Case:
@@ -27,15 +30,15 @@ def case(op: Op, *lengths: int, slack: int = 0, **rest: Any) -> Case:
     return Case(lengths, "float32", tuple(op.sizes[0].items()), slack, options=options, **rest)
 
 
-def subject(kernel: Callable[..., Any], op: Op = CAUSAL_CONV1D, **promises: Any) -> KernelUnderTest:
+def kernel_under_test(kernel: Callable[..., Any], op: Op = CAUSAL_CONV1D, **promises: Any) -> KernelUnderTest:
     return KernelUnderTest(op, InProcess(kernel), Promises(**promises))
 
 
 def measured(kernel: Callable[..., Any], name: str, at: Case, op: Op = CAUSAL_CONV1D, **promises: Any) -> Evidence:
-    judged = subject(kernel, op, **promises)
-    found = broken(judged, name, at)
+    judged = kernel_under_test(kernel, op, **promises)
+    found = broken(judged, PROPERTIES[name], at)
     assert found is not None
-    return measure(judged, name, at, found)
+    return measure(judged, PROPERTIES[name], at, found)
 
 
 def leaks(found: LeakMap) -> set[tuple[str, str]]:
@@ -63,14 +66,14 @@ def test_the_error_of_a_leak_is_where_it_leaks() -> None:
 
 
 def test_the_case_in_which_it_was_found_has_a_map_too() -> None:
-    judged, small, large = subject(convolution.C1), case(CAUSAL_CONV1D, 1, 1), case(CAUSAL_CONV1D, 5, 0, 7)
-    found = broken(judged, "packing", small)
+    judged, small, large = kernel_under_test(convolution.C1), case(CAUSAL_CONV1D, 1, 1), case(CAUSAL_CONV1D, 5, 0, 7)
+    found = broken(judged, PACKING, small)
     assert found is not None
-    first = measure(judged, "packing", small, found, large).first
+    first = measure(judged, PACKING, small, found, large).first
     assert first is not None
     assert [len(row.cells) for row in first.rows] == [5, 0, 7]
     assert [first.wrong(cell) for cell in first.rows[2].cells] == [True] * 3 + [False] * 4
-    assert measure(judged, "packing", small, found, small).first is None
+    assert measure(judged, PACKING, small, found, small).first is None
 
 
 def test_the_worst_element_has_its_budget_by_terms() -> None:
@@ -115,7 +118,7 @@ def multiplies(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seql
 
 def test_a_leak_of_nan_alone_is_found_with_nan() -> None:
     at = case(CAUSAL_CONV1D, 1, 2)
-    found = leak_map(subject(multiplies), at, "y", nan=True)
+    found = leak_map(kernel_under_test(multiplies), at, TensorKey("y"), nan=True)
     assert found is not None
     assert found.probe == "NaN"
     assert leaks(found) == {
@@ -127,16 +130,16 @@ def test_a_leak_of_nan_alone_is_found_with_nan() -> None:
 @pytest.mark.parametrize("op", list(OPS.values()), ids=list(OPS))
 def test_a_reference_leaks_nowhere(op: Op) -> None:
     """In no output and in no gradient, and what may be reached by the diagonal is reached."""
-    judged = subject(op.reference, op)
+    judged = kernel_under_test(op.reference, op)
     at = case(op, 3, 0, 2, slack=1)
     if op.carry:
         at = at.replace(present=(op.carry[0],)).with_option(op.carry[2], True)
     sample = judged.sample(at)
-    for name in [*sample.outputs, *(f"gradient of {n}" for n in sample.wrt)]:
-        found = leak_map(judged, at, name, nan=name in sample.outputs)
+    for key in [*map(TensorKey, sample.outputs), *map(gradient, sample.wrt)]:
+        found = leak_map(judged, at, key, nan=not key.is_gradient)
         assert found is not None
-        assert leaks(found) == set(), name
-        if name == sample.outputs[0]:
+        assert leaks(found) == set(), key
+        if key.name == sample.outputs[0]:
             reached = {
                 (c, r)
                 for r, cells in zip(found.rows, found.cells, strict=True)
@@ -148,12 +151,12 @@ def test_a_reference_leaks_nowhere(op: Op) -> None:
 
 def test_a_causal_op_may_not_look_ahead_and_another_may() -> None:
     at = case(ATTENTION, 3)
-    both = leak_map(subject(refs.attention, ATTENTION), at, "y")
+    both = leak_map(kernel_under_test(refs.attention, ATTENTION), at, TensorKey("y"))
 
     def looking(**arguments: Any) -> Tensor:
         return refs.attention(**{**arguments, "causal": False})
 
-    ahead = leak_map(subject(looking, ATTENTION), at.with_option("causal", True), "y")
+    ahead = leak_map(kernel_under_test(looking, ATTENTION), at.with_option("causal", True), TensorKey("y"))
     assert both is not None
     assert ahead is not None
     assert not leaks(both)
@@ -208,7 +211,7 @@ def test_edges_of_chunks(promises: dict[str, Any], edges: tuple[tuple[int, ...],
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (0.01, ""),
         (0.12, "0.1"),
@@ -220,12 +223,12 @@ def test_edges_of_chunks(promises: dict[str, Any], edges: tuple[tuple[int, ...],
         (torch.inf, "∞"),
     ],
 )
-def test_numbers_in_cells(value: float, said: str) -> None:
-    assert compact(value) == said
+def test_numbers_in_cells(value: float, text: str) -> None:
+    assert compact(value) == text
 
 
 def test_rope_has_no_leaks_from_tables() -> None:
     """Shared inputs are no columns: what they hold belongs to everybody."""
-    found = leak_map(subject(refs.rope, ROPE), case(ROPE, 1, 1), "y")
+    found = leak_map(kernel_under_test(refs.rope, ROPE), case(ROPE, 1, 1), TensorKey("y"))
     assert found is not None
     assert found.sources == ("x",)

@@ -1,4 +1,4 @@
-"""The check end to end on kernels that misbehave: each is convicted in plain words, and the run goes on."""
+"""The check end to end on kernels that misbehave: each fails with a plain message, and the run goes on."""
 
 import re
 from collections.abc import Iterator
@@ -9,17 +9,21 @@ import torch
 
 import packproof
 from packproof.harness.cli import main
-from packproof.harness.engine.check import judged, open_job, run_check
+from packproof.harness.engine.check import run_check
 from packproof.harness.engine.evaluate import Evaluator
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.plan import plan
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.schedule import run_plan
+from packproof.harness.engine.target import open_target
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.properties.cases import Space
+from packproof.properties.property import Property
 from packproof.refs.errors import CheckFailed, UsageError
 
 HERE = Path(__file__).parents[1]
 OP = f"{HERE / 'rogues_op.py'}:SCALED"
 
-CONVICTED = {
+DETECTED = {
     "segfault_on_empty_sequence": "killed by SIGSEGV",
     "hang_on_one_token": "gave no answer within",
     "calls_exit": "called sys.exit(3)",
@@ -56,7 +60,7 @@ def test_cells_may_run_in_processes_of_their_own(tmp_path: Path, apart: bool, pr
     )
     properties = ("reference", "causality", "memory")
     request = CheckRequest("tells.py:scaled", op=OP, dtypes=("float32",), properties=properties, profile="quick")
-    events = list(judged(request, [(request, open_job(request))], apart=apart))
+    events = list(run_plan(plan(request, [open_target(request)], apart=apart)))
     verdicts = [event.verdict for event in events if isinstance(event, CellFinished)]
     assert {verdict.cell.property for verdict in verdicts if verdict.status == "passed"} == set(properties)
     assert len(list(tmp_path.glob("by-*"))) == processes
@@ -67,12 +71,12 @@ def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
 ) -> None:
     (tmp_path / "right.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
 
-    def cell(judge: Evaluator, cell: Cell, space: Space) -> Iterator[Event]:
+    def cell(evaluator: Evaluator, cell: Cell, law: Property, space: Space) -> Iterator[Event]:
         if cell.dtype == "float32":
             raise RuntimeError("oops")
-        yield from judged_cell(judge, cell, space)
+        yield from evaluated_cell(evaluator, cell, law, space)
 
-    judged_cell = Evaluator.cell
+    evaluated_cell = Evaluator.cell
     monkeypatch.setattr(Evaluator, "cell", cell)
     call = ["check", "right.py:scaled", "--op", OP, "--dtype", "fp32,fp64", "--property", "reference,causality"]
     assert main.run([*call, "--profile", "quick"]) == 3
@@ -90,13 +94,13 @@ def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
         properties=properties,
         profile="quick",
         timeout=timeout,
-        asks=False,
+        questions=False,
     )
     return [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
 
 
-@pytest.mark.parametrize(("name", "words"), CONVICTED.items())
-def test_misconduct_is_convicted_and_the_run_goes_on(name: str, words: str) -> None:
+@pytest.mark.parametrize(("name", "words"), DETECTED.items())
+def test_misconduct_is_detected_and_the_run_goes_on(name: str, words: str) -> None:
     first, second = check(name, "reference", "determinism")
     assert first.status == "failed"
     assert first.failure is not None
@@ -111,15 +115,15 @@ def test_a_crash_on_an_empty_sequence_is_shown_on_an_empty_sequence() -> None:
     assert verdict.failure.lengths == (0,)
 
 
-def test_a_device_that_is_lost_on_one_layout_convicts_and_the_other_properties_are_judged() -> None:
-    every = ("reference", "causality", "determinism", "memory", "strides", "torch")
+def test_a_device_that_is_lost_on_one_layout_fails_and_the_other_properties_are_judged() -> None:
+    every = ("reference", "causality", "determinism", "memory", "strides", "double_backward")
     verdicts = {verdict.cell.property: verdict for verdict in check("loses_the_device", *every, timeout=60)}
     failure = verdicts["reference"].failure
     assert failure is not None
     assert failure.lengths == (3,)
     assert failure.tried > 1
     assert "CUDA error: an illegal memory access was encountered" in failure.lines[1]
-    assert verdicts["torch"].status == "passed"  # its layouts have no sequence of three tokens
+    assert verdicts["double_backward"].status == "passed"  # its layouts have no sequence of three tokens
     assert all(verdict.examples > 0 for verdict in verdicts.values())
 
 

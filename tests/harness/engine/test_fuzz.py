@@ -1,6 +1,6 @@
 """Damaged replay files and frames: each is understood or refused in one line, at once, and in little memory.
 
-PACKPROOF_FUZZ says how many of each; `make proof` asks for 10,000.
+PACKPROOF_FUZZ says how many of each; `make proof` sets 10,000.
 """
 
 import json

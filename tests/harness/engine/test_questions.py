@@ -1,4 +1,4 @@
-"""What a kernel does not promise is asked and reported, with the smallest layout, and counts under --strict alone."""
+"""What a kernel does not promise is tested and reported, with the smallest layout, and counts under --strict alone."""
 
 from pathlib import Path
 from typing import Any

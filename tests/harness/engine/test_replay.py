@@ -1,4 +1,4 @@
-"""A replay file is plain data: it fails again, tells a fix, and is refused when damaged."""
+"""A replay file is plain data: it fails again, recognises a fix, and is refused when damaged."""
 
 import json
 from functools import partial
@@ -10,8 +10,8 @@ import pytest
 from packproof.harness.cli import main
 from packproof.harness.debug.diff import diff
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import CheckRequest
 from packproof.harness.engine.replay import replay
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished
 from packproof.refs.errors import UsageError
 
@@ -27,7 +27,7 @@ def leak(tmp_path_factory: pytest.TempPathFactory) -> str:
         dtypes=("float32",),
         properties=("packing",),
         profile="quick",
-        asks=False,
+        questions=False,
         replay_dir=str(tmp_path_factory.mktemp("leak")),
     )
     (verdict,) = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]

@@ -13,8 +13,8 @@ from packproof.adapters import registry
 from packproof.adapters.peers.torch import compiled_rope
 from packproof.adapters.registry import PEERS, Peer
 from packproof.harness.cli import main
-from packproof.harness.engine.plan import CheckRequest
 from packproof.harness.engine.replay import replay
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.peers import run
 from packproof.harness.peers.board import PeersReport, rows, word
 from packproof.harness.peers.run import judge, open_peers

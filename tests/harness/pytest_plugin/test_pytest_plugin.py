@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from packproof.harness.engine.check import CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
 from packproof.properties.catalogue import PROPERTIES
 from packproof.refs.errors import UsageError

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.engine.plan import CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.pytest_plugin import xdist_order
 from packproof.harness.pytest_plugin.plugin import Proof
 from packproof.harness.results.events import Cell, Event, RunFinished, Verdict
@@ -161,4 +161,4 @@ def test_workers_side_by_side_judge_different_kernels_and_dtypes() -> None:
     size = [at for at, i in enumerate(dealt) if i.callspec.params["proof"].properties == ("size",)]
     assert max(Counter(at * 3 // len(items) for at in size).values()) <= 5, "they are all over the run"
     last = {i.callspec.params["proof"].properties for i in dealt[-24:]}
-    assert last == {("causality",), ("torch",)}, "a run waits for its last test"
+    assert last <= {(name,) for name, law in PROPERTIES.items() if law.quick}, "a run waits for its last test"

@@ -1,0 +1,126 @@
+"""From the first violation to the failure in a report: shrink, run again, diagnose, measure, leave a replay file."""
+
+import json
+import re
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from zlib import crc32
+
+from packproof.harness.diagnosis.diagnose import diagnose
+from packproof.harness.diagnosis.measure import measure
+from packproof.harness.engine.shrink import Allowance, shrink
+from packproof.harness.engine.violations import evaluated
+from packproof.harness.results.events import Cell, Failure
+from packproof.harness.results.files import replace_text
+from packproof.harness.results.text import printable
+from packproof.properties.case import Case
+from packproof.properties.cases import Space
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.op import Op
+from packproof.properties.property import Property
+from packproof.properties.violation import Violation
+from packproof.refs.axes import parse
+from packproof.version import __version__
+
+_MOST_PRINTED, _WIDEST = 10, 200
+_FEW = Allowance(3, 5)  # where each try costs the start of all processes
+
+
+@dataclass(frozen=True)
+class ReplayInfo:
+    """What a replay file holds beside the case, and its folder. target, op: as a user names them."""
+
+    target: str = ""
+    op: str = ""
+    draw_configs: bool = False
+    folder: str = ".packproof"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A violation as it was found: at the nth example of a cell."""
+
+    law: Property
+    case: Case
+    violation: Violation
+    example: int
+
+
+def failure_of(
+    kernel: KernelUnderTest,
+    cell: Cell,
+    space: Space,
+    finding: Finding,
+    allowance: Allowance,
+    replay: ReplayInfo,
+    *,
+    empty_packs: bool,
+) -> Failure:
+    """The failure at the smallest case that can be found within the allowance.
+
+    empty_packs: whether that may be a pack without tokens.
+    """
+    law, case, violation = finding.law, finding.case, finding.violation
+
+    def fails(candidate: Case) -> bool:
+        if not (empty_packs or candidate.n_tokens):
+            return False
+        found = evaluated(kernel, law, candidate)[0]
+        return found is not None and found.fault == violation.fault
+
+    with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
+        small, tried = shrink(case, space, fails, _FEW if violation.fault == "killed" else allowance)
+    kernel.renew()  # so that the kernel is called again, and prints again
+    kernel.runner.printed()
+    found = evaluated(kernel, law, small)[0]
+    printed = kernel.runner.printed()
+    if found is None:  # it fails now and then: keep what was seen
+        small, found = case, violation
+        lines = [*violation.lines(), "this case does not fail every time: the kernel is not deterministic"]
+    else:
+        lines = [*found.lines(), *filter(None, [diagnose(kernel, small, found)])]
+    if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
+        lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
+    file, trouble = _write_replay(kernel, cell, small, lines, replay)
+    lines += [trouble] if trouble else []
+    evidence = measure(kernel, law, small, found, case)
+    shown = (setting(space.op, small), *lines)
+    tensor = str(found.tensor or "")
+    return Failure(small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime)
+
+
+def setting(op: Op, case: Case) -> str:
+    """All of a case but its lengths, in one line, with the form of inputs that may have several."""
+    forms = {n: parse(op.inputs[n]).alternatives[k] for n, k in case.axes if k}
+    return ", ".join([case.setting, *(f"{n} ({' '.join(axes)})" for n, axes in forms.items())])
+
+
+def _write_replay(
+    kernel: KernelUnderTest, cell: Cell, case: Case, lines: list[str], replay: ReplayInfo
+) -> tuple[str, str]:
+    """The path of the file, or why there is none: the verdict stands without it."""
+    data = {
+        "packproof": __version__,
+        "version": 1,
+        "target": replay.target,
+        "op": replay.op,
+        "promises": asdict(kernel.promises),
+        "gradients": kernel.gradients,
+        "draw_configs": replay.draw_configs,
+        "domain": kernel.domain.texts,
+        "property": cell.property,
+        "dtype": cell.dtype,
+        "device": cell.device,
+        "case": case.to_json(),
+        "message": lines,
+    }
+    text = json.dumps(data, indent=1)
+    op, law = re.sub(r"[^\w.-]", "-", cell.op), cell.property.rpartition(":")[2]
+    file = Path(replay.folder) / f"{op}-{law}-{crc32(text.encode()):08x}.json"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, text)
+    except OSError as error:
+        return "", f"no replay file could be written: {error.strerror or error}: {file.parent}"
+    return str(file), ""

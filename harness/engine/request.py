@@ -1,0 +1,118 @@
+"""What a check has to do: the request, its profiles, and whether the names in it exist."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from packproof.harness.compute_sanitizer.cell import require_sanitizer
+from packproof.harness.compute_sanitizer.findings import TOOLS
+from packproof.harness.engine.shrink import Allowance
+from packproof.harness.results.events import Tier
+from packproof.harness.results.names import known
+from packproof.harness.targets.location import Location
+from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.op import Op
+from packproof.properties.promises import Promises
+from packproof.properties.property import Property
+from packproof.properties.sample import DTYPES
+from packproof.refs.errors import UsageError
+
+DEVICES = ("cpu", "cuda")
+COMPILE = "compile"  # the compile tier, where a request names it among the properties
+TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much a check does. examples: random cases after the golden ones, by tier. shrink: what a failure may cost."""
+
+    examples: Mapping[Tier, int]
+    shrink: Allowance
+
+
+PROFILES: Mapping[str, Profile] = {
+    "quick": Profile({"interpret": 0, "eager": 0, "gpu": 0}, Allowance(150, 10)),
+    "standard": Profile({"interpret": 2, "eager": 50, "gpu": 100}, Allowance(400, 30)),
+    "thorough": Profile({"interpret": 100, "eager": 1000, "gpu": 2000}, Allowance(2000, 120)),
+}
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What to check.
+
+    target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels.
+    op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
+    properties: of these alone, each a Property, its name, or "module:NAME"; None for all of packproof's.
+    domain: conditions on the calls that the kernel supports, beside those declared. promises: instead of declared ones.
+    questions: whether it is tested for what it does not promise; strict: whether that counts like the rest.
+    timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
+    draw_configs: kernels that tune themselves get drawn configurations, untimed, on a GPU; on a CPU they have the first
+    one. sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
+    """
+
+    target: str | Callable[..., Any] | None = None
+    op: str | Op | None = None
+    device: str = "cpu"
+    dtypes: tuple[str, ...] | None = None
+    properties: tuple[str | Property, ...] | None = None
+    profile: str = "standard"
+    seed: int = 0
+    timeout: float | None = None
+    forward_only: bool = False
+    promises: Promises | None = None
+    domain: tuple[str, ...] = ()
+    strict: bool = False
+    questions: bool = True
+    replay_dir: str = ".packproof"
+    sanitizer: str | None = None
+    draw_configs: bool = False
+
+    @cached_property
+    def laws(self) -> Mapping[str, Property]:
+        """Its properties by the names that cells and replay files have for them; without the compile tier."""
+        if self.properties is None:
+            return PROPERTIES
+        named = {p.name if isinstance(p, Property) else p: p for p in self.properties if p != COMPILE}
+        return {name: resolve_property(p) for name, p in named.items()}
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the compile tier takes part."""
+        return self.properties is None or COMPILE in self.properties
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds for one call of the kernel."""
+        return self.timeout or TIME_LIMITS[self.device]
+
+
+def resolve_property(given: str | Property) -> Property:
+    """A property, from its name or "module:NAME"; UsageError where there is none."""
+    if isinstance(given, Property):
+        if PROPERTIES.get(given.name, given) is not given:
+            raise UsageError(f"property: packproof has a property {given.name!r} of its own; give yours another name")
+        return given
+    if ":" not in given:
+        return PROPERTIES[known("property", given, [*PROPERTIES, COMPILE])]
+    found = Location.parse(given).find()
+    if not isinstance(found, Property):
+        raise UsageError(f"property: {given!r} is of type {type(found).__name__}, expected a packproof.Property")
+    return found
+
+
+def validate(request: CheckRequest) -> None:
+    """UsageError for a device, dtype, property or profile that does not exist, with the nearest that does."""
+    known("device", request.device, DEVICES)
+    known("profile", request.profile, PROFILES)
+    if request.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
+    for dtype in request.dtypes or ():
+        known("dtype", dtype, DTYPES)
+    if request.sanitizer is not None:
+        known("sanitizer", request.sanitizer, TOOLS)
+        require_sanitizer(request.device)
+    _ = request.laws

@@ -1,0 +1,153 @@
+"""From a request to the kernels that it names: each opened in its own process, with its op, promises and domain."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from packproof.harness.engine.reference_trial import try_reference
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.results.names import known
+from packproof.harness.results.text import printable
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
+from packproof.harness.targets.location import Location
+from packproof.harness.worker.worker import Worker
+from packproof.properties.cases import Space
+from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, brought_op, check_signature, declaration
+from packproof.properties.domain import Domain
+from packproof.properties.fitting import LARGEST
+from packproof.properties.op import Op
+from packproof.properties.ops import OPS
+from packproof.refs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class CheckTarget:
+    """A kernel that is about to be checked, as its request describes.
+
+    kernel: the function, or its name as a target. op_name: how a replay file names the op. builtin: where it is one of
+    packproof's own. beyond: the word for what it is tested for without promising it, "" for a plain check. empty_packs:
+    whether packs without tokens are drawn for every property, or only for those whose law names them.
+    """
+
+    request: CheckRequest
+    kernel: str | Callable[..., Any]
+    name: str
+    op: Op
+    op_name: str
+    declared: Declaration
+    builtin: BuiltinKernel | None = None
+    beyond: str = ""
+    empty_packs: bool = True
+
+    @property
+    def address(self) -> str:
+        """What finds the kernel again; its name is made for printing."""
+        return self.kernel if isinstance(self.kernel, str) else self.name
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return self.request.dtypes or self.declared.dtypes
+
+    @property
+    def gradients(self) -> bool:
+        return self.declared.gradients and not self.request.forward_only
+
+    @property
+    def not_offered(self) -> list[str]:
+        """What the op has and this kernel does not take."""
+        space = self.space(DEFAULT_DTYPES[0])
+        return [*space.missing, *([] if space.domain.allows_slack else ["slack"])]
+
+    def space(self, dtype: str) -> Space:
+        """The cases that make sense for it at a dtype."""
+        return Space(
+            self.op,
+            dtype,
+            self.declared.promises,
+            self.declared.parameters,
+            domain=self.declared.domain,
+            mixed=self.declared.mixed,
+            on_gpu=self.request.device == "cuda",
+        )
+
+    def worker(self) -> Worker:
+        """A process for it, with the time that the request gives one call."""
+        return worker_for(self.request, self.kernel)
+
+
+def worker_for(request: CheckRequest, kernel: str | Callable[..., Any]) -> Worker:
+    return Worker(kernel, request.device, request.time_limit, draw_configs=request.draw_configs)
+
+
+def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:
+    """The kernel that the request names, or packproof's own ones of its op; UsageError where there is none."""
+    if request.target is not None:
+        yield open_target(request)
+        return
+    chosen = [k for k in BUILTIN_KERNELS.values() if request.op in (None, k.op) and k.runs_on(request.device)]
+    if not chosen:
+        have = ", ".join(dict.fromkeys(k.op for k in BUILTIN_KERNELS.values()))
+        raise UsageError(f"op: packproof has no kernel for {request.op!r}, only for {have}; name a target to check")
+    for builtin in chosen:
+        yield open_target(request, builtin)
+
+
+def open_target(request: CheckRequest, builtin: BuiltinKernel | None = None) -> CheckTarget:
+    """Import the kernel in its own process and settle op and promises; UsageError if target or op makes no sense.
+
+    That process ends here: each unit of the plan judges the kernel in one of its own.
+    """
+    kernel = builtin.target if builtin else request.target
+    assert kernel is not None
+    name = printable(kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel)))
+    with worker_for(request, kernel) as worker:
+        described = worker.describe()
+    declared = builtin.declaration(request.device) if builtin else declaration(described, name)
+    if request.promises is not None:
+        declared = replace(declared, promises=request.promises)
+    wanted = builtin.op if builtin else request.op
+    if wanted is None and declared.op == "":  # it brings its own, which is imported here
+        wanted = kernel if isinstance(kernel, str) else brought_op(kernel)
+    op = resolve_op(wanted, declared, name)
+    if op not in OPS.values():
+        try_reference(op)
+    check_signature(op, declared, name)
+    declared = declared.inside(Domain.of(request.domain))
+    _check_domain(op, declared, name)
+    op_name = wanted if isinstance(wanted, str) else op.name
+    return CheckTarget(request, kernel, name, op, op_name, declared, builtin)
+
+
+def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
+    """The op that a target is checked as."""
+    wanted = op if op is not None else declared.op
+    if isinstance(wanted, Op):
+        return wanted
+    if not wanted:
+        raise UsageError(f"{target}: which op is it? Name one: {', '.join(OPS)}, or module:NAME of an Op of your own")
+    if ":" in wanted:
+        return _import_op(wanted)
+    return OPS[known("op", wanted, OPS)]
+
+
+def _import_op(name: str) -> Op:
+    """An Op that a user declares, from "package.module:NAME" or "path/file.py:NAME", or that of a kernel there."""
+    found = Location.parse(name).find()
+    op = found if isinstance(found, Op) else brought_op(found)
+    if op is None:
+        raise UsageError(
+            f"op: {name!r} is a {type(found).__name__}, expected a packproof.Op, or a kernel declared with one"
+        )
+    return op
+
+
+def _check_domain(op: Op, declared: Declaration, name: str) -> None:
+    """UsageError where no case can be drawn that the kernel supports."""
+    declared.domain.check(op, name)
+    if not declared.dtypes:
+        raise UsageError(f"{name}: domain: none of its dtypes is in it: {'; '.join(declared.domain.texts)}")
+    if not any(Space(op, dtype, declared.promises, domain=declared.domain).plain_sizes for dtype in declared.dtypes):
+        raise UsageError(
+            f"{name}: domain: no sizes of {op.name} up to {LARGEST:,} were found in it: "
+            f"{'; '.join(declared.domain.texts)}"
+        )

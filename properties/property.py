@@ -1,0 +1,80 @@
+"""A property as data: its law, its check, the cases that it is judged at, and all that others read of it."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from packproof.properties.case import Case
+from packproof.properties.cases import Space
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.violation import Violation
+
+Check = Callable[[KernelUnderTest, Case], Iterator[Violation]]
+ChooseCases = Callable[[Space, Collection[Case]], list[Case]]
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """What the page of a property shows beside its law.
+
+    formula: the law as an equation. first, second: two runs, each a name and its pack, as docs/properties.py writes it.
+    misses: what the property cannot see. note: a rule and its reason.
+    """
+
+    formula: str
+    first: tuple[str, str]
+    second: tuple[str, str]
+    misses: str
+    note: str = ""
+
+
+def every_case(_space: Space, drawn: Collection[Case]) -> list[Case]:
+    """The cases as they were drawn."""
+    return list(drawn)
+
+
+def always_applies(_space: Space) -> str:
+    return ""
+
+
+def needs_gpu(why: str) -> Callable[[Space], str]:
+    """A `skip_reason` that is `why` where the kernel does not run on a GPU."""
+    return lambda space: "" if space.on_gpu else why
+
+
+@dataclass(frozen=True)
+class Property:
+    """A law that kernels have to keep, and all that the rest of packproof has to know of it.
+
+    name: in cells, reports and replay files. law: one sentence. check: yields what breaks the law at one case.
+    cases: those of the drawn cases that it is judged at, or others in their place.
+    skip_reason: why no case of a space is judged by it; "" where it applies.
+    nothing_to_compare: why examples that were drawn had nothing to compare.
+    dtype_independent: it compares runs of a kernel with each other, which round alike, so that the layout decides what
+        shows: where calls are slow, the dtypes share its cases.
+    judges_empty_packs: its law names packs without tokens, so that it draws them for every kernel.
+    varies_with_seed: what it does to a case depends on the case's seed, so that one case does not try everything.
+    perturbs_with_nan: it puts NaN into other sequences, so that the map of a failure may have to as well.
+    decides_mutants: mutants of a kernel's source are judged by it.
+    quick: it judges few cases: a parallel test run leaves it for last.
+    illustration: for docs/properties.md.
+    """
+
+    name: str
+    law: str
+    check: Check
+    cases: ChooseCases = every_case
+    skip_reason: Callable[[Space], str] = always_applies
+    nothing_to_compare: str = "no example has anything to compare"
+    dtype_independent: bool = False
+    judges_empty_packs: bool = False
+    varies_with_seed: bool = False
+    perturbs_with_nan: bool = False
+    decides_mutants: bool = True
+    quick: bool = False
+    illustration: Illustration | None = None
+
+    def suited(self, space: Space, drawn: Collection[Case]) -> list[Case]:
+        """The cases that it is judged at, each in the kernel's domain."""
+        if self.skip_reason(space):
+            return []
+        return [case for case in map(space.fit, self.cases(space, drawn)) if case]

@@ -1,0 +1,104 @@
+"""The double_backward property: a second derivative is the reference's, or there is an error."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from torch import Tensor, autograd, full_like, zeros_like
+
+from packproof.properties.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator
+from packproof.properties.call import KernelFault, MachineLimit, Refused
+from packproof.properties.case import Case
+from packproof.properties.comparison import Comparison
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.oracle import is_derived, magnitude_op
+from packproof.properties.property import Illustration, Property
+from packproof.properties.running_error import bounded
+from packproof.properties.sample import Sample
+from packproof.properties.tensor_key import TensorKey
+from packproof.properties.torch_integration import few
+from packproof.properties.violation import Violation
+
+_NOTE = "differentiated twice"
+
+
+def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """An incorrect second derivative lacks whole terms, so half of the digits are compared, of the largest element of
+    each tensor. Where large terms cancel, accumulation leaves K_acc u_acc B, of the terms that the magnitude op has:
+    some of those that there are.
+    """
+    sample = kernel.sample(case)
+    if not (kernel.gradients and sample.wrt):
+        return
+    try:
+        result = kernel.call(sample, mode="double backward")
+    except KernelFault as fault:
+        if fault.kind != "raised":
+            yield Violation(text=str(fault), note=_NOTE, fault=fault.kind)
+        return
+    except MachineLimit:
+        raise
+    except Refused:
+        return
+    want, terms = _wanted(kernel, sample)
+    u_acc = accumulator(sample.inputs[next(iter(sample.op.inputs))].dtype)
+    k_acc = accumulations(kernel.promises, derived=is_derived(sample.op, kernel.promises))
+    largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
+    for key, x in want.items():
+        incoming = key.kind == "second gradient of incoming"
+        given = (sample.cotangents if incoming else sample.inputs)[key.name]
+        got = result.gradients.get(f"cotangent:{key.name}" if incoming else key.name, zeros_like(given))
+        unit = UNIT_ROUNDOFF[given.dtype]
+        error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
+        allowed = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[key].abs())
+        yield from Comparison(key, got, x, kernel.row_map(key, sample), allowed, note=_NOTE).violations()
+
+
+def _wanted(kernel: KernelUnderTest, sample: Sample) -> tuple[Mapping[TensorKey, Tensor], Mapping[TensorKey, Tensor]]:
+    """The reference's second derivatives, and the magnitude of their terms."""
+    op = sample.op
+    if is_derived(op, kernel.promises):
+        return bounded(lambda: second_derivative(op.reference, sample))
+    magnitudes = second_derivative(magnitude_op(op, kernel.promises), sample, absolute=True)
+    return second_derivative(op.reference, sample), magnitudes
+
+
+def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: bool = False) -> dict[TensorKey, Tensor]:
+    """In float64, the gradients of the sum of all products of a first gradient of `f` with its input, as runners do.
+
+    absolute: `f` is a magnitude op, whose incoming gradients and factors are absolute.
+    """
+    inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
+    given = {n: c.double().abs() if absolute else c.double() for n, c in sample.cotangents.items()}
+    cotangents = {n: c.requires_grad_() for n, c in given.items()}
+    results = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
+    named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+    reached = [n for n, y in named.items() if y.requires_grad]
+    first = autograd.grad(
+        [named[n] for n in reached],
+        [inputs[n] for n in sample.wrt],
+        [cotangents[n] for n in reached],
+        create_graph=True,
+        allow_unused=True,
+    )
+    factors = {n: inputs[n].detach().abs() if absolute else inputs[n].detach() for n in sample.wrt}
+    products = [(g * factors[n]).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
+    leaves = {TensorKey(n, "second gradient"): inputs[n] for n in sample.wrt}
+    leaves |= {TensorKey(n, "second gradient of incoming"): c for n, c in cotangents.items()}
+    found = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
+    return {key: zeros_like(x) if g is None else g for (key, x), g in zip(leaves.items(), found, strict=True)}
+
+
+DOUBLE_BACKWARD = Property(
+    "double_backward",
+    "A second derivative is the reference's, or an error: never another value.",
+    _double_backward,
+    cases=few,
+    nothing_to_compare="the kernel cannot be differentiated twice, and raises an error",
+    decides_mutants=False,
+    quick=True,
+    illustration=Illustration(
+        "f″(S) = r″(S),   or an error",
+        ("kernel", "aaa bbbbb cc"),
+        ("reference", "aaa bbbbb cc"),
+        "small errors: terms that are missing show, rounding does not",
+    ),
+)
