@@ -8,15 +8,16 @@ Yours looks the same: a marker that names the kernel, and a test that calls `pro
 import pytest
 
 import packproof
-from packproof.kernels import causal_conv1d, rope, selective_scan, ssd
+from packproof.kernels.causal_conv1d import PROMISES as CAUSAL_CONV1D
+from packproof.kernels.rope import PROMISES as ROPE
+from packproof.kernels.selective_scan import PROMISES as SELECTIVE_SCAN
+from packproof.kernels.ssd import PROMISES as SSD
 
 pytestmark = pytest.mark.gpu
 SIXTEEN_BITS = ["bfloat16", "float16"]
 
 
-@pytest.mark.packproof(
-    "packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**ssd.PROMISES), dtypes=SIXTEEN_BITS
-)
+@pytest.mark.packproof("packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**SSD), dtypes=SIXTEEN_BITS)
 def test_ssd(proof):
     proof()
 
@@ -24,7 +25,7 @@ def test_ssd(proof):
 @pytest.mark.packproof(
     "packproof.kernels.selective_scan:selective_scan",
     op="selective_scan",
-    promises=packproof.Promises(**selective_scan.PROMISES),
+    promises=packproof.Promises(**SELECTIVE_SCAN),
 )
 def test_selective_scan(proof):
     proof()
@@ -33,25 +34,23 @@ def test_selective_scan(proof):
 @pytest.mark.packproof(
     "packproof.kernels.causal_conv1d:causal_conv1d",
     op="causal_conv1d",
-    promises=packproof.Promises(**causal_conv1d.PROMISES),
+    promises=packproof.Promises(**CAUSAL_CONV1D),
 )
 def test_causal_conv1d(proof):
     proof()
 
 
-@pytest.mark.packproof("packproof.kernels.rope:rope", op="rope", promises=packproof.Promises(**rope.PROMISES))
+@pytest.mark.packproof("packproof.kernels.rope:rope", op="rope", promises=packproof.Promises(**ROPE))
 def test_rope(proof):
     proof()
 
 
-@pytest.mark.packproof("packproof.kernels.rope:rope_qk", op="rope_qk", promises=packproof.Promises(**rope.PROMISES))
+@pytest.mark.packproof("packproof.kernels.rope:rope_qk", op="rope_qk", promises=packproof.Promises(**ROPE))
 def test_rope_qk(proof):
     proof()
 
 
 @pytest.mark.slow
-@pytest.mark.packproof(
-    "packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**ssd.PROMISES), dtypes=["float32"]
-)
+@pytest.mark.packproof("packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**SSD), dtypes=["float32"])
 def test_ssd_in_fp32(proof):
     proof()
