@@ -1,5 +1,5 @@
 # Each target sets up what it needs; see .ci/env for which Python it takes.
-.PHONY: check test lint docs proof matrix
+.PHONY: check test lint words docs proof matrix
 
 check:
 	@.ci/env python -m packproof check
@@ -12,6 +12,9 @@ lint:
 	@.ci/env ruff format --check .
 	@.ci/env python -m mypy -p packproof -p tests
 	@.ci/env typos
+
+words:
+	@.ci/env python .ci/words.py
 
 docs:
 	@.ci/env python docs/properties.py
