@@ -250,7 +250,7 @@ def test_an_output_that_is_full_is_told_once(capfd: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(("engine", "code"), [(ended(PASSED), 2), (ended(FAILED), 1)])
-def test_a_report_that_cannot_be_written_takes_no_other_with_it(  # type: ignore[no-untyped-def]
+def test_a_report_that_cannot_be_written_takes_no_other_with_it(
     play, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: Engine, code: int
 ) -> None:
     file = tmp_path / "r.xml"

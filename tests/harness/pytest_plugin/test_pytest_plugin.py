@@ -33,7 +33,7 @@ def engine(request: CheckRequest) -> Iterator[Event]:
     if request.target == "nobody:conv":
         raise UsageError("nobody:conv cannot be imported: no module named nobody")
     [name], [dtype] = request.properties or (), request.dtypes or ()
-    cell = Cell(str(request.op), str(request.target), name, dtype, request.device)
+    cell = Cell(str(request.op), str(request.target), str(name), dtype, request.device)
     yield RunStarted((cell,), request.profile, request.seed)
     verdict = Verdict(cell, "eager", "passed", 10, 0.1)
     if name == "carry":

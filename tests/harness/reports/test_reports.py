@@ -25,6 +25,7 @@ from packproof.harness.results.events import (
 from packproof.harness.results.wording import failure_text
 from packproof.properties.case import MEANINGS
 from packproof.properties.layouts import CLASSES
+from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 from packproof.refs.errors import UsageError
 
@@ -139,7 +140,7 @@ def test_the_data_of_a_failure_are_explained_once_and_plain_ones_not_at_all() ->
 
 def test_numbers_that_differ_are_shown_apart() -> None:
     found = Violation(
-        "y", 0, 1, (2,), 1.0980001, 1.098, "alone", 1.29, "rounding 1e-7", expected=1.0980001, allowed=1e-9
+        TensorKey("y"), 0, 1, (2,), 1.0980001, 1.098, "alone", 1.29, "rounding 1e-7", expected=1.0980001, allowed=1e-9
     )
     assert found.lines()[0].startswith(
         "sequence 0, token 1, element [2]: got 1.0980001, alone 1.098; 1.29 x the budget"
