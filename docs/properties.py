@@ -27,6 +27,9 @@ derived for each element ([why not a norm](why_norms_lie.md)):
 In the pictures a letter is a token of a sequence, `|` a boundary, `?` another value, `.` what lies between rows; `=`
 marks what has to be equal. The bugs are entries of the [museum](museum.md) that the property detects: `packproof museum
 show S4` shows one. This page is written by `docs/properties.py`.
+
+A property of your own is a `packproof.Property`: a name, a law, and a function of the kernel under test and a case that
+yields violations. `packproof check --property my_laws:NAME` judges by it; `packproof.check` takes the object as well.
 """
 
 

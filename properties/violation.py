@@ -1,4 +1,4 @@
-"""What a property found: one wrong element, where it is, and by how much it is wrong."""
+"""What a property found: one incorrect element, where it is, and by how much it is wrong."""
 
 from dataclasses import dataclass
 
@@ -48,10 +48,11 @@ class Violation:
         mine, other = (abs(x - self.expected) <= self.allowed for x in (self.got, self.wanted))
         this = _THIS.get(self.other, "this run")
         if mine and other:
-            return "both lie within the budget of it"
+            return "both are within its budget"
         if not mine and not other:
-            return "both are wrong"
-        return f"{self.other} is wrong, {this} is right" if mine else f"{this} is wrong, {self.other} is right"
+            return "both are incorrect"
+        correct, incorrect = (this, self.other) if mine else (self.other, this)
+        return f"{incorrect} is incorrect, {correct} is correct"
 
     @property
     def place(self) -> str:

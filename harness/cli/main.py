@@ -52,7 +52,9 @@ def check(
     op: Annotated[str | None, typer.Option(help="the op that the target computes; see `packproof list`")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; several with commas")] = None,
-    property: Annotated[list[str] | None, typer.Option(help="only these properties; several with commas")] = None,  # noqa: A002
+    property: Annotated[  # noqa: A002
+        list[str] | None, typer.Option(help="only these properties, or your own as module:NAME; several with commas")
+    ] = None,
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
     domain: Annotated[

@@ -136,7 +136,7 @@ class Evaluator:
             for case in self._cases(law, inside):
                 violation, stopped = self._judged(law, inside, case, seen)
                 if violation is not None:
-                    failure = self._failure(cell, inside, Finding(law, case, violation, seen.drawn))
+                    failure = self._failure(Finding(cell, law, inside, case, violation, seen.drawn))
                     break
                 if self.found is None and _declines(stopped):
                     self.found = probe(self.kernel, inside, case)
@@ -162,9 +162,9 @@ class Evaluator:
         seen.count(case, met, compared=bool(made) or violation is not None, stopped=stopped)
         return violation, stopped
 
-    def _failure(self, cell: Cell, space: Space, finding: Finding) -> Failure:
+    def _failure(self, finding: Finding) -> Failure:
         empty = self._draws_empty_packs(finding.law)
-        return failure_of(self.kernel, cell, space, finding, self.effort.allowance, self.replay, empty_packs=empty)
+        return failure_of(self.kernel, finding, self.effort.allowance, self.replay, empty_packs=empty)
 
     def _inside(self, space: Space) -> Space:
         """The part of the space that lies inside the domain found."""

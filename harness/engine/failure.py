@@ -39,23 +39,18 @@ class ReplayInfo:
 
 @dataclass(frozen=True)
 class Finding:
-    """A violation as it was found: at the nth example of a cell."""
+    """A violation as it was found: at the nth example of a cell, which was a case of this space."""
 
+    cell: Cell
     law: Property
+    space: Space
     case: Case
     violation: Violation
     example: int
 
 
 def failure_of(
-    kernel: KernelUnderTest,
-    cell: Cell,
-    space: Space,
-    finding: Finding,
-    allowance: Allowance,
-    replay: ReplayInfo,
-    *,
-    empty_packs: bool,
+    kernel: KernelUnderTest, finding: Finding, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
 ) -> Failure:
     """The failure at the smallest case that can be found within the allowance.
 
@@ -70,7 +65,7 @@ def failure_of(
         return found is not None and found.fault == violation.fault
 
     with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
-        small, tried = shrink(case, space, fails, _FEW if violation.fault == "killed" else allowance)
+        small, tried = shrink(case, finding.space, fails, _FEW if violation.fault == "killed" else allowance)
     kernel.renew()  # so that the kernel is called again, and prints again
     kernel.runner.printed()
     found = evaluated(kernel, law, small)[0]
@@ -82,10 +77,10 @@ def failure_of(
         lines = [*found.lines(), *filter(None, [diagnose(kernel, small, found)])]
     if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
         lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
-    file, trouble = _write_replay(kernel, cell, small, lines, replay)
+    file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)
     lines += [trouble] if trouble else []
     evidence = measure(kernel, law, small, found, case)
-    shown = (setting(space.op, small), *lines)
+    shown = (setting(kernel.op, small), *lines)
     tensor = str(found.tensor or "")
     return Failure(small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime)
 

@@ -74,7 +74,7 @@ class CheckRequest:
     @cached_property
     def laws(self) -> Mapping[str, Property]:
         """Its properties by the names that cells and replay files have for them; without the compile tier."""
-        if self.properties is None:
+        if not self.properties:
             return PROPERTIES
         named = {p.name if isinstance(p, Property) else p: p for p in self.properties if p != COMPILE}
         return {name: resolve_property(p) for name, p in named.items()}
@@ -82,7 +82,7 @@ class CheckRequest:
     @property
     def compiles(self) -> bool:
         """Whether the compile tier takes part."""
-        return self.properties is None or COMPILE in self.properties
+        return not self.properties or COMPILE in self.properties
 
     @property
     def time_limit(self) -> float:

@@ -14,12 +14,14 @@ from packproof.properties import size as sizes
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases
 from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.comparison import comparisons
 from packproof.properties.declaration import describe
 from packproof.properties.invariance import REFERENCE
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import gradient
+from packproof.properties.torch_integration import OPCHECK
 from packproof.properties.violation import Violation
 from tests.properties import segments, wrong
 from tests.properties.wrong import INCORRECT
@@ -129,15 +131,25 @@ def test_an_op_without_such_sums_gets_no_such_pack(op: str) -> None:
 def test_a_fault_says_what_had_been_done_to_the_pack(
     name: str, raises: Callable[[Tensor, Tensor], bool], note: str
 ) -> None:
-    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    def refusing(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
         x = x * 1  # past its argument checks
         if raises(x, cu_seqlens):
             raise ValueError("not today")
         return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
 
     promises = Promises(isolated=True)
-    kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(kernel), promises)
+    kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(refusing), promises)
     case = Case((5, 3), "float32", sizes=(("d", 3), ("w", 4)), seed=1)
     found = broken(kernel, PROPERTIES[name], case)
     assert found is not None
     assert (found.fault, found.note) == ("raised", note)
+
+
+def test_a_kernel_that_registers_no_operator_has_nothing_for_opcheck() -> None:
+    kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(refs.causal_conv1d), Promises())
+    space = Space(OPS["causal_conv1d"], "float32", Promises())
+    cases = OPCHECK.suited(space, list(golden_cases(space)))
+    assert cases
+    with comparisons() as made:
+        assert not any(broken(kernel, OPCHECK, case) for case in cases)
+    assert not made

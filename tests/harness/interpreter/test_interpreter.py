@@ -47,7 +47,7 @@ def test_it_has_to_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
             "del shipped.InterpreterBuilder.create_dot",
             "packproof does not know triton {}: InterpreterBuilder has no create_dot",
         ),
-        ("interpreter.interpreter_floats.repair = lambda: None", "does not fit triton {} with numpy"),
+        ("repair.floats.repair = lambda: None", "does not fit triton {} with numpy"),
     ],
 )
 def test_a_triton_that_does_not_fit_is_refused(sabotage: str, words: str) -> None:

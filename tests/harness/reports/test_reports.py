@@ -145,7 +145,7 @@ def test_numbers_that_differ_are_shown_apart() -> None:
     assert found.lines()[0].startswith(
         "sequence 0, token 1, element [2]: got 1.0980001, alone 1.098; 1.29 x the budget"
     )
-    assert found.lines()[1] == "reference 1.0980001: alone is wrong, packed is right"
+    assert found.lines()[1] == "reference 1.0980001: alone is incorrect, packed is correct"
 
 
 def test_plain_terminal() -> None:

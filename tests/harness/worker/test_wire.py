@@ -61,8 +61,9 @@ def test_a_call_arrives_as_it_was_sent() -> None:
 def test_nan_payloads_survive(dtype: torch.dtype) -> None:
     y = torch.zeros(5, dtype=dtype)
     fill_poison(y[2:])
-    result = answer_of(through(result_frame(Result({"y": y}, {"x": y}, {"x": y}, interpreted=True), 1)))
+    result = answer_of(through(result_frame(Result({"y": y}, {"x": y}, {"x": y}, interpreted=True, operators=2), 1)))
     assert result.interpreted
+    assert result.operators == 2
     for tensors in (result.outputs, result.gradients, result.inputs_after):
         (tensor,) = tensors.values()
         assert is_poison(tensor).tolist() == [False, False, True, True, True]
