@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[3]
 
 def suite(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "tests/benchmarks", *arguments]
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")} | {
+        "CUDA_VISIBLE_DEVICES": ""
+    }
     return subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False)
 
 
