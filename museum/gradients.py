@@ -25,7 +25,7 @@ class _StateLeak(torch.autograd.Function):
         return d, torch.full_like(delta, float((final * d).sum()))
 
 
-def gate_gradient_of_everybody(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
+def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
     """What the final state adds to the gradient of the gate is summed over all axes and given to every token."""
     y, final = only_token(refs.selective_scan(u, delta, *tokens, **rest))
     return put_together(y, None if final is None else _StateLeak.apply(final, delta))  # type: ignore[no-untyped-call]
