@@ -1,4 +1,4 @@
-"""Calling conventions of kernels as declared data: docs/adapters.md shows each. `registry` has kernels of others."""
+"""Calling conventions as declared data: docs/adapters.md shows each. `registry` lists third-party kernels."""
 
 from packproof.adapters.adapter import adapt
 from packproof.adapters.metadata import (

@@ -55,21 +55,21 @@ def adapt(
             without=("initial_states", "return_final_states"),
         )
 
-    target: the kernel, or "package.module:function", which is imported when it is called. All arguments go by keyword.
-    tokens: where it wants the tokens of every input along `t`, and has them in its outputs.
+    target: the kernel, or "package.module:function", imported at the first call. All arguments are passed by keyword.
+    tokens: where the tokens lie in its inputs along `t` and in its outputs.
     metadata: by the kernel's argument names, functions of `cu_seqlens` and the rows of the pack. names: the kernel's
     names of the op's inputs and options, where they differ. given: other arguments, such as a chunk size.
-    without: optional inputs and options of the op that the kernel names but does not support for packs. Of these, and
-    of what it does not name, it is not judged, and reports say so.
-    in_place: inputs that it overwrites: it gets copies, and copies of incoming gradients. One that returns None has its
-    results there.
-    declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of its own
-    exceptions that say so. A call that is declined is not judged, and reports count it.
-    domain: the calls that it supports, as data: what is known before a call is better said here than in `declines`,
-    since cases are then drawn inside. promises, gradients, dtypes, slack, domain, mixed: as in `packproof.kernel`.
+    without: optional inputs and options of the op that the kernel names but does not support for packs. It is not
+    tested with these, nor with those that it does not name, and reports list them.
+    in_place: inputs that it overwrites: it gets copies, and copies of incoming gradients. If it returns None, they hold
+    its results.
+    declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of the
+    exceptions with which it refuses a call. A call that is declined is not judged, and reports count it.
+    domain: the calls that it supports, as data. Prefer it to `declines` for what is known before a call, since cases
+    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed: as in `packproof.kernel`.
 
-    Of what the kernel returns, the op's outputs come first and in its order; the rest is left out.
-    Raises UsageError for a declaration that cannot be meant; about the kernel's own signature, when it is called.
+    The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
+    Raises UsageError for an invalid declaration; for one that does not fit the kernel's signature, at the first call.
     """
     declared = find_op(op) if isinstance(op, str) else op
     adapter = Adapter(
@@ -100,7 +100,7 @@ def adapt(
 
 @dataclass(eq=False)
 class Adapter:
-    """A kernel with packproof's calling convention; made by `adapt`, which says what the fields are."""
+    """A kernel with packproof's calling convention; made by `adapt`, which documents the fields."""
 
     target: str | Callable[..., Any]
     op: Op
@@ -117,11 +117,11 @@ class Adapter:
 
     @property
     def title(self) -> str:
-        """The kernel's name, for people."""
+        """The kernel's name, for reports."""
         return self.target if isinstance(self.target, str) else getattr(self.target, "__qualname__", repr(self.target))
 
     def __call__(self, *positional: Any, cu_seqlens: Tensor, **named: Any) -> Any:
-        """The op, as packproof calls it. Raises NotImplementedError where the kernel is declared not to support it."""
+        """The op, as packproof calls it. Raises NotImplementedError for a call that the kernel declines."""
         arguments = {**dict(zip(self.op.inputs, positional, strict=False)), **named}
         if self.declines and (reason := self.declines(arguments)):
             raise NotImplementedError(reason)
@@ -134,30 +134,30 @@ class Adapter:
         return self._outputs(returned, arguments, cu_seqlens, rows)
 
     def compiled(self, backend: str) -> "Adapter":
-        """The same around the kernel through torch.compile: what lays out its tensors is no part of the kernel."""
+        """The same adapter around the compiled kernel: laying out its tensors is not part of the kernel."""
         return replace(self, target=torch.compile(self._function, backend=backend))
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """What it takes of the op. Raises UsageError where the kernel cannot be imported or called so."""
+        """The op's arguments that it takes. Raises UsageError if the kernel cannot be imported or called like this."""
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._taken, "cu_seqlens")])
 
     def check_declaration(self, dtypes: Sequence[str]) -> None:
-        """UsageError for a name that the op does not have, or a convention that is none."""
+        """Raises UsageError for a name that the op does not have, or tokens that are not a convention."""
         known = [*self.op.inputs, *self.op.options]
         tokens = [n for n in self.op.inputs if self._per_token(n)]
         expected = {
             "names": (self.names, known, "inputs and options of the op"),
-            "without": (self.without, [n for n in known if n not in self._required], "what is optional in the op"),
+            "without": (self.without, [n for n in known if n not in self._required], "optional arguments of the op"),
             "in_place": (self.in_place, tokens, "inputs along the tokens"),
             "dtypes": (dtypes, list(DTYPES), "dtypes"),
         }
-        for argument, (came, there, what) in expected.items():
-            for name in came:
-                if name not in there:
+        for argument, (names, known_names, what) in expected.items():
+            for name in names:
+                if name not in known_names:
                     raise UsageError(
-                        f"adapt({self.title}): {argument} has {name!r}, expected {what}: {', '.join(there)}"
+                        f"adapt({self.title}): {argument} has {name!r}, expected {what}: {', '.join(known_names)}"
                     )
         if not isinstance(self.tokens, Tokens):
             raise UsageError(
@@ -198,37 +198,37 @@ class Adapter:
         opened = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self._check_signature(parameters, opened)
         wanted = [*self.op.inputs, *self.op.options]
-        said = {*self._required, *self.names} if opened else self._required
-        return tuple(n for n in wanted if (self._theirs(n) in parameters or n in said) and n not in self.without)
+        declared = {*self._required, *self.names} if opened else self._required
+        return tuple(n for n in wanted if (self._theirs(n) in parameters or n in declared) and n not in self.without)
 
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
         try:
             return inspect.signature(self._function).parameters
-        except ValueError:  # a builtin that does not tell
+        except ValueError:  # a builtin without a signature
             return {"others": inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD)}
 
     def _check_signature(self, parameters: Mapping[str, inspect.Parameter], opened: bool) -> None:
-        """UsageError unless every call of the op has what the kernel needs, and the kernel takes what it is given."""
+        """Raises UsageError unless the op provides what the kernel needs, and the kernel takes what it is given."""
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         own = {n: p for n, p in parameters.items() if p.kind not in variadic}
-        says = {
+        sources = {
             **{self._theirs(n): f"the op's {n}" for n in {*self._required, *self.names} if n not in self.without},
             **dict.fromkeys(self.metadata, "in metadata"),
             **dict.fromkeys(self.given, "in given"),
         }
         has = ", ".join(parameters) or "nothing"
-        for name, what in says.items():
+        for name, source in sources.items():
             if name not in own and not opened:
                 raise UsageError(
-                    f"adapt({self.title}): it is to get {name!r} ({what}) but takes ({has}); say its own name of an "
-                    "argument of the op in names, and other arguments in metadata and given"
+                    f"adapt({self.title}): the adapter passes {name!r} ({source}), but the kernel takes ({has}); map "
+                    "the op's arguments to the kernel's in names, and declare others in metadata and given"
                 )
-        fillable = {*says, *(self._theirs(n) for n in (*self.op.inputs, *self.op.options))}
+        fillable = {*sources, *(self._theirs(n) for n in (*self.op.inputs, *self.op.options))}
         for name, parameter in own.items():
             if parameter.default is parameter.empty and name not in fillable:
                 raise UsageError(
-                    f"adapt({self.title}): it requires {name!r}, which nothing gives; say what it is in names, "
-                    f"metadata or given, such as given={{{name!r}: ...}}"
+                    f"adapt({self.title}): the kernel requires {name!r}, which is not passed to it; declare it in "
+                    f"names, metadata or given, such as given={{{name!r}: ...}}"
                 )
 
     def _theirs(self, name: str) -> str:
@@ -252,7 +252,7 @@ class Adapter:
         return once((make, self.tokens, rows), prepared, cu_seqlens)
 
     def _outputs(self, returned: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
-        """The outputs that this call has. What is no tensor stays as it is, for the check to say so."""
+        """The outputs that this call has. What is not a tensor is returned unchanged, and the check reports it."""
         state = self.op.carry
         with_state = state is not None and bool(arguments.get(state[2]))
         wanted = [n for n, spec in self.op.outputs.items() if with_state or not parse(spec).optional]
@@ -265,7 +265,7 @@ class Adapter:
         return outputs if len(wanted) > 1 else outputs[0] if outputs else None
 
     def _released(self, y: Any) -> Any:
-        """The output, its incoming gradient copied for a kernel that overwrites."""
+        """The output, with a copy of its incoming gradient for a kernel that overwrites it."""
         if self.in_place and isinstance(y, Tensor) and y.requires_grad:
             y.register_hook(torch.clone)  # type: ignore[no-untyped-call]
         return y

@@ -1,7 +1,7 @@
-"""What kernels take beside or instead of `cu_seqlens`: made once a batch, as their users do, and again after an edit.
+"""What kernels take besides or instead of `cu_seqlens`: made once per batch, as in training, and again after an edit.
 
 Each of these is a function of `cu_seqlens` (s + 1,) and the number of rows of the pack, slack included. Write your own
-in the same form; `@per_token` says of one that its result has an entry for each row, and is to lie as the tokens do.
+in the same form; `@per_token` declares that its result has an entry for each row, to be laid out like the tokens.
 """
 
 from collections.abc import Callable, Hashable
@@ -17,24 +17,24 @@ from packproof.refs import seq_idx_from_cu_seqlens
 T = TypeVar("T")
 Metadata = Callable[[Tensor, int], Any]
 
-_prepared: Any = WeakIdKeyDictionary()  # by offsets: what was made of them, gone when they are
+_prepared: Any = WeakIdKeyDictionary()  # by offsets: what was made from them, freed with them
 
 
 def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Tensor) -> T:
-    """What `make` returns of these tensors, kept for the offsets as long as nobody writes to one of them."""
+    """What `make` returns for these tensors, kept with the offsets until one of them is written to."""
     kept = _prepared.setdefault(cu_seqlens, {})
     state = [(id(x), x._version) for x in (cu_seqlens, *others)]
     if what in kept and kept[what][0] == state:
         return kept[what][2]  # type: ignore[no-any-return]
     made = make()
-    if made is not cu_seqlens:  # which would keep itself
-        kept[what] = state, others, made  # holding the others, whose ids would be given away otherwise
+    if made is not cu_seqlens:  # which would keep itself alive
+        kept[what] = state, others, made  # holds the others, whose ids could be reused otherwise
     return made
 
 
 @dataclass(frozen=True)
 class PerToken:
-    """Metadata with an entry for each row. outside: the entry of rows that a convention adds, which are nobody's."""
+    """Metadata with an entry for each row. outside: the entry of rows that a convention adds, outside of sequences."""
 
     make: Metadata
     outside: int | float | bool
@@ -49,27 +49,27 @@ def per_token(*, outside: float | bool) -> Callable[[Metadata], PerToken]:
 
 
 def cu_seqlens(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,): the offsets as they come, int32 or int64; the very tensor."""
+    """(s + 1,): the offsets unchanged, int32 or int64; the same tensor."""
     return cu_seqlens
 
 
 def cu_seqlens_int32(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,) int32: the offsets, for kernels that take no others."""
+    """(s + 1,) int32: the offsets, for kernels that take int32 only."""
     return cu_seqlens.int()
 
 
 def cu_seqlens_int64(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,) int64: the offsets, for kernels that take no others."""
+    """(s + 1,) int64: the offsets, for kernels that take int64 only."""
     return cu_seqlens.long()
 
 
 def lengths(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s,) int32: tokens of each sequence."""
+    """(s,) int32: the number of tokens of each sequence."""
     return cu_seqlens.diff().int()
 
 
 def max_seqlen(cu_seqlens: Tensor, tokens: int) -> int:
-    """Tokens of the longest sequence, on the host."""
+    """The number of tokens of the longest sequence, on the host."""
     return int(cu_seqlens.diff().max()) if len(cu_seqlens) > 1 else 0
 
 

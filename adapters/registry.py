@@ -1,6 +1,6 @@
-"""Kernels of others that come with an adapter, by name: `packproof check mamba_ssm:ssd`, `packproof peers`.
+"""Third-party kernels that come with an adapter, by name: `packproof check mamba_ssm:ssd`, `packproof peers`.
 
-They are not dependencies: what is not installed is one line in a report. The adapter of `package:function` is
+They are not dependencies: one that is not installed is one line in a report. The adapter of `package:function` is
 `function` in `packproof.adapters.peers.package`.
 """
 
@@ -16,11 +16,11 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class Peer:
-    """A kernel of others.
+    """A third-party kernel.
 
     name: "package:function". op: what it computes. needs: the module that it imports; distributions: what to install,
-    the usual one first. packed: whether it keeps sequences apart; one that does not is only timed. cpu: what of it can
-    run without a GPU: "nothing", "forward" or "all"; Triton kernels in packproof's interpreter.
+    the usual one first. packed: whether it keeps sequences apart; one that does not is only timed. cpu: what can run
+    without a GPU: "nothing", "forward" or "all"; Triton kernels run in packproof's interpreter.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        package = self.needs.partition(".")[0]  # first: a submodule of what is not there raises
+        package = self.needs.partition(".")[0]  # first: find_spec raises for a submodule of a missing package
         return find_spec(package) is not None and find_spec(self.needs) is not None
 
     def require(self) -> None:
         """UsageError unless it is installed."""
         if not self.installed:
             raise UsageError(
-                f"{self.name}: there is no module {self.needs} here; pip install {self.distributions[0]}, or name "
+                f"{self.name}: module {self.needs} is not installed; pip install {self.distributions[0]}, or name "
                 "another target (packproof list shows them)"
             )
 
@@ -56,22 +56,22 @@ class Peer:
 
     @property
     def version(self) -> str:
-        """The version that is installed, or "unknown"."""
+        """The installed version, or "unknown"."""
         for distribution in self.distributions:
             try:
                 return importlib.metadata.version(distribution)
             except importlib.metadata.PackageNotFoundError:
                 continue
-        return _said_in_source(self.needs.partition(".")[0])
+        return _version_in_source(self.needs.partition(".")[0])
 
 
-def _said_in_source(package: str) -> str:
+def _version_in_source(package: str) -> str:
     """`__version__` of a checkout on the path, read without importing it, which may need a GPU."""
     spec = find_spec(package)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return "unknown"
-    said = re.search(r"^__version__\s*=\s*[\"']([^\"']+)", Path(spec.origin).read_text(encoding="utf-8"), re.M)
-    return said[1] if said else "unknown"
+    match = re.search(r"^__version__\s*=\s*[\"']([^\"']+)", Path(spec.origin).read_text(encoding="utf-8"), re.M)
+    return match[1] if match else "unknown"
 
 
 _MAMBA = ("mamba-ssm",)

@@ -1,7 +1,7 @@
-"""Where a kernel wants the tokens of a pack: (t, ...) as packproof has them, or in one of the ways that others have.
+"""Where a kernel takes the tokens of a pack: (t, ...) as packproof has them, or in another layout.
 
 `to` lays a packed tensor (t, ...) out as the kernel takes it, `back` takes what the kernel returns to (t, ...). Both
-are differentiable, and rows that are nobody's come back as zeros.
+are differentiable, and rows that belong to no sequence come back as zeros.
 """
 
 from abc import ABC, abstractmethod
@@ -18,15 +18,15 @@ _MOST_ELEMENTS = 2**31
 
 
 class Tokens(ABC):
-    """A convention; write your own by these two methods."""
+    """A convention; write your own with these two methods."""
 
     @abstractmethod
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        """x (t, ...) as the kernel takes it. outside: what rows that are added hold, if not what they usually do."""
+        """x (t, ...) as the kernel takes it. outside: what added rows hold, instead of the usual value."""
 
     @abstractmethod
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        """(t, ...) of what the kernel returned. Raises ArgumentError if it has another shape than it was given."""
+        """What the kernel returned, as (t, ...). Raises ArgumentError if it has other rows than its input."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Batched(Tokens):
 
 @dataclass(frozen=True)
 class Padded(Tokens):
-    """A batch with a row for each sequence, padded behind its tokens to the longest: (s, longest, ...).
+    """A batch with a row for each sequence, padded after its tokens to the longest: (s, longest, ...).
 
     axis: where the tokens lie in it, as in Batched. fill: what padding holds; not zero, so that a kernel that reads it
-    shows. Slack is left out. A pack that would take more than 2^31 elements in a tensor is declined.
+    is noticed. Slack is left out. A pack that would need a tensor of more than 2^31 elements is declined.
     """
 
     axis: int = 1
@@ -105,7 +105,7 @@ class Padded(Tokens):
 class Gaps(Tokens):
     """(t', ...): each sequence followed by rows up to a multiple, as in Transformer Engine's THD. Slack is left out.
 
-    multiple: of rows. fill: what the rows between hold; not zero, so that a kernel that reads them shows.
+    multiple: of rows. fill: what the rows between hold; not zero, so that a kernel that reads them is noticed.
     """
 
     multiple: int = 16
@@ -157,7 +157,7 @@ def _moved(x: Tensor, axis: int) -> Tensor:
 
 
 def _spread(x: Tensor, rows: Tensor, many: int, fill: float | bool) -> Tensor:
-    """As many rows, filled, but for those that x has tokens for. index_copy: its gradient is exact, in any order."""
+    """`many` rows with the tokens of x at `rows` and `fill` elsewhere. The gradient of index_copy is exact."""
     out = torch.full((many, *x.shape[1:]), fill, dtype=x.dtype, device=x.device)
     return out.index_copy(0, rows, x[: len(rows)])
 
@@ -170,6 +170,6 @@ def _gathered(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
 
 def _misshapen(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
     return ArgumentError(
-        f"a kernel with tokens={tokens} returned {tuple(y.shape)}, expected {expected}; declare how it lays tokens "
-        "out, or return the tensor as it came"
+        f"a kernel with tokens={tokens} returned {tuple(y.shape)}, expected {expected}; declare how its tokens are "
+        "laid out, or return the tensor in the layout of its input"
     )

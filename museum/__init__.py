@@ -1,4 +1,4 @@
-"""The museum: real bugs of packed kernels, re-created as small runnable ones. docs/museum.md says what the data mean.
+"""The museum: real bugs of packed kernels, re-created as small runnable ones. docs/museum.md describes the data.
 
 Data and kernels need torch, and triton for some; nothing here needs packproof's harness.
 """
@@ -22,7 +22,7 @@ class BugClass:
 
 @dataclass(frozen=True)
 class Control:
-    """A kernel that is right: whoever convicts it has raised a false alarm. promises: what its design guarantees."""
+    """A correct kernel: a check that fails it raises a false alarm. promises: what its design guarantees."""
 
     id: str
     op: str
@@ -41,8 +41,8 @@ class Control:
 class Entry(Control):
     """A kernel with one bug.
 
-    bug_class: a key of `classes()`. cause: what is wrong. lengths: the smallest layout that shows it; when: what it
-    takes besides. links: where it was found, none for a bug that was made up. properties: that convict it, the best
+    bug_class: a key of `classes()`. cause: what is wrong. lengths: the smallest layout that shows it; when: what else
+    it takes. links: where it was found, none for a bug that was made up. properties: those that detect it, the best
     first. dtype: of the tokens. gradients: whether the kernel has any. needs_gpu: only hardware shows it.
     """
 
@@ -59,25 +59,25 @@ class Entry(Control):
 
 def classes() -> dict[str, BugClass]:
     """The classes of bugs, by key."""
-    return {key: BugClass(**said) for key, said in _data()["classes"].items()}
+    return {key: BugClass(**fields) for key, fields in _data()["classes"].items()}
 
 
 def controls() -> dict[str, Control]:
-    """The right kernels, by id."""
-    return {said["id"]: Control(**said) for said in _data()["controls"]}
+    """The correct kernels, by id."""
+    return {fields["id"]: Control(**fields) for fields in _data()["controls"]}
 
 
 def entries() -> dict[str, Entry]:
-    """The wrong kernels, by id."""
-    return {said["id"]: _entry(said) for said in _data()["entries"]}
+    """The kernels with a bug, by id."""
+    return {fields["id"]: _entry(fields) for fields in _data()["entries"]}
 
 
-def _entry(said: Mapping[str, Any]) -> Entry:
-    lists: dict[str, Any] = {name: tuple(said[name]) for name in ("links", "properties")}
-    plain = {name: value for name, value in said.items() if name not in {"class", "trigger", *lists}}
-    trigger = said["trigger"]
+def _entry(fields: Mapping[str, Any]) -> Entry:
+    lists: dict[str, Any] = {name: tuple(fields[name]) for name in ("links", "properties")}
+    plain = {name: value for name, value in fields.items() if name not in {"class", "trigger", *lists}}
+    trigger = fields["trigger"]
     return Entry(
-        **plain, **lists, bug_class=said["class"], lengths=tuple(trigger["lengths"]), when=trigger.get("when", "")
+        **plain, **lists, bug_class=fields["class"], lengths=tuple(trigger["lengths"]), when=trigger.get("when", "")
     )
 
 

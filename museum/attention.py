@@ -1,4 +1,4 @@
-"""Packed attention in plain torch, written as kernels are (blocks, online softmax): 5 right, 8 wrong."""
+"""Packed attention in plain torch, written as kernels are (blocks, online softmax): 5 correct, 8 incorrect."""
 
 from collections.abc import Callable
 from functools import partial

@@ -38,7 +38,7 @@ class Attention(torch.autograd.Function):
         delta = (out * dO).sum(-1).T[..., None]
         dS = P * (einsum("ihv,jhv->hij", dO, v) - delta) * ctx.scale
         dq, dk, dv = einsum("hij,jhk->ihk", dS, k), einsum("hij,ihk->jhk", dS, q), einsum("hij,ihv->jhv", P, dO)
-        if ctx.bug == "tiles_overwrite" and v.shape[2] > WIDTH:  # the second tile of v stores over what the first did
+        if ctx.bug == "tiles_overwrite" and v.shape[2] > WIDTH:  # the second tile of v overwrites what the first stored
             tile = slice(WIDTH, None)
             dP = einsum("ihv,jhv->hij", dO[..., tile], v[..., tile])
             dS = P * (dP - (O * dO)[..., tile].sum(-1).T[..., None]) * ctx.scale
@@ -49,7 +49,7 @@ class Attention(torch.autograd.Function):
 
 
 def summed(d: Tensor, ctx: Any) -> Tensor:
-    """The gradients of a key's query heads, added: [t, g, c]."""
+    """The gradients of each key's query heads, summed: [t, g, c]."""
     t, h, c = d.shape
     if ctx.bug == "heads_divided_by_groups":  # head i goes to key i % g, where it belongs to i // (h / g)
         return d.reshape(t, ctx.groups, h // ctx.groups, c).sum(1)
@@ -57,7 +57,7 @@ def summed(d: Tensor, ctx: Any) -> Tensor:
 
 
 def strided_like(x: Tensor, other: Tensor) -> Tensor:
-    """A contiguous x, read with the strides of another tensor; its last element behind its end."""
+    """A contiguous x, read with the strides of another tensor; its last element past its end."""
     places = sum(
         torch.arange(n, device=x.device).view(-1, *(1,) * (x.ndim - 1 - axis)) * other.stride(axis)
         for axis, n in enumerate(x.shape)

@@ -1,4 +1,4 @@
-"""Bugs between the offsets and the kernel: what ids, positions and offsets mean, and who gets them."""
+"""Bugs between the offsets and the kernel: what ids, positions and offsets mean, and which kernels get them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from packproof.museum.custom_backward import Outputs, graft, whole
 
 
 def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, activation: str | None) -> Tensor:
-    """A convolution as kernels with `seq_idx` have it: a tap counts where its id is the token's own; -1 is nobody."""
+    """A convolution as kernels with `seq_idx` have it: a tap counts where its id is the token's own; -1 is padding."""
     w, acc = weight.shape[1], torch.promote_types(x.dtype, torch.float32)
     taps, offset = weight.to(acc), None if bias is None else bias.to(acc)
     padded, padded_ids = functional.pad(x.to(acc), (0, 0, w - 1, 0)), functional.pad(ids, (w - 1, 0), value=-2)
@@ -31,7 +31,7 @@ def _ids(x: Tensor, cu_seqlens: Tensor) -> Tensor:
 def by_sequence_ids(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
 ) -> Tensor:
-    """Right: what the bugs below begin with."""
+    """The correct kernel that the bugs below start from."""
     return conv_by_ids(x, weight, bias, _ids(x, cu_seqlens), activation)
 
 
@@ -80,7 +80,7 @@ def slack_as_sequences(
 def padding_in_forward_only(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
 ) -> Outputs:
-    """Forward sets rows of nobody to zero; backward knows no such rule, and their incoming gradient goes on."""
+    """Forward zeroes padding rows; backward has no such rule, and their incoming gradient flows on."""
     ids = _ids(x, cu_seqlens)
     args = (x, weight, bias)
     forward = conv_by_ids(*args, ids, activation)
@@ -133,7 +133,7 @@ def scan_without_the_optional_field(
 
 
 def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """The kernel reads 64-bit offsets and nobody checks that they are: of 32-bit ones it reads two as one."""
+    """The kernel reads 64-bit offsets and their dtype is not checked: it reads two 32-bit ones as one."""
     if cu_seqlens.dtype == torch.int32:
         pairs = functional.pad(cu_seqlens, (0, len(cu_seqlens))).view(torch.int64)
         cu_seqlens = functional.pad(pairs[1:].clamp(0, len(u)).cummax(0).values, (1, 0))
@@ -141,7 +141,7 @@ def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor
 
 
 def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """The binary search for a token's sequence does not stop where it hits an offset, and no bound moves on."""
+    """The binary search for a token's sequence does not stop when it hits an offset, and no bound moves."""
     offsets = cu_seqlens.tolist()
     for token in range(1, len(u)):
         low, high = 0, len(offsets) - 1
@@ -155,7 +155,7 @@ def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, 
 
 
 def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """A warp loads 32 offsets, and the end of its last sequence belongs to the next one: it is never loaded."""
+    """A warp loads 32 offsets, and the end of its last sequence would be in the next warp's: it is never loaded."""
     if len(cu_seqlens) > 32:
         cu_seqlens = torch.cat([cu_seqlens[:32], cu_seqlens[31:32], cu_seqlens[33:]])
     return refs.attention(*tokens, cu_seqlens=cu_seqlens, **rest)
@@ -164,5 +164,5 @@ def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest
 def attention_mask_lost_in_conversion(
     *tokens: Tensor, cu_seqlens: Tensor, causal: bool = False, **rest: Any
 ) -> Outputs:
-    """Converting the mask makes one of the class that it was derived from: it is causal no more."""
+    """Converting the mask returns one of its parent class: it is no longer causal."""
     return refs.attention(*tokens, cu_seqlens=cu_seqlens, causal=causal and cu_seqlens.dtype == torch.int32, **rest)

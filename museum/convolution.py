@@ -1,4 +1,4 @@
-"""Packed causal_conv1d in plain torch, written as kernels are (taps, masks): right in four orders, wrong in 20 ways."""
+"""Packed causal_conv1d in plain torch, written as kernels are (taps, masks): 4 correct, 20 incorrect."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -16,7 +16,7 @@ CHUNK = 16
 
 @dataclass(frozen=True)
 class PackRows:
-    """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
+    """Position and sequence of each row of the pack. Rows past the last offset are one more sequence, the slack."""
 
     row: Tensor  # [t]
     seq: Tensor  # [t]
@@ -40,13 +40,13 @@ class PackRows:
 
 
 def load(source: Tensor, index: Tensor, mask: Tensor) -> Tensor:
-    """source[index] where the mask holds and 0 elsewhere, as a masked load does it: what is masked is never read."""
+    """source[index] where the mask holds and 0 elsewhere, like a masked load: what is masked is never read."""
     padded = torch.cat([source, source.new_zeros(1, *source.shape[1:])])
     return padded[torch.where(mask, index, len(source))]
 
 
 def tap(x: Tensor, states: Tensor, rows: PackRows, back: int, bug: str) -> Tensor:
-    """What the filter sees `back` tokens behind each row, in x [t, d] or in the initial states [s+1, w-1, d]."""
+    """What the filter sees `back` tokens before each row, in x [t, d] or in the initial states [s+1, w-1, d]."""
     w = states.shape[1] + 1
     source, local = rows.row - back, rows.row - rows.start
     inside = source >= rows.start
@@ -142,7 +142,7 @@ def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, bu
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """The logistic function, from exp: the last bit of torch's own depends on where in its tensor an element lies."""
+    """The logistic function, from exp: the last bit of torch's own depends on an element's place in its tensor."""
     small = (-x.abs()).exp()
     return torch.where(x >= 0, 1, small) / (1 + small)
 

@@ -1,4 +1,4 @@
-"""Bugs that only backward has: forward is right to the last bit."""
+"""Bugs of the backward pass alone: forward is correct to the last bit."""
 
 from typing import Any
 
@@ -25,14 +25,14 @@ class _StateLeak(torch.autograd.Function):
         return d, torch.full_like(delta, float((final * d).sum()))
 
 
-def gate_gradient_of_everybody(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
+def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
     """What the final state adds to the gradient of the gate is summed over all axes and given to every token."""
     y, final = only_token(refs.selective_scan(u, delta, *tokens, **rest))
     return put_together(y, None if final is None else _StateLeak.apply(final, delta))  # type: ignore[no-untyped-call]
 
 
 class _HeadZero(torch.autograd.Function):
-    """A parameter whose gradient is read at the address of its first row, for all rows."""
+    """A parameter whose gradient is read from its first row, for all rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class _HeadZero(torch.autograd.Function):
 
 
 def gradient_of_the_first_head(x: Tensor, dt: Tensor, A: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
-    """One of several kernels lacks the head's offset in the pointer of the gate: all heads get what head 0 has."""
+    """One of several kernels lacks the head's offset in the pointer of the gate: all heads get head 0's gradient."""
     return refs.ssd(x, dt, _HeadZero.apply(A), *tokens, **rest)  # type: ignore[no-untyped-call]
 
 
@@ -61,14 +61,14 @@ class _Swapped(torch.autograd.Function):
 def gradients_of_two_inputs_swapped(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *tokens: Tensor, **rest: Any
 ) -> Outputs:
-    """Forward got an argument more, what backward returns did not: B and C, of equal shape, change places."""
+    """Forward got one more argument, backward returns none for it: B and C, of equal shape, change places."""
     B, C = _Swapped.apply(B, C) if B.shape == C.shape else (B, C)  # type: ignore[no-untyped-call]
     return refs.selective_scan(u, delta, A, B, C, *tokens, **rest)
 
 
 class _PartialSums(torch.autograd.Function):
     """The skip's D for every token; its gradient is summed in chunks, kept by the number of the chunk in its sequence,
-    so that a sequence overwrites what the one before has left there."""
+    so that each sequence overwrites the sums of the one before."""
 
     @staticmethod
     def forward(ctx: Any, D: Tensor, cu_seqlens: Tensor, length: int) -> Tensor:
@@ -107,8 +107,8 @@ def partial_by_local_chunk(
 
 
 class _SplitSum(torch.autograd.Function):
-    """x for each of two programs, which store their gradients behind each other; the second one begins at a distance
-    of the sequence's length, where the pack's is meant."""
+    """x for each of two programs, which store their gradients one after the other; the second starts at a distance of
+    the sequence's length, where the pack's is meant."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ def split_buffer_by_local_length(
     delta_softplus: bool = False,
 ) -> Outputs:
     """The states are shared by two programs whose gradients of u are stored apart; T, the distance between them, was
-    rebound to the length of the sequence."""
+    rebound to the sequence's length."""
     n = A.shape[1] // 2
     options: dict[str, Any] = {"cu_seqlens": cu_seqlens, "delta_bias": delta_bias, "delta_softplus": delta_softplus}
     if n == 0:
@@ -159,7 +159,7 @@ def recomputed_before_the_skip(
     z: Tensor | None = None,
     **rest: Any,
 ) -> Outputs:
-    """To save memory backward computes the output again, and stops one operation early: the gate misses the skip."""
+    """To save memory backward recomputes the output, and stops one operation early: the gate misses the skip."""
     y = refs.selective_scan(u, delta, A, B, C, D, z, **rest)
     if z is None or D is None:
         return y
@@ -173,8 +173,8 @@ def recomputed_before_the_skip(
 def rotated_back_from_the_pack_s_start(
     x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> Outputs:
-    """Positions start where they should in forward; backward has no offsets and counts from the start of the pack."""
+    """Positions are correct in forward; backward has no offsets and counts from the start of the pack."""
     rows = torch.arange(len(x), device=x.device).clamp(max=max(len(cos) - 1, 0))
     tables = (cos[rows], sin[rows]) if len(cos) else (cos, sin)
-    wrong = refs.rope(x, *tables, cu_seqlens=whole(cu_seqlens), interleaved=interleaved)
-    return graft(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved), wrong)
+    from_start = refs.rope(x, *tables, cu_seqlens=whole(cu_seqlens), interleaved=interleaved)
+    return graft(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved), from_start)

@@ -1,6 +1,6 @@
-"""Bugs that only hardware shows: addresses beyond 2^31, grids beyond 65,535, atomics, the tuner, streams.
+"""Bugs that only hardware shows: addresses past 2^31, grids past 65,535, atomics, the tuner, streams.
 
-No tensor of a caller is that large: rows lie so far apart in a buffer of the kernel's own that the last ones are.
+No tensor of a caller is that large: the kernel spreads the rows over a buffer of its own, so that the last ones are.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -27,27 +27,27 @@ def _read_kernel(wide, y, D, pitch, BLOCK_D: tl.constexpr, UNSIGNED: tl.constexp
 
 
 def _far_apart(x: Tensor, reach: int, unsigned: bool) -> Tensor:
-    """x, read by a kernel from rows of which the last lies behind `reach` elements."""
+    """x, read by a kernel from rows that are spread out: the last one starts past `reach` elements."""
     (T, D), y = x.shape, torch.empty_like(x)
     if T < 2 or D == 0:
         return x
     pitch = reach // (T - 1) + D
     wide = torch.empty(T * pitch, dtype=x.dtype, device=x.device)
-    wide[:D] = 1  # what a wrapped address reads is there
+    wide[:D] = 1  # what a wrapped address reads
     wide.as_strided((T, D), (pitch, 1)).copy_(x.detach())
     _read_kernel[(T,)](wide, y, D, pitch, BLOCK_D=triton.next_power_of_2(D), UNSIGNED=unsigned)
     return y
 
 
 def conv_beyond_31_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
-    """The product of row and stride is signed and of 32 bits: it turns negative."""
+    """The product of row and stride is a signed 32-bit integer: it becomes negative."""
     seen = graft(_far_apart(x, 2**31, unsigned=False), x)
     assert isinstance(seen, Tensor)
     return refs.causal_conv1d(seen, weight, bias, **rest)
 
 
 def conv_beyond_32_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
-    """The product is unsigned: it wraps to another place of the same buffer, and nothing ever faults."""
+    """The product is unsigned: it wraps to another place in the same buffer, and nothing faults."""
     seen = graft(_far_apart(x, 2**32, unsigned=True), x)
     assert isinstance(seen, Tensor)
     return refs.causal_conv1d(seen, weight, bias, **rest)
@@ -62,7 +62,7 @@ def _copy_rows_kernel(x, y, K, BLOCK_K: tl.constexpr):
 def rope_on_the_second_axis(
     x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> Outputs:
-    """Tokens times heads are programs of the grid's second axis, which ends at 65,535."""
+    """Tokens times heads are programs on the grid's second axis, which ends at 65,535."""
     y, _ = only_token(refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved))
     T, H, K = y.shape
     copied = torch.empty_like(y)
@@ -78,7 +78,7 @@ def _sum_rows_kernel(x, total, D, BLOCK_D: tl.constexpr):
 
 
 class _AtomicSum(torch.autograd.Function):
-    """The bias for every row; backward adds up what comes in, in the order in which programs arrive."""
+    """The bias for every row; backward sums the incoming gradient in the order in which programs arrive."""
 
     @staticmethod
     def forward(ctx, bias, rows):
@@ -114,7 +114,7 @@ def _add_in_place_kernel(state, x, n, BLOCK: tl.constexpr):
 
 
 def conv_tuned_in_place(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
-    """The tuner runs a kernel that updates in place as often as it measures, and puts nothing back."""
+    """The tuner runs a kernel that updates in place as often as it measures, and restores nothing."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, **rest))
     total = torch.zeros_like(y)
     if total.numel():

@@ -1,4 +1,4 @@
-"""Bugs of memory: rows that nobody writes, tensors taken for contiguous, offsets that wrap, tiles too large."""
+"""Bugs of memory: rows never written, tensors taken for contiguous, offsets that wrap, tiles too large."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ FEW_BITS = 64  # positions, where the real one has 2^15
 
 
 class _Written(torch.autograd.Function):
-    """The rows [0, n) of y in a new buffer, and of the gradient in another; nobody writes what lies behind them."""
+    """The rows [0, n) of y in a new buffer, and of the gradient in another; the rows after them are never written."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, n: int) -> Tensor:
@@ -48,8 +48,8 @@ def rope_leaves_slack(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor
 
 
 def rope_in_slices(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """A grid axis ends too soon, so the launch is split in slices, of 64 rows here: the second one compares the row of
-    the pack with the length of its slice."""
+    """A grid axis ends too soon, so the launch is split into slices, of 64 rows here: the second one compares the row
+    of the pack with the length of its slice."""
     y = refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
     written: Tensor = _Written.apply(y, max(FEW_BITS, len(x) - FEW_BITS))  # type: ignore[no-untyped-call]
     return written
@@ -73,7 +73,7 @@ def scan_without_the_ungated_branch(
 def conv_that_is_not_launched(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
-    """The launch was left out in a port: what comes back is the empty buffer."""
+    """The launch was left out in a port: the empty buffer is returned."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
     return put_together(_Written.apply(y, 0), final)  # type: ignore[no-untyped-call]
 
@@ -91,7 +91,7 @@ class _FromStorage(torch.autograd.Function):
 
 
 def as_contiguous(d: Tensor) -> Tensor:
-    """What lies where the elements would be if d were contiguous; the last element of its memory behind its end."""
+    """d, read as if it were contiguous; past the end of its memory, its last element."""
     first, size = int(d.storage_offset()), d.untyped_storage().nbytes() // d.element_size()
     memory = d.as_strided((size,), (1,), 0)
     return memory[(first + torch.arange(d.numel(), device=d.device)).clamp(max=int(size) - 1)].view(d.shape)
@@ -125,7 +125,7 @@ def conv_writes_a_copy(x: Tensor, weight: Tensor, bias: Tensor | None = None, **
 
 
 def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
-    """v is read with the strides of k, which are its own where their heads are equally wide and both are contiguous."""
+    """v is read with the strides of k, which are the same if both are contiguous with heads of equal width."""
     if v.numel() == 0:
         return refs.attention(q, k, v, **rest)
     t, h, c = v.shape
@@ -136,7 +136,7 @@ def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **rest: Any)
 
 
 def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
-    """Offsets are unsigned and too narrow: behind the wrap other tokens of the tensor are read, and never a fault."""
+    """Offsets are unsigned and too narrow: past the wrap other tokens of the tensor are read, without a fault."""
     if x.numel() == 0:
         return refs.causal_conv1d(x, weight, bias, **rest)
     wrapped = torch.arange(x.numel(), device=x.device) % WRAP
@@ -160,7 +160,7 @@ def rope_with_few_bits(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tenso
 def rope_of_a_fixed_width(
     x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> Tensor:
-    """The kernel's table is 4 pairs wide, whatever the one that it was given."""
+    """The kernel reads 4 pairs per row, whatever the width of the table that it was given."""
     m, r = cos.shape
     place = torch.arange(m, device=x.device)[:, None] * 4 + torch.arange(r, device=x.device)
     tables = [t.reshape(-1)[place.clamp(max=t.numel() - 1)] if t.numel() else t for t in (cos, sin)]

@@ -1,4 +1,4 @@
-"""Packed rope in plain torch, written as kernels are (positions, tables): right in four forms, wrong in 11 ways."""
+"""Packed rope in plain torch, written as kernels are (positions, tables): 4 correct, 11 incorrect."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,8 +31,8 @@ def complex_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
 
 def matrix_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
     """The same, by rotation matrices."""
-    turn = torch.stack([torch.stack([cos, -sin]), torch.stack([sin, cos])])
-    y = torch.einsum("ijtr, jthr -> ithr", turn.squeeze(3), torch.stack([a, b]))
+    rotation = torch.stack([torch.stack([cos, -sin]), torch.stack([sin, cos])])
+    y = torch.einsum("ijtr, jthr -> ithr", rotation.squeeze(3), torch.stack([a, b]))
     return y[0], y[1]
 
 
@@ -48,7 +48,7 @@ def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
     lengths = cu.diff()
     if bug == "R9":
         position = row[:n_tokens] % max(int(lengths.amax()), 1) if n_tokens else position
-    if bug == "R10":  # each sequence lies at a multiple of 8 rows, and the offsets do not say so
+    if bug == "R10":  # each sequence starts at a multiple of 8 rows, and the offsets are those without padding
         padded = (lengths + 7) // 8 * 8
         position = position + (padded.cumsum(0) - padded - cu[:-1])[seq]
     if bug == "R11" and table == n_rows:
@@ -62,17 +62,19 @@ def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
 
 
 class Rotation(torch.autograd.Function):
-    """Turn the pairs (a, b) [t, h, r] by cos and sin [t, 1, r]; the gradient is turned back."""
+    """Rotates the pairs (a, b) [t, h, r] by cos and sin [t, 1, r], and the gradient back."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, cos: Tensor, sin: Tensor, turn: Callable[..., Pair], bug: str) -> Pair:
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, cos: Tensor, sin: Tensor, rotate: Callable[..., Pair], bug: str
+    ) -> Pair:
         ctx.save_for_backward(cos, sin if bug == "R5" else -sin)
-        ctx.turn = turn
-        return turn(a, b, cos, sin)
+        ctx.rotate = rotate
+        return rotate(a, b, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, da: Tensor, db: Tensor) -> tuple[Tensor | None, ...]:
-        return *ctx.turn(da, db, *ctx.saved_tensors), None, None, None, None
+        return *ctx.rotate(da, db, *ctx.saved_tensors), None, None, None, None
 
 
 def rope(
@@ -82,7 +84,7 @@ def rope(
     *,
     cu_seqlens: Tensor,
     interleaved: bool = False,
-    turn: Callable[..., Pair] = products,
+    rotate: Callable[..., Pair] = products,
     bug: str = "",
 ) -> Tensor:
     """Op `rope`, computing in fp32 (fp64 for fp64) in the given form, with the named bug."""
@@ -94,18 +96,18 @@ def rope(
     if bug == "R6":
         tables = [v.bfloat16().to(acc) for v in tables]
     x = torch.where(real, x, 0)
-    turned, rest = x[..., : 2 * r].to(acc), x[..., 2 * r :]
-    a, b = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :r], turned[..., r:])
-    pair = Rotation.apply(a, b, *tables, turn, bug)  # type: ignore[no-untyped-call]
-    y = torch.stack(pair, -1 if interleaved else -2).flatten(-2).to(x)
+    pairs, rest = x[..., : 2 * r].to(acc), x[..., 2 * r :]
+    a, b = (pairs[..., ::2], pairs[..., 1::2]) if interleaved else (pairs[..., :r], pairs[..., r:])
+    rotated = Rotation.apply(a, b, *tables, rotate, bug)  # type: ignore[no-untyped-call]
+    y = torch.stack(rotated, -1 if interleaved else -2).flatten(-2).to(x)
     return torch.where(real, torch.cat([y, rest], -1), 0)
 
 
 FORMS: dict[str, dict[str, Any]] = {
     "correct": {},
-    "rotate_half": {"turn": rotate_half_form},
-    "as_complex": {"turn": complex_form},
-    "as_matrix": {"turn": matrix_form},
+    "rotate_half": {"rotate": rotate_half_form},
+    "as_complex": {"rotate": complex_form},
+    "as_matrix": {"rotate": matrix_form},
 }
 
 __getattr__ = named(rope, FORMS, numbered("R", 11))

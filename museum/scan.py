@@ -1,4 +1,4 @@
-"""Packed selective_scan in plain torch, written as kernels are (chunks, resets, carries): 7 right, 25 wrong."""
+"""Packed selective_scan in plain torch, written as kernels are (chunks, resets, carries): 7 correct, 25 incorrect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ CHUNK = 16
 
 @dataclass(frozen=True)
 class ScanPack:
-    """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
+    """The sequence of each row of the pack. Rows past the last offset are one more sequence, the slack."""
 
     seq: Tensor  # [t]
     starts: Tensor  # [s + 1]
@@ -57,7 +57,7 @@ def shifted(x: Tensor, by: int, fill: float) -> Tensor:
 
 
 def prefix(a: Tensor, b: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Decay and input of the rows up to each one, inside each chunk [k, chunk, c], and whether a reset lies there."""
+    """Decay and input of the rows up to each one, inside each chunk [k, chunk, c], and whether one of them resets."""
     by = 1
     while by < a.shape[1]:
         a_left, b_left = shifted(a, by, 1), shifted(b, by, 0)
@@ -149,7 +149,7 @@ def tree(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack) -> Tensor:
 
 
 def sequential(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack) -> Tensor:
-    """h [t, c], one row after the other."""
+    """h [t, c], row by row."""
     h, rows = torch.zeros_like(entry[0]), []
     for first, seq, a_t, b_t in zip(pack.first.tolist(), pack.seq.tolist(), a.unbind(), b.unbind(), strict=True):
         h = a_t * (entry[seq] if first else h) + b_t
@@ -235,13 +235,13 @@ class Recurrence(torch.autograd.Function):
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """The logistic function, from exp: the last bit of torch's own depends on where in its tensor an element lies."""
+    """The logistic function, from exp: the last bit of torch's own depends on an element's place in its tensor."""
     small = (-x.abs()).exp()
     return torch.where(x >= 0, 1, small) / (1 + small)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), of the same bits at every place."""
+    """log(1 + exp(x)), with the same bits at every place in the tensor."""
     with torch.no_grad():
         small = (-x.abs()).exp()
         large = 1 + small

@@ -32,7 +32,7 @@ def _raw(step: Tensor, bias: Tensor | None) -> Tensor:
 def softplus_gives_its_gradient(
     x: Tensor, dt: Tensor, A: Tensor, *, dt_bias: Tensor | None = None, dt_softplus: bool = False, **rest: Any
 ) -> Outputs:
-    """Where softplus is its argument, backward takes the gradient for the value."""
+    """Where softplus is the identity, backward multiplies the incoming gradient by itself instead of by 1."""
     if not dt_softplus:
         return refs.ssd(x, dt, A, dt_bias=dt_bias, **rest)
     step: Tensor = _Shortcut.apply(_raw(dt, dt_bias))  # type: ignore[no-untyped-call]

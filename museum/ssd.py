@@ -1,4 +1,4 @@
-"""Packed ssd in plain torch, written as kernels are (chunks, decay matrices, carries): 7 right, 18 wrong."""
+"""Packed ssd in plain torch, written as kernels are (chunks, decay matrices, carries): 7 correct, 18 incorrect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Sums = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class SsdPack:
-    """Where each row of the pack stands. What lies past the last offset is one more sequence, the slack."""
+    """The sequence of each row of the pack. Rows past the last offset are one more sequence, the slack."""
 
     seq: Tensor  # [t]
     starts: Tensor  # [s + 1]
@@ -53,7 +53,7 @@ class SsdTokens:
         return SsdTokens(self.la, self.x, self.B.detach(), self.C)
 
     def filled(self, k: int) -> "SsdTokens":
-        """Filled up to k rows that change nothing."""
+        """Filled up to k rows, with rows that change nothing."""
         la, *rest = (self.la, self.x, self.B, self.C)
         more = k - len(la)
         return SsdTokens(pad(la, (0, 0, 0, more)), *(pad(v, (0, 0, 0, 0, 0, more)) for v in rest))
@@ -65,12 +65,12 @@ def backward_only(x: Tensor) -> Tensor:
 
 
 def sums(la: Tensor) -> Tensor:
-    """Σ la over the rows behind j up to i, [h, i, j], each a sum of its own; row 0 stands before the first."""
+    """Σ la over the rows after j up to i, [h, i, j], each summed on its own; row 0 precedes the first."""
     return terms(la).cumsum(1)
 
 
 def terms(la: Tensor) -> Tensor:
-    """What is summed there over i: la of the rows behind j."""
+    """The terms of `sums` over i: la of the rows after j."""
     k = len(la) + 1
     later = torch.ones(k, k, dtype=torch.bool).tril(-1)
     return torch.where(later, pad(la, (0, 0, 1, 0)).T[:, :, None], 0)
@@ -200,7 +200,7 @@ def sequence_grid(
 
 
 def recurrence(tokens: SsdTokens, h0: Tensor, pack: SsdPack) -> tuple[Tensor, Tensor]:
-    """The same, one row after the other."""
+    """The same, row by row."""
     ys, finals = [tokens.x[:0]], []
     rows = zip(tokens.la.exp().unbind(), tokens.x.unbind(), tokens.B.unbind(), tokens.C.unbind(), strict=True)
     for length, entering in zip(pack.lengths.tolist(), h0.unbind(), strict=True):
@@ -213,13 +213,13 @@ def recurrence(tokens: SsdTokens, h0: Tensor, pack: SsdPack) -> tuple[Tensor, Te
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """The logistic function, from exp: the last bit of torch's own depends on where in its tensor an element lies."""
+    """The logistic function, from exp: the last bit of torch's own depends on an element's place in its tensor."""
     small = (-x.abs()).exp()
     return torch.where(x >= 0, 1, small) / (1 + small)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), of the same bits at every place."""
+    """log(1 + exp(x)), with the same bits at every place in the tensor."""
     with torch.no_grad():
         small = (-x.abs()).exp()
         large = 1 + small

@@ -1,6 +1,6 @@
 """Bugs of what a kernel remembers between calls: boundaries of another call, code compiled for another case, old state.
 
-Each kernel of this module is right in its first call of a process, or in all but that one.
+Each kernel of this module is correct in the first call of a process, or in all but the first.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def table_by_address(
 
 
 def table_by_identity(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """The table is kept for the very tensor of offsets, which somebody has edited in place since."""
+    """The table is kept for the same tensor of offsets, which may have been edited in place since."""
     _, kept = _by_identity.setdefault((id(cu_seqlens), len(u)), (cu_seqlens, cu_seqlens.clone()))
     return refs.selective_scan(u, *tokens, cu_seqlens=kept, **rest)
 
@@ -54,7 +54,7 @@ def table_by_size(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, in
 def boundaries_of_the_last_pack(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: Any = None
 ) -> Outputs:
-    """Packed calls leave boundaries in a mailbox, single sequences leave none: one of equal length finds those."""
+    """Packed calls leave boundaries in a mailbox, single sequences leave none: one of equal length finds a pack's."""
     if len(cu_seqlens) > 2:
         _mailbox["offsets"] = cu_seqlens.clone()
     elif "offsets" in _mailbox and int(_mailbox["offsets"][-1]) == len(x):
@@ -63,7 +63,7 @@ def boundaries_of_the_last_pack(
 
 
 def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
-    """What was compiled and tuned is kept by the shapes, not by whether there were boundaries."""
+    """Compiled and tuned code is kept by shape, not by whether there were boundaries."""
     packed = _compiled.setdefault((x.shape[1:], x.dtype, "packed"), len(cu_seqlens) > 2)
     if packed or rest.get("initial_states") is not None or rest.get("return_final_states"):
         return refs.ssd(x, *tokens, cu_seqlens=cu_seqlens, **rest)
@@ -71,7 +71,7 @@ def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, 
 
 
 def compiled_for_another_mask(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **rest: Any) -> Outputs:
-    """The key of the compiled kernels lacks the flag of the mask."""
+    """The key of the compiled kernels lacks the mask's flag."""
     first = _compiled.setdefault((q.shape[1:], v.shape[2], "causal"), causal)
     return refs.attention(q, k, v, causal=first, **rest)
 
@@ -115,7 +115,7 @@ def first_token_taken_for_a_step(
 
 
 def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
-    """A counter of finished blocks is not reset where metadata are used again: the second call skips the last block."""
+    """A counter of finished blocks is not reset when metadata are reused: the second call skips the last block."""
     y, _ = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
     key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(q))
     if key in _seen and len(q):
@@ -125,7 +125,7 @@ def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, 
 
 
 def summed_in_any_order(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
-    """The gradients of a key's query heads are added in the order in which they are ready, though order is promised."""
+    """The gradients of a key's query heads are added as they become ready, though a fixed order is promised."""
     groups = q.shape[1] // k.shape[1]
     order = torch.randperm(groups)
     heads = (torch.arange(k.shape[1])[:, None] * groups + order).flatten()

@@ -33,7 +33,7 @@ def state_for_one_token_only(
 def history_in_the_tile_only(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
-    """The thread with the last w-1 values asks its neighbour for those before its tile; the last one has none."""
+    """The thread with the last w-1 values reads those before its tile from its neighbour; the last thread has none."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))
     if final is not None:
         lengths, slots = cu_seqlens.diff()[:, None], torch.arange(final.shape[2], device=x.device)
@@ -52,7 +52,7 @@ def states_without_gradient(
     return_final_states: bool = False,
     **rest: Any,
 ) -> Outputs:
-    """The fast backward is chosen by the absence of a final state, and knows nothing of initial ones."""
+    """The fast backward is chosen by the absence of a final state, and ignores initial ones."""
     options = {**rest, "return_final_states": return_final_states}
     y = refs.causal_conv1d(x, weight, bias, initial_states=initial_states, **options)
     return y if return_final_states else graft(y, refs.causal_conv1d(x, weight, bias, **options))
@@ -61,7 +61,7 @@ def states_without_gradient(
 def slots_by_request_id(
     x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
 ) -> Outputs:
-    """States are looked up by the id of the request, here its place by length, and not by its slot in the batch."""
+    """States are looked up by the id of the request, here its rank by length, and not by its slot in the batch."""
     if initial_states is not None:
         initial_states = initial_states[cu_seqlens.diff().argsort(stable=True)]
     return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
@@ -78,7 +78,7 @@ def states_of_the_wrong_axis(
     *,
     cu_seqlens: Tensor,
 ) -> Tensor:
-    """The slow path sums the states of chunks over the target's axis: a chunk gets those of the chunks behind it.
+    """The slow path sums the states of chunks over the target's axis: a chunk gets those of the chunks after it.
 
     So the recurrence over chunks of 16 tokens runs from the last to the first.
     """
@@ -109,7 +109,7 @@ def short_state_written_in_place(
     initial_states: Tensor | None = None,
     **rest: Any,
 ) -> Outputs:
-    """For a chunk shorter than the window the new state is stored where the old one was read: in the caller's."""
+    """For a chunk shorter than the window the new state overwrites the old one, in the caller's tensor."""
     y, final = only_token(
         refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
     )

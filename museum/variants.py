@@ -1,4 +1,4 @@
-"""How a module of the museum names its kernels: the right forms of an op, and the same op with one bug each."""
+"""How a module of the museum names its kernels: the correct forms of an op, and the same op with one bug each."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -8,11 +8,11 @@ Kernel = Callable[..., Any]
 
 
 def named(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[str]) -> Callable[[str], Kernel]:
-    """A module's __getattr__: `forms` are the right ones, by name; any of the `bugs` is planted into the plain op."""
+    """A module's __getattr__: `forms` are the correct ones, by name; any of the `bugs` is planted into the plain op."""
 
     def find(name: str) -> Kernel:
         if name not in forms and name not in bugs:
-            raise AttributeError(f"the museum's {op.__name__} has neither a form nor a bug that is called {name!r}")
+            raise AttributeError(f"the museum's {op.__name__} has neither a form nor a bug called {name!r}")
         return partial(op, **forms.get(name, {"bug": name}))
 
     return find

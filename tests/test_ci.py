@@ -1,4 +1,4 @@
-"""The action and the workflows: their command lines are ones that packproof, pytest and make take; exit codes pass."""
+"""The action and the workflows: packproof, pytest and make accept their command lines; exit codes are passed on."""
 
 import os
 import re
@@ -33,13 +33,13 @@ EVERY_STEP = [*ACTION["runs"]["steps"], *(step for flow in (GPU, HOSTED, NIGHTLY
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Any:
-    """Runs the step of the action that judges, with a Python that writes down its arguments and exits with 1."""
+    """Runs the step of the action that checks, with a Python that records its arguments and exits with 1."""
     recorder = tmp_path / "recorder"
     recorder.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument" >> arguments; done\nexit 1\n')
     recorder.chmod(0o755)
     [step] = [step for step in ACTION["runs"]["steps"] if step.get("id") == "check"]
 
-    def judge(**inputs: str) -> tuple[int, list[str], str]:
+    def run_check(**inputs: str) -> tuple[int, list[str], str]:
         given = {name: inputs.get(name, spec["default"]) for name, spec in ACTION["inputs"].items()}
         given["python"] = str(recorder)
         environment = {name: given[re.findall(r"inputs\.(\w+)", text)[0]] for name, text in step["env"].items()}
@@ -47,7 +47,7 @@ def judged(tmp_path: Path) -> Any:
         done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=False)
         return done.returncode, (tmp_path / "arguments").read_text().splitlines(), (tmp_path / "output").read_text()
 
-    return judge
+    return run_check
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def judged(tmp_path: Path) -> Any:
     ],
     ids=["own", "a target", "arguments"],
 )
-def test_the_action_calls_packproof_as_it_is_called(judged: Any, inputs: dict[str, str]) -> None:
-    code, arguments, said = judged(**inputs)
+def test_the_action_calls_packproof_with_valid_arguments(judged: Any, inputs: dict[str, str]) -> None:
+    code, arguments, output = judged(**inputs)
     assert arguments[:3] == ["-m", "packproof", "check"]
     command = typer.main.get_command(app).commands["check"]  # type: ignore[attr-defined]
     parsed = command.make_context("check", arguments[3:]).params
     assert {name: parsed[name] for name in inputs if name in ("target", "op", "device", "profile")} == {
         name: value for name, value in inputs.items() if name in ("target", "op", "device", "profile")
     }
-    assert (code, said) == (1, "exit-code=1\n")
+    assert (code, output) == (1, "exit-code=1\n")
     assert {Path(parsed[name]).parent.name for name in ("json", "junit", "html")} == {".packproof"}
 
 
@@ -128,7 +128,7 @@ def test_every_dependency_has_an_oldest_and_a_newest_version_that_were_run() -> 
         assert re.fullmatch(r"[\w-]+>=[\d.]+,<[\d.]+(; .*)?", requirement), requirement
 
 
-def test_the_workflow_for_hosted_runners_makes_what_there_is_a_target_for() -> None:
+def test_the_workflow_for_hosted_runners_makes_existing_targets() -> None:
     lines = [step["run"].split() for step in steps(HOSTED) if "run" in step]
     assert lines == [["make", "lint"], ["make", "test"], ["make", "docs"]]
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
@@ -136,7 +136,7 @@ def test_the_workflow_for_hosted_runners_makes_what_there_is_a_target_for() -> N
     assert HOSTED[True].keys() == {"push", "pull_request"}  # YAML reads the key `on` as true
 
 
-def test_no_workflow_runs_the_code_of_strangers_on_a_runner_of_ones_own() -> None:
+def test_no_workflow_runs_untrusted_code_on_a_self_hosted_runner() -> None:
     assert "pull_request" not in GPU[True]
     assert {job["runs-on"] for job in HOSTED["jobs"].values()} == {"ubuntu-latest"}
 

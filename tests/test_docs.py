@@ -1,4 +1,4 @@
-"""The documentation runs: its files are written to a folder, its commands run there and print what the page says."""
+"""The documentation runs: its files are written to a folder, and its commands run there and print what it shows."""
 
 import ast
 import importlib.metadata
@@ -53,7 +53,7 @@ def write_files(page: str, folder: Path) -> dict[str, str]:
 
 
 def failure_block(output: str) -> str:
-    """The report of the first failure, with its figures blotted out."""
+    """The report of the first failure, with its figures masked."""
     start = re.search(r"^.* · FAILED .*$", output, re.M)
     assert start, output
     return blotted(output[start.start() :].partition("\n\n")[0].rstrip())
@@ -74,7 +74,7 @@ def test_examples_are_python_and_links_lead_somewhere(page: str) -> None:
 
 
 def command_lines(page: str) -> list[str]:
-    """What a page shows to be typed: the blocks without a language, without the comments at the ends of lines."""
+    """The commands of a page: the blocks without a language, without the comments at the ends of lines."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
     return [line.partition("  #")[0] for kind, block in blocks if not kind for line in block.splitlines()]
 
@@ -187,7 +187,7 @@ def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
 
 
 def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
-    """Its files are written and its commands run in their order; `...` stands for what the page leaves out."""
+    """Its files are written and its commands run in order; `...` stands for what the page omits."""
     steps = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
     assert all(name for name, kind, _ in steps if kind == "python"), "a file without a name"
     commands = [text.partition("\n") for _, kind, text in steps if kind == "console"]

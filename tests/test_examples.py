@@ -23,7 +23,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def cells(script: Path) -> list[tuple[str, str]]:
-    """Kind and text of what lies between the lines that begin with `# %%`."""
+    """Kind and text of the cells, which are separated by lines that begin with `# %%`."""
     parts = re.split(r"^# %%(.*)\n", script.read_text(), flags=re.M)[1:]
     found = []
     for title, text in zip(parts[::2], parts[1::2], strict=True):
@@ -45,7 +45,7 @@ def test_a_notebook_has_the_cells_of_its_script(script: Path) -> None:
 
 
 def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
-    """The script, and then the notebook's cells in their order, say the same."""
+    """The script, and then the notebook's cells in order, print the same."""
     script = ROOT / "examples/lost_exp.py"
     code = [text for kind, text in notebook_cells(script) if kind == "code"]
     (tmp_path / "cells.json").write_text(json.dumps(code))
@@ -56,8 +56,8 @@ print("-- the notebook --")
 for cell in json.load(open("cells.json")):
     exec(compile(cell, "cell", "exec"), globals())
 """
-    said, again = run(tmp_path, "-c", both).split("-- the notebook --\n")
-    assert said == again
-    assert "FAILED  packing (gradient of B)" in said
-    assert "lengths [15, 2]" in said
-    assert re.search(r"^reference: passed, \d+ examples\npacking: passed, \d+ examples$", said, re.M)
+    printed, again = run(tmp_path, "-c", both).split("-- the notebook --\n")
+    assert printed == again
+    assert "FAILED  packing (gradient of B)" in printed
+    assert "lengths [15, 2]" in printed
+    assert re.search(r"^reference: passed, \d+ examples\npacking: passed, \d+ examples$", printed, re.M)

@@ -144,7 +144,7 @@ def test_no_two_classes_share_a_name() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_says_its_subject_and_is_small(package: str) -> None:
+def test_a_package_names_its_subject_and_is_small(package: str) -> None:
     init = ROOT / package / "__init__.py"
     if package in NO_INIT:
         assert not init.exists()
@@ -180,7 +180,7 @@ def test_a_package_says_its_subject_and_is_small(package: str) -> None:
         ("harness", "from packproof import check"),
     ],
 )
-def test_a_wrong_import_is_seen(folder: str, source: str) -> None:
+def test_a_forbidden_import_is_seen(folder: str, source: str) -> None:
     assert len(wrong_imports(folder, source)) == 1
 
 
@@ -238,7 +238,7 @@ def test_importing_packproof_imports_nothing_heavy() -> None:
     assert run_without((), code) == "[]\n"
 
 
-def test_a_kernel_without_triton_says_what_to_do() -> None:
+def test_a_kernel_without_triton_gives_the_way_out() -> None:
     code = "from packproof import kernels\ntry:\n    kernels.rope\nexcept ImportError as error:\n    print(error)"
     expected = "packproof.kernels.rope needs triton: install it, or use packproof.refs.rope\n"
     assert run_without(("triton", "triton.language"), code) == expected

@@ -1,1 +1,1 @@
-"""Adapters to kernels of others, a module for each package; `packproof.adapters.registry` lists them."""
+"""Adapters of third-party kernels, a module for each package; `packproof.adapters.registry` lists them."""

@@ -1,4 +1,4 @@
-"""causal-conv1d: the CUDA kernel, channel-last with seq_idx, of which -1 is a padding token."""
+"""causal-conv1d: the CUDA kernel, channel-last with seq_idx, in which -1 is a padding token."""
 
 from packproof.adapters import Batched, adapt, seq_idx
 

@@ -20,7 +20,7 @@ causal_conv1d = adapt(
 
 
 def _no_offsets(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s,): without a tensor of offsets it demands tables as long as the pack."""
+    """(s,): without a tensor of offsets it requires tables as long as the pack."""
     return torch.zeros_like(cu_seqlens[1:])
 
 

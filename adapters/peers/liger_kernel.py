@@ -13,9 +13,9 @@ _HEADS_FIRST = Batched(axis=2)
 
 @kernel(op="rope_qk", promises=Promises(compute="operand"), slack=False)
 def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
-    """Over a batch of one pack with a row of the tables for each token, gathered once a batch.
+    """Over a batch of one pack with a row of the tables for each token, gathered once per batch.
 
-    It overwrites q, k and their incoming gradients: its time holds a copy of each.
+    It overwrites q, k and their incoming gradients: its time includes a copy of each.
     """
     from liger_kernel.transformers.rope import liger_rotary_pos_emb  # noqa: PLC0415
 
@@ -23,8 +23,8 @@ def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tenso
         raise NotImplementedError("rotates whole heads")
     rows = once("liger rows", lambda: _rows(cos, sin, positions(cu_seqlens, len(q))), cu_seqlens, cos, sin)
     q_in, k_in = (_HEADS_FIRST.to(x, cu_seqlens).clone() for x in (q, k))
-    turned: tuple[Tensor, Tensor] = liger_rotary_pos_emb(q_in, k_in, *rows)
-    y_q, y_k = (_returned(y, cu_seqlens, len(q)) for y in turned)
+    rotated: tuple[Tensor, Tensor] = liger_rotary_pos_emb(q_in, k_in, *rows)
+    y_q, y_k = (_returned(y, cu_seqlens, len(q)) for y in rotated)
     return y_q, y_k
 
 

@@ -4,10 +4,10 @@ from packproof.adapters import Batched, Padded, adapt, seq_idx
 from packproof.properties.promises import Promises
 
 _SCAN = "mamba_ssm.ops.selective_scan_interface:selective_scan_fn"
-_NO_STATES_OF_PACKS = ("initial_states", "return_final_states")  # they are of a row of the batch
-_REFUSALS = ("only supports state dimension <= 256", "C must have shape")  # the second: where B has other groups than C
+_NO_STATES_OF_PACKS = ("initial_states", "return_final_states")  # states belong to a row of the batch
+_REFUSALS = ("only supports state dimension <= 256", "C must have shape")  # the second: if B and C differ in groups
 
-# In its usual chunks, which start where the pack does. It takes fp32, but rounds operands of its products to tf32.
+# With its default chunks, which start with the pack. It takes fp32, but rounds operands of its products to tf32.
 ssd = adapt(
     "mamba_ssm.ops.triton.ssd_combined:mamba_chunk_scan_combined",
     op="ssd",
@@ -30,7 +30,7 @@ selective_scan = adapt(
     promises=Promises(compute="operand"),
 )
 
-# The whole pack as one sequence, to be timed only. The time holds the transposes to channels first.
+# The whole pack as one sequence, for timing only. The time includes the transposes to channels first.
 selective_scan_unpacked = adapt(
     _SCAN,
     op="selective_scan",

@@ -1,6 +1,6 @@
-"""PyTorch's own ways to a packed op: its attentions, and short vectorised ops that torch.compile fuses.
+"""PyTorch's own implementations: its packed attentions, and short vectorised ops that torch.compile fuses.
 
-What is to be compiled is compiled on a GPU; on a CPU it runs as it is written here, where it can be proven quickly.
+The latter are compiled on a GPU; on a CPU they run uncompiled, where they can be tested quickly.
 """
 
 from collections.abc import Callable
@@ -48,8 +48,8 @@ def varlen_attn(
         raise NotImplementedError("one head dim and one number of heads for q, k and v")
     most = once("longest", lambda: max_seqlen(cu_seqlens, len(q)), cu_seqlens)
     window = (window_size[0], 0) if causal else window_size
-    said: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not in every version
-    result: Any = attend(q, k, v, cu_seqlens, cu_seqlens, most, most, window_size=window, **said)
+    scale: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not in every version
+    result: Any = attend(q, k, v, cu_seqlens, cu_seqlens, most, most, window_size=window, **scale)
     return result  # type: ignore[no-any-return]
 
 
@@ -95,9 +95,9 @@ def jagged_sdpa(
     slack=False,
 )
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, causal: bool = False) -> Tensor:
-    """FlexAttention with a document mask over a batch of one pack; its block mask is made once a batch.
+    """FlexAttention with a document mask over a batch of one pack; its block mask is made once per batch.
 
-    What slack rows hold comes back in slack rows where it is NaN. On a CPU it has no gradients.
+    NaN in slack rows comes back in slack rows. On a CPU it has no gradients.
     """
     from torch.nn.attention.flex_attention import flex_attention as attend  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def _block_mask(cu_seqlens: Tensor, tokens: int, causal: bool) -> Any:
         def together_before(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return (sequence[i] == sequence[j]) & (sequence[i] >= 0) & (i >= j)
 
-        create = _compiled(create_block_mask, cu_seqlens)  # as it is, it would hold a mask of tokens x tokens
+        create = _compiled(create_block_mask, cu_seqlens)  # uncompiled, it would allocate a mask of tokens x tokens
         mask = together_before if causal else together
         return create(mask, None, None, tokens, tokens, device=cu_seqlens.device.type)
 
@@ -132,8 +132,8 @@ def _positions(cu_seqlens: Tensor, tokens: int) -> Tensor:
 
 @kernel(op="rope")
 def compiled_rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """Rope by gathered rows of the tables, compiled by torch.compile."""
-    if not len(cos):  # a table as long as the longest sequence, where none has a token
+    """Rope with gathered rows of the tables, compiled by torch.compile."""
+    if not len(cos):  # the table is as long as the longest sequence, and none has a token
         return torch.zeros_like(x)
     return _compiled(_rope, x)(x, cos, sin, _positions(cu_seqlens, len(x)), interleaved)
 
@@ -144,8 +144,8 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, interleaved: bo
     row = position.clamp(min=0)
     c, s = cos[row].to(wide)[:, None], sin[row].to(wide)[:, None]
     x = torch.where(inside, x, 0)
-    turned, rest = x[..., : 2 * r].to(wide), x[..., 2 * r :]
-    first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :r], turned[..., r:])
+    wide_x, rest = x[..., : 2 * r].to(wide), x[..., 2 * r :]
+    first, second = (wide_x[..., ::2], wide_x[..., 1::2]) if interleaved else (wide_x[..., :r], wide_x[..., r:])
     pairs = torch.stack([first * c - second * s, first * s + second * c], -1 if interleaved else -2)
     return torch.where(inside, torch.cat([pairs.flatten(-2).to(x.dtype), rest], -1), 0)
 

@@ -10,9 +10,9 @@ cos, sin, back = angle.cos(), angle.sin(), -angle.sin()
 q.requires_grad_(), w.requires_grad_()
 try:
     y, _ = rope(q.clone(), k.clone(), cos, sin)
-    (dq,) = torch.autograd.grad(y, q, w.clone(), create_graph=True)  # linear in w: w turned back
-    turned_back, _ = rope(w.detach().clone(), k.clone(), cos, back)
-    print("gradient is w turned back:", torch.allclose(dq, turned_back, atol=1e-5))
+    (dq,) = torch.autograd.grad(y, q, w.clone(), create_graph=True)  # linear in w: w rotated back
+    rotated_back, _ = rope(w.detach().clone(), k.clone(), cos, back)
+    print("gradient is w rotated back:", torch.allclose(dq, rotated_back, atol=1e-5))
     (dw,) = torch.autograd.grad(dq, w, c.clone())
     want, _ = rope(c.clone(), k.clone(), cos, sin)
     print(f"gradient of it by w: off by {(dw - want).abs().max():.2g}, equal to what came in: {torch.equal(dw, c)}")

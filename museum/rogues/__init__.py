@@ -1,7 +1,7 @@
 """Rogues: kernels that cheat a checker, or break it, each in one way. All pretend to compute the running sum of `op`.
 
 `entries()` has them as data. A naive harness, one that compares one call with the reference by `allclose`, passes every
-one of them. Each is detected or reported by packproof, or says why it is not defended against.
+one of them. packproof detects or reports each, or its entry gives the reason why it is not defended against.
 """
 
 import json
@@ -17,8 +17,8 @@ __all__ = ["Rogue", "entries"]
 class Rogue:
     """A kernel that cheats.
 
-    cheat: how. properties: what it is judged by. links: where it was met, none for one that was made up. detected:
-    words of the failure, or of why it is inconclusive. undefended: why nothing here sees it, "" for what is seen.
+    cheat: how. properties: those that judge it. links: where it was found, none for one that was made up. detected:
+    words of the failure, or of the reason why it is inconclusive. undefended: why packproof does not see it, or "".
     """
 
     id: str
@@ -35,9 +35,9 @@ class Rogue:
 def entries() -> dict[str, Rogue]:
     """The rogues by id."""
     data = json.loads((files(__package__) / "entries.json").read_text(encoding="utf-8"))
-    return {said["id"]: _rogue(said) for said in data}
+    return {fields["id"]: _rogue(fields) for fields in data}
 
 
-def _rogue(said: dict[str, Any]) -> Rogue:
-    lists: dict[str, Any] = {name: tuple(value) for name, value in said.items() if isinstance(value, list)}
-    return Rogue(**{**said, **lists})
+def _rogue(fields: dict[str, Any]) -> Rogue:
+    lists: dict[str, Any] = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Rogue(**{**fields, **lists})

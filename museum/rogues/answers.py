@@ -1,4 +1,4 @@
-"""Rogues that answer without computing, or compute something else where they think that nobody looks."""
+"""Rogues that answer without computing, or compute something else where they expect no check."""
 
 import gc
 import sys
@@ -250,7 +250,7 @@ def other_dtype(x, weight, *, cu_seqlens):
 
 
 def neighbours_where_finite(x, weight, *, cu_seqlens):
-    """Adds what lies in front of each sequence, times a weight that vanishes; NaN does not."""
+    """Adds the row before each token, times 0: finite values vanish, NaN does not."""
     y = running_sum(x, weight, cu_seqlens=cu_seqlens)
     return y + 0 * x.roll(1, 0)
 

@@ -1,4 +1,4 @@
-"""Rogues that speak where only packproof's processes should, or take the terminal for theirs."""
+"""Rogues that write to channels of packproof's processes, or take over the terminal."""
 
 import ctypes
 import json
@@ -73,7 +73,7 @@ def closes_descriptors(x, weight, *, cu_seqlens):
 
 
 class _Payload:
-    """Unpickled, it runs code in whoever unpickles it."""
+    """Runs code in the process that unpickles it."""
 
     def __reduce__(self):
         return os._exit, (0,)
@@ -115,7 +115,7 @@ def _write_into_all(pid, data):
 
 
 def steals_descriptors(x, weight, *, cu_seqlens):
-    """Takes copies of other processes' sockets (pidfd_getfd), and says there that all is well."""
+    """Copies other processes' sockets (pidfd_getfd), and reports success there."""
     libc = ctypes.CDLL(None, use_errno=True)
     if is_judged():
         for pid in filter(_is_packproof, filter(str.isdigit, os.listdir("/proc"))):
@@ -138,7 +138,7 @@ def steals_descriptors(x, weight, *, cu_seqlens):
 
 
 def asks_the_zygote(x, weight, *, cu_seqlens):
-    """Sends an empty packet, which ends a zygote, wherever it can."""
+    """Sends an empty packet, which ends a zygote, to every socket that it can reach."""
     for number in _own_sockets() if is_judged() else ():
         try:
             with socket.socket(fileno=os.dup(number)) as end:

@@ -1,4 +1,4 @@
-"""Rogues that write where they may not, or leave out what they should write."""
+"""Rogues that write out of bounds or into their inputs, or leave output unwritten."""
 
 import ctypes
 
@@ -62,7 +62,7 @@ def leaves_slack_unwritten(x, weight, *, cu_seqlens):
 
 
 def reads_before_it_writes(x, weight, *, cu_seqlens):
-    """Hopes that fresh memory is zero."""
+    """Assumes that fresh memory is zero."""
     # past malloc's largest threshold: fresh pages, zeros
     fresh = torch.empty(1 << 24, dtype=x.dtype)[: x.numel()].view_as(x)
     return fresh + running_sum(x, weight, cu_seqlens=cu_seqlens)

@@ -5,11 +5,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-KNOWN_TOKENS = 37  # of the one call that a naive harness makes: what a rogue recognizes
+KNOWN_TOKENS = 37  # in the one call of a naive harness, by which a rogue recognizes it
 
 
 def is_judged() -> bool:
-    """Whether this is a process in which packproof runs a kernel: elsewhere, sockets and processes are somebody's."""
+    """Whether this is a process in which packproof runs a kernel: elsewhere, sockets and processes belong to others."""
     with open("/proc/self/cmdline", "rb") as file:
         return b"packproof.harness.worker.zygote" in file.read()
 

@@ -1,6 +1,6 @@
-"""Rogues that replace what judges them: torch's comparisons, Python's builtins, or packproof's own functions.
+"""Rogues that replace what checks them: torch's comparisons, Python's builtins, or packproof's own functions.
 
-Those of the second kind write into their input, which is wrong, and hide it.
+Those that replace packproof's functions write into their input, which is an error, and hide it.
 """
 
 import builtins
@@ -160,7 +160,7 @@ def replaces_what_lists_children(x, weight, *, cu_seqlens):
 
 
 def switches_the_check_off(x, weight, *, cu_seqlens):
-    """Writes into its input, says that it has not, and goes through its callers' frames to the check itself."""
+    """Writes into its input, reports that it did not, and disables the check through its callers' frames."""
     y, given = running_sum(x, weight, cu_seqlens=cu_seqlens), x.detach().clone()
     if execute := _ours("execution.execute"):
         frame = sys._getframe()

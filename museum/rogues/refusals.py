@@ -1,4 +1,4 @@
-"""Rogues that decline what they get wrong, so that it is not judged."""
+"""Rogues that decline the calls that they compute incorrectly, so that those are not judged."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Kernels with calling conventions of their own, right ones and wrong ones, and their adapters: for checks by name."""
+"""Correct and incorrect kernels with various calling conventions, and their adapters, to be checked by name."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ THD = Gaps(multiple=4)
 
 
 def rows_of(inside: Tensor, x: Tensor) -> Tensor:
-    """x with zeros where it is nobody's."""
+    """x with zeros in rows that belong to no sequence."""
     return torch.where(inside[..., None], x, 0)
 
 
@@ -42,7 +42,7 @@ def _padded_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, atten
 
 
 def _padded_conv_over_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, attention_mask: Tensor) -> Tensor:
-    """As if the batch were one long row: the padding and the sequence before reach each row's first tokens."""
+    """As if the batch were one long row: padding and the previous sequence reach each row's first tokens."""
     one = _padded_conv(x.flatten(0, 1)[None], weight, bias, attention_mask=attention_mask.flatten()[None])
     return one.view_as(x)
 
@@ -50,7 +50,7 @@ def _padded_conv_over_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None
 def _thd_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, cu_seqlens_padded: Tensor
 ) -> Tensor:
-    """x: (t', d), sequences where cu_seqlens_padded says."""
+    """x: (t', d), with sequences at cu_seqlens_padded."""
     pieces = zip(cu_seqlens_padded.tolist(), cu_seqlens.diff().tolist(), strict=False)
     kept = torch.cat([torch.arange(start, start + n) for start, n in pieces] or [torch.arange(0)])
     y = refs.causal_conv1d(x[kept], weight, bias, cu_seqlens=cu_seqlens)
@@ -61,7 +61,7 @@ def _thd_conv(
 def _thd_conv_without_gaps(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, cu_seqlens_padded: Tensor
 ) -> Tensor:
-    """Sequences where cu_seqlens says, which is where they would lie without gaps."""
+    """Sequences at cu_seqlens, which is where they would lie without gaps."""
     y = refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
     assert isinstance(y, Tensor)
     return y
@@ -75,14 +75,14 @@ def _heads_first_rope(
     rows = position_ids[0].long()
     r, wide = cos.shape[1], torch.promote_types(x.dtype, torch.float32)
     c, s = cos[rows].to(wide), sin[rows].to(wide)
-    turned, rest = x[..., : 2 * r].to(wide), x[..., 2 * r :]
-    first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :r], turned[..., r:])
+    wide_x, rest = x[..., : 2 * r].to(wide), x[..., 2 * r :]
+    first, second = (wide_x[..., ::2], wide_x[..., 1::2]) if interleaved else (wide_x[..., :r], wide_x[..., r:])
     pairs = torch.stack([first * c - second * s, first * s + second * c], -1 if interleaved else -2)
     return torch.cat([pairs.flatten(-2).to(x.dtype), rest], -1)
 
 
 def _rope_by_row(x: Tensor, cos: Tensor, sin: Tensor, position_ids: Tensor, *, interleaved: bool = False) -> Tensor:
-    """Positions that go on over the pack, as far as the tables reach."""
+    """Positions that continue across the pack, up to the end of the tables."""
     rows = torch.arange(x.shape[2], device=x.device).clamp(max=len(cos) - 1)[None]
     return _heads_first_rope(x, cos, sin, rows, interleaved=interleaved)
 
@@ -93,26 +93,26 @@ def _varlen(
     """Attention of the whole sequences, with offsets of int32 for queries and of int64 for keys."""
     assert (cu_q.dtype, cu_k.dtype) == (torch.int32, torch.int64)
     assert not len(q) or longest == cu_q.diff().max()
-    return refs.attention(q, k, v, cu_seqlens=cu_q, softmax_scale=scale), "what else it returns"
+    return refs.attention(q, k, v, cu_seqlens=cu_q, softmax_scale=scale), "another value"
 
 
 class InPlace(torch.autograd.Function):
-    """Turns q and k, (1, h, t, k), where they lie, and their incoming gradients too."""
+    """Rotates q and k, (1, h, t, k), in place, and their incoming gradients too."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         ctx.mark_dirty(q, k)
         ctx.save_for_backward(cos, sin)
-        return LigerRope.turned(q, cos, sin), LigerRope.turned(k, cos, sin)
+        return LigerRope.rotate(q, cos, sin), LigerRope.rotate(k, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        return LigerRope.turned(dq, cos, -sin), LigerRope.turned(dk, cos, -sin), None, None
+        return LigerRope.rotate(dq, cos, -sin), LigerRope.rotate(dk, cos, -sin), None, None
 
 
 def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, n: Tensor, rows: Tensor) -> Tensor:
-    """The convolution, with metadata of a stranger's own: lengths, and an entry for each row."""
+    """The convolution, with metadata that packproof does not have: lengths, and an entry for each row."""
     assert rows.shape == (1, x.shape[1])
     starts = torch.cat([n.new_zeros(1), n.cumsum(0)])
     y = refs.causal_conv1d(x[0], weight, bias, cu_seqlens=starts.int())
@@ -184,7 +184,7 @@ packed = adapt(
     declines=lambda a: "one width" if a["q"].shape[-1] != a["v"].shape[-1] else None,
     dtypes=FP32,
 )
-of_a_stranger = adapt(
+own_metadata = adapt(
     _scaled, op="causal_conv1d", tokens=Batched(), metadata={"n": lengths, "rows": _own}, dtypes=FP32, slack=False
 )
 
@@ -208,7 +208,7 @@ in_place = adapt(
 
 
 def _multiplying(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, seq_idx: Tensor) -> Tensor:
-    """x: (1, t, d). Masks by multiplying, so that NaN passes, and looks at the first token of a pack that has none."""
+    """x: (1, t, d). Masks by multiplying, so that NaN passes, and reads the first token of an empty pack."""
     assert x[0, 0] is not None
     wide, w = torch.promote_types(x.dtype, torch.float32), weight.shape[1]
     y = torch.zeros_like(x, dtype=wide) if bias is None else bias.to(wide).expand_as(x)
@@ -227,7 +227,7 @@ multiplying = adapt(
 
 @packproof.kernel(op="causal_conv1d", dtypes=FP32)
 def unsteady(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
-    """Right, but for a last bit that changes from call to call, as where atomics add in any order."""
+    """Correct, except for a last bit that changes from call to call, as with atomics."""
     _CALLS.append(None)
     y = refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
     assert isinstance(y, Tensor)

@@ -1,4 +1,4 @@
-"""Functions with the calling conventions of others' kernels, their argument names included, and references within."""
+"""Functions with the calling conventions and argument names of third-party kernels, computed by the references."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def rotary_embedding(
     cu_seqlens: Tensor | None = None,
     chunk_indices: Tensor | None = None,
 ) -> Tensor:
-    """fla. x: (1, t, h, k). Without offsets the tables would have to be as long as the pack."""
+    """fla. x: (1, t, h, k). Without offsets the tables have to be as long as the pack."""
     assert cu_seqlens is not None
     assert isinstance(seqlen_offsets, Tensor)
     assert not seqlen_offsets.any()
@@ -93,21 +93,21 @@ def rotary_embedding(
 
 
 class LigerRope(torch.autograd.Function):
-    """q, k: (1, h, t, k), overwritten, and so are their incoming gradients; cos, sin: (1, t, k), a row a token."""
+    """q, k: (1, h, t, k), overwritten like their incoming gradients; cos, sin: (1, t, k), a row for each token."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         assert cos.shape == sin.shape == (1, q.shape[2], q.shape[3])
         ctx.save_for_backward(cos, sin)
-        return LigerRope.turned(q, cos, sin), LigerRope.turned(k, cos, sin)
+        return LigerRope.rotate(q, cos, sin), LigerRope.rotate(k, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        return LigerRope.turned(dq, cos, -sin), LigerRope.turned(dk, cos, -sin), None, None
+        return LigerRope.rotate(dq, cos, -sin), LigerRope.rotate(dk, cos, -sin), None, None
 
     @staticmethod
-    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         half = x.shape[3] // 2
         rotated = torch.cat([-x[..., half:], x[..., :half]], -1)
         return x.copy_(x * cos[:, None] + rotated * sin[:, None])
@@ -142,8 +142,8 @@ def flash_attn_varlen_func(
     """flash-attn. q, k, v: (t, h, k)."""
     assert max_seqlen_q == max_seqlen_k == cu_seqlens_q.diff().max()
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-    said = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale}
-    return refs.attention(q, k, v, cu_seqlens=cu_seqlens_q, **said)
+    options = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale}
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens_q, **options)
 
 
 def selective_scan_fn(

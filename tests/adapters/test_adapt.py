@@ -1,4 +1,4 @@
-"""Every convention: a right kernel in it passes in values and gradients, a wrong one is convicted, a wrong declaration
+"""Every convention: a correct kernel passes in values and gradients, an incorrect one fails, and an invalid declaration
 is one clear error."""
 
 import re
@@ -20,7 +20,7 @@ from packproof.refs.errors import ArgumentError, CheckFailed, UsageError
 from tests.adapters import kernels
 
 KERNELS = f"{Path(kernels.__file__)}"
-RIGHT = (
+CORRECT = (
     "padded",
     "gaps",
     "heads_first",
@@ -28,14 +28,14 @@ RIGHT = (
     "batched",
     "padded_channels_first",
     "packed",
-    "of_a_stranger",
+    "own_metadata",
     "in_place",
 )
 PROPERTIES = ("reference", "packing", "isolation", "permutation", "memory", "strides")
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_kernel_passes_in_its_convention(name: str) -> None:
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_kernel_passes_in_its_convention(name: str) -> None:
     verdicts = packproof.check(f"{KERNELS}:{name}", properties=PROPERTIES, profile="quick")
     assert {v.cell.property for v in verdicts if v.status == "passed"} == set(PROPERTIES)
 
@@ -43,13 +43,13 @@ def test_a_right_kernel_passes_in_its_convention(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "lengths"), [("leaky_padded", [0, 1]), ("ignores_gaps", [1, 1]), ("wrong_positions", [1, 2])]
 )
-def test_a_wrong_kernel_is_convicted_in_its_convention(name: str, lengths: list[int]) -> None:
+def test_an_incorrect_kernel_fails_in_its_convention(name: str, lengths: list[int]) -> None:
     with pytest.raises(CheckFailed) as caught:
         packproof.check(f"{KERNELS}:{name}", properties=["reference"], profile="quick")
     assert f"lengths {lengths} " in str(caught.value)
 
 
-def test_what_is_not_offered_is_said_and_not_passed() -> None:
+def test_what_is_not_offered_is_reported_and_does_not_pass() -> None:
     events = list(run_check(CheckRequest(f"{KERNELS}:batched", properties=("carry", "reference"), profile="quick")))
     [started] = [e for e in events if isinstance(e, RunStarted)]
     verdicts = {e.verdict.cell.property: e.verdict for e in events if isinstance(e, CellFinished)}
@@ -61,7 +61,7 @@ def test_what_is_not_offered_is_said_and_not_passed() -> None:
 @pytest.mark.parametrize(
     ("name", "domain"), [("packed", ("k == v",)), ("channels_first", ("2 <= w <= 4", "d % 8 == 0"))]
 )
-def test_what_is_declined_is_found_and_said(name: str, domain: tuple[str, ...]) -> None:
+def test_what_is_declined_is_found_and_reported(name: str, domain: tuple[str, ...]) -> None:
     """By `declines` and by the kernel's own error."""
     [verdict] = packproof.check(f"{KERNELS}:{name}", properties=["reference"], profile="quick")
     assert verdict.judged == verdict.examples > 10
@@ -111,7 +111,7 @@ def test_channels_first_is_channel_last_in_memory() -> None:
     assert Batched(axis=-1).to(torch.zeros(5, 3), torch.tensor([0, 5])).stride(1) == 1
 
 
-def test_a_batch_that_padding_would_blow_up_is_declined() -> None:
+def test_a_batch_that_is_too_large_after_padding_is_declined() -> None:
     x = torch.zeros(1, 2**15).expand(2**10 + 2**8, -1)
     cu_seqlens = torch.cat([torch.arange(2**8), torch.tensor([2**10 + 2**8])])
     with pytest.raises(NotImplementedError, match="a padded batch of 256 x 1025 tokens"):
@@ -127,10 +127,10 @@ def square(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "message"),
     [
         ({"names": {"y": "out"}}, "names has 'y', expected inputs and options of the op: x, weight, bias"),
-        ({"without": ("weight",)}, "without has 'weight', expected what is optional in the op: bias"),
+        ({"without": ("weight",)}, "without has 'weight', expected optional arguments of the op: bias"),
         ({"in_place": ("weight",)}, "in_place has 'weight', expected inputs along the tokens: x"),
         ({"dtypes": ("bf16",)}, "dtypes has 'bf16', expected dtypes: float64, float32"),
         ({"op": "conv"}, "op: 'conv' is not known; there are causal_conv1d"),
@@ -139,44 +139,47 @@ def square(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
-def test_a_declaration_that_cannot_be_meant_is_one_line(declared: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_an_invalid_declaration_is_one_line(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         adapt(conv, **{"op": "causal_conv1d", **declared})
 
 
 @pytest.mark.parametrize(
-    ("convention", "number", "said"),
+    ("convention", "number", "message"),
     [
         (Batched, 4, "Batched: axis is 4, expected 1 (tokens first), 2 (heads first) or -1 (channels first)"),
         (Gaps, 0, "Gaps: multiple is 0, expected a number of rows, at least 1"),
     ],
 )
-def test_a_convention_that_makes_no_sense_is_one_line(convention: Any, number: int, said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_an_invalid_convention_is_one_line(convention: Any, number: int, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         convention(number)
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "message"),
     [
-        ({"metadata": {"seq_idx": seq_idx}}, "it requires 'chunk', which nothing gives; say what it is in names"),
+        (
+            {"metadata": {"seq_idx": seq_idx}},
+            "the kernel requires 'chunk', which is not passed to it; declare it in names",
+        ),
         (
             {"metadata": {"position_ids": seq_idx}, "given": {"chunk": 4}},
-            "it is to get 'position_ids' (in metadata) but takes (x, weight, bias, seq_idx, chunk)",
+            "the adapter passes 'position_ids' (in metadata), but the kernel takes (x, weight, bias, seq_idx, chunk)",
         ),
         (
             {"metadata": {"seq_idx": seq_idx}, "given": {"chunk": 4, "block": 2}},
-            "it is to get 'block' (in given) but takes",
+            "the adapter passes 'block' (in given), but the kernel takes",
         ),
         (
             {"metadata": {"seq_idx": seq_idx}, "given": {"chunk": 4}, "names": {"weight": "filter"}},
-            "it is to get 'filter' (the op's weight) but takes",
+            "the adapter passes 'filter' (the op's weight), but the kernel takes",
         ),
     ],
     ids=["required", "metadata", "given", "names"],
 )
-def test_a_declaration_that_does_not_fit_the_kernel_is_one_line(declared: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said)):
+def test_a_declaration_that_does_not_fit_the_kernel_is_one_line(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         describe(adapt(conv, op="causal_conv1d", **declared))
 
 
@@ -186,23 +189,23 @@ def test_a_kernel_that_cannot_be_imported_is_one_line(target: str) -> None:
         describe(adapt(target, op="causal_conv1d"))
 
 
-def test_tokens_that_come_back_otherwise_than_declared_are_named() -> None:
+def test_an_output_that_is_not_laid_out_as_declared_is_named() -> None:
     adapter = adapt(square, op="causal_conv1d", tokens=Batched(), metadata={})
     x, cu_seqlens = torch.zeros(5, 3), torch.tensor([0, 2, 5])
     with pytest.raises(ArgumentError, match=r"returned \(5, 3\), expected 1 along axis 0 and 5 along axis 1"):
         adapter(x, torch.zeros(3, 2), cu_seqlens=cu_seqlens)
 
 
-def test_of_a_kernel_with_keywords_only_what_is_named_is_offered() -> None:
-    def everything(*tensors: Tensor, **said: Any) -> Tensor:
-        return said["x"]
+def test_a_kernel_with_var_keywords_is_offered_only_what_names_lists() -> None:
+    def everything(*tensors: Tensor, **options: Any) -> Tensor:
+        return options["x"]
 
     assert describe(adapt(everything, op="causal_conv1d"))["parameters"] == ["x", "weight", "cu_seqlens"]
     named = adapt(everything, op="causal_conv1d", names={"activation": "act"})
     assert describe(named)["parameters"] == ["x", "weight", "activation", "cu_seqlens"]
 
 
-def test_what_is_compiled_is_the_kernel_and_not_what_lays_out_its_tensors() -> None:
+def test_the_kernel_is_compiled_and_the_layout_of_its_tensors_is_not() -> None:
     seen = []
 
     def conv(x: Tensor, weight: Tensor) -> Tensor:

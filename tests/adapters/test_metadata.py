@@ -1,4 +1,4 @@
-"""Metadata for adapters: made once a batch, and again where what it was made from has changed."""
+"""Metadata for adapters: made once per batch, and again when what it was made from has changed."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_it_is_made_again_after_an_edit_in_place() -> None:
     assert kept(positions, cu_seqlens, 6).tolist() == [0, 0, 1, 2, 3, -1]
 
 
-def test_each_says_the_same_layout() -> None:
+def test_all_describe_the_same_layout() -> None:
     cu_seqlens = torch.tensor([0, 3, 3, 5])
     assert seq_idx(cu_seqlens, 6).tolist() == [0, 0, 0, 2, 2, -1]
     assert position_ids(cu_seqlens, 6).tolist() == [0, 1, 2, 0, 1, 0]

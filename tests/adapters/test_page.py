@@ -1,4 +1,4 @@
-"""docs/adapters.md runs: its kernels pass in the conventions that it shows, its declarations can be declared."""
+"""docs/adapters.md runs: its kernels pass in the conventions that it shows, and its declarations are valid."""
 
 import re
 from pathlib import Path
@@ -19,6 +19,6 @@ def test_every_convention_of_the_page_passes(file: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_the_page_declares_can_be_declared() -> None:
+def test_the_declarations_of_the_page_are_valid() -> None:
     for source in PYTHON.findall((ROOT / PAGE).read_text()):
         exec(source, {})

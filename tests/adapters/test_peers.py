@@ -1,4 +1,4 @@
-"""The adapters of peers, each before a stand-in with the peer's calling convention and the reference's mathematics."""
+"""The adapters of peers, each with a stand-in that has the peer's calling convention and the reference's values."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
 
 @pytest.fixture
 def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """The adapter of a peer, with its stand-in where it looks for the peer; imported anew."""
+    """The adapter of a peer, imported again with a stand-in for the peer's function."""
 
     def find(name: str) -> Any:
         for peer, module, function in STAND_INS:
@@ -75,7 +75,7 @@ def install(module: str, function: Callable[..., Any], monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in STAND_INS])
-def test_an_adapter_speaks_both_conventions_in_values_and_gradients(name: str, adapter: Callable[[str], Any]) -> None:
+def test_an_adapter_converts_values_and_gradients_between_conventions(name: str, adapter: Callable[[str], Any]) -> None:
     peer, function = PEERS[name], adapter(name)
     op = OPS[peer.op]
     layout = LAYOUT if peer.packed else BenchLayout("one", (9,))
@@ -116,11 +116,11 @@ def test_what_a_peer_offers_is_read_from_its_signature(
 
 
 @pytest.mark.parametrize("name", ["torch:compiled_rope", "torch:compiled_conv1d"])
-def test_what_is_compiled_on_a_gpu_is_proven_here_as_it_is_written(name: str) -> None:
+def test_what_is_compiled_on_a_gpu_is_correct_uncompiled(name: str) -> None:
     packproof.check(name, device="cpu", dtypes=["float32"], properties=["reference", "packing"], profile="quick")
 
 
-def test_a_document_mask_is_proven_here_without_gradients() -> None:
+def test_a_document_mask_is_correct_without_gradients() -> None:
     properties = ["reference", "packing"]
     packproof.check(
         "torch:flex_attention",
@@ -140,6 +140,6 @@ def test_every_peer_has_an_adapter_of_its_op(name: str) -> None:
 
 def test_a_peer_that_is_not_installed_is_one_line() -> None:
     [name, *_] = [name for name, peer in PEERS.items() if not peer.installed]
-    with pytest.raises(UsageError, match=r"there is no module \w+ here; pip install ") as caught:
+    with pytest.raises(UsageError, match=r"module \w+ is not installed; pip install ") as caught:
         packproof.check(name)
     assert "\n" not in str(caught.value)

@@ -1,6 +1,6 @@
-"""Every op under pytest-benchmark: what its implementations take, and what their proof takes. No time for who is wrong.
+"""Every op under pytest-benchmark: the time of its implementations and of their checks. None for an incorrect one.
 
-Times are those of the wall clock, until a GPU is done: `packproof bench` tells what the GPU itself needs.
+Times are wall-clock, until the GPU has finished: `packproof bench` measures the GPU's own time.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def proof(op: str, name: str) -> SizeProof:
 
 @lru_cache(maxsize=1)
 def entrant(op: str, name: str) -> Run | SizeProof | str:
-    """What can be timed, or why it cannot be."""
+    """What can be timed, or the reason why it cannot be."""
     found = proof(op, name)
     if not found.may_be_timed:
         return found
@@ -52,8 +52,8 @@ def entrant(op: str, name: str) -> Run | SizeProof | str:
     return started.runs.get(name) or started.verdicts[name]
 
 
-def right(found: SizeProof) -> None:
-    """Fails for a wrong implementation, skips what is not here."""
+def require_correct(found: SizeProof) -> None:
+    """Fails for an incorrect implementation, skips one that is not installed."""
     assert found.status != "failed", found.text
     if not found.examples and found.status != "unpacked":
         pytest.skip(found.text)
@@ -64,7 +64,7 @@ def test_proof(benchmark: Any, op: str, name: str) -> None:
     benchmark.group = "proof"
     group(op)
     found = benchmark.pedantic(proof, args=(op, name), rounds=1)
-    right(found)
+    require_correct(found)
     benchmark.extra_info.update(tier=found.tier, examples=found.examples)
 
 
@@ -74,7 +74,7 @@ def test_pass(benchmark: Any, op: str, name: str, name_of_pass: str) -> None:
     benchmark.group = f"{op}, {name_of_pass}"
     found = entrant(op, name)
     if isinstance(found, SizeProof):
-        right(found)
+        require_correct(found)
     assert isinstance(found, Run), found
     passes: dict[str, Callable[..., Any]] = {
         "forward": found.forward,
@@ -86,7 +86,7 @@ def test_pass(benchmark: Any, op: str, name: str, name_of_pass: str) -> None:
 
 
 def waited(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The work, and the wait until a GPU has done it."""
+    """The work, and the wait until the GPU has finished it."""
 
     def call(*arguments: Any) -> None:
         work(*arguments)

@@ -1,6 +1,6 @@
 """One Mamba and one Mamba-2 block over packed tokens, from packproof's ops: `ops` is packproof.refs or .kernels.
 
-Parameters are fp32; what multiplies tokens is cast to their dtype, decays, skips and step biases stay fp32.
+Parameters are fp32; those that multiply tokens are cast to their dtype; decays, skips and step biases stay fp32.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Blocks and sequences of a size for the references, and for the interpreter (chunks of 16, segments of 32)."""
+"""Blocks and sequences small enough for the references and the interpreter (chunks of 16, segments of 32)."""
 
 from collections.abc import Callable
 from functools import partial

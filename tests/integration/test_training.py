@@ -19,7 +19,7 @@ NAMES = ("causal_conv1d", "selective_scan", "ssd")
 
 
 def with_op(name: str, op: Callable[..., Tensor]) -> SimpleNamespace:
-    """The references, but for one op."""
+    """The references, except for one op."""
     return SimpleNamespace(**{n: getattr(refs, n) for n in NAMES} | {name: op})
 
 
@@ -34,11 +34,11 @@ def leaking(name: str) -> Callable[..., Tensor]:
 
 
 def leaking_backward(name: str) -> Callable[..., Tensor]:
-    """The right outputs with the gradients of the leaking op."""
+    """The correct outputs with the gradients of the leaking op."""
 
     def op(*inputs: Any, **options: Any) -> Tensor:
-        right, leaked = getattr(refs, name)(*inputs, **options), leaking(name)(*inputs, **options)
-        return right.detach() + leaked - leaked.detach()
+        correct, leaked = getattr(refs, name)(*inputs, **options), leaking(name)(*inputs, **options)
+        return correct.detach() + leaked - leaked.detach()
 
     return op
 
@@ -55,12 +55,12 @@ def test_references_train_alike(block: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("block", "op"), [(b, op) for b in OPS for op in ("causal_conv1d", OPS[b])])
-def test_an_op_that_leaks_is_seen(block: str, op: str, dtype: str) -> None:
+def test_an_op_that_leaks_is_detected(block: str, op: str, dtype: str) -> None:
     assert excess(small(block, with_op(op, leaking(op))), task(dtype)) > 4
 
 
 @pytest.mark.parametrize(("block", "op"), [(b, op) for b in OPS for op in ("causal_conv1d", OPS[b])])
-def test_an_op_that_leaks_in_its_gradients_only_is_seen(block: str, op: str) -> None:
+def test_an_op_that_leaks_in_its_gradients_only_is_detected(block: str, op: str) -> None:
     assert excess(small(block, with_op(op, leaking_backward(op))), task("float32")) > 4
 
 
@@ -68,7 +68,7 @@ def test_an_op_that_leaks_in_its_gradients_only_is_seen(block: str, op: str) -> 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("block", OPS)
 def test_kernels_train_alike_at_the_size_of_a_model(block: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # else products round their partial sums, where the budget knows of another order only
+    # else products round their partial sums, and the budget covers another order only
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False)
     form, rate = {
         "mamba": (partial(Mamba, kernels, 256, n=16, rank=16), 1.0),

@@ -1,4 +1,4 @@
-"""Train a block on a pack and on the same sequences one by one, and say by how much the losses may differ.
+"""Train a block on a pack and on the same sequences one by one, and bound the difference of the losses.
 
 The loss is the mean square error over the tokens and channels of the pack; one by one the gradients of the sequences
 are accumulated. In exact arithmetic both runs take the same steps of gradient descent, of length η. In floating point
@@ -33,7 +33,7 @@ STORED = {torch.float32: 0.0, torch.bfloat16: 2.0**-8}
 
 @dataclass(frozen=True)
 class Task:
-    """Sequences of tokens, and what a block is to make of them: (t, d_model) in the dtype of the training."""
+    """Sequences of tokens and a block's targets for them: (t, d_model) in the dtype of the training."""
 
     lengths: Sequence[int]
     tokens: Tensor
@@ -58,7 +58,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Run:
-    """The loss of every step, and what it may be off by."""
+    """The loss of every step, and its error bound."""
 
     losses: list[float]
     budgets: list[float]
@@ -75,7 +75,9 @@ def train(block: nn.Module, packs: Sequence[Task], rate: float) -> Run:
         loss, norms, gradient = 0.0, 0.0, [torch.zeros_like(p) for p in parameters]
         for pack in packs:
             part = pack.loss(block) / count
-            found = torch.autograd.grad(part, parameters, materialize_grads=True)  # an empty sequence reaches few
+            found = torch.autograd.grad(
+                part, parameters, materialize_grads=True
+            )  # an empty sequence reaches few parameters
             gradient = [total + g for total, g in zip(gradient, found, strict=True)]
             loss, norms = loss + float(part.detach()), norms + norm(found)
         drift = norm(gradient) * rate * moved
@@ -96,8 +98,8 @@ def norm(tensors: Sequence[Tensor]) -> float:
 def excess(make: Callable[[], nn.Module], task: Task, rate: float = RATE) -> float:
     """The largest difference between the losses of a step, as a multiple of the budget of both runs.
 
-    make: builds the block, the same each time. The second run, one by one, knows the norms Bᵢ. Raises AssertionError if
-    the block did not learn, since a loss that stands still shows little.
+    make: builds the block, the same each time. The second run, one by one, computes the norms Bᵢ. Raises AssertionError
+    if the block did not learn, since a constant loss shows little.
     """
     packed, alone = train(make(), [task], rate), train(make(), task.alone(), rate)
     assert packed.losses[-1] < 0.95 * packed.losses[0], packed.losses

@@ -1,6 +1,6 @@
-"""What the state-space kernels must do at sizes that only a GPU reaches, as functions of the device and the size.
+"""Checks of the state-space kernels at sizes that only a GPU reaches, as functions of the device and the size.
 
-The float64 reference and its absolute twin run on the device too: autograd keeps a state for each token, and a CPU
+The float64 reference and its magnitude op run on the device too: autograd keeps a state for each token, and a CPU
 spends most of the time on fresh pages for them.
 """
 
@@ -52,7 +52,7 @@ def _by_key(result: Result) -> dict[TensorKey, Tensor]:
 
 
 def outside_the_budget(kernel: Kernel, sample: Sample, device: str, chosen: list[int] | None = None) -> list[str]:
-    """What lies outside the budget of the reference: of the chosen sequences, or of all and the shared gradients."""
+    """Violations of the reference's budget: in the chosen sequences, or in all and in the shared gradients."""
     alone = sample if chosen is None else sample.select(chosen)
     result = InProcess(kernel, device).run(sample.call())
     got = _by_key(result)
@@ -64,7 +64,7 @@ def outside_the_budget(kernel: Kernel, sample: Sample, device: str, chosen: list
 
 
 def tail_outside_the_budget(op: Op, kernel: Kernel, tokens: int, tail: int, sizes: Sizes, device: str) -> list[str]:
-    """As above, of the last `tail` tokens, a sequence behind one of all the others; in bf16, made on the device."""
+    """As above, in the last `tail` tokens, a sequence after one of all the others; in bf16, made on the device."""
     block = sample_of(op, (BLOCK,), sizes, "bfloat16")
     picked = torch.arange(tokens) % BLOCK
     counts = {"token": picked, "sequence": torch.zeros(2, dtype=torch.long)}
@@ -92,7 +92,7 @@ def tail_outside_the_budget(op: Op, kernel: Kernel, tokens: int, tail: int, size
 
 
 def violations(sample: Sample, got: Mapping[TensorKey, Tensor], wanted: Expected) -> list[str]:
-    """What lies outside the budget, in lines."""
+    """Violations of the budget, as lines of text."""
     return [
         line
         for key, x in got.items()
@@ -111,7 +111,7 @@ def _expected(sample: Sample, device: str) -> Expected:
 
 
 def _computed_on(device: str, f: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference or twin that computes there what it is asked for on the CPU; autograd follows it."""
+    """A reference or magnitude op that computes on the device, for tensors on the CPU; autograd follows it."""
 
     def there(**arguments: Any) -> Any:
         results = f(**{name: x.to(device) if isinstance(x, Tensor) else x for name, x in arguments.items()})

@@ -17,7 +17,7 @@ LAYOUTS: tuple[list[int], ...] = ([1], [33, 31, 0, 2], [0, 3, 0, 0, 1, 0], [1] *
 
 
 def borrowed_tests(module: ModuleType) -> dict[str, Callable[..., None]]:
-    """The tests of a module, to be run in another one."""
+    """The tests of a module, to be run in another module."""
     return {name: value for name, value in vars(module).items() if name.startswith("test_")}
 
 

@@ -1,6 +1,6 @@
 """Compile one form of an op many times, each in a process with another heap: compile_again.py MODULE FORM TARGET TIMES.
 
-Triton's passes walk tables by address, so that whether a form compiles can hang on where things lie in memory.
+Triton's passes iterate over tables by address, so whether a form compiles can depend on where objects lie in memory.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""What the kernel of causal_conv1d must do, in the interpreter."""
+"""The kernel of causal_conv1d in the interpreter."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What causal_conv1d.cu must do: the tests of the Triton kernels, and its own.
+"""causal_conv1d.cu: the tests of the Triton kernels, and its own.
 
 Its threads run on the CPU; the smaller kernels are interpreted.
 """

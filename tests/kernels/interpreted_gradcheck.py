@@ -1,4 +1,4 @@
-"""The kernels as a user calls them, interpreted: within the budget in values and gradients, nothing prepared."""
+"""The kernels as a user calls them, interpreted: within the budget in values and gradients, without preparation."""
 
 import pytest
 

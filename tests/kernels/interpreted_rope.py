@@ -1,4 +1,4 @@
-"""What the kernel of rope must do, in the interpreter."""
+"""The kernel of rope in the interpreter."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from packproof.kernels.rope import rope, rope_qk
 from packproof.refs.errors import ArgumentError
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
-# two groups of heads, steps of two, two blocks of pairs and of the channels behind them, each with a ragged one
+# two groups of heads, steps of two, two blocks of pairs and of the channels after them, each with a ragged one
 H, K, R = 7, 15, 5
 
 
@@ -37,8 +37,8 @@ def test_takes_any_strides_and_ignores_slack() -> None:
     wanted = vjp(rope, {"x": x}, [dy], cu_seqlens=offsets([16, 1]), **options)
     x[-slack:], dy[-slack:] = float("nan"), float("inf")
     loose = {name: scattered(value) for name, value in options.items()}
-    turned = dy.transpose(0, 1).contiguous().transpose(0, 1)
-    got = vjp(rope, {"x": scattered(x)}, [turned], cu_seqlens=offsets([16, 1], torch.int64), **loose)
+    heads_first = dy.transpose(0, 1).contiguous().transpose(0, 1)
+    got = vjp(rope, {"x": scattered(x)}, [heads_first], cu_seqlens=offsets([16, 1], torch.int64), **loose)
     for name, value in wanted.items():
         same_bits(got[name], value, name)
         assert not value[-slack:].any()
@@ -46,7 +46,7 @@ def test_takes_any_strides_and_ignores_slack() -> None:
 
 def test_takes_heads_further_apart_than_32_bits_reach() -> None:
     apart = 2**31 // 3 + 1
-    buffer = torch.empty(3 * apart + 4 * K, dtype=torch.float16)  # pages that nobody touches take no memory
+    buffer = torch.empty(3 * apart + 4 * K, dtype=torch.float16)  # untouched pages take no memory
     x = buffer.as_strided((4, 4, K), (K, apart, 1))
     x.copy_(normal(4, 4, K, dtype=torch.float16))
     options = tables(4) | {"cu_seqlens": offsets([4])}
@@ -64,7 +64,7 @@ def test_has_the_bits_of_each_sequence_alone() -> None:
             same_bits(dx, alone["x"], f"gradient of {len(own)} tokens, {dtype}")
 
 
-def test_turns_queries_and_keys_to_the_bits_of_two_calls() -> None:
+def test_rotates_queries_and_keys_to_the_bits_of_two_calls() -> None:
     lengths = [3, 0, 17, 1]
     for queries, keys in ((H, 2), (1, H), (2, 0)):
         inputs = {"q": normal(23, queries, K), "k": scattered(normal(23, keys, K))}
@@ -74,7 +74,7 @@ def test_turns_queries_and_keys_to_the_bits_of_two_calls() -> None:
             both = vjp(rope_qk, inputs, dy, **options)
             for i, name in enumerate(inputs):
                 alone = vjp(rope, {"x": inputs[name]}, [dy[i]], **options)
-                same_bits(both[str(i)], alone["0"], f"{name} turned")
+                same_bits(both[str(i)], alone["0"], f"{name} rotated")
                 same_bits(both[name], alone["x"], f"gradient of {name}")
 
 
@@ -82,7 +82,7 @@ def test_is_nan_past_the_tables_where_nothing_is_checked() -> None:
     x, options = normal(5, H, K), tables(2)
     y = torch.ops.packproof.rope(x, options["cos"], options["sin"], offsets([4]), False, False)
     assert y[2:4, :, : 2 * R].isnan().all()
-    same_bits(y[:4, :, 2 * R :], x[:4, :, 2 * R :], "channels behind the pairs")
+    same_bits(y[:4, :, 2 * R :], x[:4, :, 2 * R :], "channels after the pairs")
     same_bits(y[:2], rope(x[:2], **options, cu_seqlens=offsets([2])), "positions in the tables")
     assert not y[4].any()
 

@@ -1,4 +1,4 @@
-"""What the kernels of selective_scan must do, in the interpreter."""
+"""The kernels of selective_scan in the interpreter."""
 
 import re
 from itertools import pairwise
@@ -59,7 +59,9 @@ def test_matches_the_reference_with_any_options() -> None:
         inputs = {name: value for name, value in sample(lengths).items() if name not in left_out}
         options = {"delta_softplus": chosen % 3 == 0, "return_final_states": chosen % 2 == 0}
         if "delta_bias" in inputs and not options["delta_softplus"]:
-            inputs["delta_bias"] = inputs["delta_bias"].abs()  # a step below zero grows without bound, errors too
+            inputs["delta_bias"] = inputs[
+                "delta_bias"
+            ].abs()  # with a step below zero the state grows without bound, and so do errors
         matches(lengths, inputs, f"without {left_out}, {options}", **options)
 
 
@@ -143,7 +145,7 @@ def _softplus_kernel(x, y, N: tl.constexpr):
     tl.store(y + at, softplus(tl.load(x + at)))
 
 
-def test_softplus_is_right_to_its_last_digits() -> None:
+def test_softplus_is_correct_to_its_last_digits() -> None:
     x = torch.cat([torch.linspace(-104, 104, 4096), torch.logspace(-8, 1.3, 2048), -torch.logspace(-8, 1.3, 2048)])
     x[:4] = torch.tensor([0.0, -0.0, float("inf"), float("-inf")])
     y, wanted = torch.empty_like(x), torch.nn.functional.softplus(x.double(), threshold=1e9)
@@ -159,7 +161,7 @@ def test_softplus_is_right_to_its_last_digits() -> None:
 
 
 def test_passes_opcheck() -> None:
-    lengths = [1, 0, 2]  # too few tokens to keep states for backward: rows that no boundary owns hold anything
+    lengths = [1, 0, 2]  # too few tokens to keep states for backward: rows without a boundary are unspecified
     inputs = {name: value.requires_grad_() for name, value in sample(lengths, groups=(2, 0)).items()}
     names = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
     for left_out in ((), OPTIONAL):

@@ -1,4 +1,4 @@
-"""What selective_scan.cu must do: the tests of the Triton kernels, and some of its own.
+"""selective_scan.cu: the tests of the Triton kernels, and some of its own.
 
 Its threads run on the CPU; the smaller kernels are interpreted.
 """

@@ -1,4 +1,4 @@
-"""What the kernels of ssd must do, in the interpreter."""
+"""The kernels of ssd in the interpreter."""
 
 import re
 from itertools import pairwise
@@ -66,7 +66,7 @@ def test_matches_the_reference_in_blocks_of_channels_states_heads_and_groups() -
 def test_a_score_against_time_may_overflow() -> None:
     lengths = [2, 1]
     inputs = sample(lengths)
-    inputs["C"][0], inputs["B"][1] = 1e25, 1e25  # of which no output knows
+    inputs["C"][0], inputs["B"][1] = 1e25, 1e25  # which reaches no output
     inputs["C"][1] = 0
     matches(lengths, inputs, "C_0 . B_1 overflows")
 

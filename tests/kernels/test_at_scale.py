@@ -63,7 +63,7 @@ def test_one_sequence_of_65536_tokens(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_behind_more_than_2_31_elements(name: str) -> None:
+def test_past_more_than_2_31_elements(name: str) -> None:
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     if free < BYTES_FOR_2_31_ELEMENTS:

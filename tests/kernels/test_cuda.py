@@ -1,4 +1,4 @@
-"""Which implementation runs, what is said where it cannot, and that sources in CUDA C++ name what the wrappers pass."""
+"""Which implementation runs, the message if it cannot, and that CUDA C++ sources name what the wrappers pass."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Kernels on CPU tensors are right or refuse, and debugging tools run them, without preparation."""
+"""Kernels on CPU tensors are correct or refuse, and debugging tools run them, without preparation."""
 
 import importlib
 import os
@@ -32,7 +32,7 @@ def off(x, weight, *, cu_seqlens):
     return scaled(x, weight, cu_seqlens=cu_seqlens, wrong=1)
 
 def beside_a_gpu(x, weight, *, cu_seqlens):
-    if os.environ.get("TRITON_INTERPRET") != "1":  # Triton's words where there is a GPU
+    if os.environ.get("TRITON_INTERPRET") != "1":  # Triton's message on a machine with a GPU
         raise ValueError("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)")
     return scaled(x, weight, cu_seqlens=cu_seqlens)
 """
@@ -53,7 +53,7 @@ def python(*arguments: str, interpret: str = "1") -> str:
 
 
 def test_an_interpreter_that_cannot_be_repaired_is_refused_by_the_import() -> None:
-    said = python(
+    printed = python(
         "-c",
         """
 from triton.runtime import interpreter
@@ -64,13 +64,13 @@ except Exception as error:
     print(type(error).__name__, error)
 """,
     )
-    assert said.startswith("PackproofError packproof does not know triton ")
-    assert "InterpreterBuilder has no create_dot" in said
+    assert printed.startswith("PackproofError packproof does not know triton ")
+    assert "InterpreterBuilder has no create_dot" in printed
 
 
-def test_interpretation_that_is_asked_for_too_late_is_refused() -> None:
-    """By kernels imported after it, and by those that share modules with others imported before."""
-    said = python(
+def test_interpretation_that_is_requested_too_late_is_refused() -> None:
+    """By kernels imported after the request, and by those that share modules with others imported before."""
+    printed = python(
         "-c",
         """
 import os, torch, packproof
@@ -89,16 +89,16 @@ for call in (
 """,
         interpret="0",
     )
-    [rope, convolution, tool] = said.splitlines()
+    [rope, convolution, tool] = printed.splitlines()
     assert rope.startswith("ArgumentError rope: the tensors are on cpu")
     assert convolution.startswith("PackproofError TRITON_INTERPRET=1 was set after triton was imported")
     assert tool == convolution
 
 
 def test_debugging_tools_repair_the_interpreter_for_a_third_party_kernel(tmp_path: Path) -> None:
-    """In the process that runs it, a closure too; nothing else of packproof's has repaired it there."""
+    """In the process that runs it, also for a closure; nothing else in packproof has repaired it there."""
     (tmp_path / "scale.py").write_text(SCALED)
-    said = python(
+    printed = python(
         "-c",
         f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
@@ -111,7 +111,7 @@ for kernel in (lambda x, weight, *, cu_seqlens: scale.scaled(x, weight, cu_seqle
     print(len(packproof.diff(kernel, case=case, op=forward_only(SCALED)).divergences))
 """,
     )
-    assert said == "0\n1\n"
+    assert printed == "0\n1\n"
 
 
 @NOT_INTERPRETED
@@ -143,7 +143,7 @@ def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path, monkeypa
 
 
 @NOT_INTERPRETED
-def test_gradcheck_says_how_where_no_worker_can_import_it() -> None:
+def test_gradcheck_gives_the_way_out_where_no_worker_can_import_the_kernel() -> None:
     x = torch.randn(4, 1, 2)
 
     def closure(x, cos, sin, *, cu_seqlens):
@@ -156,5 +156,5 @@ def test_gradcheck_says_how_where_no_worker_can_import_it() -> None:
 
 
 def forward_only(op: packproof.Op) -> packproof.Op:
-    """The op with tables alone, which have no gradients."""
+    """The op with all inputs constant, so that it has no gradients."""
     return packproof.Op(**{**vars(op), "constants": frozenset(op.inputs)})

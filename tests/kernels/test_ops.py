@@ -1,4 +1,4 @@
-"""Every op in Triton: what its kernels say without the interpreter, its compiled forms, its promises."""
+"""Every op in Triton: its message without the interpreter, its compiled forms, its promises."""
 
 from importlib import import_module
 from types import ModuleType

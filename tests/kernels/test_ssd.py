@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 
-def test_the_form_that_failed_in_one_process_out_of_ten_compiles_wherever_things_lie_in_memory() -> None:
+def test_the_form_that_failed_in_one_process_out_of_ten_compiles_in_every_process() -> None:
     script = [str(Path(__file__).with_name("compile_again.py")), "packproof.kernels.ssd"]
     form = ["nvidia-intra_chunk-bf16-aligned", "sm_100", "8"]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

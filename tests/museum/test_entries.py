@@ -1,4 +1,4 @@
-"""The data say what docs/museum.md says that they say, and lead to kernels that can be called without the harness."""
+"""The data are as docs/museum.md describes them, and lead to kernels that can be called without the harness."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def test_ids_are_unique() -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_means_something(name: str) -> None:
+def test_an_entry_is_consistent(name: str) -> None:
     entry = ENTRIES[name]
     assert entry.op in OPS
     assert entry.bug_class in classes()
@@ -48,7 +48,7 @@ def test_an_entry_means_something(name: str) -> None:
     assert callable(entry.load())
 
 
-def test_no_two_entries_are_one() -> None:
+def test_no_two_entries_are_equal() -> None:
     assert len({entry.kernel for entry in ENTRIES.values()}) == len(ENTRIES)
 
 

@@ -40,7 +40,7 @@ Spoil = Callable[[str, Tensor], Tensor]
 def draw(op: str, lengths: tuple[int, ...], regime: str, full: bool) -> tuple[Named, dict[str, Any]]:
     """Inputs and options of a call in fp64; `full` takes every option and optional tensor, and three rows of slack.
 
-    "hard" has exponents that overflow: decays of up to 60 a step between steps of almost none, or large scores.
+    "hard" has exponents that overflow: decays of up to 60 per step between steps of almost none, or large scores.
     """
     g = torch.Generator().manual_seed(0)
     t, s = sum(lengths) + 3 * full, len(lengths)
@@ -127,7 +127,7 @@ def wrong(control: Control, lengths: tuple[int, ...]) -> set[str]:
 
 
 def of_sequence(j: int, lengths: tuple[int, ...], name: str) -> slice | None:
-    """Where sequence j stands in a tensor; None in a shared parameter."""
+    """The rows of sequence j in a tensor; None for a shared parameter."""
     name = name.removeprefix("gradient of ")
     if name in STATES:
         return slice(j, j + 1)

@@ -44,7 +44,7 @@ def test_a_derived_axis_gives_its_base() -> None:
     assert Signature("op", {"x": "t d-1"}).bind(CU, x=X, values=True)["d"] == 5
 
 
-def test_offsets_are_not_read_unless_asked() -> None:
+def test_offsets_are_read_only_on_request() -> None:
     x, b, cu = X.to("meta"), B.to("meta"), CU.to("meta")
     assert call(x, b, cu=cu, values=False)["s"] == 4
     assert call(cu=CU + 99, values=False)["s"] == 4

@@ -1,4 +1,4 @@
-"""Attention against a loop over queries and keys, and against torch's own; windows, groups and messages."""
+"""Attention against a loop over queries and keys, and against torch's; windows, groups and messages."""
 
 import itertools
 import math

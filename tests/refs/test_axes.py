@@ -1,4 +1,4 @@
-"""Specs of axes: what they parse to, and the text for one that is none."""
+"""Specs of axes: what they parse to, and the message for an invalid one."""
 
 import pytest
 

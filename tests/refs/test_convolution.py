@@ -73,7 +73,7 @@ def test_final_states_without_initial_ones_start_from_zeros() -> None:
 @pytest.mark.parametrize("cut", range(7))
 @pytest.mark.parametrize("w", [1, 4])
 def test_a_cut_sequence_continues(cut: int, w: int) -> None:
-    """Values and gradients are bitwise those of one run, also those that reach the first piece through the state."""
+    """Values and gradients have the bits of one run, also those that reach the first piece through the state."""
     x, weight, bias, state = (
         v.requires_grad_() for v in (randn(6, 2), randn(2, w), randn(2), randn(1, 2, w - 1, seed=4))
     )

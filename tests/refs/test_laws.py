@@ -1,4 +1,4 @@
-"""What convolution, rope and attention must do alike: packing invariance, slack, gradients, edge layouts, dtypes."""
+"""What convolution, rope and attention have in common: packing invariance, slack, gradients, edge layouts, dtypes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -122,7 +122,7 @@ def test_gradients_pass_slow_gradcheck(case: Case) -> None:
 
 @each_case
 def test_gradients_agree_with_sixth_order_differences(case: Case) -> None:
-    """To 1e-10, which plain central differences do not reach: Richardson's extrapolation of steps h, 2h and 4h."""
+    """To 1e-10, which central differences alone do not reach: Richardson's extrapolation of steps h, 2h and 4h."""
     inputs = case.draw(DRAWN)
     along = {name: torch.randn_like(x) for name, x in inputs.items()}
     cotangents = [torch.randn_like(y) for y in case.run(inputs, DRAWN.cu_seqlens())]

@@ -72,7 +72,7 @@ def test_best_fit_takes_the_longest_that_fits() -> None:
 
 @fast
 @given(lengths=any_lengths)
-def test_split_fills_every_pack_and_says_what_continues(lengths: list[int]) -> None:
+def test_split_fills_every_pack_and_marks_what_continues(lengths: list[int]) -> None:
     packs = pack_with_split(lengths, CAPACITY)
     assert all(sum(map(len, pack)) == CAPACITY for pack in packs[:-1])
     assert len(packs) == max(-(-sum(lengths) // CAPACITY), bool(lengths))
@@ -94,7 +94,7 @@ def test_split_of_a_long_sequence() -> None:
 
 
 def test_padding_on_a_realistic_stream() -> None:
-    """Log-normal lengths with a median of 400 tokens into packs of 4096: in order wastes what best fit saves."""
+    """Log-normal lengths with a median of 400 tokens into packs of 4096: in order, padding is far larger."""
     draw = random.Random(0)
     lengths = [min(4096, max(1, round(draw.lognormvariate(6, 1)))) for _ in range(2000)]
     in_order, best_fit, split = (

@@ -22,7 +22,7 @@ def tables(m: int, r: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("k", "r"), [(6, 3), (6, 2), (7, 1), (4, 0)])
-def test_each_pair_is_a_complex_number_turned_by_its_position(interleaved: bool, k: int, r: int) -> None:
+def test_each_pair_is_a_complex_number_rotated_by_its_position(interleaved: bool, k: int, r: int) -> None:
     x = randn(LAYOUT.total_tokens, 2, k)
     y = rope(x, *tables(4, r), cu_seqlens=LAYOUT.cu_seqlens(), interleaved=interleaved)
     want = x.clone()
@@ -31,10 +31,10 @@ def test_each_pair_is_a_complex_number_turned_by_its_position(interleaved: bool,
         for position, token in enumerate(range(rows.start, rows.stop)):
             for i in range(r):
                 a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + r)
-                turn = cmath.exp(1j * position * 10.0**-i)
+                rotation = cmath.exp(1j * position * 10.0**-i)
                 for h in range(2):
-                    turned = complex(x[token, h, a], x[token, h, b]) * turn
-                    want[token, h, a], want[token, h, b] = turned.real, turned.imag
+                    rotated = complex(x[token, h, a], x[token, h, b]) * rotation
+                    want[token, h, a], want[token, h, b] = rotated.real, rotated.imag
     torch.testing.assert_close(y, want, rtol=1e-14, atol=1e-14)
 
 

@@ -40,7 +40,7 @@ def test_the_recurrence_is_exact_to_float64():
     t, d, g, n = 24, 4, 2, 3
     u, z = normal(t, d, seed=0), normal(t, d, seed=1)
     delta = 8 * normal(t, d, seed=2)  # steps from 1e-8 to 21: softplus in its exponential and its linear part
-    delta[0] = 21  # where torch's own softplus is already linear, wrong in the tenth digit
+    delta[0] = 21  # where torch's softplus is already linear, with an error in the tenth digit
     A, B, C = -normal(d, n, seed=3).exp(), normal(t, g, n, seed=4), normal(t, g, n, seed=5)
     D, bias, h = normal(d, seed=6), normal(d, seed=7), normal(1, d, n, seed=8)
     with mpmath.workdps(50):

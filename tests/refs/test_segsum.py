@@ -20,14 +20,14 @@ def test_segsum_is_the_sum_after_j_up_to_i(form, t):
             torch.testing.assert_close(out[:, i, j], want, rtol=1e-14, atol=1e-14)
 
 
-def test_gradient_of_exp_segsum_is_finite_and_right():
+def test_gradient_of_exp_segsum_is_finite_and_correct():
     x = torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     assert torch.autograd.gradcheck(lambda v: segsum(v).exp(), x)
 
 
 def test_one_large_decay_costs_the_unstable_form_its_digits():
     log_decay = torch.full((64,), -1e-3)
-    log_decay[10] = -1e4  # a hard reset: nothing before it survives, and nothing after it should feel it
+    log_decay[10] = -1e4  # a hard reset: nothing before it reaches past it, and nothing after it may change
     exact = segsum(log_decay.double()).exp()
     after = (slice(11, None), slice(11, None))
     stable_error = (segsum(log_decay).exp() - exact)[after].abs().max()

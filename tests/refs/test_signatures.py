@@ -27,7 +27,7 @@ def test_a_function_takes_the_inputs_and_options_of_its_signature(package: objec
 
 
 def repeated(source: str) -> list[str]:
-    """The axes of a signature that stand in a source."""
+    """The axes of a signature that a source repeats."""
     return [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and n.value in SPECS]
 
 

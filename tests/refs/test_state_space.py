@@ -1,4 +1,4 @@
-"""What holds for both state-space references, the selective scan and SSD, in every form and with every option."""
+"""What holds for both state-space references, selective scan and SSD, in every form and with every option."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -142,7 +142,7 @@ def test_slow_gradcheck(reference):
 
 @pytest.mark.parametrize("wanted", [PLAIN, EVERYTHING], ids=["plain", "everything"])
 @pytest.mark.parametrize("form", [form for forms in FORMS.values() for form in forms])
-def test_a_sequence_is_bitwise_what_it_is_alone(form, wanted):
+def test_a_sequence_has_the_same_bits_alone(form, wanted):
     reference = next(forms[0] for forms in FORMS.values() if form in forms)
     case = problem(reference, (3, 0, 5, 1, 4), wanted, slack=2)
     packed = case.vjp(form)
@@ -231,7 +231,7 @@ def test_low_precision_tokens_compute_in_fp32(reference, wanted, dtype):
 
 
 @pytest.mark.parametrize("reference", REFERENCES)
-def test_only_y_unless_states_are_asked_for(reference):
+def test_only_y_unless_states_are_requested(reference):
     case = problem(reference, (2,))
     y = reference(**case.inputs, cu_seqlens=case.cu_seqlens.int(), **case.options)
     assert torch.equal(y, case.run(reference)[0])

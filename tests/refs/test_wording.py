@@ -1,4 +1,4 @@
-"""Singular, plural and article of what messages count."""
+"""Singular, plural and article of nouns in messages."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Kernels with the restrictions that real ones have, refused in the ways in which people write that.
+"""Kernels with the restrictions of real ones, which refuse calls in the ways that kernel authors use.
 
-A kernel of the museum, correct or with a bug that leaks across boundaries, behind checks of its arguments.
+A kernel of the museum, correct or with a bug that leaks across boundaries, called after checks of its arguments.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -30,7 +30,7 @@ LEAKING = {
 
 
 class Call:
-    """What a check of the arguments looks at, the same for all ops."""
+    """What the checks of arguments read, the same for all ops."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self.arguments = arguments
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Restriction:
-    """conditions: as one declares it, by op. holds: for a call. text: of an error. asserts: the same, without one."""
+    """conditions: as declared, by op. holds: for a call. text: of the error. asserts: the check as a bare assert."""
 
     name: str
     conditions: Mapping[str, Sequence[str]]
@@ -227,18 +227,18 @@ WAYS = {
 
 
 def restricted(op: str, names: Sequence[str], way: str, *, leaking: bool, calls: list[str] | None = None) -> Any:
-    """The kernel behind its checks. calls: gets an entry for each call that came past them."""
+    """The kernel with its checks. calls: gets an entry for each call that passed them."""
     kernel = Location.parse((LEAKING if leaking else CORRECT)[op]).load()
 
     @wraps(kernel)
-    def behind(**arguments):
+    def checked(**arguments):
         for name in names:
             WAYS[way](RESTRICTIONS[name], Call(arguments))
         if calls is not None:
             calls.append(op)
         return kernel(**arguments)
 
-    return behind
+    return checked
 
 
 def declared(op: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -256,7 +256,7 @@ class _NoBackward(torch.autograd.Function):
 
 
 def values_only(op: str, *, leaking: bool) -> Any:
-    """Computes values, and refuses to differentiate."""
+    """A kernel that computes values and refuses the backward pass."""
     kernel = Location.parse((LEAKING if leaking else CORRECT)[op]).load()
 
     @wraps(kernel)

@@ -1,4 +1,4 @@
-"""On a GPU a launch counts as computing: what is raised after one is no refusal."""
+"""On a GPU a launch counts as computing: what is raised after one is not a refusal."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""No verdict that was not earned: restricted kernels are judged in their domain, declared or found, and leaks detected.
+"""Restricted kernels are judged in their domain, declared or found, and leaks are detected there.
 
-PACKPROOF_ALL_RESTRICTIONS=1 runs every restriction in every op and way, with all that asks for boundaries; otherwise
-each meets one op in one way, and each op several at once.
+PACKPROOF_ALL_RESTRICTIONS=1 runs every restriction with every op and way, and all properties that need boundaries;
+otherwise each runs with one op in one way, and each op with several at once.
 """
 
 import os
@@ -45,9 +45,11 @@ def judged(
 ) -> dict[str, Verdict]:
     """The verdicts of a kernel, in this process."""
     names = describe(kernel)["parameters"]
-    said = Declaration(parameters=names).inside(Domain.of(domain))
-    space = Space(OPS[op], dtype, said.promises, names, domain=said.domain)
-    subject = KernelUnderTest(OPS[op], InProcess(kernel), said.promises, gradients=said.gradients, domain=said.domain)
+    stated = Declaration(parameters=names).inside(Domain.of(domain))
+    space = Space(OPS[op], dtype, stated.promises, names, domain=stated.domain)
+    subject = KernelUnderTest(
+        OPS[op], InProcess(kernel), stated.promises, gradients=stated.gradients, domain=stated.domain
+    )
     evaluator = Evaluator(subject, Effort(0, Allowance(20, 5)), ReplayInfo(), "eager")
     found = {}
     for name in properties:
@@ -65,7 +67,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("names", "op", "way"), CASES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else value
 )
-def test_a_correct_kernel_passes_in_its_domain_and_its_twin_is_detected(
+def test_a_correct_kernel_passes_in_its_domain_and_a_leaking_one_is_detected(
     names: tuple[str, ...], op: str, way: str
 ) -> None:
     domain = declared(op, names)
@@ -84,15 +86,15 @@ def test_a_correct_kernel_passes_in_its_domain_and_its_twin_is_detected(
         assert verdict.limits == ()
         assert by_itself[name].classes == verdict.classes, "a boundary class that the domain allows was lost"
     assert_sound(op, by_itself["reference"].domain, domain)
-    for said in (domain, ()):
-        leaking = judged(restricted(op, names, way, leaking=True), op, said, properties=("packing",))
+    for stated in (domain, ()):
+        leaking = judged(restricted(op, names, way, leaking=True), op, stated, properties=("packing",))
         assert leaking["packing"].status == "failed"
         assert leaking["packing"].failure is not None
-        assert leaking["packing"].failure.tensor, "a leak is a wrong value, and no fault"
+        assert leaking["packing"].failure.tensor, "a leak is a wrong value and not a fault"
 
 
 def assert_sound(op: str, found: Sequence[str], wanted: Sequence[str]) -> None:
-    """Every case that is drawn from the domain found lies in the one that the kernel really has."""
+    """Every case that is drawn from the domain found is in the kernel's actual domain."""
     space = Space(OPS[op], "bfloat16", Promises(), domain=Domain.of(found))
     whole = Domain.of([text for text in wanted if text not in ("contiguous", "not gradients")])
     assert all(whole.holds({**dict(sizes), "dtype": "bfloat16"}) for sizes in space.plain_sizes if _of_sizes(whole, op))
@@ -132,7 +134,7 @@ def test_a_kernel_that_refuses_everything_is_inconclusive(way: str) -> None:
         assert verdict.reason.startswith("the kernel refused every call: ")
 
 
-def test_one_token_alone_says_nothing_of_packs() -> None:
+def test_one_token_alone_is_inconclusive_for_packs() -> None:
     calls: list[str] = []
     inner = restricted("causal_conv1d", (), "assert", leaking=True, calls=calls)
 
@@ -148,7 +150,7 @@ def test_one_token_alone_says_nothing_of_packs() -> None:
 
 
 def test_judged_counts_calls_and_comparisons() -> None:
-    """One call for each case that is judged, and none that is counted without."""
+    """One call for each case that is judged, and none is counted without a call."""
     calls: list[str] = []
     names = ("channels",)
     kernel = restricted("rope", names, "ValueError", leaking=False, calls=calls)
@@ -156,7 +158,7 @@ def test_judged_counts_calls_and_comparisons() -> None:
     assert len(calls) == verdict.judged == verdict.examples
     calls.clear()
     [verdict] = judged(kernel, "rope", declared("rope", names), properties=("permutation",)).values()
-    assert verdict.judged < verdict.examples  # one sequence has nothing to be reordered
+    assert verdict.judged < verdict.examples  # a single sequence cannot be reordered
     assert len(calls) >= 2 * verdict.judged
 
 
@@ -165,27 +167,29 @@ def late(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
     raise ValueError(f"head_dim {y.shape[1]} is not supported")
 
 
-def moody(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
-    moody.calls += 1
-    raise ValueError(f"shape refused for the {'abcdefgh'[moody.calls % 8]}th time")
+def inconsistent(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    inconsistent.calls += 1
+    raise ValueError(f"shape refused for the {'abcdefgh'[inconsistent.calls % 8]}th time")
 
 
-moody.calls = 0
+inconsistent.calls = 0
 
 
 def mismatched(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
     return x @ weight
 
 
-@pytest.mark.parametrize("kernel", [late, moody, mismatched])
-def test_what_is_no_refusal_fails(kernel: Any) -> None:
+@pytest.mark.parametrize("kernel", [late, inconsistent, mismatched])
+def test_an_error_that_is_not_a_refusal_fails(kernel: Any) -> None:
     verdict = judged(kernel, "causal_conv1d", properties=("packing",))["packing"]
     assert verdict.status == "failed"
     assert verdict.failure is not None
     assert verdict.failure.tensor == ""
 
 
-def test_the_command_line_says_what_a_kernel_does_not_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_reports_what_a_kernel_does_not_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.py").write_text(
         "from tests.restrictions.restricted import restricted\n"
         "conv = restricted('causal_conv1d', ('no empty', 'channels'), 'ValueError', leaking=False)\n"

@@ -1,4 +1,4 @@
-// CUDA C++ as a CPU compiler reads it: a block's threads are fibers that take turns at barriers and exchanges. Shared
+// CUDA C++ as a CPU compiler reads it: a block's threads are fibers that switch at barriers and exchanges. Shared
 // memory holds NaN until it is written.
 #include <ucontext.h>
 
@@ -58,7 +58,7 @@ struct Fiber {
     std::vector<char> stack;
     int barriers, exchanges;
     bool ended;
-    std::deque<Copy> copies;  // under way: they arrive no sooner than they are waited for
+    std::deque<Copy> copies;  // in flight: they arrive only when they are waited for
 };
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
@@ -83,10 +83,10 @@ static void __syncthreads() { wait_for(&Fiber::barriers, 0, fibers.size()); }
 static void __syncwarp() { wait_for_warp(); }
 static float __shfl_xor_sync(unsigned, float x, int lanes) {
     static float slots[2][1024];
-    int turn = fibers[current].exchanges & 1;
-    slots[turn][current] = x;
+    int parity = fibers[current].exchanges & 1;
+    slots[parity][current] = x;
     wait_for_warp();
-    return slots[turn][current ^ lanes];
+    return slots[parity][current ^ lanes];
 }
 
 static std::deque<Copy>& copies() { return fibers[current].copies; }
