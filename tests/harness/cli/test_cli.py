@@ -117,7 +117,7 @@ def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:
     play(Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops\nsecond line")))
     out, err = capsys.readouterr()
     assert "FAILED  packing (y)" in out
-    assert "packproof itself failed: RuntimeError: oops: 1 failed; 0 of 1 examples judged" in out
+    assert "packproof itself failed: RuntimeError: oops: 1 failed; 0 of 1 example judged" in out
     assert "Traceback" in err
 
 
