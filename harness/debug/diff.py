@@ -94,8 +94,8 @@ def diff(
 ) -> Diff:
     """Find where a kernel first diverges from its reference, in each output and gradient. Runs in this process.
 
-    A Triton kernel on the CPU runs in a process that interprets it, unless this one was started with TRITON_INTERPRET=1;
-    a closure needs this, because no other process can import it.
+    A Triton kernel on the CPU runs in a process that interprets it, unless this one was started with
+    TRITON_INTERPRET=1; a closure needs this, because no other process can import it.
 
     kernel: a function, or its name as `packproof check` takes it. reference: another function with the op's arguments,
     such as the kernel before an edit; default: the op's own, in float64. case: a replay file, a Case, or the lengths of
