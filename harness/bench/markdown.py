@@ -1,4 +1,4 @@
-"""A bench's file as a table in Markdown, with the command, the GPU and the versions: what a README shows."""
+"""The file of a bench as a Markdown table, with the command, the GPU and the versions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 def table(path: str) -> str:
-    """The Markdown, between two comments that say where it comes from. UsageError for a file of another kind."""
+    """The Markdown, between two comments with its origin. UsageError for another kind of file."""
     data = read(path, path)
     record(data, path)
     try:
@@ -51,7 +51,7 @@ def _heading(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(rows: list[Row], untimed: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """A line for each implementation and pass, a column for each layout; the largest host time and memory of these."""
+    """A line for each implementation and pass, a column for each layout; the largest host time and memory of a line."""
     layouts = list(dict.fromkeys(row["layout"] for row in rows))
     passes = [name for name in _PASSES if any(row["pass"] == name for row in rows)]
     cells = {(row["implementation"], row["pass"], row["layout"]): row for row in rows}

@@ -1,4 +1,4 @@
-"""A bench on the terminal: the machine, what was proven, then a table for each op and layout; at 100 columns."""
+"""A bench on the terminal, 100 columns wide: the machine, the proofs, then a table for each op and layout."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,7 +30,7 @@ _COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6),
 
 
 class BenchReport:
-    """Reads the events of one bench and writes to a console."""
+    """Prints the events of one bench to a console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -1,6 +1,7 @@
-"""Every op under pytest-benchmark: what its implementations take, and what their proof takes. No time for who is wrong.
+"""Every op under pytest-benchmark: the time of its implementations and of their proofs. An incorrect
+one gets no time.
 
-Times are those of the wall clock, until a GPU is done: `packproof bench` tells what the GPU itself needs.
+Times are wall-clock times until the GPU is done; `packproof bench` shows the time on the GPU itself.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 
 from packproof.adapters.registry import PEERS
 from packproof.harness.bench.bench import ready
-from packproof.harness.bench.contenders import REFERENCE, Contender, contenders, own_name
+from packproof.harness.bench.implementations import REFERENCE, Implementation, implementations, own_name
 from packproof.harness.bench.layouts import TOKENS, named
 from packproof.harness.bench.proof import prove
 from packproof.harness.bench.results import SizeProof
@@ -31,9 +32,9 @@ PROVEN = TIMED if DEVICE == "cuda" else [*OURS, *REFERENCES]
 
 
 @cache
-def group(op: str) -> tuple[Setting, dict[str, Contender]]:
-    [(declared, found)] = contenders((), op, None, DEVICE)
-    return setting(declared, DEVICE, {}, None), {contender.name: contender for contender in found}
+def group(op: str) -> tuple[Setting, dict[str, Implementation]]:
+    [(declared, found)] = implementations((), op, None, DEVICE)
+    return setting(declared, DEVICE, {}, None), {implementation.name: implementation for implementation in found}
 
 
 def proof(op: str, name: str) -> SizeProof:
@@ -43,7 +44,7 @@ def proof(op: str, name: str) -> SizeProof:
 
 @lru_cache(maxsize=1)
 def entrant(op: str, name: str) -> Run | SizeProof | str:
-    """What can be timed, or why it cannot be."""
+    """What can be timed, or the reason why not."""
     found = proof(op, name)
     if not found.may_be_timed:
         return found
@@ -52,8 +53,8 @@ def entrant(op: str, name: str) -> Run | SizeProof | str:
     return started.runs.get(name) or started.verdicts[name]
 
 
-def right(found: SizeProof) -> None:
-    """Fails for a wrong implementation, skips what is not here."""
+def require_correct(found: SizeProof) -> None:
+    """Fails for an incorrect implementation, skips one that is missing."""
     assert found.status != "failed", found.text
     if not found.examples and found.status != "unpacked":
         pytest.skip(found.text)
@@ -64,7 +65,7 @@ def test_proof(benchmark: Any, op: str, name: str) -> None:
     benchmark.group = "proof"
     group(op)
     found = benchmark.pedantic(proof, args=(op, name), rounds=1)
-    right(found)
+    require_correct(found)
     benchmark.extra_info.update(tier=found.tier, examples=found.examples)
 
 
@@ -74,7 +75,7 @@ def test_pass(benchmark: Any, op: str, name: str, name_of_pass: str) -> None:
     benchmark.group = f"{op}, {name_of_pass}"
     found = entrant(op, name)
     if isinstance(found, SizeProof):
-        right(found)
+        require_correct(found)
     assert isinstance(found, Run), found
     passes: dict[str, Callable[..., Any]] = {
         "forward": found.forward,
