@@ -19,6 +19,7 @@ from packproof.harness.bench.results import (
 )
 from packproof.harness.results.files import read_bytes, replace_text, writable
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 from packproof.version import __version__
 
 VERSION = 1
@@ -134,7 +135,7 @@ def record(data: Any, named: str) -> Record:
             raise UsageError(f"{named} is damaged: row {j} names no pass")
         times[place, row["pass"]] = _read_spread(row.get("ms"), f"{named} is damaged: row {j}")
     wrong = frozenset(_read_place(row, f"{named} is damaged: verdict {j}") for j, row in enumerate(verdicts))
-    threads = f", {where.get('threads')} threads" if where["device"] == "cpu" else ""
+    threads = f", {counted(where.get('threads', 0), 'thread')}" if where["device"] == "cpu" else ""
     return Record(f"{where['name']} ({where['device']}{threads})", times, wrong)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from packproof.harness.results.names import known
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 
 TOKENS = 65_536  # of the named layouts, which scale to other numbers of tokens
 _MOST_BYTES = 64 << 20
@@ -146,13 +147,13 @@ def _json_list(path: str, text: str) -> tuple[int, ...]:
 def sweep_tokens(tokens: int, _seed: int) -> list[BenchLayout]:
     """From 1/16 of the tokens to 16 times as many, in sequences of 1024: cost should grow in proportion."""
     steps = [tokens // 16, tokens // 4, tokens, 4 * tokens, 16 * tokens]
-    return [BenchLayout(f"{n} tokens", rows(n)) for n in steps if n]
+    return [BenchLayout(counted(n, "token"), rows(n)) for n in steps if n]
 
 
 def sweep_sequences(tokens: int, _seed: int) -> list[BenchLayout]:
     """More and more sequences of equal length at a constant number of tokens: cost should stay constant."""
     counts = sorted({n for n in (1, 16, 128, 512, 2401, 16_384, tokens) if n <= tokens})
-    return [BenchLayout(f"{n} sequence{'s' * (n > 1)}", equal(n, tokens)) for n in counts]
+    return [BenchLayout(counted(n, "sequence"), equal(n, tokens)) for n in counts]
 
 
 def sweep_longest(tokens: int, seed: int) -> list[BenchLayout]:

@@ -7,6 +7,7 @@ from packproof.harness.bench.file import read, record
 from packproof.harness.bench.results import figures
 from packproof.harness.results.names import short
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 
 _PASSES = ("forward", "backward")
 
@@ -42,7 +43,7 @@ def _page(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _heading(data: Mapping[str, Any]) -> Iterator[str]:
     where, ceilings = data["environment"], data["ceilings"]
-    on_gpu = f", driver {where['driver']}" if where["driver"] else f", {where['threads']} threads"
+    on_gpu = f", driver {where['driver']}" if where["driver"] else f", {counted(where['threads'], 'thread')}"
     matmul = f", bf16 products {ceilings['matmul'] / 1e12:.0f} TFLOP/s" if ceilings["matmul"] else ""
     yield f"`{data['command']}` on {where['name']}: packproof {data['packproof']}, torch {where['torch']},"
     yield f"triton {where['triton'] or 'none'}{on_gpu}. Milliseconds; in brackets the part of the ceiling that was"

@@ -165,7 +165,7 @@ def peers(
 
     from packproof.harness.engine.check import CheckRequest  # noqa: PLC0415
     from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
-    from packproof.harness.peers.run import judge, open_peers  # noqa: PLC0415
+    from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
 
     request = CheckRequest(
@@ -177,11 +177,11 @@ def peers(
         seed=seed,
     )
     entries = open_peers(request, names or [])
-    if not any(entry.asked for entry in entries):
+    if not any(entry.checks for entry in entries):
         return _say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes this op'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
     reports += [HtmlReport(html)] if html else []
-    code = exit_code(follow(judge(request, entries), reports))
+    code = exit_code(follow(check_peers(request, entries), reports))
     return HELD if code == FAILED else code
 
 

@@ -62,7 +62,7 @@ def rows(entries: Sequence[PeerRequest], verdicts: Sequence[events.Verdict]) -> 
                 laws.setdefault(verdict.cell.law, []).append(verdict)
         for law, found in laws.items():
             yield BoardRow(*names, law, _verdict(found), next((v for v in found if v.status == "failed"), None))
-        if entry.asked and entry.offers_no:
+        if entry.checks and entry.offers_no:
             yield BoardRow(*names, ", ".join(entry.offers_no), "not offered")
 
 
@@ -105,7 +105,7 @@ def legend() -> list[str]:
 
 def absent(entries: Sequence[PeerRequest]) -> list[str]:
     """The peers that were not judged, each with the reason."""
-    return [f"{entry.peer.name}: {entry.reason}" for entry in entries if not entry.asked]
+    return [f"{entry.peer.name}: {entry.reason}" for entry in entries if not entry.checks]
 
 
 class PeersReport:
@@ -216,7 +216,7 @@ def document(
                 "peer": entry.peer.name,
                 "version": entry.version,
                 "op": entry.peer.op,
-                "judged": bool(entry.asked),
+                "judged": bool(entry.checks),
                 "reason": entry.reason,
                 "not_offered": list(entry.offers_no),
             }

@@ -19,13 +19,13 @@ _COMPILING = 600.0  # seconds: with every core busy, compiling many large kernel
 class PeerRequest:
     """A peer on the scoreboard.
 
-    asked: the checks to run. reason: why there are none. offers_no: requested arguments of the op that the peer does
+    checks: what to run. reason: why there are none. offers_no: requested arguments of the op that the peer does
     not take.
     """
 
     peer: Peer
     version: str
-    asked: tuple[tuple[CheckRequest, Job], ...] = ()
+    checks: tuple[tuple[CheckRequest, Job], ...] = ()
     reason: str = ""
     offers_no: tuple[str, ...] = ()
 
@@ -48,14 +48,14 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
     return [_entry(peer, request) for peer in chosen if request.op in (None, peer.op)]
 
 
-def judge(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
+def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
     """Check every peer that can be checked, as events; first what each peer promises, then the rest.
 
     On a GPU cells run separately: some peers compile for seconds per new shape, which adds up to ten minutes for SSD.
     """
-    most = max((len(entry.asked) for entry in entries), default=0)
-    asked = [e.asked[k] for k in range(most) for e in entries if k < len(e.asked)]
-    return judged(request, asked, apart=request.device == "cuda")
+    most = max((len(entry.checks) for entry in entries), default=0)
+    checks = [e.checks[k] for k in range(most) for e in entries if k < len(e.checks)]
+    return judged(request, checks, apart=request.device == "cuda")
 
 
 def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
@@ -77,10 +77,10 @@ def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
     own = replace(own, dtypes=dtypes, forward_only=forward_only)
     lacking = [*not_offered(own, job), *(short(d) for d in request.dtypes or () if d not in dtypes)]
     lacking += ["gradients"] if forward_only or not job.declared.gradients else []
-    return replace(entry, asked=((own, job), *_beyond(own, job)), offers_no=tuple(lacking))
+    return replace(entry, checks=((own, job), *_unpromised(own, job)), offers_no=tuple(lacking))
 
 
-def _beyond(request: CheckRequest, job: Job) -> Iterator[tuple[CheckRequest, Job]]:
+def _unpromised(request: CheckRequest, job: Job) -> Iterator[tuple[CheckRequest, Job]]:
     """The job again for each property that the kernel does not promise."""
     for question in OF_PEERS:
         raised = question.raised(job.declared)

@@ -94,13 +94,13 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
     run = {name: config.getoption(f"packproof_{name}") for name in ("profile", "device", "seed")}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        asked = plan.CheckRequest(*marker.args, **{"asks": bool(marker.kwargs.get("strict")), **run, **marker.kwargs})
-        dtypes = [names.dtype(name) for name in asked.dtypes or DEFAULT_DTYPES]
-        plan.check_names(asked := dataclasses.replace(asked, dtypes=tuple(dtypes)))
+        request = plan.CheckRequest(*marker.args, **{"asks": bool(marker.kwargs.get("strict")), **run, **marker.kwargs})
+        dtypes = [names.dtype(name) for name in request.dtypes or DEFAULT_DTYPES]
+        plan.check_names(request := dataclasses.replace(request, dtypes=tuple(dtypes)))
     except (TypeError, UsageError) as error:
         pytest.fail(f"@pytest.mark.packproof: {error}", pytrace=False)
-    cells = [(law, kind) for law in asked.properties or PROPERTIES for kind in dtypes]
-    return {f"{law}-{kind}": dataclasses.replace(asked, properties=(law,), dtypes=(kind,)) for law, kind in cells}
+    cells = [(law, kind) for law in request.properties or PROPERTIES for kind in dtypes]
+    return {f"{law}-{kind}": dataclasses.replace(request, properties=(law,), dtypes=(kind,)) for law, kind in cells}
 
 
 class Proof:
@@ -173,8 +173,8 @@ def _not_now(item: pytest.Item, config: pytest.Config) -> str:
     if item.get_closest_marker("slow") and not config.getoption("packproof_slow"):
         return "slow: checked with --packproof-slow"
     if item.get_closest_marker("gpu") and item.callspec.params["proof"].device != "cuda":  # type: ignore[attr-defined]
-        asked = config.getoption("packproof_device") == "cpu"
-        why = "this run uses cpu" if asked else "torch sees no CUDA device here"
+        on_cpu = config.getoption("packproof_device") == "cpu"
+        why = "this run uses cpu" if on_cpu else "torch sees no CUDA device here"
         return f"gpu: checked on cuda only, and {why}"
     return ""
 

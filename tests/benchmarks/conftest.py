@@ -1,4 +1,4 @@
-"""`pytest tests/benchmarks --benchmark-only`; these files are not collected unless they are asked for."""
+"""`pytest tests/benchmarks --benchmark-only`; these files are collected only when named."""
 
 import pytest
 

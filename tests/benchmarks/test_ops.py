@@ -43,7 +43,7 @@ def proof(op: str, name: str) -> SizeProof:
 
 
 @lru_cache(maxsize=1)
-def entrant(op: str, name: str) -> Run | SizeProof | str:
+def candidate(op: str, name: str) -> Run | SizeProof | str:
     """What can be timed, or the reason why not."""
     found = proof(op, name)
     if not found.may_be_timed:
@@ -73,7 +73,7 @@ def test_proof(benchmark: Any, op: str, name: str) -> None:
 @pytest.mark.parametrize(("op", "name"), TIMED)
 def test_pass(benchmark: Any, op: str, name: str, name_of_pass: str) -> None:
     benchmark.group = f"{op}, {name_of_pass}"
-    found = entrant(op, name)
+    found = candidate(op, name)
     if isinstance(found, SizeProof):
         require_correct(found)
     assert isinstance(found, Run), found

@@ -131,7 +131,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, mess
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "No such file"), ("{", "damaged, not JSON"), ("[" * 10**6, "damaged")]
+    ("text", "message"), [(None, "No such file"), ("{", "damaged: not JSON"), ("[" * 10**6, "damaged")]
 )
 def test_a_file_that_is_not_json_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "old.json"

@@ -17,7 +17,7 @@ from packproof.harness.engine.plan import CheckRequest
 from packproof.harness.engine.replay import replay
 from packproof.harness.peers import run
 from packproof.harness.peers.board import PeersReport, rows, word
-from packproof.harness.peers.run import judge, open_peers
+from packproof.harness.peers.run import check_peers, open_peers
 from packproof.harness.results import events
 from packproof.harness.results.events import Cell, Verdict
 from packproof.harness.targets import location
@@ -54,9 +54,9 @@ def request(tmp_path: Path, **fields: Any) -> CheckRequest:
 
 
 def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Any]:
-    asked = request(tmp_path, **fields)
-    entries = open_peers(asked, names)
-    verdicts = [e.verdict for e in judge(asked, entries) if isinstance(e, events.CellFinished)]
+    requested = request(tmp_path, **fields)
+    entries = open_peers(requested, names)
+    verdicts = [e.verdict for e in check_peers(requested, entries) if isinstance(e, events.CellFinished)]
     return {row.law: row for row in rows(entries, verdicts)}
 
 
@@ -139,12 +139,12 @@ def test_what_was_not_judged_is_never_passed(
 
 @pytest.mark.usefixtures("others")
 def test_the_scoreboard_in_a_terminal_in_markdown_and_as_data(tmp_path: Path) -> None:
-    asked = request(tmp_path, properties=("isolation",))
-    entries = open_peers(asked, ["other:multiplying", "absent:ssd"])
+    requested = request(tmp_path, properties=("isolation",))
+    entries = open_peers(requested, ["other:multiplying", "absent:ssd"])
     console = Console(record=True, width=200, soft_wrap=True, file=(tmp_path / "out").open("w"))
     files = {kind: tmp_path / f"peers.{kind}" for kind in ("md", "json")}
     report = PeersReport(entries, markdown=str(files["md"]), json=str(files["json"]), console=console)
-    main.follow(judge(asked, entries), [report])
+    main.follow(check_peers(requested, entries), [report])
     text, page, data = console.export_text(), files["md"].read_text(), json.loads(files["json"].read_text())
     version = PEERS["torch:jagged_sdpa"].version
     row = next(line.split() for line in text.splitlines() if "isolation (NaN)" in line and "does not hold" in line)
