@@ -63,7 +63,7 @@ def check(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="properties that the kernel does not promise fail the run too")
+        bool, typer.Option("--strict", help="a property that does not hold fails the run even if it is not promised")
     ] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="check no gradients")] = False,
@@ -79,7 +79,7 @@ def check(
         bool,
         typer.Option(
             "--isolate",
-            help="run the kernel under bubblewrap: no network, no other processes, a read-only file system; CPU only",
+            help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
         ),
     ] = False,
     sanitizer: Annotated[
