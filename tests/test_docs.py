@@ -229,8 +229,8 @@ def test_the_suite_for_a_gpu_runner_skips_where_there_is_none(tmp_path: Path) ->
     (tmp_path / "test_kernels.py").write_text(source)
     done = run(tmp_path, "-m", "pytest", "-q", "-rs", *PLUGIN, "--packproof-device", "cpu")
     assert f"SKIPPED [{len(PROPERTIES)}] test_kernels.py" in done.stdout, done.stdout
-    assert "gpu: judged on cuda only, and this run judges on cpu" in done.stdout
-    assert "slow: judged with --packproof-slow" in done.stdout
+    assert "gpu: checked on cuda only, and this run uses cpu" in done.stdout
+    assert "slow: checked with --packproof-slow" in done.stdout
 
 
 def test_the_page_of_properties_is_what_its_script_writes(tmp_path: Path) -> None:

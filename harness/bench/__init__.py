@@ -1,1 +1,1 @@
-"""Timing: kernels and the implementations beside them, at sizes at which they were proven correct first."""
+"""Timing of kernels and of the implementations compared with them, at sizes at which they were first proven correct."""

@@ -1,4 +1,4 @@
-"""The bench: from a request to a stream of results. Nothing is timed that was not proven at the timed sizes first."""
+"""The bench: from a request to a stream of results. Only what was first proven at the timed sizes is timed."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
-from packproof.harness.bench.contenders import Contender, contenders
 from packproof.harness.bench.cost import costs
+from packproof.harness.bench.implementations import Implementation, implementations
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.proof import prove, spot_check
 from packproof.harness.bench.results import (
@@ -33,7 +33,7 @@ from packproof.properties.call import Refused
 from packproof.properties.sample import Sample
 from packproof.refs.errors import UsageError
 
-_SECONDS = {"cpu": 0.5, "cuda": 2.0}  # of rounds, for one op at one layout
+_SECONDS = {"cpu": 0.5, "cuda": 2.0}  # of timed rounds, for one op at one layout
 
 _MOST_TOKENS = 2**31 - 1
 
@@ -42,8 +42,8 @@ _MOST_TOKENS = 2**31 - 1
 class BenchRequest:
     """What to time.
 
-    layouts: one after the other. targets: none for packproof's own kernels. against: rivals, None for the usual ones.
-    sizes: instead of the usual ones. inputs: optional inputs that are given, None for the usual ones.
+    layouts: timed one after another. targets: empty for packproof's own kernels. against: baselines, None for the
+    default ones. sizes: override the defaults. inputs: optional inputs to pass, None for the default ones.
     """
 
     layouts: tuple[BenchLayout, ...]
@@ -58,7 +58,7 @@ class BenchRequest:
 
 
 def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Event]:
-    """Prove and time what the request says; UsageError before the first event if that cannot be done."""
+    """Prove and time what is requested; UsageError before the first event if that is impossible."""
     known("device", request.device, DEVICES)
     if request.device == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
@@ -69,73 +69,73 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
             raise UsageError(f"layout {layout.name}: {layout.tokens} tokens; int32 cu_seqlens end at {_MOST_TOKENS}")
     plan = [
         (op, setting(op, request.device, request.sizes, request.inputs), group)
-        for op, group in contenders(request.targets, request.op, request.against, request.device)
+        for op, group in implementations(request.targets, request.op, request.against, request.device)
     ]
     empty = any(0 in layout.lengths for layout in request.layouts)
     started = time.monotonic()
     clock = clock or clock_for(request.device)
     yield BenchStarted(environment(request.device), measure_ceilings(request.device, clock), request.seed)
     proofs: list[SizeProof] = []
-    for proof in _proofs([(contender, chosen) for _, chosen, group in plan for contender in group], request, empty):
+    for proof in _proofs(
+        [(implementation, chosen) for _, chosen, group in plan for implementation in group], request, empty
+    ):
         proofs.append(proof)
         yield proof
     proven = iter(proofs)
     for op, chosen, group in plan:
-        judged = [(contender, next(proven)) for contender in group]
+        judged = [(implementation, next(proven)) for implementation in group]
         for layout in request.layouts:
             yield LayoutFinished(tuple(_at_layout(judged, chosen, layout, request, clock)), matmul=op.matmul)
     yield BenchFinished(time.monotonic() - started)
 
 
-def _proofs(
-    all_of_them: Sequence[tuple[Contender, Setting]], request: BenchRequest, empty: bool
-) -> Iterator[SizeProof]:
-    """The proof of each, in their order; made side by side, since nothing is timed meanwhile."""
+def _proofs(pairs: Sequence[tuple[Implementation, Setting]], request: BenchRequest, empty: bool) -> Iterator[SizeProof]:
+    """The proof of each, in order; they run in parallel, since nothing is timed meanwhile."""
 
     def proof(number: int) -> Iterator[tuple[int, SizeProof]]:
-        contender, chosen = all_of_them[number]
-        yield number, prove(contender, chosen, request.dtype, request.device, request.seed, empty=empty)
+        implementation, chosen = pairs[number]
+        yield number, prove(implementation, chosen, request.dtype, request.device, request.seed, empty=empty)
 
     made: dict[int, SizeProof] = {}
-    said = 0
-    units = [partial(proof, n) for n in range(len(all_of_them))]
+    reported = 0
+    units = [partial(proof, n) for n in range(len(pairs))]
     for number, found in on_every_core(units, request.device, of=tuple[int, SizeProof]):
         made[number] = found
-        while said in made:
-            yield made[said]
-            said += 1
+        while reported in made:
+            yield made[reported]
+            reported += 1
 
 
 def _at_layout(
-    group: Sequence[tuple[Contender, SizeProof]],
+    group: Sequence[tuple[Implementation, SizeProof]],
     chosen: Setting,
     layout: BenchLayout,
     request: BenchRequest,
     clock: Clock,
 ) -> Iterator[BenchResult]:
-    """The results at one layout: those that may be timed, once they are right there too, and the verdicts."""
-    racers = [contender for contender, proof in group if proof.may_be_timed]
-    race, channels = _Race({}, {}, {}), 1
-    if racers:
-        sample = chosen.sample(racers[0].job.op, layout, request.dtype, request.seed)
+    """The results at one layout: times of what is correct there too, and the verdicts."""
+    candidates = [implementation for implementation, proof in group if proof.may_be_timed]
+    timings, channels = _Timings({}, {}, {}), 1
+    if candidates:
+        sample = chosen.sample(candidates[0].job.op, layout, request.dtype, request.seed)
         channels = next(iter(sample.inputs.values()))[0].numel()
-        race = _race(racers, sample, request.device, clock)
-    for contender, proof in group:
-        result = BenchResult(proof.op, contender.name, proof.setting, proof.dtype, layout, channels=channels)
-        verdict = proof.text if proof.status == "failed" else race.verdicts.get(contender.name, "")
+        timings = _time_together(candidates, sample, request.device, clock)
+    for implementation, proof in group:
+        result = BenchResult(proof.op, implementation.name, proof.setting, proof.dtype, layout, channels=channels)
+        verdict = proof.text if proof.status == "failed" else timings.verdicts.get(implementation.name, "")
         if verdict:
             yield replace(result, verdict=verdict)
-        elif contender.name in race.limits:
-            yield replace(result, limit=race.limits[contender.name])
-        elif contender.name in race.times:
-            passes, kept = race.times[contender.name]
+        elif implementation.name in timings.limits:
+            yield replace(result, limit=timings.limits[implementation.name])
+        elif implementation.name in timings.times:
+            passes, kept = timings.times[implementation.name]
             yield replace(result, passes=passes, kept=kept)
 
 
 @dataclass(frozen=True)
-class _Race:
-    """times: the passes of those that are right, and what they keep for backward. verdicts: on the others. limits: why
-    others cannot run at this layout."""
+class _Timings:
+    """times: the passes of correct implementations, and the bytes they keep for backward. verdicts: on incorrect ones.
+    limits: why an implementation cannot run at this layout."""
 
     times: Mapping[str, tuple[tuple[Pass, ...], int | None]]
     verdicts: Mapping[str, str]
@@ -144,8 +144,8 @@ class _Race:
 
 @dataclass(frozen=True)
 class Ready:
-    """runs: those that may be timed, warmed up, with what they allocate. verdicts: on the others; "" for the right.
-    limits: why those cannot run here that decline, or need more memory than there is."""
+    """runs: implementations to time, warmed up; footprints: what they allocate. verdicts: by name, "" if correct.
+    limits: why an implementation declines or lacks memory here."""
 
     runs: Mapping[str, Run]
     footprints: Mapping[str, Footprint]
@@ -153,44 +153,46 @@ class Ready:
     limits: Mapping[str, str]
 
 
-def ready(racers: Sequence[Contender], sample: Sample, device: str) -> Ready:
-    """Check every racer at the very layout, and prepare those that are right for their timing."""
-    functions = {c.name: _function(c) for c in racers}
+def ready(candidates: Sequence[Implementation], sample: Sample, device: str) -> Ready:
+    """Check every candidate at this layout, and prepare the correct ones for timing."""
+    functions = {c.name: _function(c) for c in candidates}
     verdicts: dict[str, str] = {}
     limits: dict[str, str] = {}
-    for racer in racers:
+    for candidate in candidates:
         try:
-            verdicts[racer.name] = spot_check(racer, functions[racer.name], sample, device) if racer.packed else ""
-        except Refused as refused:  # for lack of memory, or a layout that it does not take
-            limits[racer.name] = str(refused)
+            verdicts[candidate.name] = (
+                spot_check(candidate, functions[candidate.name], sample, device) if candidate.packed else ""
+            )
+        except Refused as refused:  # too little memory, or an unsupported layout
+            limits[candidate.name] = str(refused)
     runs: dict[str, Run] = {}
     seen: dict[str, Footprint] = {}
-    tensors = Tensors.of(sample, device)  # not before: the checks need the memory
-    for racer in racers:
-        if verdicts.get(racer.name) or racer.name in limits:
+    tensors = Tensors.of(sample, device)  # not earlier: the checks need the memory
+    for candidate in candidates:
+        if verdicts.get(candidate.name) or candidate.name in limits:
             continue
-        run = Run(functions[racer.name], tensors, gradients=racer.job.declared.gradients)
+        run = Run(functions[candidate.name], tensors, gradients=candidate.job.declared.gradients)
         try:
-            seen[racer.name] = footprint(run, device)
-            runs[racer.name] = run
+            seen[candidate.name] = footprint(run, device)
+            runs[candidate.name] = run
         except torch.OutOfMemoryError as error:
-            limits[racer.name] = str(error).partition("\n")[0]
+            limits[candidate.name] = str(error).partition("\n")[0]
     return Ready(runs, seen, verdicts, limits)
 
 
-def _race(racers: Sequence[Contender], sample: Sample, device: str, clock: Clock) -> _Race:
-    """Time those that are right, turn by turn."""
-    started = ready(racers, sample, device)
+def _time_together(candidates: Sequence[Implementation], sample: Sample, device: str, clock: Clock) -> _Timings:
+    """Time the correct candidates in alternation."""
+    started = ready(candidates, sample, device)
     times = {}
     for name, spreads in measure(started.runs, clock, _SECONDS[device]).items():
         run, seen = started.runs[name], started.footprints[name]
         cost, host = costs(sample, gradients=run.gradients), host_times(run, device)
         passes = tuple(Pass(p, spread, host.get(p), cost[p], seen.peak.get(p)) for p, spread in spreads.items())
         times[name] = passes, seen.kept
-    return _Race(times, started.verdicts, started.limits)
+    return _Timings(times, started.verdicts, started.limits)
 
 
-def _function(contender: Contender) -> Callable[..., Any]:
-    """The implementation in this process, where it is timed."""
-    target = contender.job.kernel
+def _function(implementation: Implementation) -> Callable[..., Any]:
+    """The function of an implementation, in this process."""
+    target = implementation.job.kernel
     return Location.parse(target).load() if isinstance(target, str) else target

@@ -1,4 +1,4 @@
-"""How work is timed: wall-clock time on a CPU, and on a GPU CUDA events behind a cold cache and a head start."""
+"""How work is timed: wall-clock time on a CPU; CUDA events on a GPU, with a cold cache and after a busy wait."""
 
 import time
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from packproof.harness.bench.results import Ceilings
 T = TypeVar("T")
 
 _MOST_LEAD = 20.0
-_CYCLES_PER_MS = 2_000_000  # no GPU's clock is faster, so that a spin of so many cycles is no shorter
+_CYCLES_PER_MS = 2_000_000  # no GPU clock is faster, so the spin lasts at least this long
 _LEAST_FLUSH = 256 << 20
 
 
 class Clock(Protocol):
-    """Whatever can time work: a real clock, or a test's."""
+    """Times work: a real clock, or a fake one in tests."""
 
     def time(self, work: Callable[[], T]) -> tuple[T, float]:
-        """What the work returns, and the milliseconds that it took."""
+        """The result of the work, and the milliseconds that it took."""
 
 
 class HostClock:
@@ -34,9 +34,9 @@ class HostClock:
 class DeviceClock:
     """Times work on the GPU with events.
 
-    Before each run the L2 cache is overwritten, and the GPU then spins for as long as the host was seen to need: the
-    events enclose the kernels, not the gaps in which the GPU waits for Python. What the host itself takes is measured
-    elsewhere: behind a wait, and with cold caches, it would need several times as long as in training.
+    Before each run the L2 cache is overwritten, and the GPU then spins for as long as the host was seen to need, so
+    that the events enclose the kernels and not the gaps in which the GPU waits for Python. Host time is measured
+    elsewhere: after a wait, and with cold caches, it would be several times as long as in training.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def clock_for(device: str) -> Clock:
 
 
 def measure_ceilings(device: str, clock: Clock) -> Ceilings:
-    """The machine's copy bandwidth in bytes a second, read and write counted, and a GPU's rate of bf16 products."""
+    """The copy bandwidth in bytes per second, counting reads and writes; on a GPU also the rate of bf16 products."""
     size = 1 << 30 if device == "cuda" else 64 << 20
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -77,6 +77,6 @@ def measure_ceilings(device: str, clock: Clock) -> Ceilings:
 
 
 def _best(clock: Clock, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs: a ceiling is what the machine can do, not what it does on average."""
-    work()  # libraries are loaded and started
+    """Seconds of the fastest of several runs: a ceiling is what the machine can do, not its average."""
+    work()  # loads and initializes libraries
     return min(clock.time(work)[1] for _ in range(10)) / 1e3

@@ -1,12 +1,12 @@
-"""The command: from the words of a command line to a bench, its reports and the exit code."""
+"""The command: from command-line options to a bench, its reports and the exit code."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.compare import TimingComparison, compare
-from packproof.harness.bench.contenders import is_rival
 from packproof.harness.bench.file import BenchFile, read, record
+from packproof.harness.bench.implementations import is_baseline
 from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, BenchLayout, from_file, from_text, named
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import Event, LayoutFinished, SizeProof
@@ -30,7 +30,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class BenchOutcome:
-    """What came of a bench. timed: rows. wrong: verdicts on implementations under test; rivals may be wrong."""
+    """The outcome of a bench. timed: rows. wrong: verdicts on implementations under test; baselines do not count."""
 
     timed: int
     wrong: int
@@ -38,9 +38,9 @@ class BenchOutcome:
 
 
 def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], None]) -> BenchOutcome:
-    """Run the bench and write its reports. What cannot be read or written is refused before the first timing."""
+    """Run the bench and write its reports. Raises UsageError before the first timing if a file is unusable."""
     if outputs.plot and not outputs.sweep:
-        raise UsageError("--plot: draws a sweep; add --sweep tokens, sequences or longest")
+        raise UsageError("--plot draws a sweep; add --sweep tokens, sequences or longest")
     named = f"--compare: {outputs.compare}"
     old = record(read(outputs.compare, named), named) if outputs.compare else None
     plot = Plot(outputs.plot) if outputs.plot else None
@@ -63,18 +63,18 @@ def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], No
 
 
 class _Tally:
-    """Counts what decides the exit code."""
+    """Counts what determines the exit code."""
 
     def __init__(self) -> None:
         self.timed = self.wrong = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, SizeProof):
-            self.timed += event.status == "interpreted"  # its proof was
-            self.wrong += event.status == "failed" and not is_rival(event.implementation)
+            self.timed += event.status == "interpreted"  # the proof was timed
+            self.wrong += event.status == "failed" and not is_baseline(event.implementation)
         if isinstance(event, LayoutFinished):
             self.timed += sum(bool(result.passes) for result in event.results)
-            self.wrong += sum(bool(r.verdict) and not is_rival(r.implementation) for r in event.results)
+            self.wrong += sum(bool(r.verdict) and not is_baseline(r.implementation) for r in event.results)
 
 
 def choose_layouts(
@@ -87,7 +87,7 @@ def choose_layouts(
     tokens: int | None = None,
     seed: int = 0,
 ) -> tuple[BenchLayout, ...]:
-    """The layouts that the options ask for: named ones, unless lengths, a file or a sweep is given instead."""
+    """The layouts that the options select: named ones, unless lengths, a file or a sweep is given."""
     given = {"--layout": names, "--lengths": lengths, "--lengths-file": file, "--sweep": sweep}
     used = [name for name, value in given.items() if value is not None]
     if len(used) > 1:

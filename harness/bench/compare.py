@@ -1,4 +1,4 @@
-"""The regression gate: a run against the file of an earlier one, row by row, with the noise of both allowed for."""
+"""The regression gate: a run against the file of an earlier one, row by row, allowing for the noise of both."""
 
 import math
 from collections.abc import Iterator
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from packproof.harness.bench.file import Place, Record
 from packproof.harness.bench.results import figures
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 
-FLOOR = 0.05  # clocks and temperature move medians of one machine by a few percent between runs
+FLOOR = 0.05  # clocks and temperature shift medians by a few percent between runs on one machine
 
 
 @dataclass(frozen=True)
 class TimingComparison:
-    """rows: found in both runs. slower: a line for each regression."""
+    """rows: number found in both runs. slower: a line for each regression."""
 
     rows: int
     slower: tuple[str, ...]
@@ -21,14 +22,14 @@ class TimingComparison:
     @property
     def text(self) -> str:
         verdict = f"{len(self.slower)} slower than allowed" if self.slower else "none slower than allowed"
-        return "\n".join([f"{self.rows} rows compared, {verdict}", *(f"  {line}" for line in self.slower)])
+        return "\n".join([f"{counted(self.rows, 'row')} compared, {verdict}", *(f"  {line}" for line in self.slower)])
 
 
 def compare(old: Record, new: Record, path: str) -> TimingComparison:
-    """Every row of the new run that the old one has, too. A row that had a time and now has a verdict is a regression.
+    """Compare the rows that both runs have. A row that had a time and now has a verdict is a regression.
 
-    A median may grow by the quartile distances of both runs, added as independent errors are, and by FLOOR at least. A
-    regression shows in the lower quartile too: what else a machine does adds to times, but to few of the shortest.
+    A median may grow by the interquartile ranges of both runs, added as independent errors, and at least by FLOOR. A
+    regression has to show in the lower quartile too: other load on the machine rarely affects the shortest times.
     UsageError if the runs have nothing to compare.
     """
     if old.device != new.device:
@@ -36,8 +37,10 @@ def compare(old: Record, new: Record, path: str) -> TimingComparison:
     shared = [key for key in new.times if key in old.times]
     lost = [key for key in old.times if key[0] in new.wrong]
     if not shared and not lost:
-        raise UsageError(f"--compare: {path} has no row of this run: same ops, sizes, layouts and dtype needed")
-    slower = [*_slower(old, new, shared), *(f"{_name(*key)}: had a time, is wrong now" for key in lost)]
+        raise UsageError(
+            f"--compare: {path} has no row of this run; the ops, sizes, layouts and dtype have to be the same"
+        )
+    slower = [*_slower(old, new, shared), *(f"{_name(*key)}: had a time and is wrong now" for key in lost)]
     return TimingComparison(len(shared) + len(lost), tuple(slower))
 
 
@@ -53,4 +56,4 @@ def _slower(old: Record, new: Record, keys: list[tuple[Place, str]]) -> Iterator
 
 def _name(place: Place, pass_name: str) -> str:
     op, implementation, setting, dtype, layout, tokens, *_ = place
-    return f"{op} · {implementation} · {pass_name} · {layout}, {tokens} tokens · {dtype} · {setting}"
+    return f"{op} · {implementation} · {pass_name} · {layout}, {counted(int(tokens), 'token')} · {dtype} · {setting}"

@@ -1,4 +1,4 @@
-"""What a call costs at least: the bytes follow from the declaration of the op, the operations stand beside it."""
+"""The minimal cost of a call: bytes follow from the axes of the op, operations from its declared count."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from packproof.properties.sample import Sample, dtype_of
 
 @dataclass(frozen=True)
 class Cost:
-    """bytes: that have to move at least. flops: operations, 0 where the op declares none."""
+    """bytes: minimum that has to move. flops: operations, 0 if the op declares none."""
 
     bytes: int
     flops: int
 
 
 def costs(sample: Sample, *, gradients: bool) -> dict[str, Cost]:
-    """Forward reads each input and writes each output once; backward reads what it needs of the inputs and the
-    incoming gradients, and writes the gradients, once each. Both passes together cost their sum."""
+    """The costs by pass. Forward reads each input and writes each output once; backward reads the inputs it needs and
+    the incoming gradients and writes the gradients, once each. Both passes together cost the sum."""
     op, inputs = sample.op, sample.inputs
     flops = op.flops(sample.sizes, sample.lengths, sample.options) if op.flops else Flops(0, 0)
     forward = Cost(_bytes(inputs.values()) + _output_bytes(sample), flops.forward)

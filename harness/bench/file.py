@@ -1,4 +1,4 @@
-"""A bench as a JSON file: written while it runs, read back as data that nobody has to trust."""
+"""A bench as a JSON file: written while it runs, and validated when read."""
 
 import json
 import math
@@ -19,6 +19,7 @@ from packproof.harness.bench.results import (
 )
 from packproof.harness.results.files import read_bytes, replace_text, writable
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 from packproof.version import __version__
 
 VERSION = 1
@@ -27,10 +28,10 @@ _KEY = ("op", "implementation", "setting", "dtype", "layout", "tokens", "sequenc
 
 
 class BenchFile:
-    """Collects the events of one bench into a document, and keeps it in a file if it is given one.
+    """Collects the events of one bench into a document, and writes it to a file if there is one.
 
     `rows` has a row for each implementation, layout and pass; `verdicts` one for each layout where an implementation is
-    wrong, `limits` one where it declines or takes more memory than there is; `proofs` what was proven before. Raises
+    incorrect, `limits` one where it declines or runs out of memory; `proofs` the proofs before the timing. Raises
     UsageError at once if the file cannot be written.
     """
 
@@ -97,9 +98,9 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Record:
-    """What a comparison needs of a bench.
+    """The data of a bench that a comparison needs.
 
-    device: its name and kind. times: by place and pass. wrong: places where an implementation has a verdict.
+    device: its name and kind. times: by place and pass. wrong: places with a verdict.
     """
 
     device: str
@@ -108,33 +109,33 @@ class Record:
 
 
 def read(path: str, named: str) -> Any:
-    """The JSON in a file. UsageError says what is wrong with it, and calls it as it is named."""
+    """The JSON in a file. Raises UsageError with what is wrong; named: what the message calls the file."""
     try:
         return json.loads(read_bytes(Path(path), _MOST_BYTES).decode())
     except OSError as error:
         raise UsageError(f"{named}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{named} is damaged, not JSON ({error})") from None
+        raise UsageError(f"{named} is damaged: not JSON ({error})") from None
 
 
 def record(data: Any, named: str) -> Record:
-    """The record in a document; UsageError where it has another form than a bench writes."""
+    """The record in a document; UsageError if it does not have the form that a bench writes."""
     if not isinstance(data, dict) or data.get("version") != VERSION or "ceilings" not in data:
         raise UsageError(f"{named} was not written by `packproof bench --json` in version {VERSION}")
     where = data.get("environment")
     if not isinstance(where, dict) or not all(isinstance(where.get(k), str) for k in ("device", "name")):
-        raise UsageError(f"{named} is damaged, environment does not name a device")
+        raise UsageError(f"{named} is damaged: environment does not name a device")
     rows, verdicts = data.get("rows"), data.get("verdicts")
     if not isinstance(rows, list) or not isinstance(verdicts, list):
-        raise UsageError(f"{named} is damaged, rows and verdicts are no lists")
+        raise UsageError(f"{named} is damaged: rows and verdicts are not lists")
     times = {}
     for j, row in enumerate(rows):
-        place = _read_place(row, f"{named} is damaged, row {j}")
+        place = _read_place(row, f"{named} is damaged: row {j}")
         if not isinstance(row.get("pass"), str):
-            raise UsageError(f"{named} is damaged, row {j} names no pass")
-        times[place, row["pass"]] = _read_spread(row.get("ms"), f"{named} is damaged, row {j}")
-    wrong = frozenset(_read_place(row, f"{named} is damaged, verdict {j}") for j, row in enumerate(verdicts))
-    threads = f", {where.get('threads')} threads" if where["device"] == "cpu" else ""
+            raise UsageError(f"{named} is damaged: row {j} names no pass")
+        times[place, row["pass"]] = _read_spread(row.get("ms"), f"{named} is damaged: row {j}")
+    wrong = frozenset(_read_place(row, f"{named} is damaged: verdict {j}") for j, row in enumerate(verdicts))
+    threads = f", {counted(where.get('threads', 0), 'thread')}" if where["device"] == "cpu" else ""
     return Record(f"{where['name']} ({where['device']}{threads})", times, wrong)
 
 

@@ -1,4 +1,4 @@
-"""Layouts to time at: four named ones, lengths from the command line or a file, and series of layouts for a sweep."""
+"""Layouts to time: four named ones, lengths from the command line or a file, and series for a sweep."""
 
 import json
 import random
@@ -10,8 +10,9 @@ import numpy as np
 
 from packproof.harness.results.names import known
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 
-TOKENS = 65_536  # of the named layouts, which keep their kind at other numbers of tokens
+TOKENS = 65_536  # of the named layouts, which scale to other numbers of tokens
 _MOST_BYTES = 64 << 20
 _DOCUMENTS = (57, 2048)  # shortest and longest sequence of L2
 
@@ -33,18 +34,18 @@ class BenchLayout:
 
 
 def equal(n: int, tokens: int) -> tuple[int, ...]:
-    """n lengths that differ by 1 at most, the longer ones first."""
+    """n lengths that differ by at most 1, the longer ones first."""
     each, more = divmod(tokens, n)
     return (each + 1,) * more + (each,) * (n - more)
 
 
 def rows(tokens: int = TOKENS) -> tuple[int, ...]:
-    """L1: sequences of 1024 tokens, and the rest."""
+    """L1: sequences of 1024 tokens, the last one possibly shorter."""
     return tuple(min(1024, tokens - start) for start in range(0, tokens, 1024))
 
 
 def documents(tokens: int = TOKENS, seed: int = 0) -> tuple[int, ...]:
-    """L2: log-normal lengths as those of documents, 101 in 65,536 tokens."""
+    """L2: log-normal lengths, like those of documents; 101 in 65,536 tokens."""
     rng = np.random.default_rng(seed)
     n = max(round(101 * tokens / TOKENS), 1)
     shortest, longest = min(_DOCUMENTS[0], tokens // n), max(_DOCUMENTS[1], -(-tokens // n))
@@ -63,7 +64,7 @@ def documents(tokens: int = TOKENS, seed: int = 0) -> tuple[int, ...]:
 
 
 def skewed(tokens: int = TOKENS, n: int | None = None, seed: int = 0) -> tuple[int, ...]:
-    """L3: one sequence has half of the tokens, 2400 short ones in 65,536 tokens share the other half."""
+    """L3: one sequence has half of the tokens, 2400 short ones share the other half (at 65,536 tokens)."""
     rng = np.random.default_rng(seed)
     longest = tokens - tokens // 2
     others = max(round(2401 * tokens / TOKENS), 2) - 1 if n is None else n - 1
@@ -85,7 +86,7 @@ NAMED: Mapping[str, Callable[[int], tuple[int, ...]]] = {"L1": rows, "L2": docum
 
 
 def named(names: Sequence[str], tokens: int) -> list[BenchLayout]:
-    """The layouts of those names with that many tokens."""
+    """The layouts with these names and this many tokens."""
     return [BenchLayout(name, NAMED[known("layout", name, NAMED)](tokens)) for name in names]
 
 
@@ -94,24 +95,28 @@ def from_text(text: str) -> BenchLayout:
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if not word.isdecimal():
-            raise UsageError(f"--lengths: {word!r} in {text!r}; expected counts of tokens with commas, such as 5,0,7")
+            raise UsageError(
+                f"--lengths: {word!r} in {text!r}; expected counts of tokens separated by commas, such as 5,0,7"
+            )
     return BenchLayout("lengths", tuple(map(int, words)))
 
 
 def from_file(path: str) -> BenchLayout:
-    """The lengths in a file: one count of tokens a line, or a JSON list. UsageError names file and line."""
+    """The lengths in a file: one count of tokens per line, or a JSON list. UsageError names file and line."""
     file = Path(path)
     try:
         if file.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"--lengths-file: {path} has {file.stat().st_size} bytes, more than lengths ever take")
+            raise UsageError(
+                f"--lengths-file: {path} has {file.stat().st_size} bytes, more than the {_MOST_BYTES} allowed"
+            )
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--lengths-file: {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"--lengths-file: {path} is not text; expected one count of tokens a line") from None
+        raise UsageError(f"--lengths-file: {path} is not text; expected one count of tokens per line") from None
     lengths = _json_list(path, text) if text.lstrip().startswith("[") else _lines(path, text)
     if not lengths:
-        raise UsageError(f"--lengths-file: {path} holds no lengths; expected one count of tokens a line")
+        raise UsageError(f"--lengths-file: {path} holds no lengths; expected one count of tokens per line")
     return BenchLayout(file.stem, lengths)
 
 
@@ -140,19 +145,19 @@ def _json_list(path: str, text: str) -> tuple[int, ...]:
 
 
 def sweep_tokens(tokens: int, _seed: int) -> list[BenchLayout]:
-    """From a 16th of the tokens to 16 times as many, in sequences of 1024: cost should grow as they do."""
+    """From 1/16 of the tokens to 16 times as many, in sequences of 1024: cost should grow in proportion."""
     steps = [tokens // 16, tokens // 4, tokens, 4 * tokens, 16 * tokens]
-    return [BenchLayout(f"{n} tokens", rows(n)) for n in steps if n]
+    return [BenchLayout(counted(n, "token"), rows(n)) for n in steps if n]
 
 
 def sweep_sequences(tokens: int, _seed: int) -> list[BenchLayout]:
-    """Ever more sequences of equal length at the same number of tokens: cost should stay."""
+    """More and more sequences of equal length at a constant number of tokens: cost should stay constant."""
     counts = sorted({n for n in (1, 16, 128, 512, 2401, 16_384, tokens) if n <= tokens})
-    return [BenchLayout(f"{n} sequence{'s' * (n > 1)}", equal(n, tokens)) for n in counts]
+    return [BenchLayout(counted(n, "sequence"), equal(n, tokens)) for n in counts]
 
 
 def sweep_longest(tokens: int, seed: int) -> list[BenchLayout]:
-    """Ever longer a longest one of 64 sequences, at the same number of tokens: cost should stay."""
+    """64 sequences with a growing longest one at a constant number of tokens: cost should stay constant."""
     n = min(64, tokens)
     longest, layouts = -(-tokens // n), []
     while longest < tokens - n + 1:

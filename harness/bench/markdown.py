@@ -1,4 +1,4 @@
-"""A bench's file as a table in Markdown, with the command, the GPU and the versions: what a README shows."""
+"""The file of a bench as a Markdown table, with the command, the GPU and the versions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,6 +7,7 @@ from packproof.harness.bench.file import read, record
 from packproof.harness.bench.results import figures
 from packproof.harness.results.names import short
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 
 _PASSES = ("forward", "backward")
 
@@ -14,7 +15,7 @@ Row = Mapping[str, Any]
 
 
 def table(path: str) -> str:
-    """The Markdown, between two comments that say where it comes from. UsageError for a file of another kind."""
+    """The Markdown, between two comments with its origin. UsageError for another kind of file."""
     data = read(path, path)
     record(data, path)
     try:
@@ -42,7 +43,7 @@ def _page(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _heading(data: Mapping[str, Any]) -> Iterator[str]:
     where, ceilings = data["environment"], data["ceilings"]
-    on_gpu = f", driver {where['driver']}" if where["driver"] else f", {where['threads']} threads"
+    on_gpu = f", driver {where['driver']}" if where["driver"] else f", {counted(where['threads'], 'thread')}"
     matmul = f", bf16 products {ceilings['matmul'] / 1e12:.0f} TFLOP/s" if ceilings["matmul"] else ""
     yield f"`{data['command']}` on {where['name']}: packproof {data['packproof']}, torch {where['torch']},"
     yield f"triton {where['triton'] or 'none'}{on_gpu}. Milliseconds; in brackets the part of the ceiling that was"
@@ -51,7 +52,7 @@ def _heading(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(rows: list[Row], untimed: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """A line for each implementation and pass, a column for each layout; the largest host time and memory of these."""
+    """A line for each implementation and pass, a column for each layout; the largest host time and memory of a line."""
     layouts = list(dict.fromkeys(row["layout"] for row in rows))
     passes = [name for name in _PASSES if any(row["pass"] == name for row in rows)]
     cells = {(row["implementation"], row["pass"], row["layout"]): row for row in rows}

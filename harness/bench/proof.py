@@ -1,4 +1,4 @@
-"""The proof before the timing: who computes something else gets a verdict and no time."""
+"""The proof before the timing: an incorrect implementation gets a verdict and no time."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.bench.contenders import Contender
+from packproof.harness.bench.implementations import Implementation
 from packproof.harness.bench.results import SizeProof
 from packproof.harness.bench.settings import Setting
 from packproof.harness.engine.violations import broken
@@ -24,29 +24,29 @@ from packproof.properties.sample import Sample
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
-# short sequences, and one that crosses the usual chunks of 64 and 128; an empty one only where one is timed
+# short sequences and one that crosses chunks of 64 and 128; an empty one only if one is timed
 LENGTHS = {"filled": (2, 130, 1), "with an empty one": (2, 0, 130, 1)}
 PROPERTIES = (REFERENCE, PACKING)
-_SPOT_TOKENS = 70  # past a chunk of 64; more would keep the float64 reference busy for minutes
+_SPOT_TOKENS = 70  # past a chunk of 64; with more the float64 reference would take minutes
 
 
 def prove(
-    contender: Contender, chosen: Setting, dtype: str, device: str, seed: int, *, empty: bool = False
+    implementation: Implementation, chosen: Setting, dtype: str, device: str, seed: int, *, empty: bool = False
 ) -> SizeProof:
-    """The small proof: the timed sizes on a few short sequences, in a process of its own.
+    """The small proof: the timed sizes on a few short sequences, in a separate process.
 
-    empty: one of the timed layouts has an empty sequence, so that a kernel which fails there has to fail here.
+    empty: a timed layout has an empty sequence, so the proof needs one too.
     """
-    job = contender.job
+    job = implementation.job
     found = SizeProof(
-        job.op.name, contender.name, str(chosen), dtype, "passed", tier="gpu" if device == "cuda" else "eager"
+        job.op.name, implementation.name, str(chosen), dtype, "passed", tier="gpu" if device == "cuda" else "eager"
     )
-    if contender.absent:
+    if implementation.absent:
         return replace(found, status="not installed", text="not installed")
-    if unfit := contender.unfit(chosen, dtype):
+    if unfit := implementation.unfit(chosen, dtype):
         return replace(found, status="declined", text=unfit)
-    if not contender.packed:
-        return replace(found, status="unpacked", text="not packed, hence not proven: only timed")
+    if not implementation.packed:
+        return replace(found, status="unpacked", text="not packed, so not proven, only timed")
     case = chosen.case(LENGTHS["with an empty one" if empty else "filled"], dtype, seed)
     with job.worker() as worker:
         worker.open()
@@ -70,16 +70,16 @@ def _proven(found: SizeProof, subject: KernelUnderTest, case: Case) -> SizeProof
     return found
 
 
-def spot_check(contender: Contender, function: Callable[..., Any], sample: Sample, device: str) -> str:
-    """The verdict on the timed layout itself, "" if it is right there.
+def spot_check(implementation: Implementation, function: Callable[..., Any], sample: Sample, device: str) -> str:
+    """The verdict on the timed layout itself, "" if the implementation is correct there.
 
-    Incoming gradients are given to the first tokens of two sequences only: what these tokens compute, and every
-    gradient, must then be what the reference computes of them alone. Of an op that is not causal the two shortest
-    sequences are taken whole; of a kernel whose budget grows with what lies before a sequence, the first one alone.
+    Only the first tokens of two sequences have incoming gradients: their outputs, and every gradient, must then be what
+    the reference computes for these tokens alone. If the op is not causal, the two shortest sequences are used whole;
+    if the kernel's budget grows with the tokens before a sequence, only the first sequence.
 
-    Raises Refused where it declines this layout, or the machine has too little memory for it.
+    Raises Refused if it declines this layout, or the machine has too little memory.
     """
-    job = contender.job
+    job = implementation.job
     subject = KernelUnderTest(
         job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients
     )
@@ -95,12 +95,12 @@ def spot_check(contender: Contender, function: Callable[..., Any], sample: Sampl
         rows = _rows(got[key], where.axes, sample, chosen, counts)
         for violation in Comparison(key, rows, value, where, want.budgets[key], other="alone").violations():
             numbers = " and ".join(map(str, chosen))
-            return _verdict("spot check", violation, f"sequences {numbers} of the timed layout, counted from 0 below")
+            return _verdict("spot check", violation, f"sequences {numbers} of the timed layout, numbered from 0 below")
     return ""
 
 
 def _chosen(sample: Sample, *, first: bool) -> tuple[list[int], list[int]]:
-    """Two sequences, with neighbours before them if there are any, and how many of their tokens are looked at."""
+    """Two sequences, preferably with others before them, and how many of their tokens are compared."""
     filled = [j for j, n in enumerate(sample.lengths) if n]
     causal = sample.op.causal
     if sample.options.get(causal) if isinstance(causal, str) else causal:
@@ -111,7 +111,7 @@ def _chosen(sample: Sample, *, first: bool) -> tuple[list[int], list[int]]:
 
 
 def _only_incoming(sample: Sample, chosen: list[int], counts: list[int]) -> Sample:
-    """The sample with no incoming gradient but at the first tokens of the chosen sequences."""
+    """The sample with incoming gradients only at the first tokens of the chosen sequences."""
     kept = torch.cat([torch.arange(n) + sample.offsets[j] for j, n in zip(chosen, counts, strict=True)])
 
     def only(x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def _only_incoming(sample: Sample, chosen: list[int], counts: list[int]) -> Samp
 
 
 def _rows(x: Tensor, axes: tuple[str, ...], sample: Sample, chosen: list[int], counts: list[int]) -> Tensor:
-    """The rows of a result that belong to the tokens looked at or to the chosen sequences; all of a shared gradient."""
+    """The rows of a result for the compared tokens or chosen sequences; all of a shared gradient."""
     if role(axes) == "shared":
         return x
     if role(axes) == "sequence":

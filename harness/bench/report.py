@@ -1,4 +1,4 @@
-"""A bench on the terminal: the machine, what was proven, then a table for each op and layout; at 100 columns."""
+"""A bench on the terminal, 100 columns wide: the machine, the proofs, then a table for each op and layout."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,13 +24,14 @@ from packproof.harness.bench.results import (
     rate,
 )
 from packproof.harness.results.names import short
+from packproof.refs.wording import counted
 
 _STYLES = {"passed": "green", "failed": "bold red"}
 _COLUMNS = (("pass", -9), ("ms", 8), ("quartiles", 16), ("rate", 14), ("of", 6), ("host µs", 9), ("peak", 6), ("x", 7))
 
 
 class BenchReport:
-    """Reads the events of one bench and writes to a console."""
+    """Prints the events of one bench to a console."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -51,7 +52,7 @@ class BenchReport:
 
     def _start(self, event: BenchStarted) -> None:
         where, self._ceilings = event.environment, event.ceilings
-        driver = f", driver {where.driver}" if where.driver else f", {where.threads} threads"
+        driver = f", driver {where.driver}" if where.driver else f", {counted(where.threads, 'thread')}"
         self._console.print(f"{where.name} · torch {where.torch}, triton {where.triton or 'none'}{driver}")
         matmul = "" if event.ceilings.matmul is None else f", bf16 matmul {event.ceilings.matmul / 1e12:.0f} TFLOP/s"
         self._console.print(f"ceilings: copy {event.ceilings.copy / 1e9:.3g} GB/s{matmul} · seed {event.seed}")

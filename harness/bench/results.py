@@ -1,4 +1,4 @@
-"""What a bench reports while it runs, as frozen data, and the wording of its figures in tables and pictures."""
+"""The events of a bench as frozen data, and the formatting of its figures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,8 +9,9 @@ from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.results.environment import Environment
 from packproof.harness.results.events import Tier
 from packproof.harness.results.names import short
+from packproof.refs.wording import counted
 
-# unpacked: it cannot be proven, and is timed as a bound; interpreted: right, but its time would say nothing
+# unpacked: cannot be proven, timed as a bound; interpreted: correct, but its time would be meaningless
 ProofStatus = Literal["passed", "failed", "unpacked", "interpreted", "declined", "not installed"]
 PassName = Literal["forward", "backward", "both"]
 
@@ -19,14 +20,14 @@ NAME_WIDTH = 22
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the machine can do at best, measured in the same run. matmul is None where it was not measured."""
+    """The best that the machine can do, measured in the same run. matmul: None if not measured."""
 
     copy: float
     matmul: float | None = None
 
 
 class Achieved(NamedTuple):
-    """What a pass achieves. of_ceiling: the part of what the machine can do."""
+    """The rate of a pass. of_ceiling: as a fraction of what the machine can do."""
 
     per_second: float
     unit: Literal["flop/s", "byte/s"]
@@ -44,7 +45,7 @@ class Spread:
 
     @property
     def relative(self) -> float:
-        """The distance of the quartiles as a part of the median."""
+        """The interquartile range as a fraction of the median."""
         return (self.high - self.low) / self.median
 
 
@@ -52,8 +53,7 @@ class Spread:
 class Pass:
     """One pass of one implementation.
 
-    host: what enqueueing it takes; None where the host does the work. peak: bytes that it allocated at most, None where
-    that cannot be seen.
+    host: time to enqueue it; None if the host does the work. peak: the most bytes allocated, None if unknown.
     """
 
     name: PassName
@@ -64,7 +64,7 @@ class Pass:
 
 
 def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
-    """Operations a second where products of matrices decide, else bytes."""
+    """Operations per second if matrix products dominate, otherwise bytes per second."""
     seconds = timed.device.median / 1e3
     if matmul and ceilings.matmul is not None:
         per_second = timed.cost.flops / seconds
@@ -75,10 +75,10 @@ def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
 
 @dataclass(frozen=True)
 class SizeProof:
-    """What came of the small proof of one implementation, before anything is timed.
+    """The result of the small proof of one implementation, before anything is timed.
 
     setting: sizes, optional inputs and options in one line. text: the verdict, or why nothing was proven or will be
-    timed. examples, seconds: what it took, in that tier.
+    timed. examples, seconds: the cost of the proof, in that tier.
     """
 
     op: str
@@ -98,11 +98,11 @@ class SizeProof:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """One implementation at one layout: its passes, or the verdict of one that is wrong and has no time, or why one
-    cannot run here that may be right.
+    """One implementation at one layout: its passes, or else its verdict if it is incorrect, or the limit that keeps it
+    from running here.
 
-    kept: bytes that wait for the backward pass, inputs and outputs aside; None where that cannot be seen. channels: of
-    a token of the first input.
+    kept: bytes kept for the backward pass, without inputs and outputs; None if unknown. channels: per token of the
+    first input.
     """
 
     op: str
@@ -124,7 +124,7 @@ class BenchResult:
 
 @dataclass(frozen=True)
 class BenchStarted:
-    """Machine and ceilings are known; the results follow."""
+    """The machine and its ceilings; the results follow."""
 
     environment: Environment
     ceilings: Ceilings
@@ -133,7 +133,7 @@ class BenchStarted:
 
 @dataclass(frozen=True)
 class LayoutFinished:
-    """The results of one op at one layout, the implementation under test first. matmul: counted in operations."""
+    """The results of one op at one layout, the implementation under test first. matmul: rated in operations."""
 
     results: tuple[BenchResult, ...]
     matmul: bool = False
@@ -148,33 +148,32 @@ Event = BenchStarted | SizeProof | LayoutFinished | BenchFinished
 
 
 def name_width(names: Iterable[str]) -> int:
-    """Of the first column of a table: wider than usual where a name needs it."""
+    """The width of the first column of a table, at least NAME_WIDTH."""
     return max(NAME_WIDTH, *map(len, names))
 
 
 def heading(result: BenchResult) -> str:
     """Op, layout and setting of a group of results."""
     layout = result.layout
-    count = f"{len(layout.lengths)} sequence{'s' if len(layout.lengths) != 1 else ''}"
-    said = f"{count}, {layout.tokens} tokens, longest {layout.longest}"
-    name = "" if layout.name in said else f"{layout.name}: "
-    return f"{result.op} · {name}{said} · {short(result.dtype)}"
+    counts = f"{counted(len(layout.lengths), 'sequence')}, {counted(layout.tokens, 'token')}, longest {layout.longest}"
+    name = "" if layout.name in counts else f"{layout.name}: "
+    return f"{result.op} · {name}{counts} · {short(result.dtype)}"
 
 
 def figures(value: float) -> str:
-    """Four figures, or all before the point."""
+    """Four significant digits, or all digits before the point."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def rate(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> tuple[str, str]:
-    """What the pass achieves, and its part of the ceiling."""
+    """The rate of a pass, and its share of the ceiling."""
     found = achieved(timed, ceilings, matmul=matmul)
     size, unit = (1e12, "TFLOP/s") if found.unit == "flop/s" else (1e9, "GB/s")
     return f"{found.per_second / size:.3g} {unit}", f"{found.of_ceiling:.0%}"
 
 
 def microseconds(spread: Spread | None) -> str:
-    """The median of a time of the host, which is small."""
+    """The median of a host time, in microseconds."""
     return "-" if spread is None else f"{1e3 * spread.median:.0f}"
 
 

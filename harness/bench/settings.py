@@ -1,4 +1,4 @@
-"""What an op is timed with: sizes, optional inputs and options, those of models on a GPU and small ones on a CPU."""
+"""The sizes, optional inputs and options that an op is timed with: those of models on a GPU, small ones on a CPU."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from packproof.refs.errors import UsageError
 
 Sizes = Mapping[str, int | str]
 
-_BLOCK = 4093  # rows that are drawn, then repeated: a prime, so that no two sequences of a named layout are alike
+_BLOCK = 4093  # rows that are drawn and then repeated: a prime, so that sequences of a named layout differ
 
 
 @dataclass(frozen=True)
 class Setting:
-    """sizes: of the axes, as in a case. present: optional inputs that are given. options: keyword arguments."""
+    """sizes: of the axes, as in a case. present: optional inputs that are passed. options: keyword arguments."""
 
     sizes: Sizes
     present: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Setting:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What a kernel has to take beside the op's obligatory inputs."""
+        """What a kernel has to take besides the op's required inputs."""
         return (*self.present, *self.options)
 
     def case(self, lengths: Sequence[int], dtype: str, seed: int) -> Case:
@@ -42,7 +42,7 @@ class Setting:
         return Case(tuple(lengths), dtype, tuple(self.sizes.items()), present=self.present, options=options, seed=seed)
 
     def sample(self, op: Op, layout: BenchLayout, dtype: str, seed: int) -> Sample:
-        """Tensors for that layout. A block of rows is drawn and repeated: a million tokens take no minutes to draw."""
+        """Tensors for this layout. One block of rows is drawn and repeated: drawing a million tokens takes minutes."""
         sizes = {axis: layout.longest if n == "longest" else n for axis, n in self.sizes.items()}
         drawn = dataclasses.replace(self, sizes=sizes).case((min(layout.tokens, _BLOCK),), dtype, seed)
         block = draw(op, drawn)
@@ -78,7 +78,7 @@ _SMALL: Mapping[str, Sizes] = {
 
 
 def setting(op: Op, device: str, sizes: Mapping[str, int], inputs: Sequence[str] | None) -> Setting:
-    """The op's setting on that device, some sizes and the optional inputs replaced; UsageError for unknown names."""
+    """The op's setting on this device, with the given sizes and optional inputs; UsageError for unknown names."""
     of_models = _MODELS.get(op.name) or Setting((*op.model_sizes, *op.sizes)[0])
     usual = of_models.sizes if device == "cuda" else _SMALL.get(op.name, op.sizes[0])
     for axis in sizes:

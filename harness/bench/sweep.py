@@ -1,4 +1,4 @@
-"""What a sweep shows: how the time of each implementation grows from layout to layout, as tables and as a picture."""
+"""The result of a sweep: how the time of each implementation grows over the layouts, as tables and as a plot."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from packproof.refs.errors import UsageError
 _FORMATS = (".png", ".svg")
 _LINES = {"forward": "-", "backward": "--", "both": ":"}
 
-Line = Mapping[int, float]  # by what is swept
+Line = Mapping[int, float]  # milliseconds by the swept quantity
 
 AXES: Mapping[str, Callable[[BenchLayout], int]] = {
     "tokens": lambda layout: layout.tokens,
@@ -24,7 +24,7 @@ AXES: Mapping[str, Callable[[BenchLayout], int]] = {
 
 @dataclass
 class Growth:
-    """Collects the events of a sweep. series: op, then implementation and pass, then milliseconds by what is swept."""
+    """Collects the events of a sweep. series: by op, then by implementation and pass: a line."""
 
     sweep: str
     series: dict[str, dict[tuple[str, str], dict[int, float]]] = field(default_factory=dict)
@@ -40,9 +40,9 @@ class Growth:
 
     @property
     def text(self) -> str:
-        """A table for each op: time over that of the first layout at which the implementation has one.
+        """A table for each op: time relative to the first layout at which the implementation has one.
 
-        Where tokens are swept, a second one: what a token costs, which stays where cost grows as tokens do.
+        For a sweep over tokens also the time per token, which is constant if cost grows in proportion.
         """
         lines: list[str] = []
         for op, series in self.series.items():
@@ -50,7 +50,7 @@ class Growth:
             lines += _table(f"{op} · growth of the time with {self.sweep}", over_first, "{:.2f}".format)
             if self.sweep == "tokens":
                 each = {key: {x: 1e6 * ms / x for x, ms in line.items()} for key, line in series.items()}
-                lines += _table(f"{op} · nanoseconds a token", each, figures)
+                lines += _table(f"{op} · nanoseconds per token", each, figures)
         return "\n".join(lines)
 
 
@@ -70,17 +70,17 @@ def _table(title: str, series: Mapping[tuple[str, str], Line], write: Callable[[
 
 
 class Plot:
-    """A picture to be drawn once the sweep is done. Raises UsageError at once if that will not be possible."""
+    """A plot, drawn when the sweep is done. Raises UsageError at once if that will be impossible."""
 
     def __init__(self, path: str) -> None:
         self._file = writable(path, "--plot")
         if Path(path).suffix not in _FORMATS:
-            raise UsageError(f"--plot: {path} ends in neither of {', '.join(_FORMATS)}")
+            raise UsageError(f"--plot: {path} has to end in {' or '.join(_FORMATS)}")
         if find_spec("matplotlib") is None:
             raise UsageError("--plot: needs matplotlib, which is not installed; pip install packproof[bench]")
 
     def draw(self, growth: Growth) -> None:
-        """Write the picture of the sweep."""
+        """Write the plot of the sweep."""
         from matplotlib.figure import Figure  # noqa: PLC0415  (an optional dependency)
 
         figure = Figure(figsize=(6 * max(len(growth.series), 1), 4.5), layout="constrained")

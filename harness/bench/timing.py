@@ -16,12 +16,12 @@ from packproof.properties.sample import Sample
 Outputs = tuple[Tensor, ...]
 
 _FEWEST_ROUNDS, _MOST_ROUNDS = 5, 60
-_HOST_CALLS = 20  # more could fill the queue of a GPU, and then a call waits for it
+_HOST_CALLS = 20  # more could fill the queue of a GPU, and then calls block
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """What a call is made with, on the device: once for all implementations. cotangents: in order of the outputs."""
+    """Arguments of a call, on the device, shared by all implementations. cotangents: in the order of the outputs."""
 
     inputs: Mapping[str, Tensor]
     wrt: tuple[str, ...]
@@ -36,9 +36,9 @@ class Tensors:
 
 
 class Run:
-    """An implementation with its tensors in place, ready to be called again and again.
+    """An implementation with its tensors, ready to be called repeatedly.
 
-    The forward pass is that of training: it records what the backward pass needs.
+    The forward pass is a training pass: it records what the backward pass needs.
     """
 
     def __init__(self, function: Callable[..., Any], tensors: Tensors, *, gradients: bool) -> None:
@@ -57,7 +57,7 @@ class Run:
         return torch.autograd.grad(outputs, self._wrt, self._cotangents, allow_unused=True)
 
     def passes(self, clock: Clock) -> Iterator[tuple[PassName, float]]:
-        """Milliseconds of each pass, run once. Forward and backward together are run again, not added up."""
+        """Milliseconds of each pass, run once. "both" is a separate run, not a sum."""
         outputs, elapsed = clock.time(self.forward)
         yield "forward", elapsed
         if self.gradients:
@@ -68,15 +68,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on a GPU beyond the inputs. peak: by pass. kept: from the forward for the backward pass, outputs aside."""
+    """Bytes on a GPU beyond the inputs. peak: by pass. kept: by the forward for the backward pass, without outputs."""
 
     peak: Mapping[PassName, int]
     kept: int | None
 
 
 def footprint(run: Run, device: str) -> Footprint:
-    """Run once and see what is allocated; on a CPU nothing can be seen. Warms up first: compiled code and metadata are
-    made once, and kept by no call."""
+    """Run once and measure what is allocated; unknown on a CPU. Warms up first, so that one-time allocations, such as
+    compiled code and metadata, do not count."""
     if device != "cuda":
         for _ in run.passes(_Untimed()):
             pass
@@ -96,7 +96,7 @@ def footprint(run: Run, device: str) -> Footprint:
 
 
 def _settled() -> int:
-    """Bytes that are allocated now; the peak is counted from here on."""
+    """The bytes allocated now; resets the peak."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
@@ -111,7 +111,7 @@ Spreads = Mapping[PassName, Spread]
 
 
 def measure(runs: Mapping[str, Run], clock: Clock, seconds: float) -> dict[str, Spreads]:
-    """The time of every pass of every run, in as many rounds as fit into the seconds, and not too few."""
+    """The times of every pass of every run, in as many rounds as fit into the seconds, but at least _FEWEST_ROUNDS."""
     if not runs:
         return {}
     names, taken, done = list(runs), {name: _Taken() for name in runs}, 0
@@ -139,8 +139,8 @@ class _Taken:
 
 
 def host_times(run: Run, device: str) -> Spreads:
-    """What the host needs to enqueue each pass of a GPU, in calls that follow each other as in training: warm, and with
-    no wait in between. Of a kernel that waits for the GPU itself it holds the wait. On a CPU the host does the work."""
+    """Host time to enqueue each pass on a GPU, in consecutive calls as in training: warm, without a wait in between. If
+    a kernel itself waits for the GPU, that is included. Empty on a CPU, where the host does the work."""
     if device != "cuda":
         return {}
     taken = _Taken()

@@ -23,7 +23,7 @@ HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 
 
 Report = Callable[[events.Event], None]
 
-_CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer takes from one place or another
+_CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(museum.app, name="museum")
@@ -35,7 +35,7 @@ def about() -> None:
     """Prove that a kernel for packed variable-length sequences computes each sequence as if it were alone.
 
     Exit codes: 0 every property held, 1 a property failed, 2 the call was wrong, 3 packproof itself failed, 4 no
-    property failed, but not all that was asked could be judged.
+    property failed, but not everything could be judged.
     """
 
 
@@ -50,10 +50,10 @@ def check(
     ] = None,
     *,
     op: Annotated[str | None, typer.Option(help="the op that the target computes; see `packproof list`")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; several with commas")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated")] = None,
     property: Annotated[  # noqa: A002
-        list[str] | None, typer.Option(help="only these properties, or your own as module:NAME; several with commas")
+        list[str] | None, typer.Option(help="only these properties, or your own as module:NAME; comma-separated")
     ] = None,
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
@@ -61,40 +61,40 @@ def check(
         list[str] | None,
         typer.Option(
             help="what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' "
-            "or 'dtype == bf16'; several with ; or given again  [default: declared, else found from its refusals]"
+            "or 'dtype == bf16'; separate several by ; or repeat  [default: declared, else inferred from its refusals]"
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="what the kernel does not promise counts too, where it does not hold")
+        bool, typer.Option("--strict", help="a property that does not hold fails the run even if it is not promised")
     ] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
-    forward_only: Annotated[bool, typer.Option("--forward-only", help="judge no gradients")] = False,
+    forward_only: Annotated[bool, typer.Option("--forward-only", help="check no gradients")] = False,
     draw_configs: Annotated[
         bool,
         typer.Option(
             "--draw-configs",
-            help="a Triton kernel that tunes itself gets a drawn configuration for each kind of call, without timing: "
-            "sooner done, and more of them judged",
+            help="draw a random configuration of an autotuned Triton kernel for each kind of call, without timing: "
+            "faster, and checks more configurations",
         ),
     ] = False,
     isolate: Annotated[
         bool,
         typer.Option(
             "--isolate",
-            help="run the kernel under bubblewrap: no network, no other process, nothing to write to; on the CPU only",
+            help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
         ),
     ] = False,
     sanitizer: Annotated[
         str | None,
         typer.Option(
-            help="instead of the properties, the golden cases under compute-sanitizer: memcheck, racecheck or initcheck"
+            help="run the golden cases under compute-sanitizer, not the properties: memcheck, racecheck or initcheck"
         ),
     ] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
-    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
 ) -> int:
-    """Judge a kernel: every property at every dtype, and the smallest layout for each one that it breaks.
+    """Check a kernel: every property at every dtype, with the smallest layout that breaks each one that fails.
 
     \b
     packproof check
@@ -141,23 +141,23 @@ def check(
 @app.command()
 def peers(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; without, all")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; default: all")
     ] = None,
     *,
     op: Annotated[str | None, typer.Option(help="only peers that compute this op")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; several with commas")] = None,
-    property: Annotated[list[str] | None, typer.Option(help="only these properties; several with commas")] = None,  # noqa: A002
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated")] = None,
+    property: Annotated[list[str] | None, typer.Option(help="only these properties; comma-separated")] = None,  # noqa: A002
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
     json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write the scoreboard and every failure to this file")] = None,
-    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
 ) -> int:
-    """Judge the kernels of others that are installed, and write one scoreboard.
+    """Check the third-party kernels that are installed, and write one scoreboard.
 
-    What they do not promise is asked too, and marked as such. Exit code 0 if any could be judged: what is found is
-    about them.
+    Properties that they do not promise are checked too, and marked as such. Exit code 0 if any peer could be judged,
+    whatever was found.
 
     \b
     packproof peers
@@ -168,7 +168,7 @@ def peers(
 
     from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
     from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
-    from packproof.harness.peers.run import judge, open_peers  # noqa: PLC0415
+    from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
 
     request = CheckRequest(
@@ -181,21 +181,21 @@ def peers(
     )
     entries = open_peers(request, names or [])
     if not any(entry.targets for entry in entries):
-        return _say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes it'}", WRONG_CALL)
+        return _say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes this op'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
     reports += [HtmlReport(html)] if html else []
-    code = exit_code(follow(judge(request, entries), reports))
+    code = exit_code(follow(check_peers(request, entries), reports))
     return HELD if code == FAILED else code
 
 
 @app.command()
 def replay(
-    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` left")],
+    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` wrote")],
     *,
-    map: Annotated[bool, typer.Option("--map", help="show where it is wrong and what reaches what")] = False,  # noqa: A002
-    html: Annotated[str | None, typer.Option(help="write a page for people to this file")] = None,
+    map: Annotated[bool, typer.Option("--map", help="show the error map and the leak map")] = False,  # noqa: A002
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
 ) -> int:
-    """Run one failure again, here or on another machine: fixed (exit 0), still failing (1) or not applicable (2).
+    """Run one failing case again, here or on another machine: fixed (exit 0), still failing (1) or not applicable (2).
 
     \b
     packproof replay .packproof/ssd-packing-5e1c.json
@@ -211,8 +211,8 @@ def replay(
     verdict = outcome.verdict
     if map and verdict.failure and verdict.failure.evidence:
         typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
-    page.tell(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
-    return exit_code(page.ended(events.RunFinished((verdict,), verdict.seconds)))
+    page.send(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+    return exit_code(page.finish(events.RunFinished((verdict,), verdict.seconds)))
 
 
 @app.command()
@@ -225,34 +225,36 @@ def bench(
         ),
     ] = None,
     *,
-    op: Annotated[str | None, typer.Option(help="the op that the targets compute, or the only one to time")] = None,
+    op: Annotated[str | None, typer.Option(help="the op of the targets; without targets, the only op to time")] = None,
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="rivals, several with commas: reference, or a peer as `packproof list` names it; '' for none  "
+            help="compare with reference, or with peers as `packproof list` names them; comma-separated, '' for none  "
             "[default: on cuda every peer, on cpu the reference]"
         ),
     ] = None,
-    layout: Annotated[list[str] | None, typer.Option(help="L1, L2, L3, L4; several with commas")] = None,
+    layout: Annotated[list[str] | None, typer.Option(help="L1, L2, L3, L4; comma-separated")] = None,
     lengths: Annotated[str | None, typer.Option(help="lengths of the sequences, such as 5,0,7")] = None,
-    lengths_file: Annotated[str | None, typer.Option(help="a file of lengths, one a line or a JSON list")] = None,
+    lengths_file: Annotated[str | None, typer.Option(help="a file of lengths: one per line, or a JSON list")] = None,
     tokens: Annotated[
         int | None, typer.Option(help="tokens of a layout or sweep  [default: cuda 65536, cpu 2048]", min=1)
     ] = None,
     sizes: Annotated[str | None, typer.Option(help="sizes of axes, such as d=4096,n=16")] = None,
-    inputs: Annotated[list[str] | None, typer.Option(help="optional inputs to give, such as D,z")] = None,
+    inputs: Annotated[list[str] | None, typer.Option(help="optional inputs to pass, such as D,z")] = None,
     dtype: Annotated[str | None, typer.Option(help="fp64, fp32, bf16 or fp16  [default: cuda bf16, cpu fp32]")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
-    compare: Annotated[str | None, typer.Option(help="a file of --json: exit 1 if something is slower now")] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="a file written by --json; exit 1 if something is slower now")
+    ] = None,
     sweep: Annotated[str | None, typer.Option(help="series of layouts: tokens, sequences or longest")] = None,
     plot: Annotated[str | None, typer.Option(help="draw the sweep to this .png or .svg file")] = None,
     seed: Annotated[int, typer.Option(help="another seed draws other tensors")] = 0,
 ) -> int:
-    """Time kernels beside their rivals. One that fails a quick proof at the timed sizes gets a verdict and no time.
+    """Time kernels next to their peers. One that fails a quick check at the timed sizes gets a verdict and no time.
 
-    On a CPU the references are timed and the proofs themselves: kernels are interpreted there, which says nothing of
-    their speed.
+    On a CPU only the references and the checks are timed: kernels are interpreted there, which does not show their
+    speed.
 
     \b
     packproof bench
@@ -261,7 +263,7 @@ def bench(
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --compare before.json
 
-    Exit codes: 1 also if --compare finds a row slower than the noise of both runs allows, or a target is wrong.
+    Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect.
     """
     import torch  # noqa: PLC0415
 
@@ -294,8 +296,8 @@ def bench(
 
 
 @app.command()
-def table(file: Annotated[str, typer.Argument(help="a file that `packproof bench --json` wrote")]) -> int:
-    """Print a bench's results as a table in Markdown, with its command, GPU and versions.
+def table(file: Annotated[str, typer.Argument(help="a file written by `packproof bench --json`")]) -> int:
+    """Print the results of a bench as a Markdown table, with its command, GPU and versions.
 
     \b
     packproof table bench.json
@@ -308,11 +310,11 @@ def table(file: Annotated[str, typer.Argument(help="a file that `packproof bench
 
 @app.command()
 def proof(
-    folder: Annotated[str, typer.Argument(help="has museum.json, recipes.json, alarms.json and mutants.json")],
+    folder: Annotated[str, typer.Argument(help="folder with museum.json, recipes.json, alarms.json and mutants.json")],
     page: Annotated[str, typer.Argument(help="write the report to this Markdown file")],
-    json: Annotated[str, typer.Option(help="write its numbers to this file")],
+    json: Annotated[str, typer.Option(help="write the numbers of the report to this file")],
 ) -> int:
-    """Turn the runs of the museum, of right kernels and of mutants into one report of how good the proof is.
+    """Combine the runs of the museum, of correct kernels and of mutants into one report on how well bugs are detected.
 
     \b
     make proof
@@ -334,7 +336,7 @@ def proof(
 
 @app.command(name="list")
 def list_everything() -> int:
-    """Show the ops with their tensors, the kernels that come with packproof, the properties, profiles and dtypes."""
+    """List the ops with their tensors, the kernels that packproof ships, the peers, properties, profiles and dtypes."""
     from packproof.adapters.registry import PEERS  # noqa: PLC0415
     from packproof.harness.engine.request import PROFILES  # noqa: PLC0415
     from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS  # noqa: PLC0415
@@ -360,19 +362,19 @@ def list_everything() -> int:
 
 
 def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.RunFinished:
-    """Hand every event to every report, up to the end: the run's own, or the one that Ctrl-C or a bug of ours makes."""
+    """Send every event to every report until the run ends, normally, by Ctrl-C or by a bug of packproof."""
     verdicts: list[events.Verdict] = []
-    heard = _Reports(reports)
+    sinks = _Reports(reports)
     start = time.monotonic()
     started = False
     try:
         for event in stream:
             started = True
             if isinstance(event, events.RunFinished):
-                return heard.ended(event)
+                return sinks.finish(event)
             if isinstance(event, events.CellFinished):
                 verdicts.append(event.verdict)
-            heard.tell(event)
+            sinks.send(event)
         raise RuntimeError("the stream of events ended without RunFinished")
     except KeyboardInterrupt:
         end = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
@@ -381,17 +383,17 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
             raise
         traceback.print_exc()
         end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=_in_one_line(error))
-    return heard.ended(end)
+    return sinks.finish(end)
 
 
 class _Reports:
-    """Reports that do not depend on each other: one that cannot be written is dropped, and said to be."""
+    """Independent reports: one that cannot be written is dropped, with a message."""
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self._reports = list(reports)
         self._unwritten, self._error = False, ""
 
-    def tell(self, event: events.Event) -> None:
+    def send(self, event: events.Event) -> None:
         for report in list(self._reports):
             try:
                 report(event)
@@ -404,14 +406,14 @@ class _Reports:
                     traceback.print_exc()
                     self._error = _in_one_line(error)
 
-    def ended(self, end: events.RunFinished) -> events.RunFinished:
-        """Tell the end, and return it with what became of the reports."""
-        self.tell(end)
+    def finish(self, end: events.RunFinished) -> events.RunFinished:
+        """Send the last event; return it with what happened to the reports."""
+        self.send(end)
         return replace(end, unwritten=self._unwritten, error=end.error or self._error)
 
 
 def exit_code(end: events.RunFinished) -> int:
-    """What the shell gets. A run of which no part applies to the kernel has proven nothing: the call was wrong."""
+    """The exit code of a run. If no cell applies to the kernel, nothing was checked: the call was wrong."""
     statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}
     refused = any(verdict.refused for verdict in end.verdicts)
     if any(verdict.failed for verdict in end.verdicts):
@@ -428,7 +430,7 @@ def exit_code(end: events.RunFinished) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code of a command line. A wrong one is answered with one line on stderr."""
+    """Run a command line and return its exit code. A wrong one gets one line on stderr."""
     try:
         return int(app(list(arguments) or ["--help"], prog_name="packproof", standalone_mode=False) or 0)
     except PackproofError as error:
@@ -443,7 +445,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The `packproof` command. Its exit code is the verdict, whoever reads what it prints, and in whatever encoding."""
+    """The `packproof` command. Its exit code does not depend on who reads its output, or in which encoding."""
     print_safely()
     raise SystemExit(run(sys.argv[1:]))
 
@@ -463,12 +465,12 @@ def _say(text: str, code: int) -> int:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Kind and first line of an error; stderr has the rest."""
+    """Type and first line of an error; stderr has the rest."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _here(peer: Any) -> str:
-    """Which version of a peer is here, or how to get it."""
+    """The installed version of a peer, or how to install it."""
     return f"{peer.distributions[0]} {peer.version}" if peer.installed else f"pip install {peer.distributions[0]}"
 
 

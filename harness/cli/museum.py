@@ -1,4 +1,4 @@
-"""The command line of the museum: `packproof museum` lists it, `museum show`, `run`, `alarms`, `compare`."""
+"""The command line of the museum: `packproof museum` and its `show`, `run`, `rogues`, `alarms` and `compare`."""
 
 import time
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ HELD, FAILED = 0, 1
 
 app = typer.Typer(add_completion=False)
 
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="entries; all where none is named")]
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="entries; default: all")]
 _Op = Annotated[str | None, typer.Option(help="only entries of this op")]
 _Class = Annotated[str | None, typer.Option("--class", help="only entries of this class of bugs")]
 _Json = Annotated[str | None, typer.Option(help="write the results to this file")]
@@ -18,7 +18,7 @@ _Json = Annotated[str | None, typer.Option(help="write the results to this file"
 
 @app.callback(invoke_without_command=True)
 def museum(context: typer.Context, op: _Op = None, bug_class: _Class = None) -> int:
-    """Real bugs of packed kernels, re-created as small runnable ones. Without a command, the list.
+    """Real bugs of packed kernels, re-created as small runnable kernels. Without a command, list them.
 
     \b
     packproof museum --op ssd
@@ -34,7 +34,7 @@ def museum(context: typer.Context, op: _Op = None, bug_class: _Class = None) -> 
 
 @app.command()
 def show(ids: Annotated[list[str], typer.Argument(metavar="ID...", help="entries")]) -> int:
-    """Show what is known of an entry: cause, trigger, links, and where its bug stands in the source."""
+    """Show an entry: cause, trigger, links, and where the bug is in the source."""
     from packproof.harness.validation.museum.table import shown  # noqa: PLC0415
     from packproof.museum import classes  # noqa: PLC0415
 
@@ -49,11 +49,11 @@ def run(
     op: _Op = None,
     bug_class: _Class = None,
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
-    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda where there is one]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
     json: _Json = None,
 ) -> int:
-    """Check each entry by the properties that it names, until one convicts it; exit code 1 if none does.
+    """Check each entry by the properties that it names until one detects the bug; exit code 1 if one is undetected.
 
     \b
     packproof museum run
@@ -69,9 +69,9 @@ def run(
     validate(CheckRequest(device=where, profile=profile))
     file = writable(json, "--json") if json else None
     started, done = time.monotonic(), []
-    for conviction in run_entries(_chosen(ids, op, bug_class), profile=profile, device=where, seed=seed):
-        typer.echo(outcome(conviction))
-        done.append(conviction)
+    for entry in run_entries(_chosen(ids, op, bug_class), profile=profile, device=where, seed=seed):
+        typer.echo(outcome(entry))
+        done.append(entry)
     typer.echo(summary(done, time.monotonic() - started))
     if file:
         replace_text(file, as_json(done, profile, where, seed))
@@ -80,9 +80,9 @@ def run(
 
 @app.command()
 def rogues(ids: _Ids = None) -> int:
-    """Check the kernels that cheat or break a checker, by the properties that each names; exit code 1 if one gets by.
+    """Check kernels that cheat or break a checker, by the properties that each names; exit code 1 if one is undetected.
 
-    Each passes a harness that compares one call by allclose. Those that packproof does not defend against say why.
+    Each passes a harness that compares one call by allclose. The reason is given where packproof has no defense.
 
     \b
     packproof museum rogues
@@ -97,23 +97,23 @@ def rogues(ids: _Ids = None) -> int:
         known("rogue", name, every)
     trials = list(try_rogues([every[name] for name in ids or every]))
     for trial in trials:
-        said = trial.rogue.undefended or trial.said.partition("\n")[0]
+        reason = trial.rogue.undefended or trial.said.partition("\n")[0]
         how = trial.fate if trial.as_expected else f"{trial.fate.upper()}, not as expected"
-        typer.echo(f"{trial.rogue.id:<5} {how:<9} {trial.rogue.title}: {said}")
+        typer.echo(f"{trial.rogue.id:<5} {how:<9} {trial.rogue.title}: {reason}")
     seen = sum(trial.fate in ("detected", "reported") for trial in trials)
-    left = sum(bool(trial.rogue.undefended) for trial in trials)
-    typer.echo(f"{seen} of {len(trials)} detected or reported, {left} not defended against")
+    undefended = sum(bool(trial.rogue.undefended) for trial in trials)
+    typer.echo(f"{seen} of {len(trials)} detected or reported, {undefended} not defended against")
     return HELD if all(trial.as_expected for trial in trials) else FAILED
 
 
 @app.command()
 def alarms(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="right kernels; all, if none")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="correct kernels; default: all")] = None,
     *,
-    seeds: Annotated[int, typer.Option(help="cases of each, a seed to a case", min=1)] = 200,
+    seeds: Annotated[int, typer.Option(help="cases per kernel, one seed each", min=1)] = 200,
     json: _Json = None,
 ) -> int:
-    """Judge kernels that are right by every property, in all dtypes; exit code 1 if one is convicted.
+    """Check correct kernels by every property, in all dtypes; exit code 1 at a false alarm.
 
     \b
     packproof museum alarms
@@ -126,12 +126,12 @@ def alarms(
     from packproof.museum import controls  # noqa: PLC0415
 
     everything = controls()
-    chosen = [everything[known("right kernel", i, everything)] for i in ids] if ids else list(everything.values())
+    chosen = [everything[known("correct kernel", i, everything)] for i in ids] if ids else list(everything.values())
     file = writable(json, "--json") if json else None
     started, done = time.monotonic(), []
-    for acquittal in judge_controls(chosen, seeds):
-        typer.echo(acquitted(acquittal))
-        done.append(acquittal)
+    for control in judge_controls(chosen, seeds):
+        typer.echo(acquitted(control))
+        done.append(control)
     typer.echo(acquittals(done, time.monotonic() - started))
     if file:
         replace_text(file, acquitted_json(done))
@@ -140,10 +140,10 @@ def alarms(
 
 @app.command()
 def compare(*, json: _Json = None) -> int:
-    """Run the recipes of public test suites on the same bugs, those that were found somewhere: what each catches.
+    """Run the recipes of public test suites on the bugs found in real kernels, and show which ones each detects.
 
-    Fixed layouts as such suites have them; torch's assert_close, a relative root mean square of 0.005, twice the error
-    of the reference in low precision. On a CPU, in a few minutes.
+    The layouts are fixed, as in such suites. The recipes: torch's assert_close, a relative root mean square of 0.005,
+    and twice the error of the reference in low precision. Takes a few minutes on a CPU.
     """
     from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.validation.museum.recipes import compare as run_recipes  # noqa: PLC0415
@@ -166,7 +166,7 @@ def _device() -> str:
 
 
 def _chosen(ids: list[str] | None, op: str | None, bug_class: str | None) -> list[Any]:
-    """The entries of that id, op and class; UsageError for one that does not exist."""
+    """The entries with these ids, this op and class; UsageError for one that does not exist."""
     from packproof.harness.results.names import known  # noqa: PLC0415
     from packproof.museum import classes, entries  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The command line of mutants: `packproof mutate`."""
+"""The command line of mutation testing: `packproof mutate`."""
 
 import os
 import time
@@ -12,32 +12,30 @@ _PROGRESS_SECONDS = 30.0
 
 def mutate(
     *,
-    op: Annotated[str | None, typer.Option(help="only by the checks of this op")] = None,
-    kernel: Annotated[
-        str | None, typer.Option(help="only mutants of this module of kernels, or module:function")
-    ] = None,
+    op: Annotated[str | None, typer.Option(help="use only the checks of this op")] = None,
+    kernel: Annotated[str | None, typer.Option(help="only mutants of this kernel module, or module:function")] = None,
     device: Annotated[
         str, typer.Option(help="cpu, where mutants are interpreted, or cuda, where each is compiled: minutes for a few")
     ] = "cpu",
     beyond: Annotated[
-        bool, typer.Option("--beyond", help="only those explained as beyond the tiles and sizes of the interpreter")
+        bool, typer.Option("--beyond", help="only mutants explained as out of reach of the interpreted tiles and sizes")
     ] = False,
-    sample: Annotated[int | None, typer.Option(help="only so many, drawn by the seed", min=1)] = None,
+    sample: Annotated[int | None, typer.Option(help="only this many, drawn by the seed", min=1)] = None,
     seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
-    jobs: Annotated[int | None, typer.Option(help="processes side by side  [default: one a core]", min=1)] = None,
-    resume: Annotated[str | None, typer.Option(help="a file of outcomes: take those it has, append the others")] = None,
+    jobs: Annotated[int | None, typer.Option(help="parallel processes  [default: one per core]", min=1)] = None,
+    resume: Annotated[str | None, typer.Option(help="a file of outcomes: reuse these, append the others")] = None,
     killers: Annotated[
         str | None,
         typer.Option(
-            help="a file of the check that detected each mutant: it comes first, and the file is brought up to date"
+            help="a file with the check that detected each mutant: that check runs first, and the file is updated"
         ),
     ] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     list_only: Annotated[bool, typer.Option("--list", help="show the mutants and run none")] = False,
 ) -> int:
-    """Break packproof's own Triton kernels in thousands of ways, and see whether the properties convict each.
+    """Change packproof's own Triton kernels in thousands of ways, and check that the properties detect each change.
 
-    Exit code 1 if a mutant survives that is not explained as equivalent.
+    Exit code 1 if a mutant is undetected and not explained as equivalent.
 
     \b
     packproof mutate --op rope
@@ -56,10 +54,11 @@ def mutate(
     from packproof.harness.validation.mutants.equivalents import explained  # noqa: PLC0415
     from packproof.harness.validation.mutants.mutant import all_mutants  # noqa: PLC0415
     from packproof.refs.errors import UsageError  # noqa: PLC0415
+    from packproof.refs.wording import counted  # noqa: PLC0415
 
     validate(CheckRequest(device=device))
     if killers and device != "cpu":
-        raise UsageError("--killers: these are checks of interpreted kernels; leave it out with --device cuda")
+        raise UsageError("--killers: the file holds checks of interpreted kernels; leave it out with --device cuda")
 
     everything = all_mutants()
     functions = {f"{m.module}:{m.function}" for m in everything}
@@ -71,22 +70,22 @@ def mutate(
     chosen = runs.sample(wanted, sample, seed)
     ops = [known("op", op, runs.OPS)] if op else runs.OPS
     if list_only:
-        typer.echo("\n".join([*table.listed(chosen), f"{len(chosen)} mutants"]))
+        typer.echo("\n".join([*table.listed(chosen), counted(len(chosen), "mutant")]))
         return HELD
     file = writable(json, "--json") if json else None
     kept = writable(resume, "--resume") if resume else None
     hints = writable(killers, "--killers") if killers else None
     first = killer_file.read(hints) if hints else {}
     mutants = {m.id: m for m in chosen}
-    started = told = time.monotonic()
+    started = reported = time.monotonic()
     done = []
     for outcome in runs.run(chosen, ops, jobs or os.cpu_count() or 1, kept, first, device):
         done.append(outcome)
         if not outcome.by and outcome.id not in excused and (outcome.op or not op):
             typer.echo(table.survived(outcome, mutants[outcome.id]))
-        if time.monotonic() - told > _PROGRESS_SECONDS:
-            told = time.monotonic()
-            typer.echo(f"{len(done)} of {len(chosen)} mutants, {told - started:.0f} s", err=True)
+        if time.monotonic() - reported > _PROGRESS_SECONDS:
+            reported = time.monotonic()
+            typer.echo(f"{len(done)} of {counted(len(chosen), 'mutant')}, {reported - started:.0f} s", err=True)
     if op:
         done = [o for o in done if o.op]
     settled = excused if device == "cpu" else {name: e for name, e in excused.items() if not e.beyond}

@@ -1,4 +1,4 @@
-"""What a command prints: its verdict does not depend on whether it can be read, or in which encoding."""
+"""Printing that never fails: no exit code depends on whether the output can be written, or in which encoding."""
 
 import io
 import os
@@ -9,10 +9,10 @@ from typing import Any, TextIO
 
 
 def print_safely() -> None:
-    """From here on nothing that this process prints raises: where it cannot be written, it is dropped, which is said
-    once. Characters that the encoding lacks are escaped."""
+    """From here on printing in this process never raises: output that cannot be written is dropped, with one message.
+    Characters that the encoding lacks are escaped."""
     for name, descriptor in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:  # closed: no file of ours may take its number
+        if getattr(sys, name) is None:  # closed: no other file may take its descriptor
             _open_null(descriptor)
     sys.stdout = _stream(1, sys.stdout)
     sys.stderr = _stream(2, sys.stderr)
@@ -39,7 +39,7 @@ def _stream(descriptor: int, before: TextIO | None) -> io.TextIOWrapper:
 
 
 class _Output(io.FileIO):
-    """A descriptor that takes whatever is written, even if its reader is gone or its disk is full."""
+    """A descriptor that accepts all output, even if its reader is gone or its disk is full."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -47,11 +47,11 @@ class _Output(io.FileIO):
 
     def write(self, data: Any) -> int:
         try:
-            while (written := super().write(data)) is None:  # full, and not to be waited for in it
+            while (written := super().write(data)) is None:  # full and non-blocking
                 select.select([], [self], [])
         except OSError as error:
             if not (self._lost or isinstance(error, BrokenPipeError) or self.fileno() == 2):
-                print(f"packproof: some of this could not be printed: {error.strerror}", file=sys.stderr)
+                print(f"packproof: some of this output could not be printed: {error.strerror}", file=sys.stderr)
             self._lost = True
             return len(memoryview(data).cast("B"))
         return written

@@ -1,1 +1,1 @@
-"""Debugging tools that run a kernel on the user's own tensors: diff and gradcheck."""
+"""Debugging tools that run a kernel in this process: diff and gradcheck."""

@@ -1,4 +1,4 @@
-"""Where a kernel first leaves its reference: token, sequence, chunk and channel, and the state there. For debugging."""
+"""Where a kernel first diverges from its reference: token, sequence, chunk and channel, and the state there."""
 
 import dataclasses
 import operator
@@ -27,6 +27,7 @@ from packproof.properties.sample import Sample
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import role
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 
 _MOST_NUMBERS = 64
 
@@ -35,9 +36,9 @@ _MOST_NUMBERS = 64
 class Divergence:
     """The first wrong row of one tensor, and its worst channel.
 
-    sequence, token: -1 where that has no meaning; a row of slack has sequence -1. chunk: of the kernel's promised
-    grid, counted from where the grid starts, or None. channel: index behind the row; of a shared tensor the whole.
-    rows, of: how many rows are wrong. state: of the sequence after that token, by the reference, for ops with a state.
+    sequence, token: -1 if not applicable; a row of slack has sequence -1. chunk: in the kernel's promised grid, counted
+    from the start of the grid, or None. channel: the index after the row; the whole index for a shared tensor. rows,
+    of: how many rows are wrong. state: the reference's state of the sequence after that token, for ops with a state.
     """
 
     tensor: str
@@ -59,7 +60,8 @@ class Divergence:
         place += [f"channel {list(self.channel)}"] if self.channel else []
         error = abs(self.got - self.expected) / self.budget if self.budget else float("inf")
         values = f"got {self.got:.6g}, expected {self.expected:.6g}, {compact(error)} x the budget {self.budget:.2g}"
-        lines = [f"{self.tensor}: {', '.join(place)}: {values}; {self.rows} of {self.of} rows are wrong"]
+        are = "is" if self.rows == 1 else "are"
+        lines = [f"{self.tensor}: {', '.join(place)}: {values}; {self.rows} of {counted(self.of, 'row')} {are} wrong"]
         if self.state is not None and self.state.numel() <= _MOST_NUMBERS:
             numbers = str(self.state.numpy().round(4)).splitlines()
             lines += ["  the state after it:", *(f"    {line}" for line in numbers)]
@@ -70,7 +72,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Diff:
-    """Every output and gradient that leaves its reference, in the order of the op; false where none does."""
+    """Every output and gradient that diverges from its reference, in the order of the op; false if none does."""
 
     case: Case
     divergences: tuple[Divergence, ...]
@@ -91,17 +93,17 @@ def diff(
     op: str | Op | None = None,
     device: str = "cpu",
 ) -> Diff:
-    """Where a kernel first leaves its reference, in each output and gradient; runs it in this process.
+    """Find where a kernel first diverges from its reference, in each output and gradient. Runs in this process.
 
-    A Triton kernel on the CPU runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1; a
-    closure that no other process can import needs that.
+    A Triton kernel on the CPU runs in a process that interprets it, unless this one was started with
+    TRITON_INTERPRET=1; a closure needs this, because no other process can import it.
 
     kernel: a function, or its name as `packproof check` takes it. reference: another function with the op's arguments,
-    such as the kernel before an edit; None: the op's own, in float64. case: a replay file, a Case, or the lengths of
-    sequences, which are filled with plain data. op: where neither the kernel nor the replay file names one.
+    such as the kernel before an edit; default: the op's own, in float64. case: a replay file, a Case, or the lengths of
+    sequences, which are filled with normal data. op: needed if neither the kernel nor the replay file names one.
 
-    Raises UsageError, one line, for a replay file that cannot be read or does not fit the op, and for a Triton kernel
-    that cannot be interpreted from here.
+    Raises UsageError for a replay file that cannot be read or does not fit the op, and for a Triton kernel that no
+    other process can import to interpret it.
     """
     function = Location.parse(kernel).load() if isinstance(kernel, str) else kernel
     name = kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel))
@@ -131,12 +133,12 @@ def diff(
 
 
 def _op_of(named: str, function: Callable[..., Any], file: Path) -> str | Op:
-    """The op that a replay file names. What lies at a path is not imported here because a file says so."""
+    """The op that a replay file names. A path in the file is not imported: the user has to name it."""
     if ":" not in named:
         return named
     op = brought_op(function)
     if op is None:
-        raise UsageError(f"diff: {file} names the op {named!r}, which is imported only where you name it: op={named!r}")
+        raise UsageError(f"diff: {file} names the op {named!r}, which is imported only if you name it: op={named!r}")
     return op
 
 
@@ -147,13 +149,13 @@ def _lengths(case: Any) -> tuple[int, ...]:
         lengths = (-1,)
     if any(n < 0 for n in lengths):
         raise UsageError(
-            f"diff: case is {case!r}; expected a replay file, a Case or the lengths of sequences, as [3, 0, 5]"
+            f"diff: case is {case!r}; expected a replay file, a Case or the lengths of sequences, such as [3, 0, 5]"
         )
     return lengths
 
 
 def _plain(op: Op, declared: Declaration, lengths: tuple[int, ...]) -> Case:
-    """The case of these lengths that says nothing else."""
+    """The case of these lengths, with defaults for everything else."""
     space = Space(op, declared.dtypes[0], declared.promises, declared.parameters)
     options = space.known_options({name: values[0] for name, values in space.options.items()})
     return Case(lengths, declared.dtypes[0], tuple(op.sizes[0].items()), options=options)
@@ -165,7 +167,7 @@ def _divergences(subject: KernelUnderTest, other: KernelUnderTest | None, case: 
     wanted = answer.values if other is None else other.run(sample, gradients=subject.gradients)
     layout = Layout.of(case.lengths, case.slack, subject.promises)
     for key, x in got.items():
-        # two kernels may be off to both sides
+        # two kernels may err in opposite directions
         allowed = answer.budgets[key].total * (1 if other is None else 2)
         ratio = score(x, wanted[key].double(), allowed)
         rows = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
@@ -204,7 +206,7 @@ def _divergence(
 
 
 def _state(sample: Sample, sequence: int, token: int) -> Tensor | None:
-    """The reference's state of a sequence after a token: the final state of what comes before the next one."""
+    """The reference's state of a sequence after a token: the final state of the tokens up to it."""
     if sample.op.carry is None:
         return None
     _, final, wants = sample.op.carry

@@ -1,4 +1,4 @@
-"""Gradient checks on one's own tensors, in this process: the vjp against the float64 vjp, and the dot-product test."""
+"""Gradient checks on your own tensors, in this process: against the float64 vjp, and the dot-product test."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -19,6 +19,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample
 from packproof.refs.axes import parse
 from packproof.refs.errors import ArgumentError, CheckFailed
+from packproof.refs.wording import counted
 
 _PROMISES_NOTHING = Promises()
 
@@ -34,14 +35,14 @@ def gradcheck(
     promises: Promises = _PROMISES_NOTHING,
     seed: int = 0,
 ) -> None:
-    """Check values and every gradient of a kernel at given inputs, within the error budget of the float64 reference.
+    """Check values and every gradient of a kernel on given inputs, within the error budget of the float64 reference.
 
     inputs: tensors by the op's argument names, on the device where the kernel runs. cu_seqlens: (s + 1,) on any device.
-    cotangents: incoming gradients by output name; drawn from `seed` where not given. promises: what the kernel
+    cotangents: incoming gradients by output name; drawn from `seed` if missing. promises: what the kernel
     guarantees; they choose the constants of the budget.
 
     The kernel runs in this process: use `packproof.check` for one that may crash. A Triton kernel on CPU tensors
-    runs in one that interprets it, unless this one was started with TRITON_INTERPRET=1; a closure needs that.
+    runs in a process that interprets it, unless this one was started with TRITON_INTERPRET=1; a closure needs this.
 
     Raises CheckFailed naming the worst element of each wrong tensor, ArgumentError for inputs that do not fit the op.
     """
@@ -57,7 +58,9 @@ def gradcheck(
         for violation in Comparison(key, x, want.values[key], rows, want.budgets[key]).violations():
             wrong.append(f"{key}: {'; '.join(violation.lines())}")
     if wrong:
-        raise CheckFailed("\n    ".join([f"gradcheck: {declared.name} is wrong in {len(wrong)} tensors", *wrong]))
+        raise CheckFailed(
+            "\n    ".join([f"gradcheck: {declared.name} is wrong in {counted(len(wrong), 'tensor')}", *wrong])
+        )
 
 
 def _sample(
@@ -68,7 +71,7 @@ def _sample(
     cotangents: Mapping[str, Tensor],
     seed: int,
 ) -> Sample:
-    """The caller's tensors as a sample: axes bound by their ranks, missing incoming gradients drawn."""
+    """The caller's tensors as a sample: axes chosen by rank, missing incoming gradients drawn."""
     unknown = [n for n in inputs if n not in op.inputs]
     if unknown:
         raise ArgumentError(f"gradcheck: {op.name} has no input {unknown[0]!r}; it has {', '.join(op.inputs)}")
@@ -93,17 +96,17 @@ def _axes(spec: str, x: Tensor, name: str) -> tuple[str, ...]:
     for axes in parse(spec).alternatives:
         if len(axes) == x.dim():
             return axes
-    raise ArgumentError(f"gradcheck: {name} has shape {tuple(x.shape)}, expected the axes ({spec.rstrip('?')})")
+    raise ArgumentError(f"gradcheck: {name} has shape {tuple(x.shape)}, expected axes ({spec.rstrip('?')})")
 
 
 def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 0) -> None:
     """Check a vjp without any reference: <J v, u> = <v, J' u> for random v and u, J v from differences of the function.
 
     function: takes the tensors and returns a tensor or a tuple of them. inputs: floating tensors to differentiate;
-    float64 makes the test sharp, float32 finds terms that are missing but not an error of some percent in one element.
+    float64 makes the test sharp; float32 detects missing terms but not an error of a few percent in one element.
 
     J v is extrapolated from central differences with steps h and 2h; the tolerance is their truncation error, estimated
-    by what the two differ, plus the rounding of the function's values divided by h, plus that of the gradient.
+    by the difference of the two, plus the rounding of the function's values divided by h, plus that of the gradient.
     Raises CheckFailed with both sides and the tolerance.
     """
     g = torch.Generator().manual_seed(seed)
@@ -124,14 +127,14 @@ def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 
     allowed = abs(near - far) + K_ACC * roundoff * (scale / h + terms)
     if not abs(pushed - back) <= allowed:
         raise CheckFailed(
-            f"dot product: <J v, u> = {pushed:.8g} but <v, J' u> = {back:.8g}; they may differ by {allowed:.2g}"
+            f"dot product: <J v, u> = {pushed:.8g} but <v, J' u> = {back:.8g}; the allowed difference is {allowed:.2g}"
         )
 
 
 def _difference(
     function: Callable[..., Any], inputs: tuple[Tensor, ...], v: list[Tensor], u: list[Tensor], h: float
 ) -> tuple[float, list[Tensor]]:
-    """<J v, u> by a central difference, with v as it is after the inputs have been rounded."""
+    """<J v, u> by a central difference, with v as rounded together with the inputs."""
     up = [(x.detach().double() + h * w).to(x.dtype) for x, w in zip(inputs, v, strict=True)]
     down = [(x.detach().double() - h * w).to(x.dtype) for x, w in zip(inputs, v, strict=True)]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Where debugging tools run a kernel: in this process, or, where it needs Triton's interpreter, in one that has it."""
+"""The runner of the debugging tools: this process, or a worker if the kernel needs Triton's interpreter."""
 
 import sys
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from packproof.harness.worker.worker import Worker
 from packproof.properties.call import Call, KernelFault, Refused, Result
 from packproof.refs.errors import UsageError
 
-# what Triton says without a GPU, and with one; what packproof's own kernels say
+# messages of Triton without a GPU, of Triton with one, and of packproof's own kernels
 _NEEDS_INTERPRETER = ("0 active drivers", "cannot be accessed from Triton", "set TRITON_INTERPRET=1")
 _SECONDS = 120.0
 
 
 class Local(InProcess):
-    """A Runner in this process, where breakpoints and prints work. A Triton kernel on CPU tensors runs in a worker that
-    interprets it, unless this process does (TRITON_INTERPRET=1), whose interpreter is then repaired before the first
-    call. Close it."""
+    """A runner in this process, where breakpoints and prints work. A Triton kernel on CPU tensors runs in a worker that
+    interprets it, unless this process does (TRITON_INTERPRET=1); then its interpreter is repaired before the first
+    call. Must be closed."""
 
     def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
         super().__init__(function, device)
@@ -33,7 +33,7 @@ class Local(InProcess):
         if self.device == "cpu" and (self._interpreting or _interprets()):
             from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
 
-            install()  # as shipped it computes other values
+            install()  # as shipped it computes incorrect values
         try:
             return super().run(call)
         except (KernelFault, Refused) as error:

@@ -19,6 +19,7 @@ from packproof.harness.results.names import short
 from packproof.harness.results.questions import OF_PEERS
 from packproof.harness.results.wording import failure_text, summary
 from packproof.properties.case import shorten
+from packproof.refs.wording import counted
 from packproof.version import __version__
 
 HEAD = ("peer", "version", "op", "property", "verdict", "smallest layout", "replay")
@@ -27,7 +28,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One property of one peer, over all its dtypes. verdict: in words. failure: the first one's verdict."""
+    """One property of one peer, over all its dtypes. verdict: in words. failure: that of the first failing dtype."""
 
     peer: str
     version: str
@@ -52,38 +53,38 @@ class BoardRow:
 
 
 def rows(entries: Sequence[PeerRequest], verdicts: Sequence[events.Verdict]) -> Iterator[BoardRow]:
-    """The scoreboard, peer by peer; what is not offered is a row of its own."""
+    """The scoreboard, peer by peer, with a separate row for what a peer does not offer."""
     for entry in entries:
-        said = (entry.peer.name, entry.version, entry.peer.op)
+        names = (entry.peer.name, entry.version, entry.peer.op)
         laws: dict[str, list[events.Verdict]] = {}
         for verdict in verdicts:
             if verdict.cell.target == entry.peer.name:
                 laws.setdefault(verdict.cell.law, []).append(verdict)
         for law, found in laws.items():
-            yield BoardRow(*said, law, _verdict(found), next((v for v in found if v.status == "failed"), None))
+            yield BoardRow(*names, law, _verdict(found), next((v for v in found if v.status == "failed"), None))
         if entry.targets and entry.offers_no:
-            yield BoardRow(*said, ", ".join(entry.offers_no), "not offered")
+            yield BoardRow(*names, ", ".join(entry.offers_no), "not offered")
 
 
 def _verdict(found: Sequence[events.Verdict]) -> str:
-    """One word for all dtypes, or each word with its dtypes."""
+    """One verdict for all dtypes, or each verdict with its dtypes."""
     words: dict[str, list[str]] = {}
     for verdict in found:
         words.setdefault(word(verdict), []).append(short(verdict.cell.dtype))
     if len(words) == 1:
         return next(iter(words))
-    return ", ".join(f"{said} ({', '.join(dtypes)})" for said, dtypes in words.items())
+    return ", ".join(f"{text} ({', '.join(dtypes)})" for text, dtypes in words.items())
 
 
 def word(verdict: events.Verdict) -> str:
-    """What came of a cell. What was not judged is never "passed"."""
+    """The verdict of a cell in words; never "passed" if it was not judged."""
     if verdict.status == "failed":
         return "does not hold" if verdict.cell.beyond else "FAILED"
     if verdict.status == "error":
-        return "not judged: an error of packproof's own"
+        return "not judged: packproof itself failed"
     if verdict.status == "skipped":
-        unasked = "not offered" if "does not take" in verdict.reason else "not applicable"
-        return "declined" if verdict.refused else unasked
+        untested = "not offered" if "does not take" in verdict.reason else "not applicable"
+        return "declined" if verdict.refused else untested
     if verdict.status == "inconclusive":
         return f"inconclusive, {verdict.judged} of {verdict.examples} judged" if verdict.judged else "declined"
     held = "holds" if verdict.cell.beyond else "passed"
@@ -92,12 +93,13 @@ def word(verdict: events.Verdict) -> str:
 
 
 def legend() -> list[str]:
-    """What the words mean, in lines."""
-    asked = "; ".join(f"({question.word}) {question.meaning}" for question in OF_PEERS)
+    """The explanation of the verdicts, one per line."""
+    questions = "; ".join(f"({question.word}) {question.meaning}" for question in OF_PEERS)
     return [
-        f"Asked beyond what a peer promises: {asked}. One that does not hold is a finding, not a broken promise.",
-        "Declined: the kernel, or its adapter for it, says that it does not support the call. Not offered: it takes no "
-        "such argument. Neither was judged. In its domain: that part of the calls which was found that it takes.",
+        f"Checked though not promised by a peer: {questions}. If one does not hold, that is a finding, not a broken "
+        "promise.",
+        "Declined: the kernel or its adapter reports that it does not support the call. Not offered: it takes no such "
+        "argument. Neither was judged. In its domain: judged on the calls that it was found to support.",
     ]
 
 
@@ -107,7 +109,7 @@ def absent(entries: Sequence[PeerRequest]) -> list[str]:
 
 
 class PeersReport:
-    """Says on the terminal what was found as it is found, then the scoreboard; writes it to files besides.
+    """Prints each verdict as it is found, then the scoreboard; also writes the scoreboard to files.
 
     Raises UsageError at once if a file cannot be written.
     """
@@ -125,7 +127,7 @@ class PeersReport:
         match event:
             case events.RunStarted():
                 self._started = event
-                self._console.print(f"{len(event.cells)} cells, profile {event.profile}, seed {event.seed}")
+                self._console.print(f"{counted(len(event.cells), 'cell')}, profile {event.profile}, seed {event.seed}")
             case events.CellFinished(verdict):
                 self._console.print(f"{verdict.cell.target:<30}", cell_line(verdict), sep=" ")
             case events.RunFinished() if self._started:
@@ -154,7 +156,7 @@ class PeersReport:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with their columns under each other."""
+    """The rows with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(f"{x:<{width}}" for x, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
@@ -165,8 +167,8 @@ def markdown(
     board: Sequence[BoardRow],
     verdicts: Sequence[events.Verdict],
 ) -> Iterator[str]:
-    """A page for docs/: where it was run, the scoreboard, what is refused, and each failure in full."""
-    yield "# Kernels of others, judged\n"
+    """A page for docs/: the machine, the scoreboard, what is refused, and each failure in full."""
+    yield "# Third-party kernels, checked\n"
     yield f"{_where(started)}. packproof {__version__}, profile {started.profile}, seed {started.seed}.\n"
     yield f"| {' | '.join(HEAD)} |"
     yield f"|{' --- |' * len(HEAD)}"
@@ -178,12 +180,12 @@ def markdown(
     yield from (f"- not judged: {line}" for line in absent(entries))
     refused = {e.peer.name: list(limits_lines([v for v in verdicts if v.cell.target == e.peer.name])) for e in entries}
     if any(refused.values()):
-        yield "\n## What they refuse\n\n```"
+        yield "\n## Refused calls\n\n```"
         yield "\n".join(f"{name}: {line}" for name, lines in refused.items() for line in lines[1:])
         yield "```"
     failures = [row.failure for row in board if row.failure]
     if failures:
-        yield "\n## What was found\n\n```"
+        yield "\n## Failures\n\n```"
         yield "\n\n".join(map(failure_text, failures))
         yield "```"
 
@@ -200,7 +202,7 @@ def document(
     entries: Sequence[PeerRequest],
     verdicts: Sequence[events.Verdict],
 ) -> dict[str, Any]:
-    """The scoreboard as data: every peer, and a row for each property and dtype."""
+    """The scoreboard as JSON data: every peer, and a row for each property and dtype."""
     peers = {entry.peer.name: entry for entry in entries}
     return {
         "version": VERSION,

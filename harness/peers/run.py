@@ -1,4 +1,4 @@
-"""`packproof peers`: judges the kernels of others that are installed here, and asks what they do not promise too."""
+"""`packproof peers`: checks the installed third-party kernels, also for properties that they do not promise."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +14,15 @@ from packproof.harness.results.questions import OF_PEERS
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
-_COMPILING = 600.0  # seconds: with every core at work, a first call of many large kernels takes minutes
+_COMPILING = 600.0  # seconds: with every core busy, compiling many large kernels in a first call takes minutes
 
 
 @dataclass(frozen=True)
 class PeerRequest:
     """A peer on the scoreboard.
 
-    targets: what will be checked, its own promises first. reason: why nothing will be. offers_no: what the op has, and
-    the request, and the peer does not take.
+    targets: what will be checked, its own promises first. reason: why nothing will be. offers_no: requested arguments
+    of the op that the peer does not take.
     """
 
     peer: Peer
@@ -33,9 +33,9 @@ class PeerRequest:
 
 
 def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]:
-    """The peers of these names, or all, as they stand here; UsageError for a request or a name that makes no sense.
+    """The peers of these names, or all, with what can be checked here; UsageError for an invalid request or name.
 
-    request: what each is judged by; its target is left alone, and its op chooses among all.
+    request: the settings for each; its target is ignored, and its op selects among all peers.
     """
     validate(request)
     if request.op is not None:
@@ -43,17 +43,17 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
     for name in names:
         known("peer", name, PEERS)
         if not PEERS[name].packed:
-            raise UsageError(f"{name} does not keep sequences apart: it can be timed (packproof bench), not judged")
+            raise UsageError(f"{name} does not keep sequences apart: it can be timed (packproof bench) but not checked")
         if request.op not in (None, PEERS[name].op):
             raise UsageError(f"--op: {name} computes {PEERS[name].op}, not {request.op}")
     chosen = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
     return [_entry(peer, request) for peer in chosen if request.op in (None, peer.op)]
 
 
-def judge(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
-    """Judge all that can be, event by event; every peer's own promises first.
+def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
+    """Check every peer that can be checked, as events; first what each peer promises, then the rest.
 
-    On a GPU cells run apart: some peers compile for seconds for each new shape, all of an SSD's cells for ten minutes.
+    On a GPU cells run separately: some peers compile for seconds per new shape, which adds up to ten minutes for SSD.
     """
     most = max((len(entry.targets) for entry in entries), default=0)
     targets = [e.targets[k] for k in range(most) for e in entries if k < len(e.targets)]
@@ -80,11 +80,11 @@ def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
     target = replace(target, request=replace(own, dtypes=dtypes, forward_only=forward_only))
     lacking = [*target.not_offered, *(short(d) for d in request.dtypes or () if d not in dtypes)]
     lacking += [] if target.gradients else ["gradients"]
-    return replace(entry, targets=(target, *_beyond(target)), offers_no=tuple(lacking))
+    return replace(entry, targets=(target, *_unpromised(target)), offers_no=tuple(lacking))
 
 
-def _beyond(target: CheckTarget) -> Iterator[CheckTarget]:
-    """The same kernel once more for each question that its promises do not answer."""
+def _unpromised(target: CheckTarget) -> Iterator[CheckTarget]:
+    """The target again for each property that the kernel does not promise."""
     for question in OF_PEERS:
         raised = question.raised(target.declared)
         if raised is not None and question.property in target.request.laws:

@@ -1,1 +1,1 @@
-"""The pytest plugin, and the order of tests under pytest-xdist."""
+"""The pytest plugin, and the test order under pytest-xdist."""

@@ -1,14 +1,14 @@
-"""The pytest plugin: a test that is marked with a kernel is run once for each property and dtype.
+"""The pytest plugin: a test marked with a kernel runs once for each property and dtype.
 
     @pytest.mark.packproof("my_kernels:conv", op="causal_conv1d", dtypes=["float32", "bfloat16"])
     def test_conv(proof):
         proof()
 
-The marker takes the arguments of `packproof.check`. Nothing but pytest is imported until a test carries it, and tests
-without it are left alone: the markers `gpu` and `slow` decide about tests that carry it too.
+The marker takes the arguments of `packproof.check`. Nothing but pytest is imported until a test carries it. Tests
+without it are left alone: the markers `gpu` and `slow` only affect tests that also carry it.
 
-Under pytest-xdist each worker judges on one GPU, and kernels, dtypes and properties come in turns. With
-`--packproof-device cuda` the workers see no other GPU, whatever they run, and `-n auto` starts some for each.
+Under pytest-xdist each worker uses one GPU, and tests alternate between kernels, dtypes and properties. With
+`--packproof-device cuda` a worker sees no other GPU, whatever it runs, and `-n auto` starts several workers per GPU.
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ from typing import Any
 import pytest
 
 MARKERS = (
-    "packproof(target, op=None, dtypes=None, properties=None, ...): judge a kernel; the test takes the fixture `proof`",
-    "gpu: a kernel that is judged on cuda only; skipped where the run judges on cpu",
-    "slow: a kernel that is judged only with --packproof-slow",
+    "packproof(target, op=None, dtypes=None, properties=None, ...): check a kernel; the test takes the fixture `proof`",
+    "gpu: a kernel that is checked on cuda only; skipped if the run uses cpu",
+    "slow: a kernel that is checked only with --packproof-slow",
 )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("packproof")
     group.addoption("--packproof-profile", default="standard", help="how many examples: quick, standard or thorough")
-    group.addoption("--packproof-device", help="cpu or cuda; where not given, cuda if there is one")
+    group.addoption("--packproof-device", help="cpu or cuda  [default: cuda if available]")
     group.addoption("--packproof-seed", type=int, default=0, help="another seed draws other examples")
-    group.addoption("--packproof-slow", action="store_true", help="judge the kernels of tests marked slow too")
+    group.addoption("--packproof-slow", action="store_true", help="check the kernels of tests marked slow too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,18 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)  # before xdist's own, whichever of the two was loaded first
+@pytest.hookimpl(optionalhook=True, tryfirst=True)  # before xdist's own hook, whichever plugin was loaded first
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """`-n auto` of a run on cuda: workers for each GPU. `-n logical` and xdist's own variable mean cores."""
+    """The workers for `-n auto` on cuda, by GPU. None for `-n logical` or if xdist's own variable is set."""
     from packproof.harness.worker import gpus  # noqa: PLC0415
 
-    said = config.getoption("numprocesses") != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
-    return None if said or not _on_cuda(config) else gpus.workers()
+    chosen = config.getoption("numprocesses") != "auto" or "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if chosen or not _on_cuda(config) else gpus.workers()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Give each worker of a run on cuda its GPU in the environment that it starts with: before anything starts CUDA."""
+    """Give each worker of a run on cuda its GPU through its environment, before anything initializes CUDA."""
     from packproof.harness.worker import gpus  # noqa: PLC0415
 
     if _on_cuda(config):
@@ -73,8 +73,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _fork_soon(config: pytest.Config) -> None:
-    """Start what kernels' processes are forked from, if the run says where: it imports for seconds, as this does."""
-    from packproof.harness.worker import zygote_client  # noqa: PLC0415  (without torch, which comes after)
+    """Start the process that kernel processes are forked from, if the device is known: both import for seconds."""
+    from packproof.harness.worker import zygote_client  # noqa: PLC0415  (does not import torch)
 
     device = config.getoption("packproof_device")
     if device and not config.option.collectonly:
@@ -82,7 +82,7 @@ def _fork_soon(config: pytest.Config) -> None:
 
 
 def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
-    """By test id, one CheckRequest for each property and dtype that the marker asks for."""
+    """One CheckRequest for each property and dtype that the marker requests, by test id."""
     import torch  # noqa: PLC0415
 
     from packproof.harness.engine import request as requests  # noqa: PLC0415
@@ -108,7 +108,7 @@ def _requests(marker: pytest.Mark, config: pytest.Config) -> dict[str, Any]:
 
 
 class Proof:
-    """Judges one property of a kernel at one dtype when it is called; fails with the report, skips with the reason."""
+    """When called, checks one property of a kernel at one dtype; fails with the report or skips with the reason."""
 
     def __init__(self, request: Any, record: Callable[[str, object], None]) -> None:
         self._request = request
@@ -137,26 +137,26 @@ class Proof:
             pytest.fail("\n\n".join(failed) or end.error, pytrace=False)
         if unjudged := [v.reason for v in end.verdicts if v.status == "error"]:
             pytest.fail("; ".join(unjudged), pytrace=False)
-        if left := [v.reason for v in end.verdicts if v.status == "inconclusive"]:
-            pytest.fail("inconclusive: " + "; ".join(left), pytrace=False)
+        if inconclusive := [v.reason for v in end.verdicts if v.status == "inconclusive"]:
+            pytest.fail("inconclusive: " + "; ".join(inconclusive), pytrace=False)
         if not any(verdict.status == "passed" for verdict in end.verdicts):
             pytest.skip("; ".join(verdict.reason for verdict in end.verdicts))
 
     def _gpu(self) -> dict[str, str]:
-        """What the kernel's processes are told, in a worker of pytest-xdist, so that they have one GPU."""
+        """The environment that gives kernel processes one GPU, in a worker of pytest-xdist."""
         from packproof.harness.worker import gpus  # noqa: PLC0415
 
         worker = os.environ.get("PYTEST_XDIST_WORKER")
         return gpus.pinned(int(worker.removeprefix("gw"))) if worker and self._request.device == "cuda" else {}
 
     def _keep(self, verdict: Any) -> None:
-        """The verdict as properties of the test, which cross from xdist's workers and into --junitxml."""
+        """Record the verdict as properties of the test, which xdist passes on and --junitxml contains."""
         cell = verdict.cell
-        said = {"op": cell.op, "target": cell.target, "property": cell.property, "dtype": cell.dtype}
-        said |= {"device": cell.device, "tier": verdict.tier, "examples": verdict.examples, "judged": verdict.judged}
+        facts = {"op": cell.op, "target": cell.target, "property": cell.property, "dtype": cell.dtype}
+        facts |= {"device": cell.device, "tier": verdict.tier, "examples": verdict.examples, "judged": verdict.judged}
         if verdict.failure:
-            said |= {"lengths": list(verdict.failure.lengths), "replay": verdict.failure.replay}
-        for name, value in said.items():
+            facts |= {"lengths": list(verdict.failure.lengths), "replay": verdict.failure.replay}
+        for name, value in facts.items():
             self._record(name, value)
 
 
@@ -166,28 +166,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if reason := _not_now(items[at], config):
             items[at].add_marker(pytest.mark.skip(reason=reason))
     if judged and hasattr(config, "workerinput"):
-        from packproof.harness.pytest_plugin.xdist_order import dealt  # noqa: PLC0415
+        from packproof.harness.pytest_plugin.xdist_order import interleaved  # noqa: PLC0415
 
-        for at, item in zip(judged, dealt([items[at] for at in judged]), strict=True):
+        for at, item in zip(judged, interleaved([items[at] for at in judged]), strict=True):
             items[at] = item
 
 
 def _not_now(item: pytest.Item, config: pytest.Config) -> str:
-    """Why a kernel is not judged in this run, as its markers `slow` and `gpu` say; empty where it is."""
+    """Why the markers `slow` or `gpu` exclude a kernel from this run; "" if they do not."""
     if item.get_closest_marker("slow") and not config.getoption("packproof_slow"):
-        return "slow: judged with --packproof-slow"
+        return "slow: checked with --packproof-slow"
     if item.get_closest_marker("gpu") and item.callspec.params["proof"].device != "cuda":  # type: ignore[attr-defined]
-        asked = config.getoption("packproof_device") == "cpu"
-        why = "this run judges on cpu" if asked else "torch sees no CUDA device here"
-        return f"gpu: judged on cuda only, and {why}"
+        on_cpu = config.getoption("packproof_device") == "cpu"
+        why = "this run uses cpu" if on_cpu else "torch sees no CUDA device here"
+        return f"gpu: checked on cuda only, and {why}"
     return ""
 
 
 @pytest.fixture
 def proof(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Proof:
-    """Call it to judge the kernel that the marker `packproof` names."""
+    """Call it to check the kernel that the marker `packproof` names."""
     if not hasattr(request, "param"):
-        pytest.fail("`proof` needs a kernel to judge: mark the test with @pytest.mark.packproof(target)", pytrace=False)
+        pytest.fail("`proof` needs a kernel to check: mark the test with @pytest.mark.packproof(target)", pytrace=False)
     return Proof(request.param, record_property)
 
 
@@ -195,5 +195,5 @@ def proof(request: pytest.FixtureRequest, record_property: Callable[[str, object
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     result = yield
     if isinstance(given := pyfuncitem.funcargs.get("proof"), Proof) and not given.called:
-        pytest.fail("the test ended without calling proof(): nothing was judged", pytrace=False)
+        pytest.fail("the test ended without calling proof(): nothing was checked", pytrace=False)
     return result

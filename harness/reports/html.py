@@ -1,4 +1,4 @@
-"""A run as one page for people: it needs no network and no script, and says nothing by colour alone."""
+"""A run as one HTML file: it needs no network and no script, and conveys nothing by colour alone."""
 
 import math
 import re
@@ -29,11 +29,11 @@ _TERMS = {
     "operands": "K_op u_op B: the rounding of operands",
     "accumulation": "K_acc u_acc (B + B_E): the rounding of the accumulator",
 }
-_ROOM = {"maps": 800_000, "message": 1_100_000, "heading": math.inf}  # characters, of a page below 2 MB
+_ROOM = {"maps": 800_000, "message": 1_100_000, "heading": math.inf}  # characters, for a page below 2 MB
 
 
 class HtmlReport:
-    """Writes the page when the run has ended, by itself or not. Raises UsageError at once if it cannot be written."""
+    """Writes the report when the run ends, also early. Raises UsageError at once if the file cannot be written."""
 
     def __init__(self, path: str) -> None:
         self._file = writable(path, "--html")
@@ -68,7 +68,7 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
 
 
 def _failures(templates: jinja2.Environment, failed: Sequence[events.Verdict]) -> Iterator[Markup]:
-    """Each failure, in the fullest form until the page has no more room for it, then in the next."""
+    """Each failure in the fullest form for which the page still has room."""
     template, used, forms = templates.get_template("failure.html"), 0, dict(_ROOM)
     for verdict in failed:
         for form, most in list(forms.items()):
@@ -101,13 +101,13 @@ def _presentable(value: Any) -> Any:
 
 
 def _levels() -> list[str]:
-    """The legend of the palette."""
+    """The legend of the colours, one text for each level."""
     limits = [f"{limit:g}" if limit < 10_000 else f"{limit:,.0f}" for limit in LEVELS]
     return [*(f"≤ {limit}" for limit in limits), f"> {limits[-1]}"]
 
 
 def _slug(cell: events.Cell) -> str:
-    """An anchor for a cell."""
+    """The HTML anchor of a cell."""
     return re.sub(r"[^a-zA-Z0-9]+", "-", f"{cell.op} {cell.target} {cell.law} {cell.dtype} {cell.device}")
 
 
@@ -128,6 +128,6 @@ def _not_run(started: events.RunStarted, finished: events.RunFinished) -> list[e
 
 
 def _classes(board: Board) -> list[tuple[str, bool]]:
-    """Every layout class, and whether the kernel has met it; none where no layout was drawn."""
+    """Every layout class and whether the kernel was judged in it; empty if no layout was drawn."""
     met = frozenset[str]().union(*(verdict.classes for verdict in board.verdicts))
     return [(name, name in met) for name in CLASSES] if met else []

@@ -1,4 +1,4 @@
-"""A run as a JSON file for programs. It is whole after every finished cell, so that an ended run loses nothing."""
+"""A run as a JSON file. It is complete after every finished cell, so a run that ends early loses nothing."""
 
 import json
 from bisect import insort
@@ -16,11 +16,11 @@ VERSION = 1
 
 
 class JsonReport:
-    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises` and what the run was
-    made with.
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises` and the settings of
+    the run.
 
-    `target`, `op` and `device` are null where the run has several; every result has its own. `verdict` is "error" until
-    the run has ended by itself with something checked, unless a property failed. Raises UsageError at once if the file
+    `target`, `op` and `device` are null if the run has several; every result has its own. `verdict` is "error" until
+    the run has ended normally with something checked, unless a property failed. Raises UsageError at once if the file
     cannot be written.
     """
 
@@ -84,7 +84,7 @@ def _only(values: Iterable[str]) -> str | None:
 
 
 def _answer(verdict: events.Verdict) -> dict[str, Any]:
-    """Whether the kernel keeps a promise that it does not make, at one dtype."""
+    """Whether a property that the kernel does not promise holds, at one dtype."""
     cell, failure = verdict.cell, verdict.failure
     holds = {"passed": True, "failed": False}.get(verdict.status)
     answer: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A run as JUnit XML, as continuous integration shows it: one suite per kernel, one case per property and dtype."""
+"""A run as JUnit XML for continuous integration: one suite per kernel, one case per property and dtype."""
 
 from xml.etree import ElementTree
 
@@ -7,10 +7,11 @@ from packproof.harness.results.files import replace_text, writable
 from packproof.harness.results.names import short
 from packproof.harness.results.text import printable
 from packproof.harness.results.wording import failure_text, headline
+from packproof.refs.wording import counted
 
 
 class JunitReport:
-    """Writes the file anew after every finished cell. A cell that the run did not reach is an error: "not run"."""
+    """Rewrites the file after every finished cell. A cell that the run did not reach is an error: "not run"."""
 
     def __init__(self, path: str) -> None:
         self._file = writable(path, "--junit")
@@ -21,10 +22,10 @@ class JunitReport:
         match event:
             case events.RunStarted(cells):
                 self._planned = tuple(cell for cell in cells if cell.counts)
-                self._write("the run has not come to it", last=False)
+                self._write("the run has not reached it", last=False)
             case events.CellFinished(verdict):
                 self._verdicts[verdict.cell] = verdict
-                self._write("the run has not come to it", last=False)
+                self._write("the run has not reached it", last=False)
             case events.RunFinished():
                 self._write(event.error or "the run was interrupted", last=True)
 
@@ -59,6 +60,7 @@ class JunitReport:
             ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
         elif verdict.status == "skipped":
             ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
-        said = f"tier {verdict.tier}, {verdict.judged} of {verdict.examples} examples judged, {verdict.refused} refused"
-        ElementTree.SubElement(case, "system-out").text = said
+        drawn = counted(verdict.examples, "example")
+        counts = f"tier {verdict.tier}, {verdict.judged} of {drawn} judged, {verdict.refused} refused"
+        ElementTree.SubElement(case, "system-out").text = counts
         return case

@@ -1,4 +1,4 @@
-"""Layouts and maps for the page. Every cell has its numbers in its title, and a mark where colour is not seen."""
+"""Layouts and maps as SVG. Every cell has its numbers in its title, and a mark besides its colour."""
 
 from itertools import pairwise
 
@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 from packproof.harness.reports.svg import LEVELS, Drawing, level
 from packproof.harness.results.maps import ErrorMap, Layout, LeakCell, LeakMap, MapRow, Place, compact
+from packproof.refs.wording import counted
 
 _WIDTH = 960.0
 _MOST_BARS = 128
@@ -21,8 +22,8 @@ def layout_svg(layout: Layout) -> Markup:
     picture = Drawing(2 * left + unit * (sum(shown) + slack) + 60, bottom + 22, f"a pack of lengths {list(shown)}")
     x = left
     for j, length in enumerate(shown):
-        bar, shade = unit * length, sum(map(bool, shown[:j])) % 2  # neighbours differ, whatever is empty between them
-        picture.rect(x, top, bar, height, f"bar b{shade}", f"sequence {j}: {length} tokens")
+        bar, shade = unit * length, sum(map(bool, shown[:j])) % 2  # neighbours differ, also across empty ones
+        picture.rect(x, top, bar, height, f"bar b{shade}", f"sequence {j}: {counted(length, 'token')}")
         for p in range(1, length) if unit >= 8 else ():
             picture.line(x + unit * p, bottom - 5, x + unit * p, bottom, "tick")
         for p in layout.edges(j):
@@ -30,12 +31,12 @@ def layout_svg(layout: Layout) -> Markup:
         picture.line(x, top - 8, x, bottom + 8, "boundary")
         if length:
             picture.text(f"{j}: {length}" if bar >= 34 else str(j) if bar >= 14 else "", x + bar / 2, top + 20, "in")
-        elif j == 0 or shown[j - 1]:  # of several empty ones in a row the first has the mark
+        elif j == 0 or shown[j - 1]:  # of adjacent empty sequences only the first is marked
             picture.text("∅", x, top - 11)
         x += bar
     picture.line(x, top - 8, x, bottom + 8, "boundary")
     if slack:
-        picture.rect(x, top, unit * slack, height, "slack", f"{slack} rows of slack")
+        picture.rect(x, top, unit * slack, height, "slack", f"{counted(slack, 'row')} of slack")
         picture.text("slack" if unit * slack >= 34 else "", x + unit * slack / 2, top + 20)
     picture.text("0", left, bottom + 20, "small")
     end = "token" if sum(shown) == 1 else "tokens ..." if shown != layout.lengths else "tokens"
@@ -44,7 +45,7 @@ def layout_svg(layout: Layout) -> Markup:
 
 
 def error_svg(found: ErrorMap) -> Markup:
-    """Sequences as rows, tokens as columns; numbers in the cells where there is room, a cross where there is not."""
+    """Sequences as rows, tokens as columns; cells hold a number if there is room, otherwise a cross."""
     left, top, height = 96.0, 20.0, 24.0
     most = max(len(row.cells) for row in found.rows)
     unit = min(36.0, (_WIDTH - left - 10) / max(1, most))
@@ -80,9 +81,9 @@ def _error_cell(
     if cell is None:
         picture.rect(x + 0.5, y, width - 1, height, "unknown", f"{where}: not compared")
         return
-    said = f"{cell:.4g} x the budget" + (", other bits" if found.bitwise and cell > 0 else "")
+    error = f"{cell:.4g} x the budget" + (", other bits" if found.bitwise and cell > 0 else "")
     wrong, shade = found.wrong(cell), level(cell)
-    picture.rect(x + 0.5, y, width - 1, height, f"l{shade}", f"{where}: {said}")
+    picture.rect(x + 0.5, y, width - 1, height, f"l{shade}", f"{where}: {error}")
     mark = "×" if wrong else ""
     if width >= 26 and cell > 0:
         mark = compact(cell)
@@ -91,7 +92,7 @@ def _error_cell(
 
 
 def leak_svg(found: LeakMap) -> Markup:
-    """A matrix: what was changed as columns, the result as rows; leaks are crossed."""
+    """A matrix: changed input rows as columns, result rows as rows; leaks are crossed."""
     left, top = 128.0, 40.0
     unit = max(9.0, min(26.0, (_WIDTH - left - 10) / max(1, len(found.columns))))
     right, bottom = left + unit * len(found.columns), top + unit * len(found.rows)
@@ -113,8 +114,8 @@ def leak_svg(found: LeakMap) -> Markup:
         for k, cell in enumerate(cells):
             if cell.allowed or cell.reached:
                 x = left + unit * k
-                kind, said = _leak_kind(cell)
-                picture.rect(x + 1, y + 1, unit - 2, unit - 2, kind, f"{found.columns[k]} → {place}: {said}")
+                kind, text = _leak_kind(cell)
+                picture.rect(x + 1, y + 1, unit - 2, unit - 2, kind, f"{found.columns[k]} → {place}: {text}")
                 if cell.leaks:
                     picture.cross(x, y, unit)
     for x in (left, *(left + unit * stop for _, stop in columns)):
@@ -125,7 +126,7 @@ def leak_svg(found: LeakMap) -> Markup:
 
 
 def _groups(places: tuple[Place, ...]) -> list[tuple[int, int]]:
-    """Where the places of a sequence, of the slack and of the states begin and end."""
+    """Start and end of the places of each sequence, of the slack and of the states."""
     keys = [(p.kind, p.sequence if p.kind == "token" else -1) for p in places]
     starts = [k for k in range(len(keys)) if k == 0 or keys[k] != keys[k - 1]]
     return list(pairwise([*starts, len(keys)]))
@@ -142,12 +143,12 @@ def _row_name(place: Place) -> str:
         "token": f"seq {place.sequence}, token {place.position}",
         "slack": f"slack {place.position}",
         "state": f"state {place.sequence}",
-        "shared": "all of it",
+        "shared": "all",
     }[place.kind]
 
 
 def _leak_kind(cell: LeakCell) -> tuple[str, str]:
-    """How a cell is drawn, and what it says."""
+    """The style of a cell and its text."""
     if cell.leaks:
         return "leak", f"leaks through {', '.join(cell.leaks)}"
     if cell.reached:

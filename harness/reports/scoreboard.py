@@ -17,7 +17,7 @@ class ScoreRow:
 
     @property
     def judged(self) -> list[Verdict]:
-        """Each verdict once: one may be about all dtypes."""
+        """Each verdict once: one may cover all dtypes."""
         return list({id(v): v for v in self.verdicts if v}.values())
 
     @property
@@ -30,7 +30,7 @@ class ScoreRow:
 
     @property
     def share(self) -> str:
-        """The examples judged, of those drawn where they are not all."""
+        """The number of judged examples, and of drawn ones if that differs."""
         judged = sum(v.judged for v in self.judged)
         return str(judged) if judged == self.examples else f"{judged} of {self.examples}"
 
@@ -41,7 +41,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class Board:
-    """One kernel. answers: whether it keeps what it does not promise, where that does not count."""
+    """One kernel. answers: whether properties hold that it does not promise and that do not count."""
 
     op: str
     target: str
@@ -53,7 +53,7 @@ class Board:
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
-        """Properties that were not judged, or not in all, each with the reason."""
+        """Properties that were not judged, or not completely, each with the reason."""
         return list(dict.fromkeys((v.cell.law, v.reason) for v in self.verdicts if v.reason))
 
 
@@ -73,5 +73,5 @@ def _board(op: str, target: str, device: str, verdicts: tuple[Verdict, ...]) -> 
         ScoreRow(name, tuple(found.get((name, dtype), found.get((name, EVERY_DTYPE))) for dtype in dtypes))
         for name in dict.fromkeys(v.cell.law for v in counting)
     )
-    asked = tuple(answers([v for v in verdicts if not v.cell.counts]))
-    return Board(op, target, device, dtypes, rows, counting, asked)
+    unpromised = tuple(answers([v for v in verdicts if not v.cell.counts]))
+    return Board(op, target, device, dtypes, rows, counting, unpromised)

@@ -1,4 +1,4 @@
-"""Drawing in SVG that stands in a page: escaped, with a title for whatever is drawn, coloured by classes."""
+"""Drawing SVG to embed in a page: escaped, with titles, coloured by CSS classes."""
 
 from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement, tostring
@@ -8,11 +8,11 @@ from markupsafe import Markup
 from packproof.harness.results.text import printable
 
 LEVELS = (0.01, 0.1, 1.0, 10.0, 1e3, 1e6)  # of an error, as a multiple of its budget
-_CIVIDIS = ((0, 34, 78), (124, 123, 120), (254, 232, 56))  # ends and middle: lightness says what colour does
+_CIVIDIS = ((0, 34, 78), (124, 123, 120), (254, 232, 56))  # ends and middle: lightness conveys what colour does
 
 
 def palette() -> list[str]:
-    """One colour for each level, from dark to light, and from blue to yellow for who sees that."""
+    """One colour for each level, from dark blue to light yellow."""
     colours = []
     for k in range(len(LEVELS) + 1):
         along = 2 * k / len(LEVELS)
@@ -24,12 +24,12 @@ def palette() -> list[str]:
 
 
 def level(value: float) -> int:
-    """Which colour of the palette a multiple of the budget has."""
+    """The index in the palette of a multiple of the budget."""
     return sum(not value <= limit for limit in LEVELS)
 
 
 class Drawing:
-    """A picture of some size; `label` says to a screen reader what it shows."""
+    """A picture. label: its description for screen readers."""
 
     def __init__(self, width: float, height: float, label: str) -> None:
         size = {"width": f"{width:g}", "height": f"{height:g}", "viewBox": f"0 0 {width:g} {height:g}"}
@@ -59,5 +59,5 @@ class Drawing:
         return Markup(tostring(self._svg, encoding="unicode"))  # ElementTree has escaped it
 
     def _add(self, tag: str, kind: str, place: Mapping[str, float]) -> Element:
-        said = {"class": kind} if kind else {}
-        return SubElement(self._svg, tag, {**said, **{name: f"{value:.5g}" for name, value in place.items()}})
+        style = {"class": kind} if kind else {}
+        return SubElement(self._svg, tag, {**style, **{name: f"{value:.5g}" for name, value in place.items()}})

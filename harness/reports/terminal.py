@@ -19,6 +19,7 @@ from packproof.harness.results.wording import (
     title,
 )
 from packproof.properties.layouts import CLASSES
+from packproof.refs.wording import counted
 
 _STYLES = {
     "passed": "green",
@@ -53,8 +54,7 @@ class TerminalReport:
 
     def _start(self, event: events.RunStarted) -> None:
         self._planned = event.cells
-        counting = sum(cell.counts for cell in event.cells)
-        cells = "1 cell" if counting == 1 else f"{counting} cells"
+        cells = counted(sum(cell.counts for cell in event.cells), "cell")
         self._console.print(f"{cells}, profile {event.profile}, seed {event.seed}")
         for note in event.notes:
             self._console.print(note)
@@ -74,7 +74,7 @@ class TerminalReport:
         elif verdict.cell.counts:
             self._console.print(cell_line(verdict))
         if verdict.failed and (fault := fault_of(verdict)):
-            self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells will meet it
+            self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it
         elif verdict.failed:
             self._show_failure(failure_text(verdict))
 
@@ -98,7 +98,7 @@ class TerminalReport:
         self._console.print(Text(f"\n{line}", style=style))
 
     def _table(self, board: Board) -> None:
-        """Properties by dtypes of one kernel, then why something was skipped, and the layout classes."""
+        """Properties by dtypes of one kernel, the reasons for skips, and the layout classes."""
         self._console.print(f"\n{board.op} · {board.target} · {board.device}")
         width = max(len(row.law) for row in board.rows) + 2
         column = max(9, 2 + max(len(v.status) for v in board.verdicts))
@@ -117,7 +117,7 @@ class TerminalReport:
         for text in limits_lines(board.verdicts):
             self._console.print(f"  {text}")
         if board.answers:
-            self._console.print("  not promised, and asked all the same:")
+            self._console.print("  checked though not promised:")
         for answer in board.answers:
             self._console.print(f"    {answer}")
 

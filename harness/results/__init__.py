@@ -1,1 +1,1 @@
-"""What a check found, as frozen data, and its wording: events, coverage, maps of errors, report files."""
+"""The results of a check as frozen data, and their wording: events, coverage, error maps, report files."""

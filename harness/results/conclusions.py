@@ -1,5 +1,4 @@
-"""What a check found of a kernel beside its verdicts: the calls that it refuses, and whether it keeps what it does not
-promise."""
+"""What a check finds besides its verdicts: the calls a kernel refuses, and which properties hold without a promise."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +9,12 @@ from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
 from packproof.properties.case import shorten
 from packproof.properties.domain import Domain
+from packproof.refs.wording import counted
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a kernel keeps a promise that it does not make. verdicts: one for each dtype that was asked."""
+    """Whether a property holds that the kernel does not promise. verdicts: one for each dtype that was tested."""
 
     meaning: str
     verdicts: tuple[Verdict, ...]
@@ -39,16 +39,16 @@ class Answer:
 
 
 def answers(verdicts: Sequence[Verdict]) -> list[Answer]:
-    """What came of each question, in the order in which they were asked."""
-    asked: dict[str, list[Verdict]] = {}
+    """The result of each question, in the order in which they were tested."""
+    by_meaning: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.cell.beyond:
-            asked.setdefault(question_of(verdict.cell.property, verdict.cell.beyond).meaning, []).append(verdict)
-    return [Answer(meaning, tuple(found)) for meaning, found in asked.items()]
+            by_meaning.setdefault(question_of(verdict.cell.property, verdict.cell.beyond).meaning, []).append(verdict)
+    return [Answer(meaning, tuple(found)) for meaning, found in by_meaning.items()]
 
 
 def limits(verdicts: Sequence[Verdict]) -> list[Limit]:
-    """What the kernel refused, the same check of its arguments once, with its smallest layout."""
+    """What the kernel refused: one entry for each check of its arguments, with the smallest layout."""
     kinds: dict[str, Limit] = {}
     for limit in (limit for verdict in verdicts for limit in verdict.limits):
         key = limit.note + kind_of(limit.text)
@@ -62,7 +62,7 @@ def limits(verdicts: Sequence[Verdict]) -> list[Limit]:
 
 
 def found_domain(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """The conditions that were found, of all dtypes."""
+    """The conditions that were inferred, over all dtypes."""
     return tuple(dict.fromkeys(text for verdict in verdicts for text in verdict.domain))
 
 
@@ -71,12 +71,12 @@ _USUAL = {
     "a sequence of one token": ("length", {}, [1]),
     "rows past the last sequence": ("slack", {"slack": 16}, []),
     "a pack without tokens": ("longest", {"longest": 0}, []),
-    "a number of rows that is no multiple": ("tokens", {"tokens": 331}, []),
+    "a number of rows that is not a multiple": ("tokens", {"tokens": 331}, []),
 }
 
 
 def usual_refused(domain: Sequence[str]) -> Iterator[str]:
-    """What every data loader produces, now and then, and a domain excludes."""
+    """The inputs that any data loader produces now and then and that the domain excludes."""
     whole = Domain.of(domain)
     for what, (name, values, lengths) in _USUAL.items():
         if not whole.within({name}).holds(values, lengths):
@@ -84,20 +84,19 @@ def usual_refused(domain: Sequence[str]) -> Iterator[str]:
 
 
 def limits_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """The limits found, for a person: what is refused, and the declaration that says so."""
+    """The limits found, as text for the user: what is refused, and the declaration that states it."""
     found = limits(verdicts)
     domain = found_domain(verdicts)
     if not (found or domain):
         return
     yield "limits found:"
     if domain:
-        yield f"  judged inside domain=[{', '.join(map(repr, domain))}], as found from what it refuses"
+        yield f"  checked within domain=[{', '.join(map(repr, domain))}], inferred from the calls that it refuses"
         usual = list(usual_refused(domain))
         if usual:
-            yield f"  it does not take what every data loader produces: {', '.join(usual)}"
+            yield f"  it does not take inputs that any data loader produces: {', '.join(usual)}"
     for limit in found:
         first, *more = [*limit.text.splitlines(), *([limit.note] if limit.note else [])]
-        calls = "1 call" if limit.count == 1 else f"{limit.count} calls"
-        yield f"  refused {calls}{' (gradients)' if limit.gradients else ''}: {first}"
+        yield f"  refused {counted(limit.count, 'call')}{' (gradients)' if limit.gradients else ''}: {first}"
         yield from (f"      {line.strip()}" for line in more)
         yield f"      smallest lengths {shorten(limit.lengths)}"

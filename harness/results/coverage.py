@@ -1,4 +1,4 @@
-"""What a verdict rests on: the cases that were judged, the boundary classes among them, and what the kernel refused."""
+"""What a verdict rests on: the cases that were judged, their boundary classes, and what the kernel refused."""
 
 import re
 from collections.abc import Iterator
@@ -7,25 +7,26 @@ from dataclasses import dataclass, field, replace
 from packproof.harness.results.events import Limit, Status
 from packproof.properties.call import BoundVacuous, MachineLimit, OutsideDomain, Refused
 from packproof.properties.case import Case
+from packproof.refs.wording import counted
 
 BOUNDARY = "a boundary between two sequences"
-NOT_ITS_OWN = (MachineLimit, OutsideDomain, BoundVacuous)  # what stops a case without being a kernel's refusal
+NOT_ITS_OWN = (MachineLimit, OutsideDomain, BoundVacuous)  # they stop a case, but are not refusals by the kernel
 LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
 
 def kind_of(refusal: str) -> str:
-    """What tells one check of a kernel from another: its line and its words, whatever numbers it names."""
+    """The key of one argument check in a kernel: its line and its words, without the numbers it names."""
     at = LINE.search(refusal)
     return (at[0] if at else "") + re.sub("[0-9]+", "#", LINE.sub("", refusal))
 
 
 @dataclass
 class Coverage:
-    """The cases of one cell, as they are judged. drawn, judged, refused and values_only count them; the last are those
-    judged of which the kernel refuses the gradients.
+    """A running count of the cases of one cell. drawn, judged, refused and values_only are counts; values_only: judged,
+    but the kernel refuses the gradients.
 
-    classes: the boundary classes of the cases judged; differentiated: of those judged with gradients; wanted: of these
-    and of those refused.
+    classes: boundary classes of the judged cases; differentiated: of the cases judged with gradients; wanted: of the
+    judged and the refused cases.
     """
 
     drawn: int = 0
@@ -42,7 +43,7 @@ class Coverage:
     limits: dict[str, Limit] = field(default_factory=dict)
 
     def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
-        """One case: whether anything was compared, and the refusal that stopped it, or made it one of values only."""
+        """Count one case. stopped: the refusal of the whole call, or of its gradients alone."""
         self.drawn += 1
         if isinstance(stopped, MachineLimit):
             self.too_large.append(stopped)
@@ -67,7 +68,7 @@ class Coverage:
             self.wanted |= classes
 
     def note(self, case: Case, refused: Refused) -> None:
-        """Keep a refusal among the limits of the kernel, the smallest case of each kind."""
+        """Record a refusal among the limits of the kernel; the smallest case of each kind is kept."""
         key = refused.note + kind_of(str(refused))
         known = self.limits.get(key, Limit(str(refused), refused.note, case.lengths, 0, gradients=refused.backward))
         small = min(known.lengths, case.lengths, key=lambda ns: (sum(ns) + len(ns), len(ns), ns))
@@ -75,12 +76,12 @@ class Coverage:
         self.limits[key] = replace(known, lengths=small, text=text, count=known.count + 1)
 
     def again(self) -> "Coverage":
-        """A new count of the same cell, which keeps the limits that were met."""
+        """A fresh count of the same cell that keeps the limits found so far."""
         return Coverage(limits=self.limits)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What was asked for and not judged: boundary classes, and a pack with any boundary at all."""
+        """What was requested and not judged: boundary classes, and any pack with a boundary."""
         absent = self.wanted - self.classes
         if 0 < self.values_only < self.judged:
             absent |= self.wanted - self.differentiated
@@ -88,22 +89,24 @@ class Coverage:
 
     @property
     def status(self) -> Status:
-        """What came of the cell, where nothing failed."""
+        """The status of the cell if nothing failed."""
         if self.judged:
             return "inconclusive" if self.missing else "passed"
         return "inconclusive" if self.refused or self.vacuous else "skipped"
 
     def reasons(self) -> Iterator[str]:
-        """Why it is not a plain pass."""
+        """The reasons why the cell did not simply pass."""
         if self.refused and not self.judged:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged and self.missing:
             yield f"not judged: {', '.join(self.missing)}"
         if self.vacuous:
-            yield f"{len(self.vacuous)} of {self.drawn} examples cannot be judged: {self.vacuous[0]}"
+            yield f"{len(self.vacuous)} of {counted(self.drawn, 'example')} cannot be judged: {self.vacuous[0]}"
         if self.too_large:
-            yield f"{len(self.too_large)} of {self.drawn} examples are too large to be judged here: {self.too_large[0]}"
+            drawn, are = counted(self.drawn, "example"), "is" if len(self.too_large) == 1 else "are"
+            yield f"{len(self.too_large)} of {drawn} {are} too large to be judged here: {self.too_large[0]}"
         if self.values_only:
             text = next(limit.text for limit in self.limits.values() if limit.gradients)
-            share = "" if self.values_only == self.judged else f" in {self.values_only} of {self.judged} examples"
+            judged = counted(self.judged, "example")
+            share = "" if self.values_only == self.judged else f" in {self.values_only} of {judged}"
             yield f"gradients: refused{share} ({text})"

@@ -1,4 +1,4 @@
-"""Where a bench runs, as far as it decides the times."""
+"""The machine and software that a bench runs on, as far as they affect the times."""
 
 import platform
 import shutil
@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a bench ran. device: "cpu" or "cuda"; name: of the processor or GPU. threads: of torch."""
+    """Where a bench ran. device: "cpu" or "cuda"; name: of the processor or GPU; threads: used by torch."""
 
     device: str
     name: str
@@ -25,7 +25,7 @@ class Environment:
 
 
 def environment(device: str) -> Environment:
-    """Where the bench runs."""
+    """The machine and software of this process."""
     on_gpu = device == "cuda"
     return Environment(
         device=device,
@@ -39,7 +39,7 @@ def environment(device: str) -> Environment:
 
 
 def _processor() -> str:
-    """The processor as Linux names it, or the architecture where nobody says more."""
+    """The processor as Linux names it, or else the architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -47,10 +47,10 @@ def _processor() -> str:
 
 
 def _driver() -> str:
-    """The version of NVIDIA's driver, "" without its tool."""
+    """The version of the NVIDIA driver; "" if nvidia-smi is missing."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ""
     command = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout.split()
-    return said[0] if said else ""
+    words = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout.split()
+    return words[0] if words else ""

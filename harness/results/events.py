@@ -1,4 +1,4 @@
-"""What a check says while it runs: frozen data, one stream, any number of readers."""
+"""What a check reports while it runs: one stream of frozen events for any number of readers."""
 
 import builtins
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ Status = Literal["passed", "failed", "inconclusive", "skipped", "error"]
 class Cell:
     """One entry of the plan: a property of one kernel at one dtype.
 
-    beyond: what is asked of the kernel though it does not promise it, in a word; "" for a plain cell. counts: whether
-    the run fails where the cell does.
+    beyond: a short name of the property tested though the kernel does not promise it; "" for a plain cell. counts:
+    whether the run fails if the cell fails.
     """
 
     op: str
@@ -28,7 +28,7 @@ class Cell:
 
     @builtins.property
     def law(self) -> str:
-        """What the cell asks, as tables name it."""
+        """What the cell tests, as tables name it."""
         return f"{self.property} ({self.beyond})" if self.beyond else str(self.property)
 
 
@@ -36,9 +36,9 @@ class Cell:
 class Failure:
     """The smallest case found that breaks a property.
 
-    lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" where no tensor is to blame.
-    lines: what happened, in a few lines for a person. example: number of the example that failed first; tried: cases
-    tried while shrinking. replay: the file that replays it, or "". evidence: what was measured at that case.
+    lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" if no tensor is at fault.
+    lines: what happened, in a few lines of text. example: number of the example that failed first; tried: cases tried
+    while shrinking. replay: the file that replays it, or "". evidence: what was measured at that case.
     regime: how its values were drawn.
     """
 
@@ -56,8 +56,8 @@ class Failure:
 class Limit:
     """A kind of call that a kernel refuses.
 
-    text: what it says. note: what had been done to the pack, "" where it is called as it is. lengths: of the smallest
-    such pack. count: calls refused so. gradients: it computes values, and refuses to differentiate.
+    text: the kernel's message. note: how the pack had been changed, "" if it was not. lengths: of the smallest such
+    pack. count: calls refused this way. gradients: the kernel computes values and refuses to differentiate.
     """
 
     text: str
@@ -69,15 +69,15 @@ class Limit:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one cell.
+    """The result of one cell.
 
-    status: "passed" where all that was asked was judged and held; "inconclusive" where a boundary class that the
-    kernel's domain has was not judged, or every call was refused; "skipped" where the cell does not apply;
-    "error" where packproof could not judge it, through no fault of the kernel.
-    examples: drawn. judged: those for which the kernel was called and something compared. refused: those that it
-    declined. classes: boundary classes of the examples judged; missing: what was asked for and not judged.
-    reason: why it is no plain pass. limits: what the kernel refused. domain: the conditions found that it was judged
-    within, where it declares none.
+    status: "passed" if everything requested was judged and held; "inconclusive" if a boundary class in the kernel's
+    domain was not judged, or every call was refused; "skipped" if the cell does not apply; "error" if packproof could
+    not judge it, through no fault of the kernel.
+    examples: drawn. judged: examples for which the kernel was called and something was compared. refused: examples that
+    it declined. classes: boundary classes of the judged examples; missing: what was requested and not judged. reason:
+    why the cell did not simply pass. limits: what the kernel refused. domain: the inferred conditions within which it
+    was judged, if it declares none.
     """
 
     cell: Cell
@@ -96,13 +96,13 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether the run fails for it."""
+        """Whether this verdict fails the run."""
         return self.status == "failed" and self.cell.counts
 
 
 @dataclass(frozen=True)
 class RunStarted:
-    """The plan stands: `cells` in the order in which they are listed; `notes` on what will not be tested."""
+    """The plan is complete. cells: in the order in which they are listed; notes: what will not be tested."""
 
     cells: tuple[Cell, ...]
     profile: str
@@ -117,7 +117,7 @@ class CellStarted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent now and then inside a cell."""
+    """Sent from time to time while a cell runs."""
 
     cell: Cell
     examples: int
@@ -130,8 +130,8 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class RunFinished:
-    """All that was found; `interrupted` where the run was ended early, `error` where packproof itself failed,
-    `unwritten` where a report could not be written."""
+    """All verdicts of the run. interrupted: it was ended early; error: how packproof itself failed; unwritten: a report
+    could not be written."""
 
     verdicts: tuple[Verdict, ...]
     seconds: float

@@ -1,4 +1,4 @@
-"""Files that packproof reads and writes, whatever lies at their place: a device, a pipe, a link, a full disk."""
+"""Reading and writing files safely, also where the path is a device, a pipe or a link, or the disk is full."""
 
 import errno
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 from packproof.refs.errors import PackproofError, UsageError
 
 _READER_SECONDS = 10.0
-_FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)  # a folder that may not change, a file that is mounted
+_FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)  # a read-only folder, a mounted file
 
 
 class Unwritten(PackproofError, OSError):
-    """A file could not be written, and is what it was before."""
+    """A file could not be written; its old contents are unchanged."""
 
 
 def writable(path: str, option: str) -> Path:
@@ -29,15 +29,15 @@ def writable(path: str, option: str) -> Path:
     if not folder.is_dir():
         raise UsageError(f"{option}: the folder {folder} of {path} does not exist; create it first")
     if not os.access(file if file.exists() else folder, os.W_OK):
-        raise UsageError(f"{option}: {path} may not be written by this user")
-    return file.absolute()  # whatever becomes of the working directory
+        raise UsageError(f"{option}: {path} is not writable by this user")
+    return file.absolute()  # the working directory may change later
 
 
 def replace_text(file: Path, text: str, *, last: bool = True) -> None:
-    """Write the file in one step; where it is a link, the file that it points to. Raises Unwritten, with nothing left.
+    """Write the file atomically; if it is a link, the file it points to. Raises Unwritten and leaves no partial file.
 
-    last: whether this is its last version. A pipe, a device or what this process prints into keeps no other one, and
-    is written in place.
+    last: whether this is the last version. A pipe, a device or a file that this process prints to gets the last version
+    only, written in place.
     """
     data = text.encode("utf-8", "backslashreplace")  # a path may hold what UTF-8 cannot
     try:
@@ -51,9 +51,9 @@ def replace_text(file: Path, text: str, *, last: bool = True) -> None:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The bytes of a regular file. Raises OSError, and UsageError where it is none or holds more."""
+    """The bytes of a regular file. Raises OSError; UsageError for another kind of file or more than `most` bytes."""
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: is no file")
+        raise UsageError(f"{path}: is not a regular file")
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -62,7 +62,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def _exists(file: Path) -> bool:
-    """Unlike Path.exists, raises OSError where this cannot be told, as of links in a circle."""
+    """Like Path.exists, but raises OSError if it cannot be determined, as with a loop of links."""
     try:
         file.stat()
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def _exists(file: Path) -> bool:
 
 
 def _printed_into(file: Path) -> int | None:
-    """The descriptor through which this process prints into that very file, as it does into /dev/stdout."""
+    """The descriptor through which this process prints to this same file, such as /dev/stdout."""
     for descriptor in (1, 2):
         with suppress(OSError):
             if os.path.samestat(os.fstat(descriptor), file.stat()):
@@ -86,7 +86,7 @@ def _append(place: Path | int, data: bytes) -> None:
 
 
 def _opened(place: Path) -> int:
-    """A descriptor of a device or a pipe, whose reader may come a little late, or never."""
+    """A descriptor of a device or a pipe. Waits for a reader of the pipe; raises OSError if none comes."""
     until = time.monotonic() + _READER_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Maps in characters, for terminals."""
+"""Error maps and leak maps as text, for terminals."""
 
 from itertools import pairwise
 
@@ -10,14 +10,14 @@ _IS_FAR = 100.0
 
 
 def evidence_lines(found: Evidence) -> list[str]:
-    """Both maps; a line that says so where there is none."""
+    """Both maps, or a line that reports why one is missing."""
     errors = error_lines(found.errors) if found.errors else ["no tensor to map: nothing was compared"]
-    leaks = leak_lines(found.leaks) if found.leaks else ["no leak map: nothing to follow, or too many tokens"]
+    leaks = leak_lines(found.leaks) if found.leaks else ["no leak map: nothing to trace, or too many tokens"]
     return [*errors, "", *leaks]
 
 
 def small_error_lines(found: ErrorMap) -> list[str]:
-    """The map of errors where it says more than the worst element alone, and fits in a few lines."""
+    """The error map, if it adds to the worst element alone and fits in a few lines."""
     cells = [len(row.cells) for row in found.rows]
     fits = len(cells) <= _MOST_ROWS and max(cells) <= _MOST_CELLS and not found.cut
     return error_lines(found) if fits and sum(cells) > 1 else []
@@ -57,7 +57,7 @@ def leak_lines(found: LeakMap) -> list[str]:
         marks = (("|" if start else "") + _leak_mark(cell) for start, cell in zip(starts, cells, strict=True))
         lines.append(f"  {place!s:<{width}}  {''.join(marks)}|")
     return [
-        f"what reaches {found.tensor}: X leak, # reached as it may be, · may be reached",
+        f"what reaches {found.tensor}: X leak, # reached as allowed, · allowed but not reached",
         *lines,
         f"  columns: {', '.join(dict.fromkeys(map(_group, found.columns)))}",
         f"  changed to {found.probe}, one row at a time: {', '.join(found.sources)}",

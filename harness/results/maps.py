@@ -1,4 +1,4 @@
-"""What was measured at a failure's smallest case, as plain data: it is small, and crosses from process to process."""
+"""What was measured at the smallest case of a failure, as plain data that is passed between processes."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -28,7 +28,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Layout:
-    """The pack. grid, chunk: where the kernel promises that its chunks start; see Promises."""
+    """The pack. grid, chunk: where the kernel promises its chunks to start; see Promises."""
 
     lengths: tuple[int, ...]
     slack: int = 0
@@ -45,7 +45,7 @@ class Layout:
         return (self._start(sequence) + token) // self.chunk if self.chunk else None
 
     def edges(self, sequence: int) -> range:
-        """The tokens of a sequence, but for its first, at which a chunk starts."""
+        """The tokens of a sequence at which a chunk starts, without the first token."""
         if not self.chunk:
             return range(0)
         return range(-self._start(sequence) % self.chunk or self.chunk, self.lengths[sequence], self.chunk)
@@ -56,7 +56,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Worst:
-    """The element that is furthest off. terms: what the budget allows there, by name; none where bits had to agree."""
+    """The element with the largest error. terms: what the budget allows there, by name; empty if bits had to agree."""
 
     place: str
     got: float
@@ -76,7 +76,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class MapRow:
-    """One row of an error map: its name, the number of its first cell, and the cells; None was not compared."""
+    """One row of an error map: its name, the number of its first cell, and the cells; None if it was not compared."""
 
     label: str
     first: int
@@ -88,8 +88,8 @@ class MapRow:
 class ErrorMap:
     """Error as a multiple of the budget, the largest of each cell of one tensor.
 
-    other: what the tensor was compared with. columns: what a cell is, "token" or "element". bitwise: bits had to agree,
-    so that any cell above 0 is wrong. cut: what was left out, or "".
+    other: what the tensor was compared with. columns: what a cell is, "token" or "element". bitwise: the bits had
+    to agree, so any cell above 0 is wrong. cut: what was left out, or "".
     """
 
     tensor: str
@@ -109,7 +109,7 @@ class ErrorMap:
 
 @dataclass(frozen=True)
 class LeakCell:
-    """Whether one row of the inputs may reach one row of the result; names of the tensors that do, and do not may."""
+    """Whether one input row may reach one result row. reached: through which tensors it does; leaks: forbidden ones."""
 
     allowed: bool
     reached: tuple[str, ...] = ()
@@ -118,9 +118,9 @@ class LeakCell:
 
 @dataclass(frozen=True)
 class LeakMap:
-    """Which rows of the inputs (columns) reach which rows of one result (rows), by changing one of them at a time.
+    """Which input rows (columns) reach which rows of one result (rows), found by changing one input row at a time.
 
-    probe: what was put there, "other values" or "NaN". sources: the tensors that were changed. cut: what was left out.
+    probe: what a row was changed to, "other values" or "NaN". sources: the tensors changed. cut: what was left out.
     """
 
     tensor: str
@@ -138,9 +138,9 @@ class LeakMap:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that was measured at the smallest case; a part that makes no sense there is None.
+    """Everything measured at the smallest case; a part that does not apply there is None.
 
-    first: the errors in the case in which the failure was found, where its layout is another one.
+    first: the errors in the case in which the failure was first found, if its layout differs.
     """
 
     layout: Layout
@@ -151,7 +151,7 @@ class Evidence:
 
 
 def compact(value: float) -> str:
-    """A multiple of the budget in at most four characters; "" for next to nothing."""
+    """A multiple of the budget in at most four characters; "" if negligible."""
     if not isfinite(value):
         return "∞"
     if value >= 999.5:

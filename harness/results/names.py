@@ -1,4 +1,4 @@
-"""Names that people type: dtypes in their short and long form, and an answer to a name that nobody has."""
+"""Names that users type: dtypes in short and long form, and the error for an unknown name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,12 +6,12 @@ from difflib import get_close_matches
 from packproof.properties.case import SHORT
 from packproof.refs.errors import UsageError
 
-EVERY_DTYPE = "all"  # the dtype of a cell that is about all of them, as in the compile tier
+EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 _LONG = {short: long for long, short in SHORT.items()}
 
 
 def known(kind: str, name: str, names: Iterable[str]) -> str:
-    """The name itself if it is among the names; else UsageError that says what exists and which one is near."""
+    """The name itself if it is among the names; otherwise UsageError with the existing names and the closest one."""
     existing = list(names)
     if name in existing:
         return name

@@ -1,4 +1,4 @@
-"""What a kernel is asked though it does not promise it: reported, and not held against it."""
+"""Properties that a kernel is tested for though it does not promise them; they are reported and do not fail the run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -11,10 +11,10 @@ from packproof.properties.invariance import ISOLATION, PACKING
 
 @dataclass(frozen=True)
 class Question:
-    """A promise that may be asked of any kernel.
+    """A promise that any kernel can be tested for.
 
-    word: in the names of cells. property: asks it. meaning: what holds where it is kept.
-    raised: the declaration that promises it, or None where the kernel's own does.
+    word: used in the names of cells. property: tests it. meaning: what holds if it is kept.
+    raised: the declaration that promises it, or None if the kernel's own already does.
     """
 
     word: str
@@ -23,22 +23,22 @@ class Question:
     raised: Callable[[Declaration], Declaration | None]
 
 
-def _isolated(said: Declaration) -> Declaration | None:
-    return None if said.promises.isolated else replace(said, promises=replace(said.promises, isolated=True))
+def _isolated(own: Declaration) -> Declaration | None:
+    return None if own.promises.isolated else replace(own, promises=replace(own.promises, isolated=True))
 
 
-def _independent(said: Declaration) -> Declaration | None:
-    return None if said.promises.independent else replace(said, promises=replace(said.promises, grid="sequence"))
+def _independent(own: Declaration) -> Declaration | None:
+    return None if own.promises.independent else replace(own, promises=replace(own.promises, grid="sequence"))
 
 
-def _deterministic(said: Declaration) -> Declaration | None:
-    return None if said.promises.deterministic else replace(said, promises=replace(said.promises, deterministic=True))
+def _deterministic(own: Declaration) -> Declaration | None:
+    return None if own.promises.deterministic else replace(own, promises=replace(own.promises, deterministic=True))
 
 
-def _with_slack(said: Declaration) -> Declaration | None:
-    if said.domain.allows_slack:
+def _with_slack(own: Declaration) -> Declaration | None:
+    if own.domain.allows_slack:
         return None
-    return replace(said, domain=Domain(tuple(c for c in said.domain.conditions if c.names != {"slack"})))
+    return replace(own, domain=Domain(tuple(c for c in own.domain.conditions if c.names != {"slack"})))
 
 
 NAN = Question("NaN", ISOLATION.name, "NaN, Inf and huge values in one sequence reach no other", _isolated)
@@ -53,7 +53,7 @@ OF_PEERS = (NAN, TWICE, SLACK)
 
 
 def open_questions(declared: Declaration) -> Iterator[tuple[Question, Declaration]]:
-    """What a kernel's declaration does not promise, each with the declaration that does."""
+    """The promises that a kernel's declaration lacks, each with the declaration that makes it."""
     for question in OF_KERNELS:
         raised = question.raised(declared)
         if raised is not None:
@@ -61,5 +61,5 @@ def open_questions(declared: Declaration) -> Iterator[tuple[Question, Declaratio
 
 
 def question_of(prop: str, word: str) -> Question:
-    """The question that a cell of this property with this word asks."""
+    """The question that a cell of this property with this word tests."""
     return next(q for q in (*OF_KERNELS, *OF_PEERS) if (q.property, q.word) == (prop, word))

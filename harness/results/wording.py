@@ -1,4 +1,4 @@
-"""What came of a check in words, the same on the terminal, in JUnit, in pytest and in exceptions."""
+"""The results of a check in words, the same on the terminal, in JUnit, in pytest and in exceptions."""
 
 import shlex
 from collections import Counter
@@ -9,6 +9,7 @@ from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
 from packproof.harness.results.map_text import small_error_lines
 from packproof.harness.results.names import short
 from packproof.properties.case import MEANINGS, shorten
+from packproof.refs.wording import counted
 
 
 def title(cell: Cell) -> str:
@@ -17,10 +18,10 @@ def title(cell: Cell) -> str:
 
 
 def failure_text(verdict: Verdict) -> str:
-    """What broke, at which smallest layout, where, by how much, and how to see it again."""
+    """What failed, at which smallest layout, where, by how much, and how to reproduce it."""
     cell, failure = verdict.cell, verdict.failure
     if failure is None:
-        raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to tell of")
+        raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to describe")
     tensor = f" ({failure.tensor})" if failure.tensor else ""
     lines = [f"{cell.op} · {cell.target} · FAILED  {cell.law}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
     if failure.example:
@@ -36,7 +37,7 @@ def failure_text(verdict: Verdict) -> str:
 
 
 def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
-    """The text of each failure; of those that are one fault of the kernel, the smallest, and where else it was met."""
+    """The text of each failure; those with the same cause once, at the smallest layout, with a list of their cells."""
     alike: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
         alike.setdefault(fault_of(verdict) or id(verdict), []).append(verdict)
@@ -51,13 +52,13 @@ def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:
-    """What the regimes are under which something failed, each once."""
+    """The meaning of each data regime under which something failed."""
     met = dict.fromkeys(v.failure.regime for v in verdicts if v.failure and v.failure.regime != "normal")
     return [f"{name}: {MEANINGS[name]}" for name in met]
 
 
 def fault_of(verdict: Verdict) -> tuple[str, ...]:
-    """What tells the fault of a kernel from another one; () for a wrong value."""
+    """A key for the cause of a failure, equal for the same exception; () for a wrong value."""
     failure = verdict.failure
     if failure is None or failure.tensor or not failure.lines[1:]:
         return ()
@@ -84,14 +85,14 @@ def headline(verdict: Verdict) -> str:
 def share_text(verdict: Verdict) -> str:
     """How many examples a verdict rests on: "72 examples", or "judged 4 of 72, 68 refused"."""
     if verdict.judged == verdict.examples:
-        return f"{verdict.examples} example{'s' if verdict.examples != 1 else ''}"
+        return counted(verdict.examples, "example")
     return f"judged {verdict.judged} of {verdict.examples}" + (
         f", {verdict.refused} refused" if verdict.refused else ""
     )
 
 
 def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
-    """How many of the named boundary classes were judged, and which were not, unless failures ended the search."""
+    """How many of the named boundary classes were judged, and, unless a failure ended the search, which were not."""
     drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
     missed = [name for name in every if name not in drawn]
     cut_short = any(verdict.status == "failed" for verdict in verdicts)
@@ -114,13 +115,12 @@ def summary(run: RunFinished, planned: int) -> str:
     elif count["failed"]:
         outcome = "a property does not hold"
     elif count["error"]:
-        outcome = "packproof itself failed, and not all that was asked could be judged"
+        outcome = "packproof itself failed, and not everything could be judged"
     elif count["inconclusive"]:
-        outcome = "inconclusive: no property failed, but not all that was asked could be judged"
+        outcome = "inconclusive: no property failed, but not everything could be judged"
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
     judged = sum(verdict.judged for verdict in verdicts)
-    share = f"{judged} of {examples} examples judged"
-    if judged == examples:
-        share = "1 example" if judged == 1 else f"{judged} examples"
+    drawn = counted(examples, "example")
+    share = drawn if judged == examples else f"{judged} of {drawn} judged"
     return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"

@@ -12,7 +12,7 @@ import torch
 
 from packproof.adapters.registry import PEERS
 from packproof.harness.bench.bench import ready
-from packproof.harness.bench.contenders import REFERENCE, Contender, contenders, own_name
+from packproof.harness.bench.implementations import REFERENCE, Implementation, implementations, own_name
 from packproof.harness.bench.layouts import TOKENS, named
 from packproof.harness.bench.proof import prove
 from packproof.harness.bench.results import SizeProof
@@ -31,9 +31,9 @@ PROVEN = TIMED if DEVICE == "cuda" else [*OURS, *REFERENCES]
 
 
 @cache
-def group(op: str) -> tuple[Setting, dict[str, Contender]]:
-    [(declared, found)] = contenders((), op, None, DEVICE)
-    return setting(declared, DEVICE, {}, None), {contender.name: contender for contender in found}
+def group(op: str) -> tuple[Setting, dict[str, Implementation]]:
+    [(declared, found)] = implementations((), op, None, DEVICE)
+    return setting(declared, DEVICE, {}, None), {implementation.name: implementation for implementation in found}
 
 
 def proof(op: str, name: str) -> SizeProof:
@@ -42,8 +42,8 @@ def proof(op: str, name: str) -> SizeProof:
 
 
 @lru_cache(maxsize=1)
-def entrant(op: str, name: str) -> Run | SizeProof | str:
-    """What can be timed, or the reason why it cannot be."""
+def candidate(op: str, name: str) -> Run | SizeProof | str:
+    """What can be timed, or the reason why not."""
     found = proof(op, name)
     if not found.may_be_timed:
         return found
@@ -53,7 +53,7 @@ def entrant(op: str, name: str) -> Run | SizeProof | str:
 
 
 def require_correct(found: SizeProof) -> None:
-    """Fails for an incorrect implementation, skips one that is not installed."""
+    """Fails for an incorrect implementation, skips one that is missing."""
     assert found.status != "failed", found.text
     if not found.examples and found.status != "unpacked":
         pytest.skip(found.text)
@@ -72,7 +72,7 @@ def test_proof(benchmark: Any, op: str, name: str) -> None:
 @pytest.mark.parametrize(("op", "name"), TIMED)
 def test_pass(benchmark: Any, op: str, name: str, name_of_pass: str) -> None:
     benchmark.group = f"{op}, {name_of_pass}"
-    found = entrant(op, name)
+    found = candidate(op, name)
     if isinstance(found, SizeProof):
         require_correct(found)
     assert isinstance(found, Run), found

@@ -1,4 +1,4 @@
-"""Results of a bench made by hand, with the times that a test wants."""
+"""Handmade results of a bench, with given times."""
 
 from packproof.harness.bench.cost import Cost
 from packproof.harness.bench.layouts import BenchLayout
@@ -34,7 +34,7 @@ def result(
 
 
 def stream(*results: BenchResult, environment: Environment = HERE, finished: bool = True) -> list[Event]:
-    """The events of a bench with these results, each at a layout of its own."""
+    """The events of a bench with these results, each at its own layout."""
     proofs = [SizeProof("rope", r.implementation, r.setting, r.dtype, "passed", "", "gpu", 2, 0.5) for r in results]
     layouts = [LayoutFinished((r,)) for r in results]
     return [BenchStarted(environment, CEILINGS, 0), *proofs, *layouts, *([BenchFinished(3.0)] if finished else [])]

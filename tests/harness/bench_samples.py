@@ -1,4 +1,4 @@
-"""Kernels for the bench: right ones, and some that are wrong in ways that only a proof before the timing sees."""
+"""Kernels for the bench: correct ones, and some with bugs that only a proof before the timing detects."""
 
 import torch
 from torch.nn import functional
@@ -6,7 +6,7 @@ from torch.nn import functional
 from packproof import refs
 
 
-def right(x, weight, bias=None, *, cu_seqlens, activation=None):
+def correct(x, weight, bias=None, *, cu_seqlens, activation=None):
     return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
 
 
@@ -18,12 +18,12 @@ def leaky(x, weight, bias=None, *, cu_seqlens, activation=None):
 
 
 def wrong_on_many_tokens(x, weight, bias=None, *, cu_seqlens, activation=None):
-    y = right(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+    y = correct(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
     return y * 1.01 if len(x) > 200 else y
 
 
 def wrong_gradient_on_many_tokens(x, weight, bias=None, *, cu_seqlens, activation=None):
-    y = right(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
+    y = correct(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
     return y + 0.01 * (y - y.detach()) if len(x) > 200 else y
 
 
@@ -34,7 +34,7 @@ def fits_on_few_tokens(x, weight, bias=None, *, cu_seqlens, activation=None):
 
 
 def takes_no_bias(x, weight, *, cu_seqlens, activation=None):
-    return right(x, weight, cu_seqlens=cu_seqlens, activation=activation)
+    return correct(x, weight, cu_seqlens=cu_seqlens, activation=activation)
 
 
 def whole_sequences(q, k, v, *, cu_seqlens):

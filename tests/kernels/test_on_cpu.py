@@ -138,7 +138,7 @@ def test_debugging_tools_interpret_a_third_party_kernel(tmp_path: Path, monkeypa
     scale = importlib.import_module("scale")
     inputs = {"x": torch.linspace(-1, 1, 10).view(5, 2).bfloat16(), "weight": torch.tensor([0.3, -0.7]).bfloat16()}
     packproof.gradcheck(scale.scaled, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
-    with pytest.raises(packproof.CheckFailed, match="scaled is wrong in 1 tensors\n    y: sequence"):
+    with pytest.raises(packproof.CheckFailed, match="scaled is wrong in 1 tensor\n    y: sequence"):
         packproof.gradcheck(scale.off, inputs, cu_seqlens=torch.tensor([0, 3, 5]), op=op)
 
 

@@ -210,8 +210,8 @@ def test_the_command_line_reports_what_a_kernel_does_not_take(
     ]
     assert main.run(["check", "mine.py:conv", *request]) == main.HELD
     shown = capsys.readouterr().out
-    assert "judged inside domain=['d % 8 == 0', 'length > 0'], as found from what it refuses" in shown
-    assert "it does not take what every data loader produces: an empty sequence" in shown
+    assert "checked within domain=['d % 8 == 0', 'length > 0'], inferred from the calls that it refuses" in shown
+    assert "it does not take inputs that any data loader produces: an empty sequence" in shown
     assert "a sequence has the same bits alone and in a pack: " in shown
     assert main.run(["check", "mine.py:conv", *request, "--domain", "d % 8 == 0; length > 0"]) == main.HELD
     assert "limits found" not in capsys.readouterr().out

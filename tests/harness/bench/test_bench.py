@@ -1,4 +1,4 @@
-"""The bench end to end on a CPU: who is wrong gets a verdict and no time, and the command says and writes the rest."""
+"""The bench end to end on a CPU: incorrect kernels get a verdict and no time; the command reports the rest."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 
 from packproof.adapters.registry import Peer
 from packproof.harness.bench.bench import BenchRequest, run_bench
-from packproof.harness.bench.contenders import Contender
+from packproof.harness.bench.implementations import Implementation
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.markdown import table
 from packproof.harness.bench.proof import _chosen, prove, spot_check
@@ -29,7 +29,7 @@ SIZES = {"d": 3, "w": 2}
 
 
 class Clock:
-    """Does the work and says what a test wants it to have taken."""
+    """Does the work and reports a fixed time."""
 
     def time(self, work: Callable[[], T]) -> tuple[T, float]:
         return work(), 2.0
@@ -49,18 +49,18 @@ def bench(*names: str, layout: BenchLayout = LAYOUT, **fields: Any) -> tuple[lis
     return [event for event in events if isinstance(event, SizeProof)], results
 
 
-def test_a_right_kernel_is_proven_and_timed_beside_the_reference() -> None:
-    proofs, results = bench("right")
+def test_a_correct_kernel_is_proven_and_timed_with_the_reference() -> None:
+    proofs, results = bench("correct")
     assert [(p.status, p.examples, p.tier) for p in proofs] == [("passed", 2, "eager")] * 2
-    assert [r.implementation for r in results] == ["bench_samples.py:right", "reference"]
+    assert [r.implementation for r in results] == ["bench_samples.py:correct", "reference"]
     for result in results:
         assert [p.name for p in result.passes] == ["forward", "backward", "both"]
         assert all((p.device.median, p.host, p.device.rounds) == (2.0, None, 5) for p in result.passes)
 
 
 def test_a_leaky_kernel_gets_a_verdict_and_no_time() -> None:
-    [proof, rival], [wrong, reference] = bench("leaky")
-    assert (proof.status, rival.status) == ("failed", "passed")
+    [proof, baseline], [wrong, reference] = bench("leaky")
+    assert (proof.status, baseline.status) == ("failed", "passed")
     assert proof.text.startswith("reference (y): lengths [2, 0, 130, 1]\nsequence 3, token 0")
     assert wrong.verdict == proof.text
     assert not wrong.passes
@@ -92,35 +92,35 @@ def test_interpreted_kernels_are_proven_and_not_timed() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_one_line() -> None:
-    proofs, results = bench("right", against=("causal_conv1d:causal_conv1d",))
+    proofs, results = bench("correct", against=("causal_conv1d:causal_conv1d",))
     assert [(p.implementation, p.status) for p in proofs[1:]] == [("causal_conv1d:causal_conv1d", "not installed")]
     assert len(results) == 1
 
 
-def test_what_does_not_pack_is_a_bound_and_not_judged() -> None:
+def test_an_unpacked_implementation_is_a_bound_and_not_judged() -> None:
     target = f"{SAMPLES}:leaky"
     job = open_target(CheckRequest(target=target, op="causal_conv1d"))
-    bound = Contender("bound", job, Peer("bound", "causal_conv1d", "torch", ("torch",), packed=False))
+    bound = Implementation("bound", job, Peer("bound", "causal_conv1d", "torch", ("torch",), packed=False))
     proof = prove(bound, setting(job.op, "cpu", SIZES, None), "float32", "cpu", 0)
     assert (proof.status, proof.may_be_timed, proof.examples) == ("unpacked", True, 0)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"sizes": {"n": 3}}, "--sizes: causal_conv1d has no axis 'n'; it has d, w"),
         ({"inputs": ("z",)}, "--inputs: causal_conv1d has no optional input 'z'; it has bias, initial_states"),
-        ({"against": ("ference",)}, "no rival is called 'ference'; did you mean reference?"),
+        ({"against": ("ference",)}, "no baseline is called 'ference'; did you mean reference?"),
         ({"against": ("mamba_ssm:ssd",)}, "--against: mamba_ssm:ssd computes ssd, but this bench times causal_conv1d"),
         ({"layout": BenchLayout("lengths", (2**31,))}, "layout lengths: 2147483648 tokens; int32 cu_seqlens end at"),
         ({"layout": BenchLayout("lengths", (0, 0))}, "layout lengths: it has no tokens"),
         ({"device": "cdua"}, "no device is called 'cdua'; did you mean cuda?"),
     ],
 )
-def test_a_wrong_request_is_refused_before_anything_runs(fields: dict[str, Any], said: str) -> None:
+def test_a_wrong_request_is_refused_before_anything_runs(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as error:
-        bench("right", **fields)
-    assert str(error.value).startswith(said)
+        bench("correct", **fields)
+    assert str(error.value).startswith(message)
 
 
 def test_the_command_prints_a_table_and_writes_what_it_prints(
@@ -128,7 +128,7 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
 ) -> None:
     monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
     file = tmp_path / "bench.json"
-    line = ["bench", f"{SAMPLES}:right", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
+    line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--dtype", "fp32", "--against", "", "--json", str(file), "--lengths", "50,0,6"]
     assert main.run(line) == main.HELD
     printed = capsys.readouterr().out
@@ -151,12 +151,12 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     )
 
 
-def test_what_does_not_fit_is_not_called_wrong(
+def test_running_out_of_memory_is_not_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packproof.harness.execution.error_classification.free_bytes", lambda device: 1 << 20)
     file = tmp_path / "bench.json"
-    targets = [f"{SAMPLES}:right", f"{SAMPLES}:fits_on_few_tokens"]
+    targets = [f"{SAMPLES}:correct", f"{SAMPLES}:fits_on_few_tokens"]
     line = ["bench", *targets, "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu", "--against", ""]
     assert main.run([*line, "--lengths", "150,30", "--json", str(file)]) == main.HELD
     assert "not timed: OutOfMemoryError: CUDA out of memory. Tried to allocate 644.00 GiB" in capsys.readouterr().out
@@ -169,9 +169,9 @@ def test_what_does_not_fit_is_not_called_wrong(
 def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["bench", f"{SAMPLES}:takes_no_bias", "--op", "causal_conv1d", "--device", "cpu", "--against", ""]
     assert main.run(line) == main.WRONG_CALL
-    said = capsys.readouterr()
-    assert "does not take bias" in said.out
-    assert said.err == "packproof: nothing could be timed or proven: see the reasons above\n"
+    printed = capsys.readouterr()
+    assert "does not take bias" in printed.out
+    assert printed.err == "packproof: nothing could be timed or proven: see the reasons above\n"
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_an_op_that_is_not_causal_is_checked_on_whole_sequences(name: str, verdi
     job = open_target(CheckRequest(target=f"{SAMPLES}:{name}", op="attention"))
     sizes = {"hq": 1, "hk": 1, "k": 4, "v": 4}
     sample = Setting(sizes).sample(job.op, BenchLayout("mixed", (30, 0, 8, 40, 9)), "float32", 0)
-    found = spot_check(Contender(name, job), getattr(bench_samples, name), sample, "cpu")
+    found = spot_check(Implementation(name, job), getattr(bench_samples, name), sample, "cpu")
     assert found.startswith(verdict)
     assert bool(found) == bool(verdict)
 
 
-def test_the_spot_check_looks_behind_neighbours_unless_the_budget_depends_on_them() -> None:
+def test_the_spot_check_prefers_later_sequences_unless_the_budget_depends_on_earlier_ones() -> None:
     sample = setting(OPS["causal_conv1d"], "cpu", SIZES, None).sample(OPS["causal_conv1d"], LAYOUT, "float32", 0)
     assert _chosen(sample, first=False) == ([3, 4], [1, 60])
     assert _chosen(sample, first=True) == ([0], [40])
@@ -200,12 +200,12 @@ def test_a_wrong_target_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> No
     assert "FAILED reference (y): lengths [2, 130, 1]; no time" in printed
 
 
-def test_a_sweep_says_how_cost_grows_and_draws_it(
+def test_a_sweep_shows_how_cost_grows_and_draws_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
     monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
-    line = ["bench", f"{SAMPLES}:right", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
+    line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--against", "", "--sweep", "sequences", "--tokens", "20", "--plot", str(tmp_path / "sweep.svg")]
     assert main.run(line) == main.HELD
     printed = capsys.readouterr().out

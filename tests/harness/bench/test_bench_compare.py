@@ -1,4 +1,4 @@
-"""The regression gate, at times made by hand: what is slower, what is noise, and what cannot be compared."""
+"""The regression gate on handmade times: what is slower, what is noise, and what cannot be compared."""
 
 import json
 from dataclasses import replace
@@ -45,8 +45,8 @@ def test_noise_of_both_runs_is_allowed_for(ms: float, noise: float, slower: int)
     assert len(found.slower) == slower
 
 
-def test_rounds_beside_other_work_are_no_regression() -> None:
-    """Half of the rounds took twice as long: a kernel that is slower is so in all of them."""
+def test_rounds_disturbed_by_other_work_are_not_a_regression() -> None:
+    """Half of the rounds took longer: a slower kernel would be slower in all of them."""
     quiet = result(ms=0.25)
     [passed] = quiet.passes
     disturbed = replace(quiet, passes=(replace(passed, device=Spread(0.25, 0.33, 0.34, 60)),))
@@ -57,10 +57,10 @@ def test_rounds_beside_other_work_are_no_regression() -> None:
 
 def test_a_row_that_had_a_time_and_is_wrong_now_is_a_regression() -> None:
     [line] = compare(of(result()), of(replace(result(), passes=(), verdict="wrong")), "old.json").slower
-    assert line.endswith("had a time, is wrong now")
+    assert line.endswith("had a time and is wrong now")
 
 
-def test_rows_are_matched_by_all_that_decides_their_time() -> None:
+def test_rows_are_matched_by_everything_that_affects_their_time() -> None:
     same_name = replace(result(), layout=BenchLayout("L2", (10, 20, 30)))
     with pytest.raises(UsageError, match=r"old\.json has no row of this run"):
         compare(of(result()), of(same_name), "old.json")
@@ -79,7 +79,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = BenchFile(str(path), "packproof bench")
     for event in stream(result(), finished=False):
         file(event)
-    assert json.loads(path.read_text())["finished"] is False  # whole, though the run goes on
+    assert json.loads(path.read_text())["finished"] is False  # complete, though the run goes on
     assert record(read(str(path), "old"), "old") == of(result())
 
 
@@ -109,33 +109,33 @@ def _damaged(change: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("version", "was not written by `packproof bench --json` in version 1"),
         ("list", "was not written by `packproof bench --json` in version 1"),
-        ("rows", "is damaged, rows and verdicts are no lists"),
-        ("row", "is damaged, row 0: op is null, expected str"),
-        ("tokens", "is damaged, row 0: tokens is true, expected int"),
-        ("time", "is damaged, row 0: ms is {"),
-        ("nan", "is damaged, row 0: ms is {"),
-        ("pass", "is damaged, row 0 names no pass"),
-        ("environment", "is damaged, environment does not name a device"),
+        ("rows", "is damaged: rows and verdicts are not lists"),
+        ("row", "is damaged: row 0: op is null, expected str"),
+        ("tokens", "is damaged: row 0: tokens is true, expected int"),
+        ("time", "is damaged: row 0: ms is {"),
+        ("nan", "is damaged: row 0: ms is {"),
+        ("pass", "is damaged: row 0 names no pass"),
+        ("environment", "is damaged: environment does not name a device"),
     ],
 )
-def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, said: str) -> None:
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, message: str) -> None:
     path = tmp_path / "old.json"
     path.write_text(json.dumps(_damaged(change)))
     with pytest.raises(UsageError) as error:
         record(read(str(path), f"--compare: {path}"), f"--compare: {path}")
-    assert str(error.value).startswith(f"--compare: {path} {said}")
+    assert str(error.value).startswith(f"--compare: {path} {message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "No such file"), ("{", "damaged, not JSON"), ("[" * 10**6, "damaged")]
+    ("text", "message"), [(None, "No such file"), ("{", "damaged: not JSON"), ("[" * 10**6, "damaged")]
 )
-def test_a_file_that_is_no_json_is_refused_in_one_line(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_that_is_not_json_is_refused_in_one_line(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "old.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read(str(path), "old")

@@ -1,4 +1,4 @@
-"""Bytes and operations of each op against figures counted by hand, and what a kernel is measured against."""
+"""Bytes and operations of each op against figures counted by hand, and the settings that ops are timed with."""
 
 import pytest
 
@@ -104,6 +104,6 @@ def test_tensors_repeat_a_block_and_keep_their_shapes() -> None:
 
 
 @pytest.mark.parametrize("text", ["d", "d=", "=4", "d=0", "d=-1", "d=4,", "d=4;n=1"])
-def test_sizes_that_are_none_are_refused(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected sizes of axes, such as d=4096,n=16"):
         sizes_from_text(text)

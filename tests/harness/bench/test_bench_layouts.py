@@ -1,4 +1,4 @@
-"""Layouts to time at: the named ones by their figures, sweeps, and lengths that people give."""
+"""Layouts to time: the named ones by their figures, sweeps, and lengths that users give."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_named_layouts_are_those_of_the_published_figures(
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 60, 500, 2048, 4096, 100_001, 262_144])
-def test_named_layouts_keep_their_kind_at_any_number_of_tokens(tokens: int) -> None:
+def test_named_layouts_scale_to_any_number_of_tokens(tokens: int) -> None:
     for layout in named(list(NAMED), tokens):
         assert layout.tokens == tokens, layout.name
         assert min(layout.lengths) >= 1
@@ -59,13 +59,13 @@ def test_lengths_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["5,-1", "5,,7", "5.5", "a", ""])
-def test_lengths_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected counts of tokens with commas, such as 5,0,7"):
+def test_invalid_lengths_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected counts of tokens separated by commas, such as 5,0,7"):
         from_text(text)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"5\n7 8\n", "line 2: '7 8'; expected a count of tokens"),
         (b"5\n-3\n", "line 2: '-3'; expected a count of tokens"),
@@ -76,22 +76,22 @@ def test_lengths_that_are_none_are_refused(text: str) -> None:
         (b"\xff\xfe\x00", "is not text"),
     ],
 )
-def test_a_wrong_file_is_one_line_with_its_name_and_place(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_wrong_file_is_one_line_with_its_name_and_place(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "lengths.txt"
     file.write_bytes(content)
     with pytest.raises(UsageError) as error:
         from_file(str(file))
     assert str(error.value).startswith(f"--lengths-file: {file}")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         from_file(str(tmp_path / "none"))
 
 
-def test_one_way_to_say_the_layouts() -> None:
+def test_layouts_are_chosen_in_one_way_at_a_time() -> None:
     assert [layout.name for layout in choose_layouts("cpu")] == ["L1", "L2", "L3", "L4"]
     assert choose_layouts("cuda", names=["L4"])[0].lengths == (65_536,)
     with pytest.raises(UsageError, match="--sweep: cannot be given together with --lengths"):

@@ -1,4 +1,4 @@
-"""The table in Markdown, from a file with times made by hand; and what is said of files that are none of a bench."""
+"""The Markdown table from a file with handmade times, and the messages for other files."""
 
 import json
 from dataclasses import replace

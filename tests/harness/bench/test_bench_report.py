@@ -1,4 +1,4 @@
-"""What a bench prints, at 100 columns, and how its rounds are arranged, at times made by hand."""
+"""What a bench prints at 100 columns, and how its rounds are ordered, on handmade times."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def printed(*events: object) -> str:
     return text.getvalue()
 
 
-def test_the_table_says_time_rate_share_and_ratio() -> None:
+def test_the_table_shows_time_rate_share_and_ratio() -> None:
     mine = result()
     leaky = replace(result("leaky"), passes=(), kept=None, verdict="packing (y): lengths [1, 1]\nsequence 1")
     proof = SizeProof("rope", "packproof", mine.setting, mine.dtype, "passed", "", "gpu", 2, 0.5)
@@ -61,7 +61,7 @@ def test_products_of_matrices_are_rated_in_operations() -> None:
     assert "100 TFLOP/s   14%" in text
 
 
-def test_growth_is_told_against_the_first_layout() -> None:
+def test_growth_is_relative_to_the_first_layout() -> None:
     growth = Growth("sequences")
     for n, ms in ((16, 0.25), (2401, 0.5)):
         growth(LayoutFinished((result(ms=ms, layout=BenchLayout(f"{n} sequences", (1,) * n)),)))
@@ -70,40 +70,40 @@ def test_growth_is_told_against_the_first_layout() -> None:
     assert row.split() == ["packproof", "forward", "1.00", "2.00"]
 
 
-def test_a_sweep_over_tokens_says_what_a_token_costs() -> None:
+def test_a_sweep_over_tokens_shows_the_time_per_token() -> None:
     growth = Growth("tokens")
     for n, ms in ((4096, 0.02), (65_536, 0.262144), (1_048_576, 4.194304)):
         growth(LayoutFinished((result(ms=ms, layout=BenchLayout(f"{n} tokens", (n,))),)))
     title, _, row = growth.text.splitlines()[-3:]
-    assert title == "rope · nanoseconds a token"
+    assert title == "rope · nanoseconds per token"
     assert row.split() == ["packproof", "forward", "4.883", "4", "4"]
 
 
-def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_without_matplotlib_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packproof.harness.bench.sweep.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"pip install packproof\[bench\]"):
         Plot("sweep.png")
-    with pytest.raises(UsageError, match=r"ends in neither of \.png, \.svg"):
+    with pytest.raises(UsageError, match=r"has to end in \.png or \.svg"):
         Plot("sweep.jpg")
 
 
 class Script:
-    """A run that notes when its turn is, and takes 1, 2, 3 ... milliseconds."""
+    """A run that records the order of calls and takes 1, 2, 3 ... milliseconds."""
 
-    def __init__(self, name: str, turns: list[str]) -> None:
-        self.name, self.turns, self.count = name, turns, 0
+    def __init__(self, name: str, order: list[str]) -> None:
+        self.name, self.order, self.count = name, order, 0
 
     def passes(self, _clock: object) -> Iterator[tuple[PassName, float]]:
-        self.turns.append(self.name)
+        self.order.append(self.name)
         self.count += 1
         yield "forward", float(self.count)
 
 
 def test_every_round_has_another_order() -> None:
-    turns: list[str] = []
-    runs = {name: Script(name, turns) for name in "abc"}
+    order: list[str] = []
+    runs = {name: Script(name, order) for name in "abc"}
     found = measure(runs, Untimed(), seconds=0.0)  # type: ignore[arg-type]
-    assert "".join(turns) == "abcbcacababcbca"
+    assert "".join(order) == "abcbcacababcbca"
     taken = found["b"]["forward"]
     assert (taken.low, taken.median, taken.high, taken.rounds) == (2.0, 3.0, 4.0, 5)
 
@@ -118,7 +118,7 @@ def test_the_spread_is_that_of_the_quartiles() -> None:
 
 
 class Gpu:
-    """Stands for torch.cuda: notes what is done in which order, and answers with figures made by hand."""
+    """A fake torch.cuda that records the calls and returns given figures."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> None:
         self.did: list[str] = []
@@ -152,13 +152,13 @@ class Trained:
 def test_memory_is_what_a_pass_allocates_beyond_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(monkeypatch, memory_allocated=[100, 150], max_memory_allocated=[180, 400])
     seen = footprint(Trained(gpu), "cuda")  # type: ignore[arg-type]
-    assert gpu.did[0] == "forward"  # not counted: it makes what is made once
+    assert gpu.did[0] == "forward"  # not counted: one-time allocations
     assert seen.kept == 150 - 100 - 4
     assert seen.peak == {"forward": 80, "backward": 250, "both": 300}
 
 
 class Called:
-    """A run that notes its calls and how long the host takes."""
+    """A run that records its calls and advances the host clock."""
 
     def __init__(self, gpu: Gpu, clock: list[int], *, gradients: bool = True) -> None:
         self._gpu, self._clock, self.gradients = gpu, clock, gradients

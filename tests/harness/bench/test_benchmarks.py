@@ -1,4 +1,4 @@
-"""The suite in tests/benchmarks, which is not part of this one: it runs, and gives no time to who is wrong."""
+"""The separate suite in tests/benchmarks: it runs, and gives no time to an incorrect implementation."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.bench.results import SizeProof
-from tests.benchmarks.test_ops import right
+from tests.benchmarks.test_ops import require_correct
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +29,7 @@ def test_a_reference_is_proven_and_timed() -> None:
     assert "4 passed" in done.stdout
 
 
-def test_without_the_plugin_it_says_what_to_install() -> None:
+def test_without_the_plugin_it_names_what_to_install() -> None:
     done = suite("-p", "no:benchmark")
     assert done.returncode != 0
     assert done.stderr.strip() == "ERROR: tests/benchmarks needs pytest-benchmark: pip install -e '.[bench]'"
@@ -38,6 +38,6 @@ def test_without_the_plugin_it_says_what_to_install() -> None:
 def test_a_wrong_implementation_fails_with_its_verdict_and_an_absent_one_is_skipped() -> None:
     proof = SizeProof("rope", "mine", "h=1", "float32", "failed", "packing (y): lengths [1, 1]", examples=2)
     with pytest.raises(AssertionError, match=r"packing \(y\): lengths \[1, 1\]"):
-        right(proof)
+        require_correct(proof)
     with pytest.raises(pytest.skip.Exception, match="not installed"):
-        right(SizeProof("rope", "fla_rope", "h=1", "bfloat16", "not installed", "not installed"))
+        require_correct(SizeProof("rope", "fla_rope", "h=1", "bfloat16", "not installed", "not installed"))

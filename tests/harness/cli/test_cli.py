@@ -1,4 +1,4 @@
-"""The command line: exit codes, and one line for a wrong call, with an engine made by hand where none is needed."""
+"""The command line: exit codes, and one line for a wrong call, with a fake engine where the real one is not needed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ FAILED = Verdict(CELL, "eager", "failed", 1, 0.1, failure=Failure((1, 1), "y", (
 
 
 class Engine:
-    """Stands for run_check: remembers the request and plays a script, in which an exception is raised."""
+    """A fake run_check: keeps the request and replays a script; exceptions in it are raised."""
 
     def __init__(self, *script: Event | BaseException) -> None:
         self.script = script
@@ -113,16 +113,16 @@ def test_what_was_found_before_an_interrupt_is_written(play, tmp_path: Path) -> 
     assert 'name="packing-fp32"' in (tmp_path / "r.xml").read_text()
 
 
-def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_of_packproof_is_reported(play, capsys: pytest.CaptureFixture[str]) -> None:
     play(Engine(RunStarted((CELL,), "quick", 0), CellFinished(FAILED), RuntimeError("oops\nsecond line")))
     out, err = capsys.readouterr()
     assert "FAILED  packing (y)" in out
-    assert "packproof itself failed: RuntimeError: oops: 1 failed; 0 of 1 examples judged" in out
+    assert "packproof itself failed: RuntimeError: oops: 1 failed; 0 of 1 example judged" in out
     assert "Traceback" in err
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         (
             f"check {HERE} --op rop",
@@ -146,14 +146,14 @@ def test_own_fault_is_said(play, capsys: pytest.CaptureFixture[str]) -> None:
         ("replay no/such/file.json", "no/such/file.json: No such file or directory"),
     ],
 )
-def test_a_wrong_call_gets_one_line(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_gets_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main.run([*line.split(), "--device", "cpu"] if line.startswith(f"check {HERE} --op rop ") else line.split())
         == 2
     )
     out, err = capsys.readouterr()
     assert out == ""
-    assert says in err
+    assert message in err
     assert err.startswith("packproof: ")
     assert err.count("\n") == 1
 
@@ -189,7 +189,7 @@ def test_help_has_examples_and_exit_codes() -> None:
 
 
 def onto(*descriptors: int, where: str) -> None:
-    """Let these descriptors write there, as the shell does before a command."""
+    """Redirect these descriptors, as a shell does before a command."""
     if where == "closed":
         for descriptor in descriptors:
             os.close(descriptor)
@@ -203,7 +203,7 @@ def onto(*descriptors: int, where: str) -> None:
 
 
 def exit_code_of_a_command(prepare: Callable[[], None], encoding: str) -> int:
-    """What the shell gets of `packproof check` in a process that was prepared so."""
+    """The exit code of `packproof check` in a process prepared this way."""
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -236,7 +236,7 @@ def test_an_exit_code_does_not_depend_on_what_can_be_printed(
         assert exit_code_of_a_command(partial(onto, *descriptors, where=where), encoding) == code
 
 
-def test_an_output_that_is_full_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_full_output_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
     pid = os.fork()
     if pid == 0:
         onto(1, where="/dev/full")
@@ -246,11 +246,11 @@ def test_an_output_that_is_full_is_told_once(capfd: pytest.CaptureFixture[str]) 
         print("two", flush=True)
         os._exit(0)
     os.waitpid(pid, 0)
-    assert capfd.readouterr().err == "packproof: some of this could not be printed: No space left on device\n"
+    assert capfd.readouterr().err == "packproof: some of this output could not be printed: No space left on device\n"
 
 
 @pytest.mark.parametrize(("engine", "code"), [(ended(PASSED), 2), (ended(FAILED), 1)])
-def test_a_report_that_cannot_be_written_takes_no_other_with_it(
+def test_a_report_that_cannot_be_written_does_not_stop_the_others(
     play, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: Engine, code: int
 ) -> None:
     file = tmp_path / "r.xml"

@@ -1,4 +1,4 @@
-"""Whole checks in odd places: where no replay can be written, under names and of kernels that could repaint a terminal.
+"""Complete checks in unusual places: unwritable replays, and paths and kernel output that could control a terminal.
 
 Each ends with its verdict, in every report.
 """
@@ -22,7 +22,7 @@ import os, shutil
 def wrong(x, weight, *, cu_seqlens):
     return x * weight * 1.5
 
-def right(x, weight, *, cu_seqlens):
+def correct(x, weight, *, cu_seqlens):
     return x * weight
 
 def raises(x, weight, *, cu_seqlens):
@@ -54,7 +54,7 @@ def statuses(folder: Path) -> list[str]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of kernels to be in."""
+    """The working directory, with a file of kernels."""
     place = tmp_path / "place"
     place.mkdir()
     (place / "kernels.py").write_text(KERNELS)
@@ -63,7 +63,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("kernel", ["wrong", "removes_its_folder"])
-def test_a_verdict_outlives_its_replay(
+def test_a_verdict_does_not_need_its_replay(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kernel: str
 ) -> None:
     (place / ".packproof").touch()
@@ -74,7 +74,7 @@ def test_a_verdict_outlives_its_replay(
 
 
 @pytest.mark.parametrize("kernel", ["raises", "prints", "ends"])
-def test_a_kernel_cannot_paint_on_a_report(place: Path, capfd: pytest.CaptureFixture[str], kernel: str) -> None:
+def test_a_kernel_cannot_control_the_terminal(place: Path, capfd: pytest.CaptureFixture[str], kernel: str) -> None:
     assert check(place, f"kernels.py:{kernel}") == 1
     shown = "".join([*capfd.readouterr(), *(file.read_text() for file in place.glob("r.*"))])
     assert "\\x1b[2J" in shown
@@ -91,8 +91,8 @@ def test_a_kernel_that_cannot_be_imported_gets_one_line(place: Path, capfd: pyte
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("kernel", "code", "status"), [("wrong", 1, "failed"), ("right", 0, "passed")])
-def test_paths_may_hold_what_no_terminal_or_encoding_does(
+@pytest.mark.parametrize(("kernel", "code", "status"), [("wrong", 1, "failed"), ("correct", 0, "passed")])
+def test_paths_may_contain_unprintable_bytes(
     place: Path, capfd: pytest.CaptureFixture[str], kernel: str, code: int, status: str
 ) -> None:
     odd = place / os.fsdecode(b"\xff\x1b[31m")
@@ -102,17 +102,17 @@ def test_paths_may_hold_what_no_terminal_or_encoding_does(
     assert statuses(odd) == [status]
     assert "\x1b" not in "".join([*capfd.readouterr(), *(file.read_text() for file in odd.glob("r.*"))])
     if kernel == "wrong":
-        [left] = (place / ".packproof").iterdir()
-        assert replay(left).status == "failing"
+        [file] = (place / ".packproof").iterdir()
+        assert replay(file).status == "failing"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
-def test_the_op_of_a_replay_file_is_imported_in_no_process_of_ours(place: Path, tmp_path: Path) -> None:
+def test_the_op_of_a_replay_file_is_not_imported_in_this_process(place: Path, tmp_path: Path) -> None:
     op = place / "op.py"
     op.write_text(f"{Path(OP.partition(':')[0]).read_text()}\nimport os\nopen('by', 'a').write(f'{{os.getpid()}} ')\n")
     check(tmp_path, "kernels.py:wrong")
-    [left] = (place / ".packproof").iterdir()
-    left.write_text(json.dumps(json.loads(left.read_text()) | {"op": f"{op}:SCALED"}))
-    assert replay(left).status == "failing"
+    [file] = (place / ".packproof").iterdir()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"op": f"{op}:SCALED"}))
+    assert replay(file).status == "failing"
     assert str(os.getpid()) not in (place / "by").read_text().split()
     assert "packproof_target_op" not in sys.modules

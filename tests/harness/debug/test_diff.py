@@ -1,4 +1,4 @@
-"""Where a kernel first leaves its reference, told from the case of a replay file, a Case, or lengths alone."""
+"""Where a kernel first diverges from its reference, for a replay file, a Case, or lengths alone."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from packproof.properties.sample import draw
 
 @packproof.kernel(op="selective_scan", promises=Promises(grid="sequence", chunk=4))
 def forgets(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *, cu_seqlens: Tensor) -> Any:
-    """Loses the state at every fourth token of a sequence."""
+    """Drops the state at every fourth token of a sequence."""
     ends = cu_seqlens.tolist()
     cuts = sorted({*ends, *(k for a, b in pairwise(ends) for k in range(a, b, 4))})
     return refs.selective_scan(u, delta, A, B, C, cu_seqlens=torch.tensor(cuts))
@@ -35,7 +35,7 @@ def first(found: Any) -> Divergence:
     return found.divergences[0]
 
 
-def test_a_right_kernel_has_no_divergence() -> None:
+def test_a_correct_kernel_has_no_divergence() -> None:
     found = packproof.diff(scan, case=[3, 0, 2], op="selective_scan")
     assert not found
     assert str(found).endswith("every output and gradient lies within its budget")
@@ -86,12 +86,12 @@ def test_a_shared_gradient_has_no_token() -> None:
     assert str(found).startswith("gradient of weight: shared, channel [0, ")
 
 
-def test_a_call_without_a_case_says_what_is_missing() -> None:
+def test_a_call_without_a_case_is_refused() -> None:
     with pytest.raises(UsageError, match="expected a replay file, a Case or the lengths"):
         packproof.diff(scan, op="selective_scan")
 
 
 @pytest.mark.parametrize("case", [5, [3, "a"], [2.5], [-1]])
-def test_what_is_no_case_is_refused_in_one_line(case: Any) -> None:
+def test_an_invalid_case_is_refused_in_one_line(case: Any) -> None:
     with pytest.raises(UsageError, match=r"^diff: case is .*; expected a replay file, a Case or the lengths.*$"):
         packproof.diff(scan, case=case, op="selective_scan")

@@ -1,4 +1,4 @@
-"""Gradient checks at given tensors pass right kernels and name what is wrong in wrong ones."""
+"""Gradient checks on given tensors pass correct kernels and name the wrong tensors of incorrect ones."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_a_missing_gradient_is_named() -> None:
     assert "gradient of x" not in str(caught.value)
 
 
-def test_own_cotangents_are_used() -> None:
+def test_given_cotangents_are_used() -> None:
     zero = {"y": torch.zeros(9, 4)}
     gradcheck(no_bias_gradient, tensors(torch.float32), cu_seqlens=CU, op="causal_conv1d", cotangents=zero)
 
@@ -41,12 +41,12 @@ def test_own_cotangents_are_used() -> None:
 def test_wrong_inputs_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no input 'colour'"):
         gradcheck(refs.causal_conv1d, {"colour": torch.ones(3)}, cu_seqlens=CU, op="causal_conv1d")
-    with pytest.raises(ArgumentError, match="expected the axes"):
+    with pytest.raises(ArgumentError, match="expected axes"):
         gradcheck(refs.causal_conv1d, {"x": torch.ones(3)}, cu_seqlens=CU, op="causal_conv1d")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_dot_product_test_passes_a_right_vjp(dtype: torch.dtype) -> None:
+def test_the_dot_product_test_passes_a_correct_vjp(dtype: torch.dtype) -> None:
     def f(x: Tensor, weight: Tensor) -> Any:
         return refs.causal_conv1d(x, weight, activation="silu", cu_seqlens=CU, return_final_states=True)
 

@@ -100,7 +100,7 @@ def test_a_leak_map_says_which_token_reaches_which() -> None:
     four = "sequence 2, token 0"
     assert leaks(found) == {(one, two), (one, three), (one, four), (two, four), (three, four)}
     assert leak_lines(found) == [
-        "what reaches y: X leak, # reached as it may be, · may be reached",
+        "what reaches y: X leak, # reached as allowed, · allowed but not reached",
         "  sequence 0, token 0  |#|  | | |",
         "  sequence 1, token 0  |X|# | | |",
         "  sequence 1, token 1  |X|##| | |",

@@ -83,7 +83,7 @@ def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     out = capsys.readouterr().out
     assert "passed   scaled reference fp64" in out
     assert "passed   scaled causality fp64" in out
-    assert "packproof itself failed, and not all that was asked could be judged: 2 not judged, 2 passed" in out
+    assert "packproof itself failed, and not everything could be judged: 2 not judged, 2 passed" in out
 
 
 def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:

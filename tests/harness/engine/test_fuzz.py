@@ -140,7 +140,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, what: str) -> None:
         os.mkfifo(link)
     else:
         link.symlink_to(what)
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         read_replay(link)
 
 

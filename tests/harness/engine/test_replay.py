@@ -182,7 +182,7 @@ def test_sizes_that_no_call_of_the_op_has_are_damage(file: Path) -> None:
 def test_diff_imports_no_op_from_a_path_on_the_word_of_a_file(file: Path) -> None:
     (file.parent / "op.py").write_text("raise SystemExit('imported')\n")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"op": "op.py:OP"}))
-    with pytest.raises(UsageError, match=r"names the op 'op\.py:OP', which is imported only where you name it"):
+    with pytest.raises(UsageError, match=r"names the op 'op\.py:OP', which is imported only if you name it"):
         diff(f"{MUSEUM}:C1", case=file)
 
 

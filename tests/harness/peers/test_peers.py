@@ -1,4 +1,4 @@
-"""`packproof peers`: what is promised, what is asked beyond it, and what is not offered are three things."""
+"""`packproof peers` distinguishes what is promised, what is checked though not promised, and what is not offered."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from packproof.harness.engine.replay import replay
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.peers import run
 from packproof.harness.peers.board import PeersReport, rows, word
-from packproof.harness.peers.run import judge, open_peers
+from packproof.harness.peers.run import check_peers, open_peers
 from packproof.harness.results import events
 from packproof.harness.results.events import Cell, Verdict
 from packproof.harness.targets import location
@@ -34,12 +34,12 @@ class Elsewhere(Peer):
 
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peers that are installed everywhere, and one that is not; replay files go to a folder of the test's."""
+    """Peers that are installed everywhere, and one that is missing."""
     there = [
         Elsewhere("other:multiplying", "causal_conv1d", "torch", ("torch",), cpu="all"),
         Elsewhere("other:unsteady", "causal_conv1d", "torch", ("torch",), cpu="all"),
         Elsewhere("other:channels_first", "causal_conv1d", "torch", ("torch",), cpu="all"),
-        Peer("nobody:ssd", "ssd", "nobody_has_this", ("nobody",)),
+        Peer("absent:ssd", "ssd", "no_such_module", ("absent",)),
         Peer("torch:varlen_attn", "attention", "torch", ("torch",)),
         Peer("torch:missing", "rope", "torch", ("torch",), cpu="all"),
         Peer("torch:unpacked", "rope", "torch", ("torch",), packed=False),
@@ -54,15 +54,15 @@ def request(tmp_path: Path, **fields: Any) -> CheckRequest:
 
 
 def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Any]:
-    asked = request(tmp_path, **fields)
-    entries = open_peers(asked, names)
-    verdicts = [e.verdict for e in judge(asked, entries) if isinstance(e, events.CellFinished)]
+    requested = request(tmp_path, **fields)
+    entries = open_peers(requested, names)
+    verdicts = [e.verdict for e in check_peers(requested, entries) if isinstance(e, events.CellFinished)]
     return {row.law: row for row in rows(entries, verdicts)}
 
 
 @pytest.mark.usefixtures("others")
-def test_a_leak_of_nan_is_found_beside_a_crash_at_no_tokens(tmp_path: Path) -> None:
-    """A crash at a pack of nothing convicts metadata alone; NaN is asked besides what is promised."""
+def test_a_nan_leak_is_detected_despite_a_crash_on_an_empty_pack(tmp_path: Path) -> None:
+    """A crash on an empty pack fails `metadata` only; NaN is checked besides what is promised."""
     found = board(tmp_path, ["other:multiplying"])
     verdicts = {law: row.verdict for law, row in found.items()}
     assert verdicts["isolation (NaN)"] == "does not hold"
@@ -79,7 +79,7 @@ def test_a_leak_of_nan_is_found_beside_a_crash_at_no_tokens(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("others")
-def test_bits_that_change_are_a_finding_and_not_a_broken_promise(tmp_path: Path) -> None:
+def test_changing_bits_are_a_finding_not_a_broken_promise(tmp_path: Path) -> None:
     found = board(tmp_path, ["other:unsteady"], properties=("determinism",))
     verdicts = {law: row.verdict for law, row in found.items() if row.verdict != "not offered"}
     assert verdicts == {"determinism": "passed", "determinism (same bits)": "does not hold"}
@@ -93,9 +93,9 @@ def test_calls_that_are_declined_are_not_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("others")
-def test_what_cannot_be_judged_has_a_reason(tmp_path: Path) -> None:
+def test_a_peer_that_cannot_be_judged_has_a_reason(tmp_path: Path) -> None:
     reasons = {e.peer.name: e.reason for e in open_peers(request(tmp_path, dtypes=("float64",)), [])}
-    assert reasons["nobody:ssd"] == "not installed"
+    assert reasons["absent:ssd"] == "not installed"
     assert reasons["torch:varlen_attn"] == "needs a GPU"
     assert reasons["torch:missing"].startswith("cannot be used here: ")
     assert reasons["other:multiplying"] == "takes fp32 only"
@@ -103,7 +103,7 @@ def test_what_cannot_be_judged_has_a_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "names", "said"),
+    ("fields", "names", "message"),
     [
         ({}, ["mamba:ssd"], "no peer is called 'mamba:ssd'; did you mean mamba_ssm:ssd"),
         ({"op": "conv"}, [], "no op is called 'conv'"),
@@ -112,8 +112,8 @@ def test_what_cannot_be_judged_has_a_reason(tmp_path: Path) -> None:
         ({"profile": "fast"}, [], "no profile is called 'fast'"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_one_line(fields: dict[str, Any], names: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_an_invalid_call_is_one_line(fields: dict[str, Any], names: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         open_peers(CheckRequest(**fields), names)
 
 
@@ -139,17 +139,17 @@ def test_what_was_not_judged_is_never_passed(
 
 @pytest.mark.usefixtures("others")
 def test_the_scoreboard_in_a_terminal_in_markdown_and_as_data(tmp_path: Path) -> None:
-    asked = request(tmp_path, properties=("isolation",))
-    entries = open_peers(asked, ["other:multiplying", "nobody:ssd"])
+    requested = request(tmp_path, properties=("isolation",))
+    entries = open_peers(requested, ["other:multiplying", "absent:ssd"])
     console = Console(record=True, width=200, soft_wrap=True, file=(tmp_path / "out").open("w"))
     files = {kind: tmp_path / f"peers.{kind}" for kind in ("md", "json")}
     report = PeersReport(entries, markdown=str(files["md"]), json=str(files["json"]), console=console)
-    main.follow(judge(asked, entries), [report])
-    said, page, data = console.export_text(), files["md"].read_text(), json.loads(files["json"].read_text())
+    main.follow(check_peers(requested, entries), [report])
+    text, page, data = console.export_text(), files["md"].read_text(), json.loads(files["json"].read_text())
     version = PEERS["torch:jagged_sdpa"].version
-    row = next(line.split() for line in said.splitlines() if "isolation (NaN)" in line and "does not hold" in line)
+    row = next(line.split() for line in text.splitlines() if "isolation (NaN)" in line and "does not hold" in line)
     assert row[:8] == ["other:multiplying", version, "causal_conv1d", "isolation", "(NaN)", "does", "not", "hold"]
-    assert "not judged: nobody:ssd: not installed" in said
+    assert "not judged: absent:ssd: not installed" in text
     assert f"| other:multiplying | {version} | causal_conv1d | isolation (NaN) | does not hold | [1, 2] | `" in page
     assert "not promised by the kernel: a finding, not a broken promise" in page
     found = [r for r in data["rows"] if r["beyond"]]
@@ -165,7 +165,7 @@ def test_no_peer_to_judge_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == f"packproof: no peer can be judged here: {absent}: not installed\n"
 
 
-def test_torch_s_own_are_judged_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torch_kernels_are_judged_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "peers.json"
     options = ["--property", "reference", "--dtype", "fp32", "--profile", "quick", "--device", "cpu"]
     assert main.run(["peers", "torch:compiled_rope", *options, "--json", str(file)]) == 0
@@ -173,6 +173,6 @@ def test_torch_s_own_are_judged_here(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "torch:compiled_rope" in capsys.readouterr().out
 
 
-def test_torch_s_rope_takes_a_table_of_no_rows() -> None:
+def test_torch_rope_takes_an_empty_table() -> None:
     x, table, nothing = torch.ones(1, 2, 8), torch.zeros(0, 4), torch.zeros(1, dtype=torch.int32)
     assert torch.equal(compiled_rope(x, table, table, cu_seqlens=nothing), torch.zeros_like(x))

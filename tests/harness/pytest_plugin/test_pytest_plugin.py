@@ -1,4 +1,4 @@
-"""The pytest plugin in suites of its own: a hand-made engine says what a kernel does, pytest shows it to people."""
+"""The pytest plugin in separate suites, with a fake engine that supplies the verdicts."""
 
 import importlib.metadata
 import os
@@ -29,9 +29,9 @@ def test_conv(proof):
 
 
 def engine(request: CheckRequest) -> Iterator[Event]:
-    """Holds everything but `packing` in bfloat16; cannot judge `carry`; knows no kernel called nobody."""
-    if request.target == "nobody:conv":
-        raise UsageError("nobody:conv cannot be imported: no module named nobody")
+    """Fails `packing` in bfloat16 and skips `carry`; passes everything else; the module missing cannot be imported."""
+    if request.target == "missing:conv":
+        raise UsageError("missing:conv cannot be imported: no module named missing")
     [name], [dtype] = request.properties or (), request.dtypes or ()
     cell = Cell(str(request.op), str(request.target), str(name), dtype, request.device)
     yield RunStarted((cell,), request.profile, request.seed)
@@ -64,7 +64,7 @@ def test_one_test_for_each_property_and_dtype(suite: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*::test_conv?reference-float32? PASSED*", "*::test_conv?packing-bfloat16? FAILED*"])
 
 
-def test_a_skip_says_why(suite: pytest.Pytester) -> None:
+def test_a_skip_has_a_reason(suite: pytest.Pytester) -> None:
     result = run(suite, SUITE.format(more=", properties=['carry']"), "-rs")
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["SKIPPED*the kernel takes no initial state*"])
@@ -103,16 +103,16 @@ def test_a_wrong_marker_is_an_error_at_collection(suite: pytest.Pytester, more: 
 
 
 def test_a_target_that_cannot_be_imported_fails_with_one_line(suite: pytest.Pytester) -> None:
-    source = "import pytest\n@pytest.mark.packproof('nobody:conv', properties=['packing'])\ndef test(proof): proof()"
+    source = "import pytest\n@pytest.mark.packproof('missing:conv', properties=['packing'])\ndef test(proof): proof()"
     result = run(suite, source)
     result.assert_outcomes(failed=3)
-    result.stdout.fnmatch_lines(["nobody:conv cannot be imported: no module named nobody"])
+    result.stdout.fnmatch_lines(["missing:conv cannot be imported: no module named missing"])
 
 
 @pytest.mark.parametrize(
     ("source", "outcome", "words"),
     [
-        ("def test(proof): proof()", "errors", "`proof` needs a kernel to judge: mark the test with*"),
+        ("def test(proof): proof()", "errors", "`proof` needs a kernel to check: mark the test with*"),
         (
             "@pytest.mark.packproof('m:f')\ndef test(): pass",
             "errors",
@@ -121,12 +121,12 @@ def test_a_target_that_cannot_be_imported_fails_with_one_line(suite: pytest.Pyte
         (
             "@pytest.mark.packproof('m:f', dtypes=['fp32'], properties=['memory'])\ndef test(proof): pass",
             "failed",
-            "the test ended without calling proof(): nothing was judged",
+            "the test ended without calling proof(): nothing was checked",
         ),
     ],
     ids=["no marker", "no fixture", "no call"],
 )
-def test_a_test_that_judges_nothing_does_not_pass(
+def test_a_test_that_checks_nothing_does_not_pass(
     suite: pytest.Pytester, source: str, outcome: str, words: str
 ) -> None:
     result = run(suite, f"import pytest\n{source}")
@@ -137,12 +137,12 @@ def test_a_test_that_judges_nothing_does_not_pass(
 @pytest.mark.parametrize(
     ("marker", "arguments", "reason"),
     [
-        ("gpu", (), "gpu: judged on cuda only, and torch sees no CUDA device here"),
-        ("gpu", ("--packproof-device=cpu",), "gpu: judged on cuda only, and this run judges on cpu"),
-        ("slow", (), "slow: judged with --packproof-slow"),
+        ("gpu", (), "gpu: checked on cuda only, and torch sees no CUDA device here"),
+        ("gpu", ("--packproof-device=cpu",), "gpu: checked on cuda only, and this run uses cpu"),
+        ("slow", (), "slow: checked with --packproof-slow"),
     ],
 )
-def test_what_is_marked_and_not_asked_for_is_skipped_with_its_reason(
+def test_what_is_marked_and_not_requested_is_skipped_with_its_reason(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, marker: str, arguments: tuple[str, ...], reason: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -152,25 +152,23 @@ def test_what_is_marked_and_not_asked_for_is_skipped_with_its_reason(
     result.stdout.fnmatch_lines([f"SKIPPED*{reason}"])
 
 
-def test_what_is_marked_runs_when_it_is_asked_for(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_marked_runs_when_requested(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     source = SUITE.format(more=", properties=['memory']").replace("@", "@pytest.mark.slow\n@pytest.mark.gpu\n@")
     run(suite, source, "--packproof-slow").assert_outcomes(passed=2)
 
 
-def test_markers_of_a_test_without_a_kernel_are_its_own_affair(suite: pytest.Pytester) -> None:
+def test_markers_of_a_test_without_a_kernel_are_left_alone(suite: pytest.Pytester) -> None:
     run(suite, "import pytest\n@pytest.mark.slow\n@pytest.mark.gpu\ndef test(): pass").assert_outcomes(passed=1)
 
 
-def test_a_gpu_that_was_asked_for_and_is_not_there_is_no_skip(
-    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requested_gpu_that_is_missing_is_an_error(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     source = SUITE.format(more="").replace("@", "@pytest.mark.gpu\n@")
     run(suite, source, "--packproof-device=cuda").assert_outcomes(errors=1)
 
 
-def test_junit_tells_what_was_judged_and_which_file_replays_it(suite: pytest.Pytester) -> None:
+def test_junit_records_what_was_judged_and_the_replay_file(suite: pytest.Pytester) -> None:
     run(suite, SUITE.format(more=", properties=['packing']"), "--junitxml=run.xml")
     cases = ElementTree.parse(suite.path / "run.xml").iter("testcase")
     kept = {str(case.get("name")): {p.get("name"): p.get("value") for p in case.iter("property")} for case in cases}
@@ -197,14 +195,14 @@ def test_with_the_real_engine(tmp_path: Path) -> None:
     assert "y in sequence 1 contains sequence 0" in done.stdout
 
 
-def test_a_suite_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
+def test_a_suite_without_kernels_does_not_import_torch(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text("import sys\ndef test(): assert 'torch' not in sys.modules")
     done = pytest_in(tmp_path)
     assert done.returncode == 0, done.stdout
 
 
 def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A suite in a process of its own."""
+    """Run a suite in a separate process."""
     path = os.pathsep.join([str(Path(__file__).parents[3] / "src"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, "-p", "no:cacheprovider", *arguments]
     env = {**os.environ, "PYTHONPATH": path}

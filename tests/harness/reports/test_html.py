@@ -1,4 +1,4 @@
-"""The page of a run: whole, escaped, without the network, small, and quiet in a browser."""
+"""The HTML report: complete, escaped, small, without the network, and without messages in a browser."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ SCRIPT = "<script>alert('x')</script>"
 
 
 class Outline(HTMLParser):
-    """What a page consists of: its text, ids and addresses; fails where a tag is not closed in order."""
+    """The text, ids and addresses of a page; fails if tags are not closed in order."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -92,18 +92,18 @@ def words(source: str) -> str:
 
 def test_a_passing_run() -> None:
     source = rendered(passed("reference"), SKIPPED)
-    said = words(source)
-    assert "Every property held" in said
-    assert "✓ passed 20" in said
-    assert "– skipped" in said
-    assert "25 of 27 classes" in said
-    assert "more than 32 sequences not judged" in said
-    assert "no slack" in said
-    assert "my_kernels:ssd_fwd, carry: the kernel takes no initial state" in said
+    text = words(source)
+    assert "Every property held" in text
+    assert "✓ passed 20" in text
+    assert "– skipped" in text
+    assert "25 of 27 classes" in text
+    assert "more than 32 sequences not judged" in text
+    assert "no slack" in text
+    assert "my_kernels:ssd_fwd, carry: the kernel takes no initial state" in text
     assert 'id="failures"' not in source
 
 
-def test_a_failure_is_found_from_the_scoreboard() -> None:
+def test_the_scoreboard_links_to_a_failure() -> None:
     outline = Outline(rendered(passed("reference"), failed(LEAK)))
     [link] = outline.addresses
     assert link.removeprefix("#") in outline.ids
@@ -111,43 +111,43 @@ def test_a_failure_is_found_from_the_scoreboard() -> None:
     assert "sequence 1 contains sequence 0" in "".join(outline.text)
 
 
-def test_the_maps_of_a_failure_say_everything_in_words_too() -> None:
+def test_the_maps_of_a_failure_are_given_in_words_too() -> None:
     source = rendered(failed(LEAK))
-    said = words(source)
-    for text in (
+    shown = words(source)
+    for phrase in (
         "sequence 0: 6 tokens",
         "dashed lines the edges of chunks of 4 from the start of the pack",
         "sequence 0, token 3: 2e+04 x the budget",
         "sequence 0, token 5: not compared",
-        "Cut: 9 rows.",
-        "Where it was found, example 3: error of y by token",
+        "Left out: 9 rows.",
+        "Before shrinking, example 3: error of y by token",
         "sequence 1 ∅",
         "slack row 0 → sequence 1, token 0: leaks through x",
         "sequence 0, token 0 → sequence 0, token 0: reached through x, as allowed",
         "Which inputs reach y: 2 leaks",
-        "Mind: 7 columns.",
+        "Note: 7 columns.",
         "the rounding of the accumulator ← dominant",
         "packproof replay '.packproof/a b.json'",
         "print(packproof.replay('.packproof/a b.json').text)",
         "print(packproof.diff('my_kernels:ssd_fwd', case='.packproof/a b.json'))",
     ):
-        assert text in said, text
+        assert phrase in shown, phrase
     assert source.count('class="cross"') == 2
 
 
 def test_a_run_of_failures_stays_below_two_megabytes() -> None:
-    """First the maps go, then the messages; each failure keeps its place."""
+    """Maps are left out first, then messages; each failure keeps its heading."""
     wide = MapRow("sequence 0", 0, (3.0,) * 64)
     large = dataclasses.replace(EVIDENCE, errors=ErrorMap("y", "alone", "token", (wide,) * 24))
     long = dataclasses.replace(LEAK, evidence=large, lines=("x" * 1000,) * 2)
     source = rendered(*(failed(long, target=f"a.py:f{k}") for k in range(800)))
     assert len(source.encode()) < 2_000_000
-    assert "The maps are cut" in source
+    assert "The maps are left out" in source
     assert source.count("<article") == 800
-    assert source.count("Cut: this page would grow too large") > 100
+    assert source.count("Left out: this page would grow too large") > 100
 
 
-def test_colours_are_told_apart_by_lightness() -> None:
+def test_colours_differ_in_lightness() -> None:
     def lightness(colour: str) -> float:
         red, green, blue = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -156,13 +156,13 @@ def test_colours_are_told_apart_by_lightness() -> None:
     assert all(b - a > 0.05 for a, b in pairwise(shades))
 
 
-def test_what_was_not_run_is_said() -> None:
-    said = words(rendered(passed("reference"), planned=(cell("memory"),), error="OSError: disk full"))
-    assert "Packproof itself failed" in said
-    assert "my_kernels:ssd_fwd, memory at fp32: OSError: disk full" in said
+def test_what_was_not_run_is_reported() -> None:
+    text = words(rendered(passed("reference"), planned=(cell("memory"),), error="OSError: disk full"))
+    assert "Packproof itself failed" in text
+    assert "my_kernels:ssd_fwd, memory at fp32: OSError: disk full" in text
 
 
-def test_everything_foreign_is_escaped() -> None:
+def test_text_from_elsewhere_is_escaped() -> None:
     errors = ErrorMap(SCRIPT, SCRIPT, "token", (MapRow(SCRIPT, 0, (2.0,)),), cut=SCRIPT)
     map_ = LeakMap(SCRIPT, "NaN", (SCRIPT,), PLACES[:1], PLACES[:1], ((LeakCell(True, (SCRIPT,)),),), SCRIPT)
     evidence = Evidence(Layout((1,)), Worst(SCRIPT, 0, 1, SCRIPT, 1), errors, map_)
@@ -196,8 +196,8 @@ def browser() -> str:
     return found
 
 
-def test_a_browser_has_nothing_to_say(browser: str, tmp_path: Path) -> None:
-    """It loads, and nothing is refused or logged: the console's messages go to stderr as CONSOLE."""
+def test_a_browser_logs_nothing(browser: str, tmp_path: Path) -> None:
+    """The page loads, and nothing is blocked or logged: console messages go to stderr as CONSOLE."""
     file = tmp_path / "page.html"
     file.write_text(rendered(passed("reference"), failed(LEAK)), encoding="utf-8")
     quiet = ("gpu", "quic", "background-networking", "component-update", "sync", "extensions")

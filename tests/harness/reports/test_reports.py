@@ -1,4 +1,4 @@
-"""The reports, fed with a stream of events made by hand: what people and programs read, word for word."""
+"""The reports, fed with a handmade stream of events: their exact text."""
 
 import io
 import json
@@ -53,7 +53,7 @@ CELLS = (PASSED.cell, FAILED.cell, SKIPPED.cell)
 
 
 def stream(*verdicts: Verdict, interrupted: bool = False, error: str = "") -> list[Event]:
-    """The events of a run that planned CELLS and came as far as these verdicts."""
+    """The events of a run that planned CELLS and reached these verdicts."""
     events: list[Event] = [RunStarted(CELLS, "standard", 7)]
     for verdict in verdicts:
         events += [CellStarted(verdict.cell), Progress(verdict.cell, 1), CellFinished(verdict)]
@@ -110,7 +110,7 @@ def test_failure_without_layout_or_replay() -> None:
     )
 
 
-def test_one_fault_in_several_cells_is_one_block() -> None:
+def test_the_same_exception_in_several_cells_is_one_block() -> None:
     def fault(prop: str, *lengths: int) -> Verdict:
         text = f"ValueError: odd, got {sum(lengths)} (mine.py:3)"
         found = Failure(lengths, "", ("fp32, d=3, seed 0", text), 1, 2)
@@ -124,7 +124,7 @@ def test_one_fault_in_several_cells_is_one_block() -> None:
     )
 
 
-def test_the_data_of_a_failure_are_explained_once_and_plain_ones_not_at_all() -> None:
+def test_the_data_regime_of_a_failure_is_explained_once_and_normal_data_never() -> None:
     def wrong(prop: str, regime: str) -> Verdict:
         found = Failure((5,), "y", ("sequence 0, token 1: got 1, reference 2",), 1, 2, regime=regime)
         return Verdict(cell(prop, "float32"), "gpu", "failed", 3, 2.5, judged=3, failure=found)
@@ -138,7 +138,7 @@ def test_the_data_of_a_failure_are_explained_once_and_plain_ones_not_at_all() ->
     assert "normal:" not in terminal(stream(wrong("reference", "normal")))
 
 
-def test_numbers_that_differ_are_shown_apart() -> None:
+def test_numbers_that_differ_are_shown_with_enough_digits() -> None:
     found = Violation(
         TensorKey("y"), 0, 1, (2,), 1.0980001, 1.098, "alone", 1.29, "rounding 1e-7", expected=1.0980001, allowed=1e-9
     )
@@ -176,7 +176,7 @@ def test_last_line(events: list[Event], line: str) -> None:
     assert terminal(events).splitlines()[-1] == line
 
 
-def test_a_cell_about_all_dtypes_has_no_column_of_its_own() -> None:
+def test_a_cell_for_all_dtypes_has_no_column_of_its_own() -> None:
     compiled = Verdict(cell("compile", "all"), "compile", "passed", 8, 2.0, judged=8)
     shown = terminal(stream(compiled, PASSED)).splitlines()
     assert "             bf16     tier             judged  seconds" in shown
@@ -250,7 +250,7 @@ def test_json(tmp_path: Path) -> None:
     assert results[2]["reason"] == "the kernel takes no initial state"
 
 
-def test_json_is_whole_after_every_cell(tmp_path: Path) -> None:
+def test_json_is_complete_after_every_cell(tmp_path: Path) -> None:
     seen = documents(tmp_path / "r.json", stream(PASSED, SKIPPED))
     assert [(d["verdict"], d["finished"], len(d["results"])) for d in seen] == [  # type: ignore[arg-type]
         *[("error", False, 0)] * 3,
@@ -314,7 +314,7 @@ def test_junit(tmp_path: Path) -> None:
     assert failure.get("message") == f"packing (gradient of B): {LEAK.lines[0]}"
 
 
-def test_junit_of_an_interrupted_run_misses_nothing(tmp_path: Path) -> None:
+def test_junit_of_an_interrupted_run_lists_every_cell(tmp_path: Path) -> None:
     [suite] = junit(tmp_path / "r.xml", stream(PASSED, interrupted=True))
     assert (suite.get("tests"), suite.get("errors")) == ("3", "2")
     assert [e.get("message") for e in suite.iter("error")] == ["not run: the run was interrupted"] * 2

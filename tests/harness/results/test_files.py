@@ -1,4 +1,4 @@
-"""Files at odd places: a device, a pipe, a link, a disk that is full. What was there is kept, and nothing is left."""
+"""Files at unusual paths: a device, a pipe, a link, a full disk. Old contents are kept, and no temporary file stays."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ def fail_with(number: int) -> object:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("step", ["replace", "fchmod"])
-def test_a_file_that_cannot_be_written_is_what_it_was(
+def test_a_file_that_cannot_be_written_is_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, number: int
 ) -> None:
     file = tmp_path / "r.json"
@@ -67,7 +67,7 @@ def test_a_device_stays_a_device(tmp_path: Path) -> None:
     assert Path("/dev/full").is_char_device()
 
 
-def test_a_pipe_gets_the_last_version_alone(tmp_path: Path) -> None:
+def test_a_pipe_gets_only_the_last_version(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", list[str]()
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
@@ -79,14 +79,14 @@ def test_a_pipe_gets_the_last_version_alone(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_a_pipe_that_no_one_reads_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_to_a_pipe_without_a_reader_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(files, "_READER_SECONDS", 0.1)
     with pytest.raises(Unwritten, match="no one reads from this pipe"):
         replace_text(tmp_path / "pipe", "text")
 
 
-def test_what_this_process_prints_into_keeps_what_was_printed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_this_process_prints_to_keeps_its_contents(capfd: pytest.CaptureFixture[str]) -> None:
     os.write(1, b"printed\n")
     replace_text(Path("/dev/stdout"), "half\n", last=False)
     replace_text(Path("/dev/stdout"), "report\n")
@@ -96,18 +96,18 @@ def test_what_this_process_prints_into_keeps_what_was_printed(capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("name", ["loop", "dangling", "a" * 300, "missing/r.json"])
-def test_where_nothing_can_be_written_is_refused_before_the_work(tmp_path: Path, name: str) -> None:
+def test_an_unwritable_path_is_refused_before_the_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("missing/r.json")
     with pytest.raises(UsageError, match="--json: "):
         writable(str(tmp_path / name), "--json")
 
 
-def test_a_file_is_read_up_to_a_size(tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_a_size_limit(tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     file.write_bytes(b"12345")
     assert read_bytes(file, 5) == b"12345"
     with pytest.raises(UsageError, match="has more than 4 bytes"):
         read_bytes(file, 4)
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         read_bytes(Path("/dev/zero"), 4)

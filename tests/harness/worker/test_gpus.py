@@ -154,13 +154,13 @@ def test_workers_side_by_side_judge_different_kernels_and_dtypes() -> None:
     items = [
         item(kernel, kind, law) for kernel in ("ssd", "scan", "conv", "rope") for law in PROPERTIES for kind in kinds
     ]
-    dealt = xdist_order.dealt(items)
-    assert sorted(i.nodeid for i in dealt) == sorted(i.nodeid for i in items)
-    first = [i.nodeid for i in dealt[:24:2]]  # of each worker: it is given two to begin with
+    ordered = xdist_order.interleaved(items)
+    assert sorted(i.nodeid for i in ordered) == sorted(i.nodeid for i in items)
+    first = [i.nodeid for i in ordered[:24:2]]  # of each worker: it is given two to begin with
     assert len({(name.partition("[")[0], name.rpartition("-")[2]) for name in first}) == 12
     quick = {(name,) for name, law in PROPERTIES.items() if law.quick}
-    before = [law for law in (i.callspec.params["proof"].properties for i in dealt) if law not in quick]
+    before = [law for law in (i.callspec.params["proof"].properties for i in ordered) if law not in quick]
     size = [at for at, properties in enumerate(before) if properties == ("size",)]
     assert max(Counter(at * 3 // len(before) for at in size).values()) <= 5, "they are all over the run"
-    last = {i.callspec.params["proof"].properties for i in dealt[-24:]}
+    last = {i.callspec.params["proof"].properties for i in ordered[-24:]}
     assert last <= quick, "a run waits for its last test"

@@ -1,4 +1,4 @@
-"""Who takes part in a bench: kernels under test, packproof's own or a user's, and the rivals beside them."""
+"""The implementations in a bench: kernels under test, packproof's own or a user's, and the baselines."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ REFERENCE = "reference"
 
 
 @dataclass(frozen=True)
-class Contender:
-    """An implementation of an op. peer: where it is a peer's; then `absent` says whether it can be imported here."""
+class Implementation:
+    """An implementation of an op. peer: set if it is a peer's; `absent`: whether that peer is not installed."""
 
     name: str
     job: CheckTarget
@@ -32,24 +32,24 @@ class Contender:
 
     @property
     def packed(self) -> bool:
-        """Whether it keeps sequences apart; one that does not cannot be proven and is only timed."""
+        """Whether it keeps sequences apart; if not, it cannot be proven and is only timed."""
         return self.peer is None or self.peer.packed
 
     def unfit(self, setting: Setting, dtype: str) -> str:
         """Why it cannot run this setting, or ""."""
-        said = self.job.declared
-        if dtype not in said.dtypes:
-            return f"takes {', '.join(map(short, said.dtypes))} only"
-        missing = [n for n in setting.arguments if said.parameters is not None and n not in said.parameters]
+        declared = self.job.declared
+        if dtype not in declared.dtypes:
+            return f"takes {', '.join(map(short, declared.dtypes))} only"
+        missing = [n for n in setting.arguments if declared.parameters is not None and n not in declared.parameters]
         return f"does not take {', '.join(missing)}" if missing else ""
 
 
-def contenders(
+def implementations(
     targets: Sequence[str], op: str | None, against: Sequence[str] | None, device: str
-) -> Iterator[tuple[Op, list[Contender]]]:
-    """Op by op, those under test, then their rivals. UsageError for a target, op or rival that makes no sense."""
+) -> Iterator[tuple[Op, list[Implementation]]]:
+    """By op, the implementations under test, then the baselines. UsageError for an unknown target, op or baseline."""
     for name in against or ():
-        known("rival", name, [REFERENCE, *PEERS])
+        known("baseline", name, [REFERENCE, *PEERS])
     tested = list(_users(targets, op, device)) or list(_own(op, device))
     ops = {c.job.op.name: c.job.op for c in tested}
     if not ops:
@@ -60,46 +60,46 @@ def contenders(
             raise UsageError(f"--against: {name} computes {PEERS[name].op}, but this bench times {', '.join(ops)}")
     for name, declared in ops.items():
         mine = [c for c in tested if c.job.op.name == name]
-        group = [*mine, *_rivals(declared, against, device)]
+        group = [*mine, *_baselines(declared, against, device)]
         if not group:
             raise UsageError(f"nothing to time for {name}: packproof has no kernel for it; add --against {REFERENCE}")
         yield declared, group
 
 
-def _users(targets: Sequence[str], op: str | None, device: str) -> Iterator[Contender]:
-    """Files are called by their last name, unless two have the same."""
+def _users(targets: Sequence[str], op: str | None, device: str) -> Iterator[Implementation]:
+    """The targets, called by file name alone unless two have the same."""
     last = {target: target.rpartition("/")[2] for target in targets}
     for target, name in last.items():
         alone = list(last.values()).count(name) == 1
-        yield Contender(name if alone else target, open_target(CheckRequest(target=target, op=op, device=device)))
+        yield Implementation(name if alone else target, open_target(CheckRequest(target=target, op=op, device=device)))
 
 
-def _own(op: str | None, device: str) -> Iterator[Contender]:
+def _own(op: str | None, device: str) -> Iterator[Implementation]:
     if op is not None:
         known("op", op, OPS)
     for own in BUILTIN_KERNELS.values():
         if op in (None, own.op) and own.runs_on(device):
-            yield Contender(own_name(own), open_target(CheckRequest(device=device), own))
+            yield Implementation(own_name(own), open_target(CheckRequest(device=device), own))
 
 
 def own_name(own: BuiltinKernel) -> str:
-    """packproof, or for one of several implementations of an op, such as packproof triton."""
+    """The name "packproof", or for example "packproof triton" if an op has several implementations."""
     return f"packproof {own.function.removeprefix(own.op + '_')}".strip()
 
 
-def _rivals(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Contender]:
-    """Those that were asked for; otherwise the reference on a CPU, and on a GPU every peer: there the reference, which
+def _baselines(op: Op, against: Sequence[str] | None, device: str) -> Iterator[Implementation]:
+    """The requested baselines; by default the reference on a CPU and every peer on a GPU, where the reference, which
     goes token by token, would take minutes."""
     wanted = against if against is not None else [REFERENCE] if device == "cpu" else list(PEERS)
     for name in dict.fromkeys(wanted):
         if name == REFERENCE:
-            yield Contender(name, _job(op.reference, op, device))
+            yield Implementation(name, _job(op.reference, op, device))
         elif PEERS[name].op == op.name:
-            yield Contender(name, _peer_job(PEERS[name], op, device), PEERS[name])
+            yield Implementation(name, _peer_job(PEERS[name], op, device), PEERS[name])
 
 
 def _peer_job(peer: Peer, op: Op, device: str) -> CheckTarget:
-    """One that is not installed cannot be asked what it takes."""
+    """The target of a peer; with an empty declaration if it is not installed."""
     if peer.installed:
         return _job(peer.name, op, device)
     return CheckTarget(CheckRequest(device=device), peer.name, peer.name, op, op.name, Declaration())
@@ -109,6 +109,6 @@ def _job(target: Any, op: Op, device: str) -> CheckTarget:
     return open_target(CheckRequest(target=target, op=op, device=device))
 
 
-def is_rival(name: str) -> bool:
-    """Whether that implementation is there to be compared with, and not under test."""
+def is_baseline(name: str) -> bool:
+    """Whether that implementation is only compared with, and not under test."""
     return name == REFERENCE or name in PEERS
