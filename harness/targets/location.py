@@ -70,8 +70,8 @@ class Location:
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            said = " ".join(str(error).split())[:_WIDEST]
-            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {said}") from error
+            reason = " ".join(str(error).split())[:_WIDEST]
+            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {reason}") from error
         try:
             return _attribute(module, self.path)
         except AttributeError as error:
