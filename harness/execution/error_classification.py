@@ -35,9 +35,7 @@ _LATE = (
     "\n    it had computed before, or does not raise this again for the same call: a kernel declines a call by "
     "checking its arguments first"
 )
-_MODEST = (
-    64  # times the bytes of a call: past that it is the kernel's request that is too large, not the machine too small
-)
+_MODEST = 64  # times the bytes of a call: past that the request is too large, not the machine too small
 
 
 def verdict_on(

@@ -86,5 +86,5 @@ def _described(value: Any) -> str:
     if type(value) in (Tensor, torch.nn.Parameter):
         return "one tensor"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
+        return f"a {'tuple' if isinstance(value, tuple) else 'list'} of {len(value)}"
+    return f"an object of type {type(value).__name__}"

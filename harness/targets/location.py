@@ -61,7 +61,8 @@ class Location:
         """Import the function here. Raises UsageError with the reason in one line."""
         found = self.find()
         if not callable(found):
-            raise UsageError(f"{self.module or self.file}:{self.path} is a {type(found).__name__}, not a function")
+            kind = type(found).__name__
+            raise UsageError(f"{self.module or self.file}:{self.path} is of type {kind}, not a function")
         return found  # type: ignore[no-any-return]
 
     def find(self) -> Any:

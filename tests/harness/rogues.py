@@ -243,7 +243,7 @@ def hangs_and_says_where(x, weight, *, cu_seqlens):
         pass
 
 
-def tells_its_size(x, weight, *, cu_seqlens):
+def reports_its_size(x, weight, *, cu_seqlens):
     """Returns the bytes of memory that its process uses."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])

@@ -1,4 +1,4 @@
-"""The compile tier: variants compile for GPUs that are not present; those that a GPU could not run fail with a reason."""
+"""The compile tier: variants compile for GPUs that are absent; those that a GPU could not run fail with a reason."""
 
 import time
 from pathlib import Path

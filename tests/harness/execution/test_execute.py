@@ -297,7 +297,7 @@ def test_locations() -> None:
         "nowhere.py:f": "there is no file nowhere.py",
         "no.such.module:f": "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'",
         "packproof.refs:nothing": "packproof.refs has no nothing",
-        "math:pi": "math:pi is a float, not a function",
+        "math:pi": "math:pi is of type float, not a function",
     }.items():
         with pytest.raises(UsageError, match=words):
             Location.parse(target).load()

@@ -1,4 +1,4 @@
-"""A process of packproof that is killed costs time, and no verdict."""
+"""A killed process of packproof costs time, but no verdict."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def test_one_of_each_kind_may_be_killed_at_any_time(tmp_path: Path) -> None:
     assert [kill for kill in found if kill.wrong or not kill.hit] == []
 
 
-def test_what_starts_workers_may_be_killed_before_a_worker_has_spoken(
+def test_a_zygote_may_be_killed_before_a_worker_has_answered(
     make_call: Callable[..., Call], rogue: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[int] = []
