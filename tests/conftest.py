@@ -15,7 +15,7 @@ def pytest_configure() -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The rows that tests/quality/test_museum.py recorded; they cross from xdist's workers as user properties."""
-    rows = dict(_recorded(terminalreporter, "conviction"))
+    rows = dict(_recorded(terminalreporter, "detection"))
     if not rows:
         return
     terminalreporter.section("museum")
