@@ -1,4 +1,4 @@
-"""What the whole suite shares: one torch thread, and at its end what convicted each bug of the museum."""
+"""Shared by the whole suite: one torch thread, and a summary of what detected each bug of the museum."""
 
 import statistics
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ import torch
 
 
 def pytest_configure() -> None:
-    """Tensors are small here and pytest-xdist has a worker for each core: more threads only wait for each other."""
+    """Tensors are small here and pytest-xdist has a worker for each core: more threads only contend for them."""
     torch.set_num_threads(1)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The rows that tests/quality/test_museum.py recorded; they cross from xdist's workers as user properties."""
-    rows = dict(_recorded(terminalreporter, "conviction"))
+    rows = dict(_recorded(terminalreporter, "detection"))
     if not rows:
         return
     terminalreporter.section("museum")
     for bug, row in rows.items():
-        by = row["by"] or "NOT CONVICTED"
+        by = row["by"] or "NOT DETECTED"
         terminalreporter.line(f"{bug:<6}{by:<14}{row['examples']:>4} examples{row['seconds']:>7.1f} s")
     seconds = [row["seconds"] for row in rows.values()]
     terminalreporter.line(f"median {statistics.median(seconds):.1f} s, worst {max(seconds):.1f} s")

@@ -1,4 +1,4 @@
-"""The compile cell: every variant that a kernel's wrapper can choose, ahead of time for every target, with no GPU."""
+"""The compile cell: every variant that a kernel's wrapper can choose, compiled for every target without a GPU."""
 
 import time
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from packproof.harness.results.events import Cell, CellFinished, CellStarted, Ev
 from packproof.harness.targets.builtin_kernels import BuiltinKernel
 
 _MOST_LINES = 8
-_CHOSEN_WITH = "3.7."  # Triton whose registers the forms were chosen by; another one may spill a few bytes of some
+_TUNED_WITH = "3.7."  # the Triton version that the forms were tuned with; another may spill a few bytes of some
 
 
 def compile_cell(cell: Cell, own: BuiltinKernel) -> Iterator[Event]:
-    """Compile; the kernel fails if a variant does not compile or needs more shared memory than there is.
+    """Compile the variants; the kernel fails if one does not compile or needs more shared memory than there is.
 
-    One that spills more than it says is right all the same. It fails with the Triton that its form was chosen with, and
-    is told of with any other.
+    A variant that spills more than it declares is still correct. It fails with the Triton that its form was tuned with,
+    and is reported as a note with any other.
     """
     yield CellStarted(cell)
     started = time.monotonic()
@@ -27,7 +27,7 @@ def compile_cell(cell: Cell, own: BuiltinKernel) -> Iterator[Event]:
     triton = version("triton")
     slow = [f"{r['variant']} on {r['target']} {r['slow']}" for r in results if r["slow"]]
     bad = [f"{r['variant']} on {r['target']}: {r['failure']}" for r in results if r["failure"]]
-    bad += slow if triton.startswith(_CHOSEN_WITH) else []
+    bad += slow if triton.startswith(_TUNED_WITH) else []
     failure = Failure((), "", tuple(_first(bad)), 0, 0) if bad else None
     built = [r for r in results if not r["skipped"]]
     notes = sorted({f"{r['target']}: {r['skipped']}" for r in results if r["skipped"]})

@@ -1,8 +1,8 @@
 """The compile tier: every variant of a kernel is compiled ahead of time for real targets, on a machine without a GPU.
 
-`compile_variants` asks a process of its own (`python -m packproof.harness.compile.variants module[:function]`, one JSON
+`compile_variants` starts a process (`python -m packproof.harness.compile.variants module[:function]`, one JSON
 object per line), because a kernel that was defined under TRITON_INTERPRET=1 cannot be compiled. That process forks a
-child for each variant and target, so that one which never ends, or crashes the compiler, takes nothing with it.
+child for each variant and target, so that one that never ends, or crashes the compiler, does not affect the rest.
 """
 
 import argparse
@@ -38,12 +38,12 @@ SHARED_LIMITS = {  # bytes that one program may use
 
 
 class Compiled(TypedDict):
-    """What came of one variant on one target.
+    """The result of one variant on one target.
 
-    failure: why it cannot be used, in one line; "" if it can. detail: the compiler's own words, where it has some.
+    failure: why it cannot be used, in one line; "" if it can. detail: the compiler's own messages, if any.
     skipped: why this installation of Triton cannot compile for the target at all; "" if it can.
-    slow: that it spills more than it may, in one line, which costs time and no digit; "" if it does not. registers: per
-    thread.
+    slow: in one line, that it spills more than declared, which costs time but no accuracy; "" if not.
+    registers: per thread.
     spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
     atomics: the kinds of `tl.atomic_*` found. Counts are None where compilation did not get that far.
     """
@@ -75,7 +75,7 @@ def compile_variants(
     command = [sys.executable, "-m", "packproof.harness.compile.variants", variants]
     command += ["--limit", str(limit_s), "--jobs", str(jobs), "--targets", *targets]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment["TRITON_DISABLE_LINE_INFO"] = "1"  # nobody debugs these: a sixth of the time
+    environment["TRITON_DISABLE_LINE_INFO"] = "1"  # these are never debugged; saves a sixth of the time
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -87,8 +87,8 @@ def compile_variants(
                 yield json.loads(line)
             if process.wait() != 0:
                 errors.seek(0)
-                said = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
-                raise UsageError(f"{variants} cannot be compiled: {said[-1]}")
+                lines = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
+                raise UsageError(f"{variants} cannot be compiled: {lines[-1]}")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the compilers too
@@ -126,7 +126,7 @@ def _chosen(variant: Variant, target: str) -> bool:
 
 
 def _prepare(targets: Sequence[str]) -> dict[str, str]:
-    """Compute what is costly and the same for all children: digests of Triton and versions of its tools (0.8 s).
+    """Compute what is costly and the same for every fork: digests of Triton and versions of its tools (0.8 s).
 
     Returns the targets that this Triton has no tools for, with the reason.
     """
@@ -144,7 +144,7 @@ def _prepare(targets: Sequence[str]) -> dict[str, str]:
 
 
 def _compile_all(work: list[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
-    """At most `jobs` children at a time, each with its own deadline."""
+    """At most `jobs` forks at a time, each with its own deadline."""
     waiting = list(reversed(work))
     running: dict[Connection, _Compiler] = {}
     while waiting or running:
@@ -168,17 +168,15 @@ class _Compiler:
         self.deadline = self._started + limit_s
         context = get_context("fork")
         self.connection, answer = context.Pipe(duplex=False)
-        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (closed in finish)
-        self._process = context.Process(
-            target=_answer, args=(variant, target, answer, self._said.fileno()), daemon=True
-        )
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (closed in finish)
+        self._process = context.Process(target=_answer, args=(variant, target, answer, self._log.fileno()), daemon=True)
         self._process.start()
         answer.close()
 
     def finish(self, answered: bool) -> Compiled:
         result = _result(self._variant, self._target)
-        self._said.seek(0)
-        said = self._said.read()
+        self._log.seek(0)
+        printed = self._log.read()
         if answered:
             try:
                 result.update(json.loads(self.connection.recv_bytes()))
@@ -188,14 +186,14 @@ class _Compiler:
         else:
             result["failure"] = f"not compiled within {self._limit:g} s"
         if result["failure"]:
-            result["detail"] += said[-4000:]
-            # MLIR and ptxas print what is wrong, or at least in which pass; Python only that something is
+            result["detail"] += printed[-4000:]
+            # MLIR and ptxas print the cause, or at least the pass; Python only reports that there was an error
             diagnoses = (r"\bPipeline failed while executing \[`(\w+)`", r"\berror: (.+)")
-            found = next(filter(None, (re.search(pattern, said) for pattern in diagnoses)), None)
+            found = next(filter(None, (re.search(pattern, printed) for pattern in diagnoses)), None)
             result["failure"] += f": {found[1]}" if found else ""
         self._process.kill()
         self._process.join()
-        self._said.close()
+        self._log.close()
         self.connection.close()
         result["seconds"] = round(time.monotonic() - self._started, 3)
         return result
@@ -219,8 +217,8 @@ def _result(variant: Variant, target: str) -> Compiled:
     )
 
 
-def _answer(variant: Variant, target: str, answer: Connection, said: int) -> None:
-    os.dup2(said, 2)
+def _answer(variant: Variant, target: str, answer: Connection, log: int) -> None:
+    os.dup2(log, 2)
     try:
         found = compile_variant(variant, target)
     except Exception as error:  # whatever the compiler raises is this variant's result
@@ -229,13 +227,13 @@ def _answer(variant: Variant, target: str, answer: Connection, said: int) -> Non
 
 
 def _first_line(error: BaseException) -> str:
-    """The compiler quotes the source and says what is wrong below it, or in the cause."""
-    said = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {said[-1] if said else ''}"
+    """The last line of an error: the compiler quotes the source and puts the reason below it, or in the cause."""
+    lines = [line.strip() for line in str(error.__cause__ or error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"
 
 
 def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
-    """In this process: what it needs, and why that is too much; "" if it is not. Raises what the compiler raises."""
+    """Compile in this process: the resources it needs, and why they are too much. Raises what the compiler raises."""
     import triton  # noqa: PLC0415  (`import packproof` works where Triton is not installed)
     from triton.compiler import ASTSource  # noqa: PLC0415
 
@@ -278,7 +276,7 @@ def _resources_amd(kernel: Any) -> tuple[int, int]:
 
 
 def _resources_nvidia(kernel: Any, target: str) -> tuple[int, int]:
-    """Registers, and bytes of spill stores and loads; only ptxas tells the latter, asked where there is a stack."""
+    """Registers, and bytes of spill stores and loads; only ptxas reports the latter; it runs where there is a stack."""
     from triton import knobs  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
@@ -293,8 +291,8 @@ def _resources_nvidia(kernel: Any, target: str) -> tuple[int, int]:
         ptxas = blackwell or knobs.nvidia.ptxas
         arch = re.search(r"\.target\s+(\w+)", kernel.asm["ptx"])
         assert arch is not None
-        said = _tool(ptxas.path, "-v", f"--gpu-name={arch[1]}", str(ptx), "-o", str(Path(folder, "again.cubin")))
-        return counts["REG"], sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", said))
+        report = _tool(ptxas.path, "-v", f"--gpu-name={arch[1]}", str(ptx), "-o", str(Path(folder, "again.cubin")))
+        return counts["REG"], sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", report))
 
 
 def _tool(*command: str) -> str:
@@ -303,5 +301,5 @@ def _tool(*command: str) -> str:
 
 
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):  # the reader went away: it has what it wanted
+    with suppress(BrokenPipeError):  # the reader has closed the pipe: it needs no more
         sys.exit(_main())

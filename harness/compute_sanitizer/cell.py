@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from packproof.harness.compute_sanitizer.findings import Finding, counted, findings
-from packproof.harness.compute_sanitizer.program import SAYS
+from packproof.harness.compute_sanitizer.program import PREFIX
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Status, Verdict
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.wire import call_frame, encode
@@ -29,9 +29,7 @@ _TAIL = 12
 def require_sanitizer(device: str) -> None:
     """UsageError unless compute-sanitizer can run here."""
     if device != "cuda":
-        raise UsageError(
-            f"--sanitizer: compute-sanitizer looks at kernels on a GPU, not on {device}; use --device cuda"
-        )
+        raise UsageError(f"--sanitizer: compute-sanitizer checks kernels on a GPU, not on {device}; use --device cuda")
     if shutil.which(_BINARY) is None:
         raise UsageError(
             f"--sanitizer: there is no {_BINARY} on PATH; it comes with the CUDA toolkit, or as the conda package "
@@ -41,7 +39,7 @@ def require_sanitizer(device: str) -> None:
 
 @dataclass
 class _Run:
-    """What a run said. by_call: the lines between the announcement of a call and the next."""
+    """What a run printed. by_call: the lines between the announcement of a call and the next."""
 
     by_call: dict[int, list[str]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
@@ -52,7 +50,7 @@ class _Run:
 def sanitized_cell(
     cell: Cell, location: Location, space: Space, *, gradients: bool, seed: int, timeout: float
 ) -> Iterator[Event]:
-    """Run the golden cases under the tool that the cell is named after; a finding convicts, with kernel and layout.
+    """Run the golden cases under the tool named by the cell's property; a finding fails the kernel, with its layout.
 
     timeout: seconds for all of them. Raises PackproofError where the sanitizer itself cannot run.
     """
@@ -69,7 +67,7 @@ def sanitized_cell(
         last = max(run.by_call)
         failure = Failure(cases[last].lengths, "", (cases[last].setting, *run.fault.splitlines()), last + 1, 0)
     elif not run.done or counted(output) is None or counted(output):
-        raise PackproofError("\n    ".join([f"{_BINARY} did not end as it should; its last lines:", *output[-_TAIL:]]))
+        raise PackproofError("\n    ".join([f"{_BINARY} did not finish cleanly; its last lines:", *output[-_TAIL:]]))
     else:
         failure = None
     judged = len(run.by_call) - len(run.refused)
@@ -92,15 +90,16 @@ def sanitized_cell(
 
 
 def _failure(case: Case, number: int, found: Sequence[Finding]) -> Failure:
-    """The findings at the first case that has some: each kind once, with the details of its first."""
+    """The findings of the first case that has any: each kind once, with the details of its first finding."""
     kinds: dict[str, list[Finding]] = {}
     for finding in found:
-        kinds.setdefault(finding.said, []).append(finding)
+        kinds.setdefault(finding.text, []).append(finding)
     lines = [case.setting]
-    for said, these in kinds.items():
-        lines += [f"{said}, {len(these)} times" if len(these) > 1 else said]
-        lines += [f"    {text}" for text in these[0].details]
-    more = [f"and {len(lines) - 1 - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES + 1 else []
+    for text, these in kinds.items():
+        lines += [f"{text}, {len(these)} times" if len(these) > 1 else text]
+        lines += [f"    {detail}" for detail in these[0].details]
+    beyond = len(lines) - 1 - _MOST_LINES
+    more = [f"and {beyond} more line{'s' if beyond > 1 else ''}"] if beyond > 0 else []
     return Failure(case.lengths, "", (*lines[: _MOST_LINES + 1], *more), number + 1, 0)
 
 
@@ -123,7 +122,7 @@ def _output(
             *place,
             cell.device,
         ]
-        # each tensor an allocation of its own, of which the sanitizer knows the end
+        # each tensor gets its own allocation, whose end the sanitizer knows
         environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TRITON_INTERPRET": "0"}
         environment["PYTHONPATH"] = os.pathsep.join(import_path())
         try:
@@ -137,21 +136,21 @@ def _output(
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise PackproofError(f"{_BINARY} --tool {cell.property}: no end within {timeout:g} s") from error
+            raise PackproofError(f"{_BINARY} --tool {cell.property}: did not finish within {timeout:g} s") from error
     return ran.stdout.decode(errors="replace").splitlines()
 
 
 def _read(output: Sequence[str]) -> _Run:
     run, lines = _Run(), list[str]()
     for text in output:
-        if not text.startswith(SAYS):
+        if not text.startswith(PREFIX):
             lines.append(text)
             continue
-        said = json.loads(text.removeprefix(SAYS))
-        if "call" in said:
-            lines = run.by_call[said["call"]] = []
-        if "refused" in said:
-            run.refused.add(said["refused"])
-        run.fault = run.fault or said.get("text", "")
-        run.done |= bool(said.get("done"))
+        message = json.loads(text.removeprefix(PREFIX))
+        if "call" in message:
+            lines = run.by_call[message["call"]] = []
+        if "refused" in message:
+            run.refused.add(message["refused"])
+        run.fault = run.fault or message.get("text", "")
+        run.done |= bool(message.get("done"))
     return run

@@ -1,4 +1,4 @@
-"""What NVIDIA's compute-sanitizer prints, read: findings of memcheck, racecheck and initcheck, by kernel.
+"""Reads the output of NVIDIA's compute-sanitizer: findings of memcheck, racecheck and initcheck, by kernel.
 
 A report is a block of lines that begin with "=========", the first with one space after it and the others with more:
 
@@ -24,7 +24,7 @@ _TITLE = re.compile(
     r"|Host API memory access error|Malloc/Free|Stack overflow|Fatal |Internal Memcheck"
 )
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: |RACECHECK SUMMARY: \d+ hazards? displayed \()(\d+) error")
-# newer versions say "kernel+0x160 in file:41", older ones "0x160 in file:41:kernel" or "0x160 in kernel"
+# newer versions print "kernel+0x160 in file:41", older ones "0x160 in file:41:kernel" or "0x160 in kernel"
 _PLACES = (
     re.compile(r"^(?P<kernel>.+?)\+0x[0-9a-f]+(?: in (?P<line>\S.*:\d+))?$"),
     re.compile(r"^0x[0-9a-f]+ in (?:(?P<line>\S.*:\d+):)?(?P<kernel>.+)$"),
@@ -42,14 +42,14 @@ class Finding:
     details: tuple[str, ...] = ()
 
     @property
-    def said(self) -> str:
-        """In one line."""
+    def text(self) -> str:
+        """The finding in one line."""
         where = f" in {self.kernel}" if self.kernel else ""
         return f"{self.title}{where}" + (f" ({self.line})" if self.line else "")
 
 
 def findings(output: Iterable[str]) -> Iterator[Finding]:
-    """The findings in what a run printed, line by line; whatever else it printed is passed over."""
+    """The findings in what a run printed, line by line; other output is skipped."""
     title, body = "", list[str]()
     for text in output:
         match = _BLOCK.match(text.rstrip())
@@ -64,7 +64,7 @@ def findings(output: Iterable[str]) -> Iterator[Finding]:
 
 
 def counted(output: Iterable[str]) -> int | None:
-    """The number of errors in the summary, without warnings; None where there is none: the run has not ended."""
+    """The number of errors in the summary, without warnings; None where there is no summary: the run did not finish."""
     found = [int(match[1]) for text in output if (match := _SUMMARY.search(text))]
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""The program that runs under compute-sanitizer: calls of a kernel, one after the other, each announced in a line.
+"""The program that runs under compute-sanitizer: calls of a kernel, one after another, each announced in a line.
 
 python -m packproof.harness.compute_sanitizer.program CALLS MODULE FILE PATH DEVICE
 """
@@ -13,33 +13,33 @@ from packproof.harness.targets.location import Location
 from packproof.harness.worker.wire import Decoder, call_of
 from packproof.properties.call import KernelFault, Refused
 
-SAYS = "packproof "
-_PAUSE = (
-    0.1  # the sanitizer prints from another process: what it has to say of a call comes before the next is announced
-)
+PREFIX = "packproof "
+_PAUSE = 0.1  # the sanitizer prints from another process: its reports must arrive before the next announcement
 
 
 def main(calls: str, module: str, file: str, path: str, device: str) -> None:
-    """Run every call of the file, in which frames of `wire` lie one behind the other. A fault ends the run."""
+    """Run every call of the file, a sequence of frames of `wire`. A fault ends the run."""
     function = Location(module, file, path).load()
-    runner = InProcess(function, device, fence_bytes=0)  # the sanitizer knows allocations, and not what lies in them
+    runner = InProcess(
+        function, device, fence_bytes=0
+    )  # the sanitizer checks allocations, not the canaries inside them
     decoder = Decoder()
     decoder.feed(Path(calls).read_bytes())
     while frame := decoder.take():
-        _say(call=frame.number)
+        _announce(call=frame.number)
         try:
             runner.run(call_of(frame))
         except Refused:
-            _say(refused=frame.number)
+            _announce(refused=frame.number)
         except KernelFault as fault:
-            _say(fault=fault.kind, text=str(fault))
+            _announce(fault=fault.kind, text=str(fault))
             return
         time.sleep(_PAUSE)
-    _say(done=True)
+    _announce(done=True)
 
 
-def _say(**words: object) -> None:
-    print(f"\n{SAYS}{json.dumps(words)}", flush=True)
+def _announce(**words: object) -> None:
+    print(f"\n{PREFIX}{json.dumps(words)}", flush=True)
 
 
 if __name__ == "__main__":

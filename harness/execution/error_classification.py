@@ -1,4 +1,4 @@
-"""What an exception in a kernel's call means: a fault of the kernel, its launch or the device, or too little memory."""
+"""What an exception in a kernel's call means: a fault of the kernel, its launch or the device, or a lack of memory."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import refusals
 
 _MAX_MESSAGE = 1000
-# what CUDA, Triton and cuda.core say of a grid, a block or shared memory that the device does not take
+# errors of CUDA, Triton and cuda.core for a grid, a block or shared memory that the device does not accept
 _LAUNCH = re.compile(
     r"invalid configuration argument|too many resources requested for launch|Triton Error \[CUDA\]: invalid argument"
     r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
@@ -26,7 +26,7 @@ _NO_MEMORY = re.compile(
     r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|DefaultCPUAllocator: can't allocate"
 )
-# what no context of CUDA survives
+# errors that no CUDA context survives
 _LOST = re.compile(
     r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
     r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
@@ -35,15 +35,15 @@ _LATE = (
     "\n    it had computed before, or does not raise this again for the same call: a kernel declines a call by "
     "checking its arguments first"
 )
-_MODEST = 64  # times the bytes of a call: more is no limit of the machine, but what the kernel asks for
+_MODEST = 64  # times the bytes of a call: past that the request is too large, not the machine too small
 
 
 def verdict_on(
     error: Exception, invocation: Invocation, n_bytes: int, again: Callable[[Computing], None]
 ) -> KernelFault | Refused:
-    """What to raise for an exception that came out of a call whose own tensors have that many bytes.
+    """What to raise for an exception from a call whose own tensors take `n_bytes`.
 
-    again: makes the call once more, see `refusals.refuses`.
+    again: repeats the call, see `refusals.refuses`.
     """
     stage, device = invocation.stage, invocation.cu_seqlens.device
     causes = list(_causes(error))
@@ -51,14 +51,14 @@ def verdict_on(
         return own
     if lost := _device_error(causes, device):
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
-    said = f"{stage}{_in_full(error)}"
+    text = f"{stage}{_in_full(error)}"
     if any(map(_lacks_memory, causes)):
-        return _without_memory(said, n_bytes, free_bytes(device))
+        return _without_memory(text, n_bytes, free_bytes(device))
     if _declined(error, invocation, again):
-        return Refused(said, backward=stage == BACKWARD)
+        return Refused(text, backward=stage == BACKWARD)
     if any(_LAUNCH.search(str(cause)) for cause in causes):
-        return KernelFault("launch", f"the device refused a launch: {said}")
-    return KernelFault("raised", said + (_LATE if isinstance(error, NotImplementedError) else ""))
+        return KernelFault("launch", f"the device refused a launch: {text}")
+    return KernelFault("raised", text + (_LATE if isinstance(error, NotImplementedError) else ""))
 
 
 def _declined(error: Exception, invocation: Invocation, again: Callable[[Computing], None]) -> bool:
@@ -69,15 +69,15 @@ def _declined(error: Exception, invocation: Invocation, again: Callable[[Computi
     return refuses(error, invocation.call, again, backward=invocation.stage == BACKWARD)
 
 
-def _without_memory(said: str, n_bytes: int, free: int | None) -> KernelFault | MachineLimit:
-    """A limit of the machine, unless a kernel asks for far more than a call of that size can take."""
+def _without_memory(text: str, n_bytes: int, free: int | None) -> KernelFault | MachineLimit:
+    """A limit of the machine, unless the kernel allocates far more than a call of that size needs."""
     if free is None or free <= _MODEST * n_bytes + (1 << 30):
-        return MachineLimit(said)
-    return KernelFault("raised", f"{said}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")
+        return MachineLimit(text)
+    return KernelFault("raised", f"{text}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that a device has left, what torch keeps for reuse included; None for one that does not say."""
+    """Free memory of a device, including what torch keeps for reuse; None for a device that does not report it."""
     if device.type == "cpu":
         return _free_on_host()
     if device.type != "cuda":
@@ -87,7 +87,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _free_on_host() -> int:
-    """Of the system's memory, and of what this process may have (`ulimit -v`)."""
+    """Free memory of the system, within the limit of this process (`ulimit -v`)."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     free = int(available[1]) * 1024 if available else sys.maxsize
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -97,17 +97,17 @@ def _free_on_host() -> int:
 
 
 def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
-    """What a device says that takes no more work after an error, in one line; "" for one that does."""
-    said = [str(cause) for cause in causes if _LOST.search(str(cause))]
+    """The error of a device that accepts no more work, in one line; "" for one that still does."""
+    errors = [str(cause) for cause in causes if _LOST.search(str(cause))]
     try:
         synchronise(device)
     except RuntimeError as error:
-        said.insert(0, str(error))
-    return said[0].partition("\n")[0] if said else ""
+        errors.insert(0, str(error))
+    return errors[0].partition("\n")[0] if errors else ""
 
 
 def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | None:
-    """A fault that was found already, or one whose text cannot be asked for."""
+    """A fault that was raised earlier, or an exception whose text cannot be read."""
     for cause in causes:
         if isinstance(cause, KernelFault):
             return cause
@@ -121,7 +121,7 @@ def _lacks_memory(cause: BaseException) -> bool:
 
 
 def _readable(error: BaseException) -> bool:
-    """Whether what it says can be asked for: its `__str__` is the kernel's code."""
+    """Whether its text can be read: its `__str__` may be the kernel's code."""
     try:
         return isinstance(str(error), str)
     except Exception:
@@ -137,7 +137,7 @@ def _in_full(error: Exception) -> str:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error and what it was raised from: Triton's interpreter and autograd wrap what they pass on."""
-    met: list[BaseException] = []  # an error that the interpreter unwraps has its wrapper for context, and is its cause
+    met: list[BaseException] = []  # an error that the interpreter unwraps has its wrapper as context, and is its cause
     cause: BaseException | None = error
     while cause is not None and cause not in met:
         yield cause

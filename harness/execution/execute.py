@@ -1,4 +1,4 @@
-"""Runs one call of a function in this process: places the tensors, differentiates, and says plainly what went wrong."""
+"""Runs one call of a function in this process: places the tensors, differentiates, and reports what went wrong."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ _REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
 
 
 class InProcess:
-    """A Runner that calls `function` right here: for tests, and in a worker process, which is what protects the caller.
+    """A Runner that calls `function` in this process: for tests, and in a worker process, which protects the caller.
 
     device: "cpu", or another device of torch's. snapshot: torch's functions before `function` was imported.
     fence_bytes: of canaries around each tensor.
@@ -48,16 +48,16 @@ class InProcess:
         )
 
     def warm(self) -> None:
-        """Make the device's context now, which takes it a second or so. Raises UsageError where it cannot be made."""
+        """Create the device's context now, which takes about a second. Raises UsageError where that fails."""
         try:
             torch.empty(1, device=self._device)
         except RuntimeError as error:
             raise UsageError(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
 
     def reach(self) -> None:
-        """Raises UsageError where the device cannot be used, and makes no context where it can."""
+        """Raises UsageError where the device cannot be used; creates no context where it can."""
         if self._device.type == "cuda" and not (self._device.index or 0) < torch.cuda.device_count():
-            self.warm()  # which says why
+            self.warm()  # raises with the reason
 
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""
@@ -68,7 +68,7 @@ class InProcess:
             self._require_memory(call)
             return self._run(call)
         except KernelFault as fault:
-            lost = fault.kind == "crashed"  # the context of CUDA, and all memory with it: it would raise once more
+            lost = fault.kind == "crashed"  # the CUDA context is gone, and empty_cache would raise again
             raise
         finally:
             if not lost:
@@ -76,7 +76,7 @@ class InProcess:
 
     def _run(self, call: Call) -> Result:
         guard = Guard(call.guard, self._fence_bytes)
-        interpreting = self._interpreting and call.mode not in ("compiled", "opcheck")  # they look at allocations
+        interpreting = self._interpreting and call.mode not in ("compiled", "opcheck")  # both inspect allocations
         guarded = call.guard or interpreting
         try:
             invocation = self._prepared(guard, call)
@@ -84,7 +84,7 @@ class InProcess:
             raise MachineLimit(f"the tensors of this call do not fit: {error}") from error
         inputs = {**invocation.inputs, "cu_seqlens": invocation.cu_seqlens}
         incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}
-        with self._judging(invocation), settings_kept(), ExitStack() as watchers:
+        with self._classifying(invocation), settings_kept(), ExitStack() as watchers:
             if guarded:
                 watchers.enter_context(guard)
             read_only = [*inputs.values(), *incoming.values()]
@@ -119,15 +119,15 @@ class InProcess:
         return []
 
     def impatient(self) -> AbstractContextManager[None]:
-        """Nothing here can be hurried: a call that hangs hangs its caller."""
+        """No effect here: a call that hangs also hangs its caller."""
         return nullcontext()
 
     def restart(self) -> None:
-        """Forget the metadata tensors; what the function itself remembers is beyond reach here."""
+        """Forget the metadata tensors; the function's own state cannot be reset here."""
         self._metadata.clear()
 
     def _place(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
-        """A copy of `tensor`, the nth of a call, on the device, between canaries, laid out as the call says."""
+        """A copy of `tensor`, the nth of a call, on the device, between canaries, placed as the call requires."""
         many = 1 if name in call.shared else call.copies
         if tensor.dtype not in POISON:
             return (torch.cat([tensor] * many) if many > 1 else tensor).to(self._device, copy=True)
@@ -153,8 +153,8 @@ class InProcess:
         return fenced.tensor.copy_(offsets)
 
     @contextmanager
-    def _judging(self, invocation: Invocation) -> Iterator[None]:
-        """Turn whatever the function raises into a KernelFault or Refused that says where it came from."""
+    def _classifying(self, invocation: Invocation) -> Iterator[None]:
+        """Convert whatever the function raises into a KernelFault or Refused that names its origin."""
         try:
             yield
         except SystemExit as error:
@@ -165,7 +165,7 @@ class InProcess:
             raise found from None if found.__traceback__ else error
 
     def _again(self, invocation: Invocation, watch: Computing) -> None:
-        """Make the call once more, as far as it came; whether it launched anything is for the watch to know."""
+        """Repeat the call up to the stage where it failed; report to `watch` whether it launched anything."""
         with _sanitizer([], guarded=False) if self._interpreting else nullcontext() as sanitizer:
             try:
                 outputs = invocation.forward()
@@ -176,7 +176,7 @@ class InProcess:
                     watch.launched()
 
     def _require_memory(self, call: Call) -> None:
-        """Raises MachineLimit where the device has too little left."""
+        """Raises MachineLimit where the device has too little free memory."""
         needed, free = _bytes(call), free_bytes(self._device)
         if free is not None and needed > free:
             raise MachineLimit(f"needs about {needed / 1e9:.0f} GB of GPU memory, {free / 1e9:.0f} GB are free")
@@ -185,14 +185,14 @@ class InProcess:
 def _sanitizer(read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
     from packproof.harness.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
 
-    # programs may run in any order: a guarded call tries another one
+    # programs may run in any order: a guarded call runs them in reverse
     return Sanitizer(read_only=read_only, order="reverse" if guarded else "forward")
 
 
 def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:
-    """Strides and leading elements that put the nth tensor of a call into memory as `placement` says.
+    """Strides and leading elements that place the nth tensor of a call in memory as `placement` requires.
 
-    Slices of equal shape have strides of their own, so that one taken for another shows.
+    Slices of equal shape get different strides, so that a kernel that confuses them fails.
     """
     if placement == "transposed" and len(shape) > 1:
         *rest, columns, rows = _dense((*shape[:-2], shape[-1], shape[-2]))
@@ -218,13 +218,13 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _pitch(shape: tuple[int, ...], reach: int) -> int:
-    """The distance of two rows, a multiple of 256, with which the last one begins behind `reach` elements."""
+    """The distance between rows, a multiple of 256, that puts the start of the last one past `reach` elements."""
     steps = shape[0] - 1
     return max(-(-reach // (256 * steps)) * 256, _dense(shape)[0])
 
 
 def _repeated(cu_seqlens: Tensor, copies: int) -> Tensor:
-    """The offsets of a pack that lies there `copies` times, one behind the other."""
+    """The offsets of a pack repeated `copies` times, one after another."""
     if copies == 1:
         return cu_seqlens
     starts = torch.arange(copies, dtype=torch.int64)[:, None] * cu_seqlens[-1]
@@ -233,8 +233,8 @@ def _repeated(cu_seqlens: Tensor, copies: int) -> Tensor:
 
 
 def _bytes(call: Call) -> int:
-    """Roughly what a call takes on the device: its tensors as they are placed, and where they are copied as much for
-    each of the outputs, the gradients and what the kernel keeps."""
+    """Roughly the bytes that a call takes on the device: its tensors as placed, and where they are repeated as much
+    again for the outputs, the gradients and what the kernel keeps."""
     given = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
     total = 0
     for name, t in given.items():
@@ -245,14 +245,14 @@ def _bytes(call: Call) -> int:
 
 
 def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
-    """Raises KernelFault for a tensor that is too large to be copied, whatever it lies in: `expand` makes any shape."""
+    """Raises KernelFault for a tensor too large to copy, whatever its storage: `expand` makes any shape."""
     for name, tensor in tensors.items():
         if (n_bytes := tensor.numel() * tensor.element_size()) > call.most_bytes * call.copies:
             raise KernelFault("malformed", f"{name} has shape {tuple(tensor.shape)}, {n_bytes:,} bytes")
 
 
 def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:
-    """Tensors by name, or of what was copied the last copy's rows."""
+    """Copies of the tensors by name; of a repeated pack only the rows of the last copy."""
     copies = call.copies if call else 1
     shared = call.shared if call else ()
     kept = {n: t if copies == 1 or n in shared else t[len(t) - len(t) // copies :] for n, t in tensors.items()}

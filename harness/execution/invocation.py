@@ -1,4 +1,4 @@
-"""A call whose tensors lie on their device: run it, differentiate it, and say which part of it an error came from."""
+"""A call whose tensors lie on their device: run it, differentiate it, and record which stage an error came from."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ BACKWARD = "in the backward pass: "  # the stage of a call that has returned its
 class Invocation:
     """`call` of `function`, with its tensors on the device.
 
-    stage: what stands before the message of an error. operators: how many that are registered with torch were checked.
+    stage: the prefix of an error's message. operators: how many that are registered with torch were checked.
     """
 
     function: Callable[..., Any]
@@ -30,12 +30,12 @@ class Invocation:
     operators: int = 0
 
     def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
-        """Outputs by name, of the function or of what was made from it. Shapes and dtypes are not judged here."""
+        """Outputs by name, of the function or of one made from it. Shapes and dtypes are not checked here."""
         returned = (function or self.function)(**self.inputs, cu_seqlens=self.cu_seqlens, **self.call.options)
         return _named_outputs(returned, self.call.outputs, self.cu_seqlens.device)
 
     def backward(self, outputs: Mapping[str, Tensor], *, again: bool = False) -> Tensors:
-        """The gradients that autograd reaches, by input name. again: they can be differentiated themselves."""
+        """The gradients that autograd reaches, by input name. again: they can be differentiated once more."""
         return vjp(outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, again=again)
 
     def synchronise(self) -> None:
@@ -51,7 +51,7 @@ def synchronise(device: torch.device) -> None:
 def vjp(
     outputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: Mapping[str, Tensor], *, again: bool = False
 ) -> Tensors:
-    """The gradients that autograd reaches, by input name, from the outputs that are attached and of the right shape."""
+    """The gradients that autograd reaches, by input name, from the outputs that are attached and shaped as expected."""
     pairs = [
         (outputs[name], cotangent)
         for name, cotangent in cotangents.items()
@@ -65,7 +65,7 @@ def vjp(
 
 
 def _named_outputs(returned: Any, names: tuple[str, ...], device: torch.device) -> dict[str, Tensor]:
-    """The returned tensors by name. Shapes and dtypes are not judged here."""
+    """The returned tensors by name. Shapes and dtypes are not checked here."""
     expected = f"expected {names[0]}" if len(names) == 1 else f"expected a tuple ({', '.join(names)})"
     if len(names) == 1:
         if not isinstance(returned, Tensor):
@@ -74,7 +74,7 @@ def _named_outputs(returned: Any, names: tuple[str, ...], device: torch.device) 
     elif not isinstance(returned, tuple) or len(returned) != len(names):
         raise KernelFault("malformed", f"returned {_described(returned)}, {expected}")
     for name, tensor in zip(names, returned, strict=True):
-        if type(tensor) not in (Tensor, torch.nn.Parameter):  # a subclass decides itself what comparing it does
+        if type(tensor) not in (Tensor, torch.nn.Parameter):  # a subclass can redefine comparison
             raise KernelFault("malformed", f"returned {_described(tensor)} for {name}, expected a torch.Tensor")
         if tensor.device != device:
             raise KernelFault("malformed", f"returned {name} on {tensor.device}, expected {device}")
@@ -90,5 +90,5 @@ def _described(value: Any) -> str:
     if type(value) in (Tensor, torch.nn.Parameter):
         return "one tensor"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
+        return f"a {'tuple' if isinstance(value, tuple) else 'list'} of {len(value)}"
+    return f"an object of type {type(value).__name__}"

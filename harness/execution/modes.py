@@ -21,7 +21,7 @@ Ran = tuple[Tensors, Tensors]
 
 _SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host takes to launch what must wait for it
 _WARM_RUNS = 2
-# not test_aot_dispatch_dynamic: it compares rows too that nobody reads; `compiled` compares the others
+# not test_aot_dispatch_dynamic: it also compares rows that are never read; `compiled` compares the others
 _OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
@@ -36,7 +36,7 @@ def eager(invocation: Invocation) -> Ran:
 def compiled(invocation: Invocation) -> Ran:
     """Through torch.compile, with as many graph breaks as it takes: by Inductor on a GPU, elsewhere without it.
 
-    Of an adapter, the kernel that it calls.
+    For an adapter, the kernel that it calls is compiled.
     """
     invocation.stage = "through torch.compile: "
     backend = "aot_eager" if invocation.cu_seqlens.device.type == "cpu" else "inductor"
@@ -49,13 +49,13 @@ def compiled(invocation: Invocation) -> Ran:
 
 
 def graph(invocation: Invocation) -> Ran:
-    """Captured into a CUDA graph with the lengths of the sequences in opposite order, replayed with the right ones."""
+    """Captured into a CUDA graph with the lengths of the sequences reversed, replayed with the correct ones."""
     wanted = invocation.cu_seqlens.clone()
     invocation.cu_seqlens.copy_(wanted[-1] - wanted.flip(0))
     invocation.stage = "before a capture into a CUDA graph: "
     side = torch.cuda.Stream(wanted.device)
     side.wait_stream(torch.cuda.current_stream(wanted.device))
-    with torch.cuda.stream(side):  # what happens once, such as tuning, cannot be captured
+    with torch.cuda.stream(side):  # one-time work, such as tuning, cannot be captured
         for _ in range(_WARM_RUNS):
             invocation.backward(invocation.forward())
     invocation.synchronise()
@@ -67,7 +67,7 @@ def graph(invocation: Invocation) -> Ran:
             outputs = invocation.forward()
             gradients = invocation.backward(outputs)
     except RuntimeError as error:
-        raise error.__context__ or error from None  # the last one only says that the capture has failed
+        raise error.__context__ or error from None  # the last one only reports that the capture has failed
     invocation.stage = "replayed from a CUDA graph: "
     invocation.cu_seqlens.copy_(wanted)
     captured.replay()
@@ -77,12 +77,12 @@ def graph(invocation: Invocation) -> Ran:
 
 
 def side_stream(invocation: Invocation) -> Ran:
-    """On another stream than the default one, where the tensors of the call get their values only after a while."""
+    """On another stream than the default one, where the tensors of the call get their values only after a delay."""
     eager(invocation)  # compiles and tunes, so that what follows is launched before the values are there
     late = [*invocation.inputs.values(), *invocation.cotangents.values(), invocation.cu_seqlens]
     values = [t.detach().clone() for t in late]
     for t in late:
-        # offsets of nothing: a kernel that comes too early reads them, and must not fault
+        # offsets of empty sequences: a kernel that runs too early reads them, and must not fault
         t.detach().fill_(float("nan") if t.is_floating_point() else 0)
     invocation.synchronise()
     invocation.stage = "on a side stream: "
@@ -112,16 +112,16 @@ def second_gradients(
 ) -> Tensors:
     """By input name and "cotangent:<output>", from first gradients that autograd can follow.
 
-    Raises RuntimeError, as autograd does, where it can follow none of them or meets what is differentiable once.
+    Raises RuntimeError, as autograd does, where it can follow none of them or an operator is differentiable only once.
     """
     total = torch.stack([(g * inputs[name].detach()).sum().double() for name, g in first.items()]).sum()
     leaves = {**{name: inputs[name] for name in wrt}, **{f"cotangent:{name}": c for name, c in cotangents.items()}}
-    total.backward()  # autograd.grad would walk past the error of what is differentiable once
+    total.backward()  # autograd.grad would miss the error of an operator that is differentiable only once
     return {name: x.grad for name, x in leaves.items() if x.grad is not None}
 
 
 def opcheck(invocation: Invocation) -> Ran:
-    """Whatever operators of its own the kernel calls are held to torch.library.opcheck, with the arguments they got."""
+    """Run torch.library.opcheck on the kernel's own operators, with the arguments that they got."""
     with _Operators() as seen:
         outputs = invocation.forward()
     for op, (arguments, options) in seen.found.items():

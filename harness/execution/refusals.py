@@ -1,8 +1,8 @@
 """Whether an exception is a refusal: the kernel's own check of its arguments, made before it computed anything.
 
-It is where the kernel's own code raises or asserts, nothing was launched or computed before, the same call raises the
-same again, and the text or the condition speaks of what a kernel may restrict: shapes, dtypes, layouts, options. What a
-backward pass raises so is a refusal to differentiate, whatever autograd computed on the way to it.
+It is one where the kernel's own code raises or asserts, nothing was launched or computed before, the same call raises
+the same again, and the text or the condition names something that a kernel may restrict: shapes, dtypes, layouts,
+options. In a backward pass it is a refusal to differentiate, whatever autograd computed before it.
 """
 
 import ast
@@ -36,7 +36,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _LIBRARIES = ("torch", "triton", "numpy", "einops")
 _HARNESS = str(Path(__file__).parents[1]) + os.sep
-# what only moves values, makes tensors, or looks at their form
+# operators that only move values, create tensors, or inspect their shape
 _MOVES = frozenset(
     (  # noqa: SIM905
         "clone copy_ _to_copy contiguous cat stack constant_pad_nd index index_put index_put_ _unsafe_index gather "
@@ -50,7 +50,7 @@ _MOVES = frozenset(
 def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], *, backward: bool) -> bool:
     """Whether the exception declines the call.
 
-    again: makes the same call once more under the watch, and reports to it launches that the watch cannot see.
+    again: repeats the call under the watch, and reports to it launches that the watch cannot see.
     """
     statement = own_statement(error)
     if statement is None and not _from_extension(error):
@@ -65,11 +65,11 @@ def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], 
     except Exception as second:
         same = type(second) is type(error) and _plain(second) == _plain(error)
         return same and (backward or not watch.computed)
-    return False  # it computes what it has just declined
+    return False  # it computes the call that it has just declined
 
 
 def _names(text: str, call: Call) -> bool:
-    """Whether it names an argument of the call that has more than one letter."""
+    """Whether the text names an argument of the call, of more than one letter."""
     return any(len(n) > 1 and re.search(rf"\b{re.escape(n)}\b", text) for n in (*call.inputs, *call.options))
 
 
@@ -113,7 +113,7 @@ class Computing(TorchDispatchMode):
 
 
 def _foreign(filename: str) -> bool:
-    """Whether a file is a library's or ours, not the kernel's."""
+    """Whether a file belongs to a library or to packproof, not to the kernel."""
     own_or_stdlib = filename.startswith((_HARNESS, "<")) or (
         filename.startswith(_STDLIB) and "site-packages" not in filename
     )
@@ -151,7 +151,7 @@ def _statement(frame: traceback.FrameSummary, error: BaseException) -> str | Non
 
 
 def _raises(statement: ast.stmt | None, error: BaseException) -> bool:
-    """Whether the statement raises or asserts, and the error is not one of working out what it says."""
+    """Whether the statement raises or asserts, and the error did not come from evaluating its condition."""
     if isinstance(statement, ast.Assert):
         return isinstance(error, AssertionError)
     if not isinstance(statement, ast.Raise):
@@ -166,7 +166,7 @@ def _spans(node: ast.stmt, line: int) -> bool:
 
 
 def _from_extension(error: BaseException) -> bool:
-    """Whether a compiled extension of the kernel's own raised it: a TORCH_CHECK behind a function that Python calls."""
+    """Whether a compiled extension of the kernel's own raised it: a TORCH_CHECK in a function called from Python."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

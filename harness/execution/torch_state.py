@@ -1,4 +1,4 @@
-"""What a kernel must leave as it found it: torch's functions, which are watched, and its settings, put back."""
+"""What a kernel must leave unchanged: torch's functions, which are watched, and its settings, which are restored."""
 
 import builtins
 import math
@@ -35,7 +35,7 @@ _code = operator.attrgetter("__code__")
 class TorchState:
     """The functions of torch, Python's builtins and math as they are now, by identity.
 
-    checker: `check` as a function of its own, which stays what it is whatever becomes of the class and its code.
+    checker: `check` as a separate function, which works even if the class and its code are replaced.
     """
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ class TorchState:
         self._codes = tuple(map(_code, self._functions))
 
     def _watch(self, label: str, namespace: Any, names: tuple[str, ...]) -> None:
-        # a method inherited from C is absent here, and must stay absent: an override would stand in front of it
+        # a method inherited from C is absent here, and must stay absent: an override would shadow it
         self._rows.append((label, namespace, names, tuple(map(vars(namespace).get, names))))
 
     def check(self) -> None:
-        """Raises KernelFault("patched") naming the first functions that are not the same; puts all of them back."""
+        """Raises KernelFault("patched") naming the first functions that were replaced; restores all of them."""
         replaced: list[str] = []
         for label, namespace, names, before in self._rows:
             get = namespace.__dict__.get
@@ -120,7 +120,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """Put torch's global settings back at the end, so that one call cannot change the meaning of the next.
+    """Restore torch's global settings at the end, so that one call cannot affect the next.
 
     The random state is left alone on purpose: a kernel that draws numbers must differ from call to call.
     """

@@ -35,7 +35,7 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def float32_to_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rounded to the 10 explicit mantissa bits that tensor cores read of an fp32 operand, ties to even."""
+    """`values` rounded to the 10 explicit mantissa bits that tensor cores keep of an fp32 operand, ties to even."""
     bits = _bits(values)
     nearest = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
     return np.where(np.isfinite(values), nearest.view(np.float32), values)
@@ -60,7 +60,7 @@ def narrow(handle: Any) -> Any:
 
 
 def repair() -> None:
-    """Replace the operations of the interpreter's builder that compute something else than a GPU."""
+    """Replace the operations of the interpreter's builder whose results differ from a GPU's."""
     for name, make in _REPAIRS.items():
         replace(Builder, name, make)
     for name, operation in {"create_maxnumf": np.fmax, "create_minnumf": np.fmin}.items():

@@ -1,4 +1,4 @@
-"""libdevice for Triton's interpreter: its functions by name, computed by torch; others say that they are missing."""
+"""libdevice for Triton's interpreter: functions by name, computed by torch; the rest raise NotImplementedError."""
 
 from collections.abc import Callable
 from typing import Any

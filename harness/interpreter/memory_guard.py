@@ -1,7 +1,7 @@
 """Guards around a kernel's memory: poison in fresh buffers, canaries around each and between the rows of an input.
 
-A canary is a NaN to every float type and a small negative number to every integer type, another one in each buffer, so
-that neither reading nor copying it goes unnoticed.
+A canary is a NaN to every float type and a small negative number to every integer type, and differs from buffer to
+buffer, so that both reading and copying it show.
 """
 
 import functools
@@ -47,7 +47,7 @@ def fill_poison(tensor: Tensor) -> None:
 def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor | NDArray[np.bool_]:
     """Which elements hold the poison pattern, bit for bit: booleans of the same shape, a tensor for a tensor.
 
-    dtype: what the bits of a numpy array mean where numpy cannot say it (bfloat16 travels as uint16 or int16).
+    dtype: the dtype of a numpy array's bits where numpy has no such type (bfloat16 travels as uint16 or int16).
     """
     if isinstance(values, Tensor):
         if values.dtype not in POISON:
@@ -63,7 +63,7 @@ def is_poison(values: Tensor | NDArray[np.generic], dtype: torch.dtype | None = 
 
 @dataclass(frozen=True)
 class GuardedTensor:
-    """A tensor that lies between canaries. name: what to call it to a person; buffer: int16, all that was allocated."""
+    """A tensor that lies between canaries. name: for messages; buffer: int16, the whole allocation."""
 
     name: str
     tensor: Tensor
@@ -95,10 +95,10 @@ class GuardedTensor:
 
 
 class Guard:
-    """While it is entered, what Python code allocates through torch lies between canaries; uninitialised, it is poison.
+    """While entered, tensors that Python code allocates through torch lie between canaries; empty ones hold poison.
 
-    native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which
-    `__exit__` leaves to the caller to put back. fence_bytes: of canaries on either side, a multiple of 16.
+    native: also fill what C++ code allocates, with torch's plain NaN; this needs torch's deterministic mode, which the
+    caller restores after `__exit__`. fence_bytes: of canaries on either side, a multiple of 16.
     """
 
     def __init__(self, native: bool = False, fence_bytes: int = FENCE_BYTES) -> None:
@@ -119,7 +119,7 @@ class Guard:
     ) -> GuardedTensor:
         """A fresh tensor of this size and stride, in elements, that starts `lead` elements into its allocation."""
         n_bytes = (_extent(size, stride) + lead) * dtype.itemsize
-        canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated as often as it takes
+        canary = -1 - len(self._fences) % 16  # 0xFFF0 to 0xFFFF: NaN in any float type, repeated to fill the dtype
         buffer = _EMPTY((n_bytes + 2 * self._fence_bytes) // 2, dtype=torch.int16, device=device).fill_(canary)
         start = self._fence_bytes + lead * dtype.itemsize
         # no view: in-place writes and autograd treat it as they treat the plain allocation
@@ -134,7 +134,7 @@ class Guard:
         return fenced
 
     def check(self) -> None:
-        """Raises KernelFault("memory") for the first buffer that was written outside of its elements."""
+        """Raises KernelFault("memory") for the first buffer that was written outside its elements."""
         for fence in self._fences:
             fence.check()
 
@@ -154,7 +154,7 @@ class Guard:
     ) -> None:
         for (owner, name), wrapper in self._wrappers.items():
             if vars(owner).get(name) is not wrapper:
-                continue  # the kernel replaced it: that is for TorchState to see
+                continue  # the kernel replaced it: TorchState reports that
             if owner is Tensor:
                 delattr(owner, name)  # the method inherited from C shows again
             else:
@@ -194,8 +194,8 @@ _FACTORIES: tuple[tuple[Any, str, bool], ...] = (
 
 
 def _can_be_fenced(tensor: Tensor, kwargs: dict[str, Any]) -> bool:
-    """A plain dense tensor in real memory, of a dtype that has a poison, and not one the caller placed himself, nor one
-    of a transform such as vmap, which follows it."""
+    """Whether this is a plain dense tensor in real memory, of a dtype that has a poison, neither placed by the caller
+    nor part of a transform such as vmap, which tracks its own tensors."""
     return (
         type(tensor) is Tensor
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

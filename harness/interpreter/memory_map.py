@@ -1,4 +1,4 @@
-"""Which addresses belong to which tensor of a launch, and what the programs did to them so far."""
+"""Which addresses belong to which tensor of a launch, and how its programs have accessed them so far."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from torch import Tensor
 Indices = NDArray[np.int64]
 Lanes = NDArray[np.bool_]
 
-NOBODY, MANY = -1, -2
+NONE, MANY = -1, -2
 _FAR = 2**30  # bytes
 
 
@@ -40,7 +40,7 @@ class Region:
         return np.where(inside, elements if self._flat is None else self._flat[elements], -1)
 
     def element(self, address: int) -> str:
-        """The element at `address` for a person: `x[3, 0]`."""
+        """The element at `address`, for messages: `x[3, 0]`."""
         position = int(self.positions(np.array([address]))[0])
         index = np.unravel_index(position, tuple(self.tensor.shape))
         return f"{self.name}[{', '.join(str(int(i)) for i in index)}]"
@@ -53,7 +53,7 @@ class Region:
 class Segment:
     """Regions that share addresses, as one row of cells with the shadow state of each cell.
 
-    writer, reader: program index, NOBODY, or for readers MANY. written_at, read_at: that program's clock at the time.
+    writer, reader: program index, NONE, or for readers MANY. written_at, read_at: that program's clock at the time.
     atomic: the last write was an atomic one. written: whether there was any write. dense: there are no gaps.
     """
 
@@ -64,9 +64,9 @@ class Segment:
     def __post_init__(self) -> None:
         self.cell = min(region.itemsize for region in self.regions)
         cells = -((self.start - self.end) // self.cell)
-        self.writer = np.full(cells, NOBODY, dtype=np.int32)
+        self.writer = np.full(cells, NONE, dtype=np.int32)
         self.written_at = np.zeros(cells, dtype=np.int32)
-        self.reader = np.full(cells, NOBODY, dtype=np.int32)
+        self.reader = np.full(cells, NONE, dtype=np.int32)
         self.read_at = np.zeros(cells, dtype=np.int32)
         self.atomic = np.zeros(cells, dtype=bool)
         self.written = False
@@ -109,7 +109,7 @@ class MemoryMap:
         self._starts = [segment.start for segment in self.segments]
 
     def split(self, addresses: Indices) -> Iterator[tuple[Segment | None, Lanes | slice]]:
-        """Each segment that is touched, with the lanes that touch it; None with the lanes that touch no element."""
+        """Each segment that is accessed, with the lanes that access it; None with the lanes that hit no element."""
         around = self._around(int(addresses.min()), int(addresses.max()))
         if around is not None and around.dense:  # nearly always: one access, one tensor
             yield around, slice(None)
@@ -141,7 +141,7 @@ class MemoryMap:
         return np.where(addresses < ends[slots], slots, -1)
 
     def describe_outside(self, address: int) -> str:
-        """Where an address lies that belongs to no tensor, for a person."""
+        """Where an address that belongs to no tensor lies, for messages."""
         if not self.regions:
             return "memory although no tensor with elements was passed"
         near = min(self.regions, key=lambda r: max(r.start - address, address - r.end, 0))

@@ -1,6 +1,7 @@
-"""Operators of Triton's tensors, straight to numpy where neither operand has to be converted.
+"""Operators of Triton's tensors, sent straight to numpy where neither operand needs a conversion.
 
-numpy broadcasts as Triton does, and computes the same bits. Other operands, and what is refused, go the long way.
+numpy broadcasts as Triton does and computes the same bits. Operands of other kinds, and those that Triton refuses, take
+Triton's own path.
 """
 
 import math
@@ -42,7 +43,7 @@ def _divide_integers(x: Any, y: Any) -> Any:
 
 
 def repair() -> None:
-    """After the language became numpy."""
+    """Replace the operators. Call it after the language has become numpy."""
     for name, operation in _ARITHMETIC.items():
         replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS))
         replace(core.tensor, f"__r{name}__", _operator(operation, _NUMBERS, reflected=True))
@@ -80,7 +81,7 @@ def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = N
 
 
 def _values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
-    """The values of both operands, their dtype and the sizes of the result; None where Triton has more to decide."""
+    """The values of both operands, their dtype and the sizes of the result; None where Triton has to decide."""
     kind = self.dtype.name
     if kind not in kinds:
         return None

@@ -1,9 +1,8 @@
-"""Triton's interpreter made trustworthy: repairs what it computes wrongly on CPU tensors, and proves it by a self-test.
+"""Triton's interpreter made trustworthy: repairs its incorrect results on CPU tensors and checks them by a self-test.
 
 As shipped (triton 3.4 to 3.8.0) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
-bfloat16, ignores tf32, takes the NaN in a maximum, needs a GPU to autotune, and knows no libdevice. The repairs reach
-into private names of Triton; therefore `install` runs every one of them against torch and refuses to go on where one
-does not fit.
+bfloat16, ignores tf32, returns the NaN in a maximum, needs a GPU to autotune, and has no libdevice. The repairs
+replace private names of Triton; therefore `install` tests each of them against torch and raises where one does not fit.
 """
 
 import dataclasses
@@ -33,7 +32,7 @@ def install() -> None:
     """Repair the interpreter of this process and run the self-test (about 0.2 s); further calls do nothing.
 
     Call it before kernels are launched, in a process started with TRITON_INTERPRET=1.
-    Raises PackproofError that names Triton's version and what did not fit, or says that interpretation was asked for
+    Raises PackproofError that names Triton's version and what did not fit, or reports that TRITON_INTERPRET was set
     too late.
     """
     global _repaired, _proved  # noqa: PLW0603
@@ -46,7 +45,7 @@ def install() -> None:
     if isinstance(tl.sum, JITFunction):  # defined when triton was imported
         raise PackproofError(
             "TRITON_INTERPRET=1 was set after triton was imported, so Triton's own functions cannot be interpreted: "
-            "set it before, best where the process is started"
+            "set it earlier, best where the process is started"
         )
     if not _repaired:
         _repair()
@@ -81,7 +80,7 @@ def _repair() -> None:
 
 
 def _language_interpreted_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`triton.language` becomes numpy once and for good, not anew in each launch and each call of a device function."""
+    """`triton.language` becomes numpy once, not again in each launch and each call of a device function."""
     original(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     tl.core.tensor.__index__ = lambda self: int(self.handle.data.item())  # numpy 2.4: no int() of a 1-d array
     tl.core.tensor.__bool__ = _truth
@@ -91,7 +90,7 @@ def _language_interpreted_once(original: Callable[..., Any]) -> Callable[..., An
 
 def _truth(tensor: Any) -> bool:
     if sys._getframe(1).f_globals["__name__"] == semantic.__name__:
-        return True  # `if other` asks there whether one was given; as shipped, other=0 counted as none
+        return True  # `if other` tests whether one was given; as shipped, other=0 counted as none
     if tensor.handle.data.size != 1:
         shape = tuple(tensor.handle.data.shape)
         raise TypeError(f"a block of shape {shape} has no truth value: use & and | between masks, tl.where for if")
@@ -117,7 +116,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _arguments_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
-    """CPU tensors are used where they lie; what lies elsewhere cannot be reached by address."""
+    """CPU tensors are used in place; other devices cannot be reached by address."""
 
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
         for name, value in [*zip(self.arg_names, args, strict=False), *kwargs.items()]:

@@ -1,15 +1,15 @@
 """A memory sanitizer for Triton kernels in the interpreter: it sees every load, store and atomic of every program.
 
-Reported as `KernelFault("memory", ...)`: an access outside the tensors passed to the launch, a read of what nobody
-wrote (the poison of `guard.py`), a store to an input of the op, two lanes of one store or two programs of one launch
-that meet in one element without order, a plain access to what another program changes atomically, a grid that no GPU
-can launch. What a GPU leaves undefined is made visible: lanes masked out of a load without `other=` become NaN, and
-programs may run in any order.
+Reported as `KernelFault("memory", ...)`: an access outside the tensors passed to the launch, a read of memory
+that was never written (the poison of `memory_guard.py`), a store to an input of the op, two lanes of one store or two
+programs of one launch that access one element without order, a plain access to an element that another program changes
+atomically, a grid that no GPU can launch. Behaviour that a GPU leaves undefined is made visible: lanes masked out of a
+load without `other=` become NaN, and programs may run in any order.
 
-Programs run one after another, so races are found by what programs touched, not by timing (vector clocks as in
+Programs run one after another, so races are found by what programs accessed, not by timing (vector clocks as in
 FastTrack, Flanagan & Freund 2009): an atomic on a single element with release and acquire semantics orders what came
-before it in one program before what comes after it in another, so that locks and "the last program sums up" are not
-races. Stores of equal bits do not conflict.
+before it in one program before what comes after it in another, so that locks and "the last program adds up the partial
+sums" are not races. Stores of equal bits do not conflict.
 """
 
 import random
@@ -26,7 +26,7 @@ from torch import Tensor
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.memory_guard import is_poison
-from packproof.harness.interpreter.memory_map import MANY, NOBODY, Indices, Lanes, MemoryMap, Region, Segment
+from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Lanes, MemoryMap, Region, Segment
 from packproof.harness.interpreter.patch import replaced
 from packproof.properties.call import KernelFault
 
@@ -47,8 +47,8 @@ _GRID_LIMIT = (2**31 - 1, 65535, 65535)  # CUDA's, per axis
 class Sanitizer:
     """Watches the Triton launches inside a with block, forward and backward.
 
-    read_only: tensors that no kernel may store to, such as the inputs of the op. order: in which the programs of a
-    launch run. seed: of the shuffle. `launches` counts the launches seen. Needs `interpreter.install()`.
+    read_only: tensors that no kernel may store to, such as the inputs of the op. order: the one in which the programs
+    of a launch run. seed: of the shuffle. `launches` counts the launches seen. Needs `interpreter.install()`.
 
     The first fault ends the launch; leaving the block raises it again if the code in between swallowed it.
     """
@@ -174,7 +174,7 @@ class Sanitizer:
 
 
 class _Launch:
-    """The memory of one launch, and who did what to it."""
+    """The memory of one launch, and which programs accessed it."""
 
     def __init__(self, kernel: str, memory: MemoryMap, read_only: Sequence[Region]) -> None:
         self.kernel, self.memory, self.read_only = kernel, memory, read_only
@@ -193,7 +193,7 @@ class _Launch:
             if segment.written:
                 self._check_writers(segment, cells, addresses[lanes], "reads", atomics_too=True)
             previous, when = segment.reader[cells], segment.read_at[cells]
-            forget = (previous == NOBODY) | self.clocks.ordered(previous, when, self.program)
+            forget = (previous == NONE) | self.clocks.ordered(previous, when, self.program)
             segment.reader[cells] = np.where(forget, self.program, MANY)
             segment.read_at[cells] = self.clocks.now(self.program)
 
@@ -223,7 +223,7 @@ class _Launch:
         poisoned = is_poison(values, _TORCH.get(kind)) if kind in _TORCH else np.zeros(0, dtype=bool)
         if np.any(np.asarray(poisoned)):
             address = int(addresses[np.asarray(poisoned)][0])
-            self._fail(f"reads {self._element(address)}, which nobody has written")
+            self._fail(f"reads {self._element(address)}, which was never written")
 
     def _split(self, addresses: Indices, verb: str) -> Iterable[tuple[Segment, Lanes | slice]]:
         if not addresses.size:
@@ -259,7 +259,7 @@ class _Launch:
         self, segment: Segment, cells: Indices, addresses: Indices, verb: str, atomics_too: bool
     ) -> None:
         writer = segment.writer[cells]
-        foreign = (writer != NOBODY) & ~self.clocks.ordered(writer, segment.written_at[cells], self.program)
+        foreign = (writer != NONE) & ~self.clocks.ordered(writer, segment.written_at[cells], self.program)
         if not atomics_too:
             foreign &= ~segment.atomic[cells]
         if foreign.any():
@@ -270,15 +270,15 @@ class _Launch:
 
     def _check_readers(self, segment: Segment, cells: Indices, addresses: Indices) -> None:
         reader = segment.reader[cells]
-        foreign = (reader != NOBODY) & ~self.clocks.ordered(reader, segment.read_at[cells], self.program)
+        foreign = (reader != NONE) & ~self.clocks.ordered(reader, segment.read_at[cells], self.program)
         if foreign.any():
             lane, part = np.argwhere(foreign)[0]
             who = "several programs" if reader[lane, part] == MANY else self._name(int(reader[lane, part]))
             self._fail(f"writes {self._element(int(addresses[lane]))}, which {who} read before: {_NO_ORDER}")
 
     def _mark_written(self, segment: Segment, cells: Indices, atomic: bool) -> None:
-        if atomic:  # an element that was written plainly too stays closed to unordered atomics
-            segment.atomic[cells] |= segment.writer[cells] == NOBODY
+        if atomic:  # an element that was also written plainly stays closed to unordered atomics
+            segment.atomic[cells] |= segment.writer[cells] == NONE
         else:
             segment.atomic[cells] = False
         segment.written = True
@@ -299,7 +299,7 @@ class _Launch:
 
 
 class _Clocks:
-    """Vector clocks: what each program knows of the others through atomics on single elements."""
+    """Vector clocks: what each program has seen of the others through atomics on single elements."""
 
     def __init__(self) -> None:
         self._own: dict[int, int] = {}
@@ -371,7 +371,7 @@ def _bits(values: NDArray[Any], itemsize: int) -> NDArray[Any]:
 
 
 def _memory(addresses: Indices, itemsize: int) -> NDArray[Any]:
-    """What lies at the addresses now, as bits."""
+    """The values at the addresses now, as bits."""
     everywhere = np.ones(addresses.shape, dtype=bool)
     dtype = np.dtype(f"u{itemsize}")
     bits: NDArray[Any] = shipped._interpreter.load(

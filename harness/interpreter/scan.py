@@ -25,7 +25,7 @@ _PROPAGATE_NO_NAN = {
 
 
 def repair() -> None:
-    """Replace what the interpreter does for `tl.associative_scan`, `tl.reduce`, `tl.sum`, `tl.max` and their kin."""
+    """Replace the interpreter's `tl.associative_scan`, `tl.reduce`, `tl.sum`, `tl.max` and their variants."""
     replace(shipped.ScanOps, "generic_scan", lambda original: _scan)
     replace(shipped.ReduceOps, "generic_reduce", lambda original: _reduce)
     replace(shipped.ReduceOps, "sum", _sum)
@@ -65,7 +65,7 @@ def _scan(self: Any, inputs: Any) -> list[Any]:
 
 
 def _reduce(self: Any, inputs: Any) -> list[Any]:
-    """Neighbours are combined until one is left."""
+    """Combine neighbours until one is left."""
     dtypes = [operand.dtype for operand in inputs]
     data = [operand.handle.data for operand in inputs]
     rank = data[0].ndim

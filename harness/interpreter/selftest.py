@@ -1,4 +1,4 @@
-"""The self-test of the repaired interpreter: small kernels against torch. To be imported under TRITON_INTERPRET=1."""
+"""The self-test of the repaired interpreter: small kernels against torch. Import it under TRITON_INTERPRET=1."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -125,11 +125,11 @@ def run() -> list[str]:
 
 
 def _differences(pairs: dict[str, tuple[Tensor, Tensor, float]]) -> list[str]:
-    """What differs by more than its bound, relative to the largest wanted value."""
+    """The results that differ by more than their bound, relative to the largest expected value."""
     found = []
     for name, (got, wanted, bound) in pairs.items():
         error = (got.double() - wanted.double()).abs().max() / wanted.double().abs().max()
-        if not error <= bound:  # a NaN is no fit
+        if not error <= bound:  # a NaN does not fit
             found.append(f"{name} differs from torch by {error:.1e} of its largest value, allowed {bound:.1e}")
     return found
 
@@ -260,7 +260,7 @@ def _sanitizer() -> list[str]:
             _past_the_end_kernel[(1,)](_normal(16), torch.empty(16), N=16)
     except KernelFault:
         return _differences({"a masked scalar load with other=0": (absent + 1, torch.ones(1), 0)})
-    return ["a read past the end went unnoticed"]
+    return ["a read past the end was not detected"]
 
 
 def _device_assert() -> list[str]:

@@ -1,4 +1,4 @@
-"""Which configuration of a kernel that tunes itself is judged, where no time is to be spent on timing them."""
+"""Which configuration of an autotuned kernel is checked, where none is timed."""
 
 # mypy: allow-untyped-calls
 
@@ -8,11 +8,12 @@ from typing import Any
 
 
 def draw_configurations() -> None:
-    """From here on Triton's autotuners time nothing in this process: a configuration is drawn for each kind of call.
+    """From now on Triton's autotuners time nothing in this process: a configuration is drawn for each kind of call.
 
-    A kind is what the autotuner would tune for: its keys, and dtypes. The same one draws the same configuration in any
-    process; so a repetition repeats, and the cases of a check judge more configurations than timing would choose. Where
-    one does not fit the device, the next is taken. What Triton keeps on disk of real tuning is left alone.
+    A kind is what the autotuner would tune for: its keys, and dtypes. The same kind draws the same configuration in any
+    process; so a repeated call repeats its results, and the cases of a check cover more configurations than timing
+    would choose. Where one does not fit the device, the next is taken. Triton's own tuning results on disk stay as they
+    are.
     """
     try:
         from triton.runtime.autotuner import Autotuner  # noqa: PLC0415
@@ -47,6 +48,6 @@ def _until_one_runs(bench: Callable[..., list[float]]) -> Callable[..., list[flo
 
 
 def run_once(kernel_call: Callable[[], Any], quantiles: Any) -> list[float]:
-    """The trial run of an autotuner: once, so that a kernel that accumulates without `reset_to_zero` shows it."""
+    """The benchmark of an autotuner: one run, so that a kernel that accumulates without `reset_to_zero` shows it."""
     kernel_call()
     return [0.0] * len(quantiles)

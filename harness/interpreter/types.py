@@ -1,6 +1,6 @@
-"""Types and shapes of Triton's language, built once: an interpreted kernel spends most of its time building them anew.
+"""Types and shapes of Triton's language, built once: as shipped, an interpreted kernel mostly rebuilds them.
 
-They are immutable in a kernel, so that those of equal parts may be shared. All that is refused stays refused.
+They are immutable in a kernel, so equal ones may be shared. Whatever Triton refuses stays refused.
 """
 
 import math
@@ -23,7 +23,7 @@ _PLAIN = frozenset({int, float, bool, str, type(None), core.tensor, core.dtype})
 
 
 def repair() -> None:
-    """Before the language becomes numpy, which binds what it finds."""
+    """Replace the constructors. Call it before the language becomes numpy, which binds the functions it finds."""
     replace(core, "_unwrap_if_constexpr", _plain_values_first)
     replace(core.dtype, "__eq__", _identity_first)
     replace(core.block_type, "__init__", _share_equal_types)
@@ -46,7 +46,7 @@ def type_of(dtype: Any, sizes: Sizes) -> Any:
 
 @cache
 def joint(left: Sizes, right: Sizes) -> Sizes | None:
-    """The sizes of what comes of two operands; None where Triton has to refuse them."""
+    """The sizes of the result of two operands; None where Triton has to refuse them."""
     try:
         return np.broadcast_shapes(left, right)
     except ValueError:
@@ -122,7 +122,7 @@ def _once_per_type(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bind(obj: Any, name: str, member: Any, builder: Any, *scope: Any) -> None:
-    """A function of the language calls its implementation, without asking whether a kernel is compiled."""
+    """A function of the language calls its implementation, without checking whether a kernel is compiled."""
     function, semantic = getattr(member, "__wrapped__", member), TritonSemantic(builder)
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -10,9 +10,9 @@ from packproof.properties.promises import Promises
 
 @dataclass(frozen=True)
 class BuiltinKernel:
-    """A kernel of packproof. Its module holds variants(), PROMISES, and INTERPRETED: what differs in the interpreter.
+    """A kernel of packproof. Its module holds variants(), PROMISES, and INTERPRETED: settings for the interpreter.
 
-    Tiles are smaller there, so that tests of a size for the interpreter have several.
+    Tiles are smaller there, so that tests small enough for the interpreter cover several.
     function: the op's own name, unless it is one of several implementations; those are for a GPU.
     """
 

@@ -61,7 +61,8 @@ class Location:
         """Import the function here. Raises UsageError with the reason in one line."""
         found = self.find()
         if not callable(found):
-            raise UsageError(f"{self.module or self.file}:{self.path} is a {type(found).__name__}, not a function")
+            kind = type(found).__name__
+            raise UsageError(f"{self.module or self.file}:{self.path} is of type {kind}, not a function")
         return found  # type: ignore[no-any-return]
 
     def find(self) -> Any:
@@ -70,8 +71,8 @@ class Location:
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            said = " ".join(str(error).split())[:_WIDEST]
-            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {said}") from error
+            reason = " ".join(str(error).split())[:_WIDEST]
+            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {reason}") from error
         try:
             return _attribute(module, self.path)
         except AttributeError as error:

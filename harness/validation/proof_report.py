@@ -1,4 +1,4 @@
-"""How good the proof is, in numbers: one report from the runs of the museum, of right kernels and of mutants.
+"""How good the checks are, in numbers: one report from the runs of the museum, of correct kernels and of mutants.
 
 The runs are files of `packproof museum run`, `compare` and `alarms` and of `packproof mutate`, all with --json: `make
 proof` makes them.
@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """The numbers. folder: has museum.json, recipes.json, alarms.json and mutants.json. UsageError where one lacks."""
+    """The numbers. folder: holds museum, recipes, alarms and mutants.json. Raises UsageError where one is missing."""
     museum, recipes, alarms, mutants = (_results(folder / f"{part}.json") for part in PARTS)
     made_with = {"packproof": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
@@ -49,16 +49,16 @@ def _results(file: Path) -> list[Row]:
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}; `make proof` writes it") from None
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{file} is no file of results; `make proof` writes it") from None
+        raise UsageError(f"{file} is not a file of results; `make proof` writes it") from None
     return results
 
 
 def _museum(results: Sequence[Row]) -> dict[str, Any]:
     ran = [r for r in results if r["status"] != "skipped"]
-    caught = [r for r in ran if r["status"] == "convicted"]
+    caught = [r for r in ran if r["status"] == "detected"]
     return {
         "run": len(ran),
-        "convicted": len(caught),
+        "detected": len(caught),
         "need a GPU": len(results) - len(ran),
         "seconds": _spread(r["seconds"] for r in caught),
         "examples": _spread(r["examples"] for r in caught),
@@ -70,10 +70,10 @@ def _museum(results: Sequence[Row]) -> dict[str, Any]:
 
 
 def _rates(ran: Sequence[Row], key: str, kinds: Iterable[str]) -> dict[str, Any]:
-    """Of the entries of each kind, how many are convicted."""
+    """How many entries of each kind are detected."""
     groups = {kind: [r for r in ran if r[key] == kind] for kind in kinds}
     return {
-        kind: {"run": len(group), "convicted": sum(r["status"] == "convicted" for r in group)}
+        kind: {"run": len(group), "detected": sum(r["status"] == "detected" for r in group)}
         for kind, group in groups.items()
         if group
     }
@@ -85,24 +85,24 @@ def _spread(values: Iterable[float]) -> dict[str, float]:
 
 
 def _recipes(results: Sequence[Row]) -> dict[str, Any]:
-    """Entries and right kernels that each recipe calls wrong; packproof itself judges the latter in `alarms`."""
-    wrong, right = ([r for r in results if (r["class"] is not None) == real] for real in (True, False))
-    names = list(dict.fromkeys(name for r in wrong for name in r["caught_by"]))
+    """Entries and correct kernels that each recipe rejects; `alarms` has packproof's own verdicts on the latter."""
+    buggy, correct = ([r for r in results if (r["class"] is not None) == real] for real in (True, False))
+    names = list(dict.fromkeys(name for r in buggy for name in r["caught_by"]))
     return {
-        "bugs": len(wrong),
-        "right kernels": len(right),
-        "caught": {name: sum(name in r["caught_by"] for r in wrong) for name in names},
-        "accused": {name: sum(name in r["caught_by"] for r in right) for name in names},
+        "bugs": len(buggy),
+        "correct kernels": len(correct),
+        "caught": {name: sum(name in r["caught_by"] for r in buggy) for name in names},
+        "rejected": {name: sum(name in r["caught_by"] for r in correct) for name in names},
     }
 
 
 def _alarms(results: Sequence[Row]) -> dict[str, Any]:
     return {
-        "right kernels": len(results),
+        "correct kernels": len(results),
         "seeds": min((r["seeds"] for r in results), default=0),
         "judgements": sum(r["judged"] for r in results),
         "false": sum(len(r["false"]) for r in results),
-        "accused": sum(bool(r["false"]) for r in results),
+        "rejected": sum(bool(r["false"]) for r in results),
     }
 
 
@@ -138,7 +138,7 @@ def _mutants(results: Sequence[Row]) -> dict[str, Any]:
 
 
 def markdown(found: Mapping[str, Any], numbers: str) -> str:
-    """The report as a page. numbers: where the file of the numbers lies, seen from the page."""
+    """The report as Markdown. numbers: the path of the file of numbers, relative to the page."""
     return "\n".join(_lines(found, numbers)) + "\n"
 
 
@@ -153,25 +153,25 @@ def _lines(found: Mapping[str, Any], numbers: str) -> Iterator[str]:
         "",
         "## Bugs that kernels have had",
         "",
-        f"{museum['convicted']} of {museum['run']} are convicted at the standard profile, each by a property that its "
-        f"entry names; {museum['need a GPU']} need a GPU.",
-        f"To conviction: {_range(museum['seconds'], 's')}; {_range(museum['examples'], 'examples')}.",
+        f"{museum['detected']} of {museum['run']} are detected at the standard profile, each by a property that its "
+        f"entry names; {museum['need a GPU']} {'needs' if museum['need a GPU'] == 1 else 'need'} a GPU.",
+        f"Until detection: {_range(museum['seconds'], 's')}; {_range(museum['examples'], 'examples')}.",
         "",
     )
     for kind in ("class", "tier"):
         rows = museum[f"by {kind}"].items()
-        yield from _table((kind, "convicted"), [(name, f"{n['convicted']} of {n['run']}") for name, n in rows])
-    yield from _table(("property", "convicts first"), museum["by property"].items())
-    accused = recipes["accused"] | {"packproof": alarms["accused"]}
+        yield from _table((kind, "detected"), [(name, f"{n['detected']} of {n['run']}") for name, n in rows])
+    yield from _table(("property", "detects first"), museum["by property"].items())
+    rejected = recipes["rejected"] | {"packproof": alarms["rejected"]}
     yield from ("## What the recipes of public suites catch of them", "")
     yield from _table(
-        ("recipe", f"bugs, of {recipes['bugs']}", f"right kernels accused, of {recipes['right kernels']}"),
-        [(name, n, accused[name]) for name, n in recipes["caught"].items()],
+        ("recipe", f"bugs, of {recipes['bugs']}", f"correct kernels rejected, of {recipes['correct kernels']}"),
+        [(name, n, rejected[name]) for name, n in recipes["caught"].items()],
     )
     yield from (
         "## False alarms",
         "",
-        f"{alarms['false']} in {alarms['judgements']} judgements: {alarms['right kernels']} right kernels, "
+        f"{alarms['false']} in {alarms['judgements']} judgements: {alarms['correct kernels']} correct kernels, "
         f"{alarms['seeds']} seeds, every property, all dtypes (`packproof museum alarms`).",
         "",
         "## Layouts",
@@ -186,8 +186,8 @@ def _lines(found: Mapping[str, Any], numbers: str) -> Iterator[str]:
         "",
         f"{mutants['killed']} of {mutants['all']} are killed ({mutants['killed of all']:.1%}); "
         f"{mutants['equivalent']} of the others compute the same, so that {mutants['killed of those that differ']:.1%} "
-        f"of those that differ are killed. {mutants['beyond']} are wrong, and only other tiles or sizes would show it. "
-        f"`harness/validation/mutants/equivalents.json` has them one by one. {mutants['seconds']} CPU seconds.",
+        f"of those that differ are killed. {mutants['beyond']} are incorrect, but only other tiles or sizes would show "
+        f"it. `harness/validation/mutants/equivalents.json` lists them one by one. {mutants['seconds']} CPU seconds.",
         "",
     )
     yield from _table(
@@ -195,7 +195,7 @@ def _lines(found: Mapping[str, Any], numbers: str) -> Iterator[str]:
     )
     yield from _table(("killed by", "mutants"), mutants["by"].items())
     yield from _table(("why a survivor computes the same", "mutants"), mutants["reasons"]["equivalent"].items())
-    yield from _table(("why a survivor is wrong out of reach", "mutants"), mutants["reasons"]["beyond"].items())
+    yield from _table(("why a survivor is incorrect out of reach", "mutants"), mutants["reasons"]["beyond"].items())
     if mutants["survivors"]:
         yield from _table(
             ("survivor without a reason", "was", "now"),

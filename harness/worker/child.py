@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: sends frames, waits for frames, and can say how the process ended."""
+"""One worker process as its parent sees it: sends frames, waits for frames, and reports how the process ended."""
 
 import os
 import select
@@ -18,28 +18,28 @@ from packproof.refs.errors import PackproofError
 
 _GRACE = 2.0
 _TAIL = 2000
-# what faulthandler says that a person who wrote a kernel has no use for
+# lines of faulthandler that do not help the author of a kernel
 _NOISE = ("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)")
 
 
 class ZygoteLostError(PackproofError):
     """The process that had forked the worker is gone, and the worker with it.
 
-    was_killed: it had served, or has left no word; else it could not start.
+    was_killed: it had served, or printed nothing; otherwise it could not start.
     """
 
     def __init__(self, zygote: ZygoteClient) -> None:
         words = zygote.last_words()
-        super().__init__(f"the process that starts workers is gone: {words or 'it left no word'}")
+        super().__init__(f"the process that starts workers is gone: {words or 'it printed nothing'}")
         self.was_killed = zygote.proven or not words
 
 
 class Killed(KernelFault):
-    """Something has sent the process a SIGKILL: the kernel itself, another one, or the system for want of memory."""
+    """The process was sent a SIGKILL: by the kernel itself, by another one, or by the system for lack of memory."""
 
 
 class Child:
-    """A worker forked from `zygote` to the given order (see `worker_main.work`)."""
+    """A worker forked from `zygote` with the given order (see `worker_main.work`)."""
 
     def __init__(self, zygote: ZygoteClient, order: Mapping[str, Any]) -> None:
         self.zygote = zygote
@@ -47,29 +47,29 @@ class Child:
         self._channel, self._output, self._leash = zygote.fork({**order, "magic": self._magic.hex()})
         self._channel.setblocking(False)
         self._decoder = Decoder(self._magic)
-        self.pid = 0  # known once it has said so
+        self.pid = 0  # known once it has reported it
         self._tail = b""
         self._status: int | None = None
-        self._hung_up = False  # its end of the channel is closed, and below: of the pipe that it prints into
+        self._hung_up = False  # its end of the channel is closed, and the same for the pipe that it prints into
         self._silent = False
         self._poll = select.poll()
         for end in (self._channel, self._output, self._leash):
             self._poll.register(end, select.POLLIN)
 
     def ask(self, frame: Frame, limit: float, most_bytes: int) -> Frame:
-        """Send a frame and wait `limit` seconds for its answer, with tensors of at most so many bytes.
+        """Send a frame and wait `limit` seconds for its answer, with tensors of at most `most_bytes`.
 
-        Raises KernelFault where none comes, or another one.
+        Raises KernelFault where no answer comes, or the answer to another call.
         """
         self._decoder.max_tensors = most_bytes
         patience = Patience(limit, self.pid)
         self._channel.settimeout(limit)
-        with suppress(ConnectionError, TimeoutError):  # what became of the process shows when the answer is awaited
+        with suppress(ConnectionError, TimeoutError):  # the wait for the answer reports how the process ended
             self._channel.sendall(encode(frame, self._magic))
         self._channel.setblocking(False)
         answer = self.receive(patience, limit)
         if answer.number != frame.number or not self._decoder.empty:
-            raise KernelFault("malformed", "wrote into packproof's channel: an answer that nobody had asked for")
+            raise KernelFault("malformed", "wrote into packproof's channel: an answer to no call")
         return answer
 
     def receive(self, patience: Patience, limit: float) -> Frame:
@@ -85,12 +85,12 @@ class Child:
                 raise self._obituary()
             remaining = patience.left()
             if remaining <= 0:
-                self._end(ABORT)  # faulthandler then says where it was
+                self._end(ABORT)  # faulthandler then prints where it was
                 raise KernelFault("hung", f"gave no answer within {limit:g} s{self._words()}")
             self._listen(remaining)
 
     def printed(self) -> list[str]:
-        """The last lines that the process printed, and forget them."""
+        """Return the last lines that the process printed, and forget them."""
         while not self._silent and self._read_output():
             pass
         lines, self._tail = self._lines(), b""
@@ -106,7 +106,7 @@ class Child:
         os.close(self._output)
 
     def _listen(self, seconds: float) -> None:
-        """Take in whatever arrives first: a frame, printed text, or the news of its death."""
+        """Receive whatever arrives first: a frame, printed text, or the report of its end."""
         ready = {number for number, _ in self._poll.poll(max(seconds, 0) * 1000)}
         if self._output in ready:
             self._read_output()
@@ -144,7 +144,7 @@ class Child:
             raise ZygoteLostError(self.zygote)
         (self._status,) = STATUS.unpack(status)
         self._poll.unregister(self._leash)
-        # what it had said before it died counts
+        # what it sent before it died counts
         while not self._hung_up and self._read_channel():
             pass
         for _ in range(64):

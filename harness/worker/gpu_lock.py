@@ -1,4 +1,4 @@
-"""Turns at a device, for calls that want most of its memory: one at a time, of all processes of a user."""
+"""A lock for calls that need most of a device's memory: one at a time among all processes of a user."""
 
 import fcntl
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 @contextmanager
-def turn(device: str) -> Iterator[None]:
-    """Wait until no other process holds the turn at this device, and hold it; a process that ends lets go of it."""
+def exclusive(device: str) -> Iterator[None]:
+    """Wait until no other process holds the lock of this device, and hold it; it is released when its process ends."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all").replace(os.sep, "_")
     file = Path(tempfile.gettempdir()) / f"packproof-{os.getuid()}-{device}-{visible}.lock".replace(":", "-")
     with file.open("w") as held:

@@ -1,4 +1,4 @@
-"""The GPUs that a test run may use, counted without starting CUDA: a process that has started it keeps what it saw."""
+"""The GPUs that a test run may use, counted without initialising CUDA, which would fix the list for the process."""
 
 import os
 import shutil
@@ -6,11 +6,11 @@ import subprocess
 from functools import cache
 from itertools import takewhile
 
-WORKERS_PER_GPU = 8  # each has a core busy with references; its kernel holds a CUDA context of half a GB and more
+WORKERS_PER_GPU = 8  # each keeps a core busy with references; its kernel's CUDA context takes half a GB or more
 
 
 def visible() -> list[str]:
-    """Their names, as CUDA_VISIBLE_DEVICES takes them: those that it lists, else all that nvidia-smi lists."""
+    """Their names for CUDA_VISIBLE_DEVICES: those that it lists, otherwise all that nvidia-smi lists."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return [str(number) for number in range(_installed())]
@@ -19,13 +19,13 @@ def visible() -> list[str]:
 
 
 def pinned(worker: int) -> dict[str, str]:
-    """The environment in which a worker of a test run has one GPU: its number modulo theirs. Empty where none is."""
+    """The environment that gives a worker of a test run one GPU: its number modulo their count. Empty without GPUs."""
     names = visible()
     return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]} if names else {}
 
 
 def workers() -> int | None:
-    """How many workers share the GPUs: as many for each, no more than there are cores; None where no GPU is."""
+    """How many workers share the GPUs: equally many for each, at most one for each core; None without GPUs."""
     gpus, cores = len(visible()), len(os.sched_getaffinity(0))
     return gpus * min(WORKERS_PER_GPU, max(1, cores // gpus)) if gpus else None
 

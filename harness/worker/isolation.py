@@ -7,16 +7,16 @@ from packproof.refs.errors import UsageError
 
 _SCRATCH = "/dev/shm"
 _NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc")
-# --dev hides the system's devices, GPUs too
+# --dev hides the system's devices, including GPUs
 _MOUNTS = ("--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", _SCRATCH, "--proc", "/proc")
 _ENVIRONMENT = ("--setenv", "TMPDIR", _SCRATCH, "--setenv", "TRITON_CACHE_DIR", f"{_SCRATCH}/triton")
 
 
 def isolated() -> tuple[str, ...]:
-    """What to put before a command, which keeps its descriptors. Raises UsageError where it does not work here."""
+    """The prefix that isolates a command and keeps its descriptors. Raises UsageError where it does not work here."""
     program = shutil.which("bwrap")
     if program is None:
-        raise UsageError("--isolate: it needs bubblewrap, and no bwrap is on PATH; install it, or check without")
+        raise UsageError("--isolate: it needs bubblewrap, and there is no bwrap on PATH; install it, or check without")
     command = (program, *_NAMESPACES, *_MOUNTS, *_ENVIRONMENT, "--die-with-parent", "--")
     tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:

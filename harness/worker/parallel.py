@@ -1,7 +1,7 @@
 """Generators side by side: each runs in a fork of this process, and what they yield comes out in one stream.
 
-What a fork yields crosses as `records` in frames of `wire`, and counts only if it fits the type that is expected. The
-forks, and this process meanwhile, are concealed from the processes that run kernels.
+What a fork yields is sent as `records` in frames of `wire`, and counts only if it fits the expected type. The forks,
+and this process meanwhile, are concealed from the processes that run kernels.
 """
 
 import os
@@ -45,14 +45,14 @@ def on_every_core(
     """Run the units side by side; their workers come from one zygote, and torch has one thread in each.
 
     most: units at a time, if there are as many cores. of, again: see `side_by_side`.
-    On "cuda" the units take the GPUs in turn: what the environment of a unit shows is its own GPU alone.
+    On "cuda" the units are spread over the GPUs: the environment of a unit shows only its own GPU.
     """
     with ExitStack() as stack:
         stack.enter_context(concealed())
-        # references of a few tokens: on many cores torch's threads would mostly wait for each other
+        # references of a few tokens: on many cores torch's threads would mostly contend
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        shared(interpreted=device == "cpu")  # here: each unit is a fork, which would start its own
+        shared(interpreted=device == "cpu")  # here, because each unit is a fork and would start its own
         placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
         yield from side_by_side(placed, min(os.cpu_count() or 1, most), of=of, again=again)
 
@@ -68,18 +68,18 @@ def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
 
 
 def side_by_side(units: Sequence[Unit[T]], most: int, *, of: Any, again: "Again[T] | None" = None) -> Iterator[T]:
-    """Run the units, at most `most` at a time, in order of their start; yields what they yield as it comes.
+    """Run the units, at most `most` at a time, started in order; yields what they yield as it arrives.
 
-    of: the type of what they yield. again: what to run instead of a unit whose process ended, by its number and what
-    happened; None for nothing.
-    An exception in one ends that one; the stream ends with it, once the others are done. Leaving the stream early, by
+    of: the type of what they yield. again: the unit to run instead of one whose process ended, by its number and
+    what happened; None for none.
+    An exception ends its own unit; the stream raises it once the others are done. Leaving the stream early, by
     an exception such as Ctrl-C or by closing it, ends every unit. Where this process has used autograd beside a GPU,
-    which no fork survives, the units run in it, one after the other.
+    which no fork survives, the units run in it, one after another.
     """
     import_early()  # here, and not in each fork
     failed: list[BaseException] = []
     try:
-        with closing(_forks(units, most, of, again) if _forks_differentiate() else _turns(units)) as events:  # type: ignore[type-var]
+        with closing(_forks(units, most, of, again) if _forks_differentiate() else _sequentially(units)) as events:  # type: ignore[type-var]
             for event in events:
                 if isinstance(event, BaseException):
                     failed.append(event)
@@ -95,8 +95,8 @@ def side_by_side(units: Sequence[Unit[T]], most: int, *, of: Any, again: "Again[
         raise first
 
 
-def _turns(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
-    """What the units yield or raise, one after the other, in this process."""
+def _sequentially(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
+    """What the units yield or raise, one after another, in this process."""
     for unit in units:
         try:
             with closing(unit()) as events:  # type: ignore[type-var]
@@ -107,7 +107,7 @@ def _turns(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
 
 @dataclass
 class _Fork:
-    """A unit's process, as its parent sees it. number: of the unit; ended: it has said its last word."""
+    """A unit's process, as its parent sees it. number: of the unit; ended: its last frame has arrived."""
 
     number: int
     pid: int
@@ -132,12 +132,12 @@ def _forks(units: Sequence[Unit[T]], most: int, of: Any, again: "Again[T] | None
                     if (yield from _heard(fork, of)):
                         continue
                 except (WireError, RecordError) as error:
-                    garbage = f"wrote what is no result: {error}"
+                    garbage = f"wrote something other than a result: {error}"
                 poll.unregister(descriptor)
                 del running[descriptor]
                 how = _ended(fork)
                 if garbage or not fork.ended:
-                    text = f"a process that judged a kernel {garbage or how}"
+                    text = f"a process that evaluated a kernel {garbage or how}"
                     unit = again(fork.number, text) if again else None
                     if unit is None:
                         yield UnitError(text)
@@ -165,8 +165,8 @@ def _heard(fork: _Fork, of: Any) -> Generator[Any, None, bool]:
 
 
 def _error(frame: Frame) -> PackproofError:
-    text, said = str(frame.body.get("text", "")), frame.body.get("is")
-    error = UsageError(text) if said == "usage" else PackproofError(text) if said == "own" else UnitError(text)
+    text, kind = str(frame.body.get("text", "")), frame.body.get("is")
+    error = UsageError(text) if kind == "usage" else PackproofError(text) if kind == "own" else UnitError(text)
     error.add_note(str(frame.body.get("trace", "")))
     return error
 
@@ -186,21 +186,21 @@ def _started(number: int, unit: Unit[Any]) -> _Fork:
 
 
 def _live(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
-    """Say what the unit yields, in a process that is gone when its parent is and that no Ctrl-C reaches."""
+    """Send what the unit yields, in a process that ends with its parent and ignores Ctrl-C."""
     code = 1
     try:
         if end_with_parent(parent):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             conceal()
             keep_private(channel)
-            # a fork renews torch's thread pool at first use; autograd's threads, one for each GPU, would all at once
+            # a fork renews torch's thread pool at first use; autograd's threads, one for each GPU, would all start
             torch.set_num_threads(torch.get_num_threads())
             for frame in _frames(unit):
                 channel.sendall(encode(frame))
             code = 0
     except BrokenPipeError:
-        code = 0  # nobody listens any more
-    except BaseException:  # the last frame of a process that was forked: nobody above may see it
+        code = 0  # the parent has hung up
+    except BaseException:  # the last frame of a forked process: no frame above may see it
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -220,14 +220,14 @@ def _frames(unit: Unit[Any]) -> Iterator[Frame]:
 
 
 def _forks_differentiate() -> bool:
-    """Whether a fork of this process can use autograd, which it cannot where this one's has threads, beside a GPU."""
+    """Whether a fork of this process can use autograd: not where autograd already has threads here, as beside a GPU."""
     tries = iter([_differentiate] * 2)
     with closing(_forks([next(tries)], 1, bool, lambda *_: next(tries, None))) as found:  # type: ignore[type-var]
         for fit in found:
             if isinstance(fit, BaseException):
                 raise fit
             return bool(fit)
-    raise PackproofError("a fork of this process came to nothing")
+    raise PackproofError("a fork of this process gave no result")
 
 
 def _differentiate() -> Iterator[bool]:
@@ -241,7 +241,7 @@ def _differentiate() -> Iterator[bool]:
 
 
 def _ended(fork: _Fork) -> str:
-    """Hang up, see the process out, and say how it ended."""
+    """Hang up, wait for the process, and report how it ended."""
     fork.channel.close()
     if not fork.ended:
         os.kill(fork.pid, signal.SIGKILL)

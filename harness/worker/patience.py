@@ -1,4 +1,4 @@
-"""How long a process has had to answer: the time in which it could run, which on a busy machine is not all of it."""
+"""How long a process has had to answer: only the time in which it could run, which a busy machine shortens."""
 
 import time
 from contextlib import suppress
@@ -9,7 +9,7 @@ _EVERY = 0.5  # seconds between two looks at it
 
 
 class Patience:
-    """Starts to count when it is made. pid: of the process that is waited for, 0 where that is not known yet."""
+    """Counts from its creation. pid: of the awaited process, 0 where that is not known yet."""
 
     def __init__(self, limit: float, pid: int) -> None:
         self._limit, self._pid = limit, pid

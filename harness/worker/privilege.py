@@ -1,6 +1,6 @@
-"""What a process that runs a kernel may do to others of the same user: speak to its judge, and nothing else.
+"""What a process that runs a kernel may do to others of the same user: answer its parent, and nothing else.
 
-The processes that judge are concealed: their memory and descriptors cannot be opened by others of the same user. The
+The processes that evaluate are concealed: their memory and descriptors cannot be opened by others of the same user. The
 processes that run kernels give up the right of root to do so all the same (`CAP_SYS_PTRACE`). Linux only.
 """
 
@@ -22,7 +22,7 @@ def conceal() -> None:
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-_blocks: list[bool] = []  # of `concealed` that are open: whether the first one has to undo it
+_blocks: list[bool] = []  # the open blocks of `concealed`: whether the first one has to undo it
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def confine() -> None:
     if not sets[1] >> _CAP_SYS_PTRACE & 1:
         return
     for capability in (_CAP_SYS_PTRACE, _CAP_PERFMON_PROCESS):
-        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # of programs that it starts, too
+        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # also for programs that it starts
         sets[:3] = [held & ~(1 << capability) for held in sets[:3]]
     _LIBC.capset(header, struct.pack("<6I", *sets))
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class RecordError(PackproofError):
-    """A JSON value that does not fit the annotation that it should."""
+    """A JSON value that does not fit its annotation."""
 
 
 def to_json(value: Any) -> Any:
@@ -34,12 +34,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     if not isinstance(value, _SCALARS):
-        raise TypeError(f"{type(value).__name__} is no record")
+        raise TypeError(f"{type(value).__name__} is not a record")
     return value
 
 
 def of_json(kind: Any, data: Any) -> Any:
-    """The value of this type that `to_json` made the data of. Raises RecordError where it is none."""
+    """The value of this type that `to_json` converted to `data`. Raises RecordError where it does not fit."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _of_union(arguments, data)
@@ -56,7 +56,7 @@ def of_json(kind: Any, data: Any) -> Any:
             return {of_json(arguments[0], key): of_json(arguments[1], item) for key, item in data.items()}
     elif kind is Any or type(data) is kind or (kind is float and type(data) is int):
         return data
-    raise RecordError(f"{str(data)[:60]!r} is no {getattr(kind, '__name__', kind)}")
+    raise RecordError(f"{str(data)[:60]!r} is not a {getattr(kind, '__name__', kind)}")
 
 
 def _of_union(kinds: tuple[Any, ...], data: Any) -> Any:
@@ -82,7 +82,7 @@ def _of_items(origin: Any, kinds: tuple[Any, ...], data: Any) -> Any:
 def _of_dataclass(kind: type[T], data: Any) -> T:
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
     if not isinstance(data, dict) or data.keys() != {_NAME, *hints} or data[_NAME] != kind.__name__:
-        raise RecordError(f"{str(data)[:60]!r} is no {kind.__name__}")
+        raise RecordError(f"{str(data)[:60]!r} is not a {kind.__name__}")
     return kind(**{name: of_json(hint, data[name]) for name, hint in hints.items()})
 
 

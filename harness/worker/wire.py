@@ -2,7 +2,7 @@
 
     frame = magic | uint32 bytes of JSON | uint64 bytes of safetensors | JSON | safetensors      (little-endian)
 
-The magic is a secret of the two ends, where a kernel could reach the channel: what others write there is not the start
+The magic is a secret of the two ends where a kernel could reach the channel: bytes from anyone else are not the start
 of a frame. Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples. A
 reader assumes nothing about the writer: whatever does not decode, or is too large, is a WireError, before it is kept.
 Text arrives without control characters, which could repaint a terminal.
@@ -34,7 +34,7 @@ class OwnFault(PackproofError):
 
 
 class WireError(PackproofError):
-    """Bytes that are not a frame, or a frame that does not say what it should."""
+    """Bytes that are not a frame, or a frame with invalid content."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ def encode(frame: Frame, magic: bytes = _MAGIC) -> bytes:
     """The bytes of a frame."""
     names = list(frame.tensors)
     text = json.dumps({"kind": frame.kind, "number": frame.number, "names": names, "body": frame.body}).encode()
-    # safetensors refuses views and tensors that share memory
+    # safetensors rejects views and tensors that share memory
     own = {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in frame.tensors.items()}
     payload = safetensors.torch.save(own) if own else b""
     return magic + _SIZES.pack(len(text), len(payload)) + text + payload
 
 
 class Decoder:
-    """Collects bytes in pieces of any size and gives back whole frames.
+    """Collects bytes in pieces of any size and returns whole frames.
 
     max_tensors: bytes of the tensors of a frame; one that announces more is refused.
     """
@@ -124,7 +124,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def call_frame(call: Call, number: int) -> Frame:
-    """The frame that asks for a call. Raises UsageError where an option is not a JSON value."""
+    """The frame that requests a call. Raises UsageError where an option is not a JSON value."""
     for name, value in call.options.items():
         try:
             json.dumps(value)
@@ -148,7 +148,7 @@ def call_frame(call: Call, number: int) -> Frame:
 
 
 def call_of(frame: Frame) -> Call:
-    """The call that a frame asks for."""
+    """The call that a frame requests."""
     body = frame.body
     return Call(
         inputs=_group("input", frame.tensors),
@@ -177,7 +177,7 @@ def result_frame(result: Result, number: int) -> Frame:
 
 
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
-    """The frame that says why there is no result."""
+    """The frame that reports why there is no result."""
     if isinstance(error, Refused):
         return Frame(
             "refused",
@@ -212,7 +212,7 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
         raise KernelFault(frame.body["fault"], text)
     if frame.kind == "broken":
         raise OwnFault(f"the worker process failed by itself:\n{text}")
-    raise WireError(f"a frame of kind {frame.kind!r} is no answer to a call")
+    raise WireError(f"a frame of kind {frame.kind!r} is not an answer to a call")
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds.
 
-On a GPU a fresh process takes a second or more until it can compute; so once one was lost there, another one waits,
-ready, for the next to be lost.
+On a GPU a fresh process takes a second or more until it can compute; so once one was lost there, a spare is kept ready
+for the next loss.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.child import Child, Killed, ZygoteLostError
-from packproof.harness.worker.gpu_lock import turn
+from packproof.harness.worker.gpu_lock import exclusive
 from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.privilege import concealed
 from packproof.harness.worker.wire import WireError, answer_of, call_frame
@@ -30,7 +30,7 @@ from packproof.properties.call import Call, KernelFault, Refused, Result
 from packproof.refs.errors import UsageError
 
 _IMPORT_LIMIT = 120.0
-_STARTS = 3  # of processes that something kills before they have spoken
+_STARTS = 3  # of processes that are killed before their first frame
 
 
 class Worker:
@@ -40,7 +40,7 @@ class Worker:
     (a closure) runs in a fork of this process, on the CPU only.
     device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
     time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
-    compile (default: time_limit). draw_configs: see `tuning`; of no use on the CPU.
+    compile (default: time_limit). draw_configs: see `tuning`; no effect on the CPU.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Worker:
         self._limit = self._warmup_limit
         self._location = Location.parse(target) if isinstance(target, str) else Location.of(target)
         self._own_zygote: ZygoteClient | None = None
-        self._apart = False  # its zygote has no other workers, so that nothing else can have ended it
+        self._apart = False  # its zygote has no other workers, so no other kernel can have ended it
         self._child: Child | None = None
         self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
         self._keeps_spare = False
-        self._hiding = ExitStack()  # this process, from the kernel's, as long as there may be one
+        self._hiding = ExitStack()  # conceals this process while a kernel's process may exist
         self._draw_configs = draw_configs and device != "cpu"
         self._description: dict[str, Any] = {}
         self._number = 0
@@ -76,14 +76,14 @@ class Worker:
             )
 
     def open(self, *, warm: bool = True) -> None:
-        """Start the process and import the target. Raises UsageError with the reason where that cannot be done.
+        """Start the process and import the target. Raises UsageError with the reason where that fails.
 
-        warm: make the device's context too, which takes a second or so.
+        warm: also create the device's context, which takes about a second.
         """
         for left in reversed(range(_STARTS)):
             try:
                 self._open(warm=warm)
-            except ZygoteLostError as lost:  # an earlier kernel has ended it, or another one does
+            except ZygoteLostError as lost:  # ended by an earlier kernel, or by another one
                 if not (lost.was_killed and left):
                     raise
             except Killed as fault:
@@ -134,16 +134,16 @@ class Worker:
         return Child(self._zygote(), order)
 
     def describe(self) -> dict[str, Any]:
-        """What the function says of itself (see `target.describe`): data from a process that is not trusted."""
+        """What the function declares about itself (see `describe`): data from an untrusted process."""
         self.open(warm=False)
         return self._description
 
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""
-        with turn(self.device) if call.large and self.device != "cpu" else nullcontext():
+        with exclusive(self.device) if call.large and self.device != "cpu" else nullcontext():
             try:
                 return self._run(call)
-            except Killed:  # perhaps by another kernel, or by the system: this one is blamed if it happens again
+            except Killed:  # perhaps by another kernel or the system: this kernel is at fault only if it happens again
                 return self._run(call)
 
     def _run(self, call: Call) -> Result:
@@ -160,7 +160,7 @@ class Worker:
             self._slowest = max(self._slowest, time.monotonic() - started)
             return answer
         except KernelFault as fault:
-            if fault.kind not in ("raised", "launch") or call.mode == "graph":  # a capture that failed may stay open
+            if fault.kind not in ("raised", "launch") or call.mode == "graph":  # a failed capture may stay open
                 self.restart()
             raise
         except WireError as error:
@@ -169,25 +169,25 @@ class Worker:
         except ZygoteLostError as error:
             self._forget_zygote()
             text = "ended the process that had started it"
-            if self._apart:  # where no other kernel runs
+            if self._apart:  # no other kernel runs there
                 raise KernelFault("killed", text) from error
             self._apart = self._location is not None
             raise Killed("killed", text) from error
         except Refused:
             raise
-        except BaseException:  # Ctrl-C: the answer would still come, to the next call
+        except BaseException:  # Ctrl-C: the answer would still come and be taken for the next call's
             self.restart()
             raise
 
     def restart(self) -> None:
-        """Drop the process, with all that the kernel remembers in it: the next call runs in a fresh one."""
+        """Drop the process and the kernel's state in it: the next call runs in a fresh one."""
         if self._child is not None:
             self._child.close()
             self._child = None
             self._keeps_spare |= self.device != "cpu"
 
     def printed(self) -> list[str]:
-        """The last lines that the kernel printed since they were asked for."""
+        """The last lines that the kernel printed since the previous call of this method."""
         return self._child.printed() if self._child is not None else []
 
     @contextmanager
@@ -202,7 +202,7 @@ class Worker:
             self._time_limit, self._warmup_limit = kept
 
     def close(self) -> None:
-        """Drop the process for good."""
+        """Drop the process without starting another."""
         self.restart()
         self._drop_spare()
         if self._own_zygote is not None:
@@ -237,5 +237,5 @@ class Worker:
         assert self._child is not None
         discard(self._child.zygote)
         self.restart()
-        self._drop_spare()  # it went with the zygote
+        self._drop_spare()  # it ended with the zygote
         self._own_zygote = None

@@ -1,4 +1,4 @@
-"""What a worker process does: becomes safe to lose, imports the function under test, answers calls until dropped."""
+"""The worker process: isolates itself, imports the function under test, and answers calls until it is dropped."""
 
 import faulthandler
 import os
@@ -24,9 +24,9 @@ from packproof.properties.call import KernelFault, Refused
 from packproof.properties.declaration import describe
 from packproof.refs.errors import UsageError
 
-# of multiprocessing and of torch.compile, which serve their process until it ends
+# helpers of multiprocessing and torch.compile, which serve their process until it ends
 _HELPERS = ("multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
-CHANNEL_LOST = 120  # exit code of a worker that can no longer speak to its parent
+CHANNEL_LOST = 120  # exit code of a worker that can no longer reach its parent
 
 
 def work(
@@ -41,8 +41,8 @@ def work(
     """Be a worker, in a process that was just forked from the zygote whose id is given.
 
     order: "location" (the fields of Location, or None for `function`), "device", "warm" (whether to make its context),
-    "draw_configs", "sys_path", "cwd", "environment" (what to change in it; None takes a name away), "magic" (of the
-    frames that its judge will believe, in hexadecimal).
+    "draw_configs", "sys_path", "cwd", "environment" (what to change in it; None removes a name), "magic" (of the
+    frames that its parent accepts, in hexadecimal).
     """
     code = 1
     try:
@@ -52,7 +52,7 @@ def work(
         _change_environment(order["environment"])
         torch.set_num_threads(1)
         code = _serve(order, function, snapshot, channel)
-    except BaseException:  # the last frame of a process that was forked: nobody above may see it
+    except BaseException:  # the last frame of a forked process: no frame above may see it
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -67,8 +67,8 @@ def _change_environment(changes: Mapping[str, str | None]) -> None:
 
 
 def _settle(output: int, zygote: int) -> None:
-    """Own group, no core dump, no Ctrl-C, no terminal; gone when the zygote is gone; a traceback where it crashes. No
-    look into packproof's other processes; what it starts stays below it."""
+    """Own group, no core dump, no Ctrl-C, no terminal; ends with the zygote; a traceback where it crashes. It cannot
+    inspect packproof's other processes, and adopts the orphans of those that it starts."""
     os.setpgid(0, 0)
     if not end_with_parent(zygote):
         os._exit(1)
@@ -82,7 +82,7 @@ def _settle(output: int, zygote: int) -> None:
 
 
 def speak_into(descriptor: int) -> None:
-    """Let everything that this process prints go there, and nothing come in."""
+    """Redirect everything that this process prints there, and close its input."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((null, 0), (descriptor, 1), (descriptor, 2)):
         os.dup2(source, number)
@@ -95,10 +95,10 @@ def speak_into(descriptor: int) -> None:
 def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
 ) -> int:
-    """Import, say that all is ready, answer one call after the other. Returns the exit code."""
+    """Import, report that all is ready, answer one call after another. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
     snapshot.watch_packproof()
-    check = snapshot.checker  # here, before the kernel's module runs
+    check = snapshot.checker  # taken before the kernel's module runs
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
     try:
@@ -123,7 +123,7 @@ def _serve(
         while frame := _next_frame(channel, decoder):
             forks.clear()
             answer = at_import(frame) if at_import else _answer(runner, check, frame, forks, started)
-            if getpid() != me:  # a child that the kernel forked came back in its place
+            if getpid() != me:  # a child that the kernel forked returned in its place
                 return 0
             channel.sendall(encode(answer, magic))
     except OSError:
@@ -132,7 +132,7 @@ def _serve(
 
 
 def _replaced(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:
-    """What to answer any call with where the kernel's module has replaced functions when it was imported."""
+    """The answer to every call where the kernel's module replaced functions when it was imported."""
     try:
         check()
     except KernelFault as fault:
@@ -142,7 +142,7 @@ def _replaced(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:
 
 
 def _require_autograd() -> None:
-    """Raises UsageError where the parent's autograd had threads, as it has beside a GPU: no fork survives that."""
+    """Raises UsageError where the parent's autograd had threads, as beside a GPU: no fork survives that."""
     leaf = torch.ones((), requires_grad=True)
     try:
         torch.autograd.grad(leaf * 1, leaf)
@@ -179,11 +179,11 @@ def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: l
 
 
 def _left_running(before: set[int]) -> Iterator[str]:
-    """The command lines of processes that the call has started and that have not ended."""
+    """The command lines of processes that the call has started and that are still running."""
     try:
         waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
     except ChildProcessError:
-        return  # there are none: the usual case, and quick to tell
+        return  # no children: the usual case, and cheap to find out
     for pid in set(children()) - before:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -192,7 +192,7 @@ def _left_running(before: set[int]) -> Iterator[str]:
 
 
 def _excuse(check: Callable[[], None], frame: Frame) -> Frame:
-    """packproof's own code failed: because the kernel replaced what it stands on, or by itself."""
+    """The answer where packproof's own code failed: because the kernel replaced a function it uses, or by itself."""
     try:
         check()
     except KernelFault as error:

@@ -1,16 +1,16 @@
 """A process that has imported everything and forks workers from itself, so that a fresh worker costs milliseconds.
 
-`multiprocessing`'s forkserver with preloaded modules was tried in its place (Python 3.11, two busy cores): 8.9 s to the
-first worker against 9.0 to 10.5 s to the first answer here, 67 to 84 ms for another against 130 to 190 ms, which
-include a call, the snapshot of torch's functions and the end of the worker before. So it would not start slower. It
-does not survive as well: when the server is killed its children go on running, with exit code 255 whatever they do;
-orders are pickled; its socket has a name that any process of the same user may connect to; children are joined one by
-one, and what they leave behind in sessions of their own goes to init. Each of these would be added on top of it: the
-leash, the death signal, the subreaper and the frames, which is most of what stands here.
+`multiprocessing`'s forkserver with preloaded modules was measured as an alternative (Python 3.11, two busy cores):
+8.9 s to the first worker against 9.0 to 10.5 s to the first answer here, 67 to 84 ms for another against 130 to 190 ms,
+which include a call, the snapshot of torch's functions and the end of the previous worker. So it would start no slower,
+but it is less robust: when the server is killed its children keep running, with exit code 255 whatever they do; orders
+are pickled; its socket has a name that any process of the same user may connect to; children are joined one by one,
+and processes that they leave in other sessions are adopted by init. Fixing each of these would add the leash, the death
+signal, the subreaper and the frames, which are most of this module.
 
-It starts no threads and never touches a GPU: neither would survive the fork. The parent asks on the control socket for
-workers, one packet each, and hands over three descriptors: the worker's channel (frames of `wire`), the pipe for what
-it prints, and its leash. On the leash the parent says ABORT or KILL (closing it means KILL), and the zygote reports how
+It starts no threads and never uses a GPU: neither would survive the fork. The parent requests workers on the control
+socket, one packet each, and passes three descriptors: the worker's channel (frames of `wire`), the pipe for what it
+prints, and its leash. On the leash the parent sends ABORT or KILL (closing it means KILL), and the zygote reports how
 the worker ended, as a wait status.
 """
 
@@ -38,7 +38,7 @@ _MAX_PACKET = 1 << 17
 
 
 class Zygote:
-    """The serving side. function: what workers run where an order names no location."""
+    """The serving side. function: the one that workers run where an order names no location."""
 
     def __init__(self, control: socket.socket, function: Callable[..., Any] | None = None) -> None:
         self._control = control
@@ -49,7 +49,7 @@ class Zygote:
         self._wake, self._bell = os.pipe()
 
     def serve(self) -> None:
-        """Fork workers until the parent says so (an empty packet) or is gone; then end them all."""
+        """Fork workers until the parent stops it (an empty packet) or is gone; then end them all."""
         conceal()
         adopt_orphans()
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -102,7 +102,7 @@ class Zygote:
         return True
 
     def _forget(self, leash: int) -> None:
-        """In the worker: let go of all that belongs to the zygote."""
+        """In the worker: close everything that belongs to the zygote."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in self._leashes.values():
@@ -114,9 +114,9 @@ class Zygote:
     def _obey(self, pid: int, leash: socket.socket) -> None:
         order = leash.recv(1)
         if not order:
-            self._poll.unregister(leash)  # closed: it would stay ready for ever
+            self._poll.unregister(leash)  # closed: it would stay ready forever
         _signal(pid, signal.SIGABRT if order == ABORT else signal.SIGKILL)
-        _signal(pid, signal.SIGCONT)  # one that was stopped would not notice
+        _signal(pid, signal.SIGCONT)  # a stopped process would not react
 
     def _bury(self) -> None:
         """Report every worker that has ended, and end whatever it had started."""
@@ -125,14 +125,14 @@ class Zygote:
                 continue
             _signal(pid, signal.SIGKILL)  # its group: the id is taken until it is waited for
             _, status = os.waitpid(pid, 0)
-            with self._leashes.pop(pid) as leash, suppress(KeyError, OSError):  # the parent need not listen any more
+            with self._leashes.pop(pid) as leash, suppress(KeyError, OSError):  # the parent may have gone
                 self._poll.unregister(leash)
                 leash.sendall(STATUS.pack(status))
-        end_children(but=self._leashes)  # what workers have left behind in other groups and sessions
+        end_children(but=self._leashes)  # processes that workers have left in other groups and sessions
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    """To a worker and all that it started."""
+    """Send a signal to a worker and all that it started."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
@@ -140,8 +140,8 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def serve(control: socket.socket, function: Callable[..., Any] | None = None) -> None:
-    """Be a zygote in a fork of this process, which ends it and all below it once the parent is gone, or once the zygote
-    is: a kernel may have killed it.
+    """Run a zygote in a fork of this process, which ends it and all below it once the parent or the zygote is gone: a
+    kernel may have killed it.
     """
     conceal()
     adopt_orphans()
@@ -155,7 +155,7 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None) ->
         return
     poll = select.poll()
     poll.register(os.pidfd_open(zygote), select.POLLIN)
-    poll.register(control, 0)  # no packets, only that the parent has hung up
+    poll.register(control, 0)  # no packets, only the hang-up of the parent
     poll.poll()
     end_children()
 
@@ -194,8 +194,8 @@ def prepare() -> None:
 
 
 def _hash_triton() -> None:
-    """Have Triton hash its own files, 400 MB, of which it keeps the result: every worker would need it to launch."""
-    with suppress(ImportError, AttributeError):  # no public name: where it has moved, workers hash
+    """Have Triton hash its own files, 400 MB, and cache the result: every worker needs it to launch."""
+    with suppress(ImportError, AttributeError):  # not a public name: if it has moved, each worker hashes
         importlib.import_module("triton.runtime.cache").triton_key()
 
 

@@ -1,4 +1,4 @@
-"""The parent's side of a zygote: starts one when it is first needed, and asks it for workers."""
+"""The parent's side of a zygote: starts one when it is first needed, and requests workers."""
 
 import atexit
 import json
@@ -17,7 +17,12 @@ from typing import IO, Any
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
 )
-_SETTLED = {*_ONE_THREAD, "PYTHONHASHSEED", "PYTHONPATH", "TRITON_INTERPRET"}  # in a zygote, whatever the parent has
+_SETTLED = {
+    *_ONE_THREAD,
+    "PYTHONHASHSEED",
+    "PYTHONPATH",
+    "TRITON_INTERPRET",
+}  # fixed in a zygote, whatever the parent has
 _TAIL = 2000
 
 _prefix: tuple[str, ...] = ()  # before the command of each zygote that this process starts
@@ -26,15 +31,15 @@ _private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def keep_private(end: socket.socket) -> socket.socket:
-    """Close it in every fork of this process that is going to run a kernel: packproof's processes speak through it."""
+    """Close it in every fork of this process that will run a kernel: packproof's processes communicate through it."""
     _private.add(end)
     return end
 
 
 class ZygoteClient:
-    """A running zygote; `shared` and `forked` start one. proven: a worker of it has spoken.
+    """A running zygote; `shared` and `forked` start one. proven: one of its workers has answered.
 
-    A fork of the process that started it may ask it for workers too, but does not end it.
+    A fork of the process that started it may also request workers, but does not end it.
     """
 
     def __init__(self, control: socket.socket, log: IO[bytes], wait: Callable[[], object]) -> None:
@@ -46,15 +51,15 @@ class ZygoteClient:
         self.proven = False
 
     def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
-        """Ask for a worker, which sees this process's environment. Returns its channel, the end of the pipe that it
-        prints into, and its leash.
+        """Request a worker, which sees this process's environment. Returns its channel, the read end of the pipe
+        that it prints into, and its leash.
         """
         channel, its_channel = socket.socketpair()
         leash, its_leash = socket.socketpair()
         output, its_output = os.pipe()
         os.set_blocking(output, False)
         descriptors = [its_channel.fileno(), its_output, its_leash.fileno()]
-        with suppress(ConnectionError):  # a zygote that is gone shows on the leash
+        with suppress(ConnectionError):  # the leash reports a zygote that is gone
             packet = json.dumps({**order, "environment": self._changes()}).encode()
             socket.send_fds(self._control, [packet], descriptors)
         its_channel.close()
@@ -63,17 +68,17 @@ class ZygoteClient:
         return keep_private(channel), output, keep_private(leash)
 
     def _changes(self) -> dict[str, str | None]:
-        """What the environment has become since the zygote was started; None where a name went."""
+        """Changes of the environment since the zygote was started; None for a name that was removed."""
         names = {*self._environment, *os.environ} - _SETTLED
         return {n: os.environ.get(n) for n in names if os.environ.get(n) != self._environment.get(n)}
 
     def last_words(self) -> str:
-        """The end of what the zygote itself printed: why it could not go on."""
+        """The last lines that the zygote itself printed: why it ended."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
 
     def close(self) -> None:
-        """End the zygote and all its workers, or in a fork leave it; a second time does nothing."""
+        """End the zygote and all its workers; in a fork only disconnect. Further calls do nothing."""
         if self._control.fileno() < 0:
             return
         mine = self._owner == os.getpid()
@@ -90,7 +95,7 @@ _shared: dict[bool, ZygoteClient] = {}
 
 
 def shared(interpreted: bool) -> ZygoteClient:
-    """The zygote with or without Triton's interpreter, of this process or its parent; it ends with who started it."""
+    """The zygote with or without Triton's interpreter, of this process or its parent; it ends with its starter."""
     if interpreted not in _shared:
         _shared[interpreted] = client = spawned(interpreted)
         atexit.register(client.close)
@@ -98,7 +103,7 @@ def shared(interpreted: bool) -> ZygoteClient:
 
 
 def discard(client: ZygoteClient) -> None:
-    """Close a zygote that is no longer of use, so that the next worker comes from a new one."""
+    """Close a zygote that can no longer be used, so that the next worker comes from a new one."""
     client.close()
     for key in [key for key, other in _shared.items() if other is client]:
         del _shared[key]
@@ -111,12 +116,12 @@ def isolate(prefix: tuple[str, ...]) -> None:
 
 
 def are_isolated() -> bool:
-    """Whether zygotes have process ids of their own, which mean nothing here."""
+    """Whether zygotes run in their own process namespace, whose ids mean nothing here."""
     return bool(_prefix)
 
 
 def spawned(interpreted: bool) -> ZygoteClient:
-    """A new zygote, with or without Triton's interpreter; whoever asks for it closes it."""
+    """A new zygote, with or without Triton's interpreter; the caller closes it."""
     environment = os.environ | _ONE_THREAD | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(import_path())}
     environment["TRITON_INTERPRET"] = "1" if interpreted else "0"
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,7 +147,7 @@ def forked(function: Callable[..., Any]) -> ZygoteClient:
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child runs none of them
+        warnings.simplefilter("ignore", DeprecationWarning)  # about other threads, none of which the child runs
         pid = os.fork()
     if pid == 0:
         _become_zygote(function, control, theirs, log)
@@ -163,19 +168,19 @@ def _become_zygote(
         os.setsid()
         speak_into(log.fileno())
         serve(control, function)
-    except BaseException:  # nobody above may see it: those frames belong to the parent
+    except BaseException:  # no frame above may see it: those belong to the parent
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
 def import_path() -> list[str]:
-    """sys.path as another process understands it, whatever its directory."""
+    """sys.path with absolute entries, for a process in any directory."""
     return [entry or working_directory() for entry in sys.path]
 
 
 def working_directory() -> str:
-    """Where this process is, or the root where a kernel has deleted that."""
+    """The working directory, or the root where a kernel has deleted it."""
     try:
         return os.getcwd()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Triton kernels that a GPU could not run well, or not at all, as variants for the compile tier."""
+"""Triton kernels that a GPU could run only slowly, or not at all, as variants for the compile tier."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -49,7 +49,7 @@ def bad() -> list[Variant]:
         _dot("oversized", "bf16", 2048, 32),
         _dot("tiny", "bf16", 4, 4),
         _dot("spilling", "fp32", 64, 64),
-        replace(_dot("spilling with open eyes", "fp32", 64, 64), spills=1_000_000),
+        replace(_dot("spilling as declared", "fp32", 64, 64), spills=1_000_000),
         _line("mistyped", _carried_kernel),
     ]
 

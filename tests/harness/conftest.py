@@ -1,4 +1,4 @@
-"""What the tests of the process layer share: calls of y = x * weight, and the rogues by name."""
+"""Shared by the tests of the process layer: calls of y = x * weight, and the rogues by name."""
 
 from collections.abc import Callable
 from pathlib import Path

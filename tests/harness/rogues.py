@@ -1,4 +1,4 @@
-"""Kernels that misbehave, each in one way: y = x * weight at heart."""
+"""Kernels that misbehave, each in one way; all are meant to compute y = x * weight."""
 
 import builtins
 import ctypes
@@ -243,15 +243,15 @@ def hangs_and_says_where(x, weight, *, cu_seqlens):
         pass
 
 
-def tells_its_size(x, weight, *, cu_seqlens):
-    """Returns the bytes of memory that its process occupies."""
+def reports_its_size(x, weight, *, cu_seqlens):
+    """Returns the bytes of memory that its process uses."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
     return (x * weight) * 0 + float(pages * resource.getpagesize())
 
 
 def remembers_offsets(x, weight, *, cu_seqlens, _seen=[]):  # noqa: B006
-    """Adds 1 where it gets the very tensor of the last call."""
+    """Adds 1 where it gets the same tensor object as in the last call."""
     same = bool(_seen) and _seen[-1] is cu_seqlens
     _seen.append(cu_seqlens)
     return x * weight + same + 10 * int(cu_seqlens[-1])
@@ -266,7 +266,7 @@ def loses_the_device(x, weight, *, cu_seqlens, _lost=[]):  # noqa: B006
 
 
 def runs_out_of_memory(x, weight, *, cu_seqlens):
-    """Its process may have half a gigabyte more; beyond four tokens it takes a whole one."""
+    """Its process may allocate half a gigabyte more; past four tokens it allocates a whole one."""
     if x.shape[0] > 4:
         _needs_memory()
     return x * weight

@@ -1,4 +1,4 @@
-"""The op that the rogues of rogues.py pretend to compute: y = x * weight, per token, slack and all."""
+"""The op that the rogues of rogues.py claim to compute: y = x * weight for every token, slack included."""
 
 from packproof.properties.op import Op
 

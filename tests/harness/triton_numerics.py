@@ -1,4 +1,4 @@
-"""Triton kernels that the interpreter as shipped gets wrong, for interpreted_numerics.py."""
+"""Triton kernels that the interpreter as shipped computes incorrectly, for interpreted_numerics.py."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -278,7 +278,7 @@ def what_a_kernel_raises_comes_through() -> None:
     _raising_kernel[(1,)](torch.ones(1))
 
 
-# ------------------------------------------------------------------ the self-test sees each repair that is missing
+# ------------------------------------------------------------------ the self-test detects each missing repair
 
 
 def _without(owner: Any, name: str) -> Callable[[], None]:

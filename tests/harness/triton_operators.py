@@ -1,6 +1,6 @@
-"""`python triton_operators.py [long]`: what every operator makes of every pair of operands, as JSON.
+"""`python triton_operators.py [long]`: the result of every operator for every pair of operands, as JSON.
 
-"long": without packproof's short ways around Triton's frontend for operators.
+"long": through Triton's frontend for operators, without packproof's numpy path.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What kernels of chunked recurrences are made of, for interpreted_numerics.py: products, splits, prefix sums."""
+"""The building blocks of chunked recurrences, for interpreted_numerics.py: products, splits, prefix sums."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
@@ -28,11 +28,11 @@ def error(got: Tensor, wanted: Tensor, terms: Tensor) -> float:
 
 
 @triton.jit
-def _dot_kernel(a, b, c, d, N: tl.constexpr, PRECISION: tl.constexpr, FORM: tl.constexpr, TURNED: tl.constexpr):
+def _dot_kernel(a, b, c, d, N: tl.constexpr, PRECISION: tl.constexpr, FORM: tl.constexpr, TRANSPOSED: tl.constexpr):
     i = tl.arange(0, N)
     at = i[:, None] * N + i[None, :]
     x, y, acc = tl.load(a + at), tl.load(b + at), tl.load(c + at)
-    if TURNED:
+    if TRANSPOSED:
         x = tl.trans(x)
     if FORM == "third":
         acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=acc.dtype)
@@ -43,11 +43,11 @@ def _dot_kernel(a, b, c, d, N: tl.constexpr, PRECISION: tl.constexpr, FORM: tl.c
     tl.store(d + at, acc)
 
 
-def dot(a: Tensor, b: Tensor, c: Tensor, precision: str | None, form: str = "third", turned: bool = False) -> float:
+def dot(a: Tensor, b: Tensor, c: Tensor, precision: str | None, form: str = "third", transposed: bool = False) -> float:
     """The error of a @ b + c."""
     d = torch.full_like(c, float("nan"))
-    _dot_kernel[(1,)](a, b, c, d, N=len(a), PRECISION=precision, FORM=form, TURNED=turned)
-    left = (a.T if turned else a).double()
+    _dot_kernel[(1,)](a, b, c, d, N=len(a), PRECISION=precision, FORM=form, TRANSPOSED=transposed)
+    left = (a.T if transposed else a).double()
     return error(d, left @ b.double() + c.double(), left.abs() @ b.double().abs() + c.double().abs())
 
 
@@ -56,17 +56,17 @@ def products_of_halves_are_summed_in_float32() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         a, b, c = normal(32, 32).to(dtype), normal(32, 32, seed=1).to(dtype), normal(32, 32, seed=2)
         for form in ("third", "named", "added"):
-            for turned in (False, True):
-                assert dot(a, b, c, None, form, turned) <= 8 * SINGLE, (dtype, form, turned)
+            for transposed in (False, True):
+                assert dot(a, b, c, None, form, transposed) <= 8 * SINGLE, (dtype, form, transposed)
 
 
 @case
-def products_of_float32_have_the_precision_asked_for() -> None:
+def products_of_float32_have_the_requested_precision() -> None:
     a, b, c = normal(32, 32), normal(32, 32, seed=1), normal(32, 32, seed=2)
     for form in ("third", "named", "added"):
         for precision in ("ieee", "tf32x3"):
             assert dot(a, b, c, precision, form) <= 8 * SINGLE, (precision, form)
-        for short in ("tf32", None):  # None: what a GPU does where nothing is said
+        for short in ("tf32", None):  # None: a GPU's default
             assert SINGLE * 64 < dot(a, b, c, short, form) <= TF32, (short, form)
 
 
@@ -78,7 +78,7 @@ def products_of_float64_are_exact() -> None:
 
 @triton.jit
 def _split_kernel(x, y, exact, N: tl.constexpr):
-    """x @ y for float32 by three products of bfloat16; `exact` gets what the two parts of x leave over."""
+    """x @ y for float32 by three products of bfloat16; `exact` gets what the two parts of x lose."""
     i = tl.arange(0, N)
     at = i[:, None] * N + i[None, :]
     a, b = tl.load(x + at), tl.load(y + at)
@@ -135,8 +135,8 @@ def _decay_kernel(x, sums, decay, pairs, N: tl.constexpr):
     later = i[:, None] >= i[None, :]
     tl.store(decay + at, tl.exp2(tl.where(later, running[:, None] - running[None, :], float("-inf"))))
     first, second = tl.split(tl.join(value, -value))
-    turned = tl.trans(tl.trans(first, 1, 0))
-    tl.store(pairs + at, tl.where(turned + second == 0, turned, float("nan")))
+    transposed = tl.trans(tl.trans(first, 1, 0))
+    tl.store(pairs + at, tl.where(transposed + second == 0, transposed, float("nan")))
 
 
 @case

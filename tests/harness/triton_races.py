@@ -1,4 +1,4 @@
-"""Triton kernels whose programs meet in memory, for interpreted_sanitizer.py."""
+"""Triton kernels whose programs share memory, for interpreted_sanitizer.py."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

@@ -1,4 +1,4 @@
-"""Triton kernels that touch memory rightly and wrongly, for interpreted_sanitizer.py."""
+"""Triton kernels with correct and incorrect memory accesses, for interpreted_sanitizer.py."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 

@@ -1,4 +1,4 @@
-"""Mutants that are compiled: process, file and judgement; here the worker interprets what a GPU would compile."""
+"""Mutants that are compiled: process, file and outcome; here the worker interprets what a GPU would compile."""
 
 import os
 import subprocess
@@ -53,20 +53,20 @@ def printed(script: str, *mutants: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_mutant_is_judged_until_a_property_convicts_it() -> None:
+def test_a_mutant_is_checked_until_a_property_kills_it() -> None:
     [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
     [outcome] = compiled([mutant], ["rope"], "cpu", jobs=1)
     assert (outcome.id, outcome.by, outcome.op) == (mutant.id, "memory", "rope")
-    assert outcome.case.startswith("lengths [33], bf16")  # the first of no whole tile
+    assert outcome.case.startswith("lengths [33], bf16")  # the first with a partial tile
 
 
-def test_an_op_that_was_not_asked_for_judges_nothing() -> None:
+def test_an_op_that_was_not_requested_checks_nothing() -> None:
     [mutant] = [m for m in all_mutants() if m.id == "rope:_write:mask:1"]
     [outcome] = compiled([mutant], ["ssd"], "cpu", jobs=1)
     assert (outcome.by, outcome.op) == ("", "")
 
 
-def test_a_kernel_is_compiled_anew_for_a_mutant_of_what_it_calls() -> None:
+def test_a_kernel_is_recompiled_for_a_mutant_of_what_it_calls() -> None:
     pytest.importorskip("triton", reason="needs triton")
     assert printed(CACHE_KEY) == printed(CACHE_KEY)
     assert printed(CACHE_KEY) != printed(CACHE_KEY, "rope:_write:mask:1")
@@ -75,12 +75,12 @@ def test_a_kernel_is_compiled_anew_for_a_mutant_of_what_it_calls() -> None:
 
 def test_a_kernel_that_is_launched_is_compiled_as_the_mutant() -> None:
     pytest.importorskip("triton", reason="needs triton")
-    without_the_turn, with_it = (printed(LAUNCHED, *names) for names in ([WEIGHT_TERM], []))
-    assert without_the_turn.count("scf.for") == with_it.count("scf.for") == 1
-    assert without_the_turn != with_it
+    mutated, original = (printed(LAUNCHED, *names) for names in ([WEIGHT_TERM], []))
+    assert mutated.count("scf.for") == original.count("scf.for") == 1
+    assert mutated != original
 
 
-def test_on_a_gpu_it_is_the_triton_implementation_that_is_judged() -> None:
+def test_on_a_gpu_the_triton_implementation_is_checked() -> None:
     assert [own.target for own in executing("selective_scan_fwd", "cuda")] == [
         "packproof.kernels.selective_scan:selective_scan_triton"
     ]
@@ -88,8 +88,8 @@ def test_on_a_gpu_it_is_the_triton_implementation_that_is_judged() -> None:
     assert next(own.op for own in executing("sequences", "cpu")) == "rope_qk"
 
 
-def test_mutants_are_not_judged_of_a_function_that_fails_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packproof.harness.validation.mutants.compiled.convicted_by", lambda *_: "raised")
+def test_mutants_of_a_function_that_fails_unchanged_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packproof.harness.validation.mutants.compiled.detected_by", lambda *_: "raised")
     mutants = [m for m in all_mutants() if m.function == "_write"]
-    with pytest.raises(PackproofError, match=r"rope:_write fails though nothing in it is changed: raised at lengths"):
+    with pytest.raises(PackproofError, match=r"rope:_write fails without a change: raised at lengths"):
         next(compiled(mutants, ["rope"], "cpu", jobs=1))

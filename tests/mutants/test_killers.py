@@ -1,4 +1,4 @@
-"""What detected a mutant in the last run is known in the next one, and is no more than an order."""
+"""The check that detected a mutant in the last run is known in the next one, and only sets the order."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def detected(name: str, check: Killer) -> MutantOutcome:
     return MutantOutcome(name, by="memory", op=check.op, property=check.property, case=check.case)
 
 
-def test_a_run_replaces_what_it_has_judged_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_a_run_replaces_its_own_mutants_and_keeps_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "killers.json"
     assert read(file) == {}
     file.write_text(text({}, [detected(name, CHECK) for name in (A, B, C)], (A, B, C)))

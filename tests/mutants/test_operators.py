@@ -1,4 +1,4 @@
-"""Each operator changes what it says, in the source as it stands, and what comes out is still Python."""
+"""Each operator makes its change in the source, and the result is still Python."""
 
 import ast
 import random
@@ -31,12 +31,15 @@ def kernel(x, y, n, x_stride, y_stride, B: tl.constexpr):
         ("constant", "a = i[0]", ["a = i[1]"]),
         ("constant", "a = i[2]", ["a = i[3]", "a = i[1]"]),
         ("constant", "a = i / 0.0", ["a = i / 1.0"]),
-        ("turns", "for i in range(2, n, B): a = i", [
+        ("iterations", "for i in range(2, n, B): a = i", [
             "for i in range(2, (n) - (B), B): a = i",
             "for i in range(2, (n) + (B), B): a = i",
             "for i in range((2) + (B), n, B): a = i",
         ]),
-        ("turns", "for i in range(n): a = i", ["for i in range((n) - (1)): a = i", "for i in range((n) + (1)): a = i"]),
+        ("iterations", "for i in range(n): a = i", [
+            "for i in range((n) - (1)): a = i",
+            "for i in range((n) + (1)): a = i",
+        ]),
         ("conjunct", "a = (i < n) & (x | y)", ["a = (i < n)", "a = (x | y)", "a = (i < n) & (x)", "a = (i < n) & (y)"]),
         ("branch", "a = tl.where(i < n, x, -1).to(B)", ["a = (x).to(B)", "a = (-1).to(B)"]),
         ("branch", "a = x if B else y", ["a = (x)", "a = (y)"]),
@@ -72,7 +75,7 @@ def test_an_operator(operator: str, line: str, becomes: list[str]) -> None:
     ],
 )
 def test_what_is_left_alone(line: str) -> None:
-    assert {m.operator for m in mutants_of("module", KERNEL.format(line))} <= {"turns"}
+    assert {m.operator for m in mutants_of("module", KERNEL.format(line))} <= {"iterations"}
 
 
 def test_only_functions_for_triton_are_changed() -> None:

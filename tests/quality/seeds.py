@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quality.test_museum import CONTROLS, DTYPES, accusations
+from tests.quality.test_museum import CONTROLS, DTYPES, failures
 
 SEEDS = (1, 2, 3)
 
@@ -13,4 +13,4 @@ SEEDS = (1, 2, 3)
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_correct_kernel_does_not_fail(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert {seed: accusations(CONTROLS[name], "quick", (dtype,), seed) for seed in SEEDS} == {s: [] for s in SEEDS}
+    assert {seed: failures(CONTROLS[name], "quick", (dtype,), seed) for seed in SEEDS} == {s: [] for s in SEEDS}

@@ -1,4 +1,4 @@
-"""A promise to users: what is printed for a broken kernel is the textbook minimum."""
+"""A promise to users: the layout printed for a broken kernel is the textbook minimum."""
 
 from collections.abc import Iterator
 
@@ -59,7 +59,7 @@ CHUNK_EDGES = [
     ("S12", (33,)),  # a chunk without a start
     ("S14", (17,)),  # a last chunk of one row
     ("S23", (15, 1)),  # one token in a last row
-    ("D3", (17,)),  # the state of a chunk before
+    ("D3", (17,)),  # the state of the previous chunk
     ("D4", (16, 1)),  # a carried state and a new sequence in one chunk
     ("D9", (16, 1)),
     ("D11", (17,)),

@@ -1,6 +1,6 @@
-"""The release gate: every bug of the museum is convicted at the standard profile, and no right kernel is accused.
+"""The release gate: every bug of the museum is detected at the standard profile, and no correct kernel fails.
 
-What convicted each, and how soon, is printed at the end of the run (tests/conftest.py).
+The property that detected each, and how soon, is printed at the end of the run (tests/conftest.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ import pytest
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, Verdict
-from packproof.harness.validation.museum.detect import convict
+from packproof.harness.validation.museum.detect import detect
 from packproof.museum import Control, classes, controls, entries
 from packproof.properties.promises import Promises
 
@@ -22,7 +22,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 MOST_SECONDS = 20.0
 
 
-def accusations(control: Control, profile: str, dtypes: tuple[str, ...], seed: int = 0) -> list[object]:
+def failures(control: Control, profile: str, dtypes: tuple[str, ...], seed: int = 0) -> list[object]:
     request = CheckRequest(
         target=control.kernel,
         op=control.op,
@@ -45,16 +45,16 @@ def test_every_class_has_a_bug_that_was_found_somewhere() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if not entry.needs_gpu])
-def test_a_bug_is_convicted(name: str, record_property: Callable[[str, object], None]) -> None:
-    done = convict(ENTRIES[name], profile="standard", device="cpu")
-    record_property("conviction", {"bug": name, "by": done.by, "examples": done.examples, "seconds": done.seconds})
+def test_a_bug_is_detected(name: str, record_property: Callable[[str, object], None]) -> None:
+    done = detect(ENTRIES[name], profile="standard", device="cpu")
+    record_property("detection", {"bug": name, "by": done.by, "examples": done.examples, "seconds": done.seconds})
     assert not done.missed, ENTRIES[name].title
-    assert not any("Error: " in line for line in done.lines), "it is wrong by an accident of ours"
+    assert not any("Error: " in line for line in done.lines), "it fails through an error of packproof"
     assert done.seconds < MOST_SECONDS
 
 
-# alternating: `packproof museum alarms`, which `make proof` runs, takes all four for each
+# dtypes alternate; `packproof museum alarms`, which `make proof` runs, takes all four for each
 @pytest.mark.parametrize(("name", "dtype"), list(zip(CONTROLS, cycle(DTYPES), strict=False)))
-def test_a_right_kernel_is_not_accused(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_correct_kernel_does_not_fail(name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert accusations(CONTROLS[name], "quick", (dtype,)) == []
+    assert failures(CONTROLS[name], "quick", (dtype,)) == []

@@ -1,6 +1,6 @@
-"""A sample of the mutants of packproof's own kernels: each is convicted, or explained.
+"""A sample of the mutants of packproof's own kernels: each is killed or explained.
 
-`packproof mutate` runs them all. Another source of the kernels draws another sample.
+`packproof mutate` runs them all. A change of the kernels draws another sample.
 """
 
 import zlib
@@ -15,7 +15,7 @@ SIZE = 40
 KILLERS = Path(__file__).parents[2] / "data/killers.json"
 
 
-def test_a_sample_of_mutants_is_convicted_or_explained() -> None:
+def test_a_sample_of_mutants_is_killed_or_explained() -> None:
     seed = zlib.crc32(b"".join(file.read_bytes() for file in sorted(KERNELS.glob("*.py"))))
     mutants = sample(all_mutants(), SIZE, seed)
     known = explained(mutants)

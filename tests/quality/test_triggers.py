@@ -1,11 +1,11 @@
-"""An entry's layout is one that shows its bug: some case of just these lengths convicts it."""
+"""An entry's layout is one that shows its bug: some case of exactly these lengths detects it."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from packproof.harness.validation.museum import detect as convicting
+from packproof.harness.validation.museum import detect as detection
 from packproof.museum import Entry, entries
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases
@@ -22,6 +22,6 @@ def of_its_lengths(entry: Entry, _: Any, space: Space, profile: str, seed: int) 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if not entry.needs_gpu])
 def test_an_entry_shows_at_its_lengths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convicting, "_cases", of_its_lengths)
-    done = convicting.convict(ENTRIES[name], profile="quick", device="cpu")
+    monkeypatch.setattr(detection, "_cases", of_its_lengths)
+    done = detection.detect(ENTRIES[name], profile="quick", device="cpu")
     assert not done.missed, f"{ENTRIES[name].title}: {ENTRIES[name].lengths}"

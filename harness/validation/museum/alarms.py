@@ -1,4 +1,4 @@
-"""The other error of a proof: kernels that are right, judged by every property, seed after seed."""
+"""The opposite error of a check: correct kernels, checked by every property, seed after seed."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ _MOST_TOKENS = 120  # several chunks; more would cost the reference seconds
 
 
 @dataclass(frozen=True)
-class Acquittal:
-    """What came of one right kernel. judged: pairs of case and property. false: the alarms, in words."""
+class ControlResult:
+    """The result of one correct kernel. judged: pairs of case and property. false: the alarms, as text."""
 
     control: Control
     seeds: int
@@ -35,12 +35,12 @@ class Acquittal:
     false: tuple[str, ...]
 
 
-def judge_controls(chosen: Sequence[Control], seeds: int) -> Iterator[Acquittal]:
-    """Judge each kernel at one case a seed, dtypes in turn, by every property; yields each as it is done."""
-    yield from on_every_core([partial(_unit, control, seeds) for control in chosen], "cpu", of=Acquittal)
+def judge_controls(chosen: Sequence[Control], seeds: int) -> Iterator[ControlResult]:
+    """Check each kernel at one case per seed, dtypes alternating, by every property; yields results as they come."""
+    yield from on_every_core([partial(_unit, control, seeds) for control in chosen], "cpu", of=ControlResult)
 
 
-def _unit(control: Control, seeds: int) -> Iterator[Acquittal]:
+def _unit(control: Control, seeds: int) -> Iterator[ControlResult]:
     started, judged, false = time.monotonic(), 0, list[str]()
     with Worker(control.kernel, "cpu", TIME_LIMITS["cpu"]) as worker:
         promises = Promises(**control.promises)
@@ -54,11 +54,11 @@ def _unit(control: Control, seeds: int) -> Iterator[Acquittal]:
                     for found in _alarms(subject, space, law, case.replace(seed=seed)):
                         judged += 1
                         false += [f"{law.name}, {case}: {found}"] if found else []
-    yield Acquittal(control, seeds, judged, time.monotonic() - started, tuple(false))
+    yield ControlResult(control, seeds, judged, time.monotonic() - started, tuple(false))
 
 
 def _alarms(subject: KernelUnderTest, space: Space, law: Property, case: Case) -> Iterator[str]:
-    """What a property says of a case, "" if nothing; no word of one that does not apply."""
+    """The violation of a property at a case as text, "" if it holds; nothing for a property that does not apply."""
     for judged in law.suited(space, [case]):
         try:
             violation = broken(subject, law, judged)

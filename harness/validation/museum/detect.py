@@ -1,4 +1,4 @@
-"""Check the museum's kernels, each by the properties that its entry names, until one convicts it."""
+"""Check the museum's kernels, each by the properties that its entry names, until one fails."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -28,12 +28,12 @@ SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never ret
 
 
 @dataclass(frozen=True)
-class Conviction:
-    """What came of one entry.
+class Detection:
+    """The result of one entry.
 
-    by: the first property that convicted it, "" if none did. lengths: of the case that did. examples: cases drawn.
-    seconds: since its process was there. lines: what was wrong, for a person. tier: how the kernel ran. skipped: why it
-    was not run.
+    by: the first property that failed, "" if none did. lengths: of the case where it did. examples: cases drawn.
+    seconds: since its process was ready. lines: the violation, as text. tier: how the kernel ran. skipped: why it was
+    not run.
     """
 
     entry: Entry
@@ -50,19 +50,19 @@ class Conviction:
         return not self.by and not self.skipped
 
 
-def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Conviction]:
-    """Check the entries side by side, one on each core; yields each as it is done."""
-    yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device, of=Conviction)
+def run_entries(chosen: Sequence[Entry], *, profile: str, device: str, seed: int = 0) -> Iterator[Detection]:
+    """Check the entries side by side, one on each core; yields each result as it is done."""
+    yield from on_every_core([partial(_unit, entry, profile, device, seed) for entry in chosen], device, of=Detection)
 
 
-def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Conviction]:
-    yield convict(entry, profile=profile, device=device, seed=seed)
+def _unit(entry: Entry, profile: str, device: str, seed: int) -> Iterator[Detection]:
+    yield detect(entry, profile=profile, device=device, seed=seed)
 
 
-def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Conviction:
-    """Draw cases as a check does, and judge each by every property that the entry names, until one is broken."""
+def detect(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Detection:
+    """Draw cases as a check does, and check each by every property that the entry names, until one is broken."""
     if entry.needs_gpu and device == "cpu":
-        return Conviction(entry, skipped="needs a GPU")
+        return Detection(entry, skipped="needs a GPU")
     with Worker(entry.kernel, device, SHORT_LIMITS[device]) as worker:
         parameters = declaration(worker.describe(), entry.kernel).parameters
         started, drawn = time.monotonic(), 0
@@ -73,12 +73,12 @@ def convict(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Convic
             for name in entry.properties:
                 if found := _broken(subject, space, PROPERTIES[name], case):
                     (lengths, lines), seconds = found, time.monotonic() - started
-                    return Conviction(entry, name, lengths, drawn, seconds, lines, _tier(subject, space))
-    return Conviction(entry, examples=drawn, seconds=time.monotonic() - started, tier=_tier(subject, space))
+                    return Detection(entry, name, lengths, drawn, seconds, lines, _tier(subject, space))
+    return Detection(entry, examples=drawn, seconds=time.monotonic() - started, tier=_tier(subject, space))
 
 
 def _cases(entry: Entry, subject: KernelUnderTest, space: Space, profile: str, seed: int) -> Iterator[Case]:
-    """Those of a check; first, where only hardware shows the bug, what it takes."""
+    """The cases of a check; where only hardware shows the bug, first one at the entry's lengths."""
     golden = golden_cases(space, seed)
     if entry.needs_gpu:
         first = next(golden_cases(space, seed))
@@ -88,14 +88,14 @@ def _cases(entry: Entry, subject: KernelUnderTest, space: Space, profile: str, s
 
 
 def _tier(subject: KernelUnderTest, space: Space) -> Tier:
-    """How the kernel runs, known once it has."""
+    """How the kernel runs, known once it has run."""
     return "gpu" if space.on_gpu else "interpret" if subject.interpreted else "eager"
 
 
 def _broken(
     subject: KernelUnderTest, space: Space, law: Property, case: Case
 ) -> tuple[Lengths, tuple[str, ...]] | None:
-    """What a property found at a case, or at one that it is judged at besides: where, and in lines."""
+    """The violation that a property finds at a case, or at another that suits it: the lengths, and as lines."""
     for judged in law.suited(space, [case]):
         try:
             violation = broken(subject, law, judged)

@@ -1,4 +1,4 @@
-"""Kill packproof's own processes at drawn moments of a small check: the other verdicts stay right, nothing is left."""
+"""Kill packproof's own processes at random moments of a small check: the verdicts stay the same, no process remains."""
 
 import json
 import os
@@ -27,9 +27,9 @@ _LONGEST = 120.0
 
 @dataclass(frozen=True)
 class Kill:
-    """What came of one kill. kind: of the process; after: seconds; hit: whether there was such a process to kill.
+    """The result of one kill. kind: of the process; after: seconds; hit: whether there was such a process to kill.
 
-    wrong: what is not as it should be, "" for nothing.
+    wrong: how the check deviated, "" if it did not.
     """
 
     kind: Kind
@@ -39,7 +39,7 @@ class Kill:
 
 
 def kills(count: int, seed: int, folder: Path) -> Iterator[Kill]:
-    """Run checks, of both kernels in turn, and kill one process in each; the kinds of processes in turn, too."""
+    """Run checks, alternating between both kernels, and kill one process in each, cycling through the kinds."""
     draw = random.Random(seed)
     undisturbed = {kernel: _undisturbed(kernel, folder / f"{kernel}.json") for kernel in _KERNELS}
     for number in range(count):
@@ -62,21 +62,21 @@ def _kill(kind: Kind, kernel: str, expected: Any, draw: random.Random, after: fl
     with _started(kernel, report) as check:
         time.sleep(after)
         seen: dict[int, Kind] = {}
-        while not hit and check.poll() is None:  # until there is one of that kind
+        while not hit and check.poll() is None:  # until a process of that kind exists
             seen = _processes(check.pid)
             if found := [pid for pid, other in seen.items() if other == kind]:
                 with suppress(ProcessLookupError):
                     os.kill(draw.choice(found), signal.SIGKILL)
                     hit = True
         try:
-            said, _ = check.communicate(timeout=_LONGEST)
+            output, _ = check.communicate(timeout=_LONGEST)
         except subprocess.TimeoutExpired:
             check.kill()
-            return Kill(kind, after, hit, "it did not end")
+            return Kill(kind, after, hit, "it did not finish")
     wrong = _left(seen)
     if not wrong and not (kind == "main" and hit):
         got = _verdicts(report)
-        wrong = "" if got == expected else f"{got}\n{said.decode(errors='replace')[-2000:]}"
+        wrong = "" if got == expected else f"{got}\n{output.decode(errors='replace')[-2000:]}"
     return Kill(kind, after, hit, wrong)
 
 
@@ -91,7 +91,7 @@ def _started(kernel: str, report: Path) -> "subprocess.Popen[bytes]":
 
 
 def _processes(main: int) -> dict[int, Kind]:
-    """packproof's processes at or below this one, by what they are."""
+    """The kinds of packproof's processes at or below this one, by id."""
     found: dict[int, Kind] = {main: "main"}
     below: list[tuple[int, Kind]] = [(main, "main")]
     while below:
@@ -115,7 +115,7 @@ def _read(file: str) -> bytes:
 
 
 def _left(seen: dict[int, Kind]) -> str:
-    """Those that are still running, some time after all should be gone."""
+    """The processes that still run some time after all should have ended."""
     end = time.monotonic() + 10
     while left := [pid for pid in seen if b"packproof" in _read(f"/proc/{pid}/cmdline")]:
         if time.monotonic() > end:
@@ -125,11 +125,11 @@ def _left(seen: dict[int, Kind]) -> str:
 
 
 def _verdicts(report: Path) -> Any:
-    """Property, dtype and status of each result; why there are none, where the report is not whole."""
+    """Property, dtype and status of each result, or why the report is not complete."""
     try:
         return [(r["property"], r["dtype"], r["status"]) for r in json.loads(report.read_text())["results"]]
     except (OSError, ValueError, KeyError) as error:
-        return f"no whole report: {error}"
+        return f"no complete report: {error}"
 
 
 def tally(found: list[Kill]) -> str:
@@ -139,17 +139,15 @@ def tally(found: list[Kill]) -> str:
 
 
 def main() -> int:
-    """Run as `python -m packproof.harness.validation.museum.kills COUNT`: prints each, exit code 1 if one failed."""
+    """Run as `python -m packproof.harness.validation.museum.kills COUNT`: prints each; exit code 1 if one deviated."""
     with tempfile.TemporaryDirectory() as folder:
         found: list[Kill] = []
         for kill in kills(int(sys.argv[1]), 0, Path(folder)):
-            print(
-                f"{kill.kind} after {kill.after:.2f} s: {kill.wrong or ('as before' if kill.hit else 'not met')}",
-                flush=True,
-            )
+            quiet = "same verdicts" if kill.hit else "no such process"
+            print(f"{kill.kind} after {kill.after:.2f} s: {kill.wrong or quiet}", flush=True)
             found.append(kill)
     wrong = [kill for kill in found if kill.wrong]
-    print(f"killed {tally(found)}; {len(wrong)} of {len(found)} checks went wrong")
+    print(f"killed {tally(found)}; {len(wrong)} of {len(found)} went wrong")
     return 1 if wrong else 0
 
 

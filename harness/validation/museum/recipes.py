@@ -1,4 +1,4 @@
-"""How public suites test packed kernels, applied to the museum: what each recipe would have caught.
+"""How public suites test packed kernels, applied to the museum: which bugs each recipe would have caught.
 
 All run on fixed layouts of the kind that such suites have, scaled to chunks of 16: one sequence, equal lengths, lengths
 near a maximum as in flash-attention, the offsets [0, 256, 500, 1000] and [0, 15, 100, 300, 1200, 2000] of
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from packproof.harness.execution.execute import InProcess
-from packproof.harness.validation.museum.detect import SHORT_LIMITS, convict
+from packproof.harness.validation.museum.detect import SHORT_LIMITS, detect
 from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Control, Entry
@@ -66,7 +66,7 @@ def beyond_twice(got: Tensors, want: Tensors, low: Tensors) -> bool:
 
 @dataclass(frozen=True)
 class Recipe:
-    """broken: whether the values say that a kernel is wrong. low: in bfloat16, where not in the entry's dtype."""
+    """broken: whether the values show an incorrect kernel. low: runs in bfloat16 instead of the entry's dtype."""
 
     broken: Broken
     gradients: bool = True
@@ -83,7 +83,7 @@ RECIPES: Mapping[str, Recipe] = {
 
 @dataclass(frozen=True)
 class RecipeComparison:
-    """Which recipes say that a kernel is wrong, by name; OURS among them for an entry."""
+    """Which recipes reject a kernel, by name; OURS among them for an entry."""
 
     kernel: Entry | Control
     caught: Mapping[str, bool]
@@ -102,12 +102,12 @@ def _unit(kernels: Sequence[Control]) -> Iterator[RecipeComparison]:
     for kernel in kernels:
         caught = caught_by(kernel)
         if isinstance(kernel, Entry):
-            caught = {OURS: bool(convict(kernel, profile="standard", device="cpu").by), **caught}
+            caught = {OURS: bool(detect(kernel, profile="standard", device="cpu").by), **caught}
         yield RecipeComparison(kernel, caught)
 
 
 def caught_by(kernel: Control) -> dict[str, bool]:
-    """The recipes that see a wrong value, or an error, on any layout."""
+    """The recipes that detect an incorrect value, or an error, on any layout."""
     caught = dict.fromkeys(RECIPES, False)
     dtype = kernel.dtype if isinstance(kernel, Entry) else "float32"
     for low in (False, True):
@@ -117,7 +117,7 @@ def caught_by(kernel: Control) -> dict[str, bool]:
             subject = KernelUnderTest(space.op, worker, space.promises)
             for case in _cases(space):
                 pending = [n for n, r in RECIPES.items() if r.low == low and not caught[n]]
-                caught |= {name: True for name in pending if _says(RECIPES[name], subject, case)}
+                caught |= {name: True for name in pending if _rejects(RECIPES[name], subject, case)}
     return caught
 
 
@@ -134,7 +134,7 @@ def _cases(space: Space) -> Iterator[Case]:
             )
 
 
-def _says(recipe: Recipe, subject: KernelUnderTest, case: Case) -> bool:
+def _rejects(recipe: Recipe, subject: KernelUnderTest, case: Case) -> bool:
     try:
         got = subject.remembered(subject.sample(case))
     except KernelFault:
@@ -142,13 +142,13 @@ def _says(recipe: Recipe, subject: KernelUnderTest, case: Case) -> bool:
     except Refused:
         return False
     want, low = _reference(subject.op.name, case)
-    judged = {n: x for n, x in got.items() if recipe.gradients or not n.is_gradient}
-    return recipe.broken(judged, want, low)
+    compared = {n: x for n, x in got.items() if recipe.gradients or not n.is_gradient}
+    return recipe.broken(compared, want, low)
 
 
 @cache
 def _reference(op: str, case: Case) -> tuple[Tensors, Tensors]:
-    """In float64, and in the case's dtype."""
+    """The reference's values in float64, and in the case's dtype."""
     sample = draw(OPS[op], case)
     result: Any = InProcess(OPS[op].reference).run(sample.call())
     low = {

@@ -1,4 +1,4 @@
-"""Rogues before a naive harness and before packproof's."""
+"""Kernels that cheat, run under a naive harness and under packproof's."""
 
 import os
 import signal
@@ -27,18 +27,18 @@ RUNNING_SUM = Op(
     sizes=({"d": 8}, {"d": 3}),
 )
 _LENGTHS = (20, 17)
-_SECONDS = 2.0  # that one call of a rogue may take
+_SECONDS = 2.0  # limit for one call of a rogue
 _NAIVE_SECONDS = 30
 
 Fate = Literal["detected", "reported", "passed", "lost"]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What came of one rogue.
+class RogueResult:
+    """The result of one rogue.
 
-    fate: "reported" where the verdict is no pass, and no failure; "lost" where there is none, or an error of
-    packproof's own. said: what the verdicts say.
+    fate: "reported" where the verdict is neither a pass nor a failure; "lost" where there is none, or an error of
+    packproof's own. said: the text of the verdicts.
     """
 
     rogue: Rogue
@@ -47,14 +47,14 @@ class Trial:
 
     @property
     def as_expected(self) -> bool:
-        """Seen for what it is, in the words of the entry; or not seen, where the entry says so."""
+        """Detected with the text that the entry expects; or passed, where the entry declares it undefended."""
         if self.rogue.undefended:
             return self.fate == "passed"
         return self.fate in ("detected", "reported") and self.rogue.detected in self.said
 
 
-def try_rogues(chosen: Sequence[Rogue]) -> Iterator[Trial]:
-    """Check the rogues side by side, as a user would, and say what came of each."""
+def try_rogues(chosen: Sequence[Rogue]) -> Iterator[RogueResult]:
+    """Check the rogues side by side, as a user would; yields the result of each."""
     base = CheckRequest(dtypes=("float32",), profile="quick", timeout=_SECONDS, questions=False, replay_dir=os.devnull)
     targets = [
         open_target(replace(base, target=rogue.kernel, op=RUNNING_SUM, properties=rogue.properties)) for rogue in chosen
@@ -64,24 +64,24 @@ def try_rogues(chosen: Sequence[Rogue]) -> Iterator[Trial]:
         if isinstance(event, RunFinished):
             verdicts = list(event.verdicts)
     for rogue in chosen:
-        yield _trial(rogue, [v for v in verdicts if v.cell.target == rogue.kernel])
+        yield _result(rogue, [v for v in verdicts if v.cell.target == rogue.kernel])
 
 
-def _trial(rogue: Rogue, verdicts: Sequence[Verdict]) -> Trial:
+def _result(rogue: Rogue, verdicts: Sequence[Verdict]) -> RogueResult:
     statuses = {verdict.status for verdict in verdicts}
-    said = "\n".join("\n".join(v.failure.lines) if v.failure else f"{v.status}: {v.reason}" for v in verdicts)
+    text = "\n".join("\n".join(v.failure.lines) if v.failure else f"{v.status}: {v.reason}" for v in verdicts)
     if "failed" in statuses:
         first = next(v for v in verdicts if v.status == "failed")
-        return Trial(
-            rogue, "detected", f"{first.cell.property} {first.failure.tensor if first.failure else ''}\n{said}"
+        return RogueResult(
+            rogue, "detected", f"{first.cell.property} {first.failure.tensor if first.failure else ''}\n{text}"
         )
     if "error" in statuses or len(verdicts) < len(rogue.properties):
-        return Trial(rogue, "lost", said)
-    return Trial(rogue, "reported" if "inconclusive" in statuses else "passed", said)
+        return RogueResult(rogue, "lost", text)
+    return RogueResult(rogue, "reported" if "inconclusive" in statuses else "passed", text)
 
 
 def fools_a_naive_harness(rogue: Rogue) -> bool:
-    """Whether a harness passes it that compares one call with the reference by allclose, before or after; in a fork."""
+    """Whether it passes a harness that compares one call, before or after the reference's, by allclose; in a fork."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -104,7 +104,7 @@ def _naive(kernel: object, reference_first: bool) -> bool:
     assert callable(kernel)
     expected = running_sum(**given) if reference_first else None
     got = kernel(**given)
-    time.sleep(0.06)  # what is printed and timed in between
+    time.sleep(0.06)  # stands for printing and timing in between
     if expected is None:
         expected = running_sum(**given)
     return bool(torch.allclose(got, expected, rtol=1e-2, atol=1e-2))

@@ -1,4 +1,4 @@
-"""What `packproof museum` prints: the list, one entry, a run."""
+"""The output of `packproof museum`: the list, one entry, a run."""
 
 import inspect
 import json
@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packproof.harness.validation.museum.alarms import Acquittal
-from packproof.harness.validation.museum.detect import Conviction
+from packproof.harness.validation.museum.alarms import ControlResult
+from packproof.harness.validation.museum.detect import Detection
 from packproof.harness.validation.museum.recipes import OURS, RECIPES, RecipeComparison
 from packproof.museum import BugClass, Entry
 from packproof.properties.case import shorten
@@ -25,20 +25,20 @@ def columns(rows: Sequence[Row]) -> list[str]:
 
 
 def listed(entries: Iterable[Entry]) -> list[str]:
-    """One line an entry: id, op, class, the properties that convict it, title."""
+    """One line per entry: id, op, class, the properties that detect it, title."""
     rows = [(e.id, e.op, e.bug_class, ", ".join(e.properties), e.title) for e in entries]
-    return columns([("id", "op", "class", "convicted by", "title"), *rows])
+    return columns([("id", "op", "class", "detected by", "title"), *rows])
 
 
 def shown(entry: Entry, classes: Mapping[str, BugClass]) -> list[str]:
-    """All that is known of one entry."""
-    found = [f"found at       {link}" for link in entry.links] or ["made up: nobody has reported it"]
+    """Everything about one entry."""
+    found = [f"found at       {link}" for link in entry.links] or ["made up: not reported by any project"]
     needs = ["needs a GPU"] if entry.needs_gpu else []
     return [
         f"{entry.id} · {entry.op} · {entry.bug_class} · {entry.title}",
         f"    cause          {entry.cause}",
         f"    shows at       lengths {shorten(entry.lengths)}" + (f", {entry.when}" if entry.when else ""),
-        f"    convicted by   {', '.join(entry.properties)}",
+        f"    detected by    {', '.join(entry.properties)}",
         *(f"    {line}" for line in found),
         f"    kernel         {entry.kernel}",
         *(f"                   {place}" for place in places(entry)),
@@ -48,7 +48,7 @@ def shown(entry: Entry, classes: Mapping[str, BugClass]) -> list[str]:
 
 
 def places(entry: Entry) -> list[str]:
-    """Where the bug stands in the source: the function, or each line that asks for it."""
+    """Where the bug is in the source: the function, or each line that selects it."""
     kernel = entry.load()
     function: Callable[..., Any] = kernel.func if isinstance(kernel, partial) else kernel
     file = inspect.getsourcefile(function)
@@ -64,49 +64,57 @@ def _short(file: str) -> str:
     return "/".join(Path(file).parts[-2:])
 
 
-def outcome(c: Conviction) -> str:
+def outcome(c: Detection) -> str:
     """One line of a run."""
     head = f"{c.entry.id:<5} {c.entry.op:<15}"
     if c.skipped:
         return f"{head} skipped: {c.skipped}"
     if c.missed:
-        return f"{head} NOT CONVICTED by {', '.join(c.entry.properties)} in {c.examples} examples, {c.seconds:.1f} s"
-    count = f"{c.examples} example{'s' if c.examples > 1 else ''}"
-    return f"{head} {c.by:<12} {count:<12} {c.seconds:5.1f} s   {c.entry.title}"
+        return f"{head} NOT DETECTED by {', '.join(c.entry.properties)} in {_examples(c)}, {c.seconds:.1f} s"
+    return f"{head} {c.by:<12} {_examples(c):<12} {c.seconds:5.1f} s   {c.entry.title}"
 
 
-def summary(done: Sequence[Conviction], seconds: float) -> str:
+def _examples(c: Detection) -> str:
+    return f"{c.examples} example{'' if c.examples == 1 else 's'}"
+
+
+def summary(done: Sequence[Detection], seconds: float) -> str:
     """The last line of a run."""
     ran = [c for c in done if not c.skipped]
     times = [c.seconds for c in ran if not c.missed]
     rest = len(done) - len(ran)
-    parts = [f"{len(times)} of {len(ran)} convicted"]
+    parts = [f"{len(times)} of {len(ran)} detected"]
     parts += [f"median {statistics.median(times):.1f} s, worst {max(times):.1f} s"] if times else []
-    parts += [f"{rest} need a GPU"] if rest else []
+    parts += [f"{rest} {'needs' if rest == 1 else 'need'} a GPU"] if rest else []
     return f"{', '.join(parts)}; {seconds:.0f} s"
 
 
-def acquitted(a: Acquittal) -> str:
-    """One line of the right kernels, and one for each false alarm."""
-    count = f"{len(a.false)} false alarms" if a.false else "no alarm"
+def acquitted(a: ControlResult) -> str:
+    """One line for a correct kernel, and one for each of its false alarms."""
+    count = _alarms(len(a.false)) if a.false else "no alarm"
     head = f"{a.control.id:<28} {count:<16} {a.judged:>6} judgements {a.seconds:6.1f} s   {a.control.title}"
     return "\n".join([head, *(f"    {line}" for line in a.false)])
 
 
-def acquittals(done: Sequence[Acquittal], seconds: float) -> str:
-    """The last line of the right kernels."""
+def acquittals(done: Sequence[ControlResult], seconds: float) -> str:
+    """The last line of a run over the correct kernels."""
     false, judged = sum(len(a.false) for a in done), sum(a.judged for a in done)
-    return f"{false} false alarms in {judged} judgements of {len(done)} right kernels; {seconds:.0f} s"
+    kernels = "1 correct kernel" if len(done) == 1 else f"{len(done)} correct kernels"
+    return f"{_alarms(false)} in {judged} judgements of {kernels}; {seconds:.0f} s"
+
+
+def _alarms(count: int) -> str:
+    return f"{count} false alarm{'' if count == 1 else 's'}"
 
 
 def compared(done: Sequence[RecipeComparison]) -> list[str]:
-    """How many entries of each class each recipe catches, and how many right kernels it accuses."""
+    """How many entries of each class each recipe catches, and how many correct kernels it rejects."""
     by = [OURS, *RECIPES]
     entries = [c for c in done if isinstance(c.kernel, Entry)]
     classes = dict.fromkeys(c.kernel.bug_class for c in entries if isinstance(c.kernel, Entry))
     groups = {k: [c for c in entries if isinstance(c.kernel, Entry) and c.kernel.bug_class == k] for k in classes}
     groups["all"] = entries
-    groups["right kernels accused"] = [c for c in done if c not in entries]
+    groups["correct kernels rejected"] = [c for c in done if c not in entries]
     rows = [
         (
             name,
@@ -119,14 +127,14 @@ def compared(done: Sequence[RecipeComparison]) -> list[str]:
     return columns([("class", "bugs", *by), *rows])
 
 
-def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) -> str:
-    """A run for programs."""
+def as_json(done: Sequence[Detection], profile: str, device: str, seed: int) -> str:
+    """A run as JSON."""
     results = [
         {
             "id": c.entry.id,
             "op": c.entry.op,
             "class": c.entry.bug_class,
-            "status": "skipped" if c.skipped else "missed" if c.missed else "convicted",
+            "status": "skipped" if c.skipped else "missed" if c.missed else "detected",
             "property": c.by,
             "tier": c.tier,
             "examples": c.examples,
@@ -140,8 +148,8 @@ def as_json(done: Sequence[Conviction], profile: str, device: str, seed: int) ->
     return json.dumps({"version": 1, **made_with, "results": results}, indent=1) + "\n"
 
 
-def acquitted_json(done: Sequence[Acquittal]) -> str:
-    """The right kernels for programs."""
+def acquitted_json(done: Sequence[ControlResult]) -> str:
+    """The results of the correct kernels as JSON."""
     results = [
         {
             "id": a.control.id,
@@ -157,7 +165,7 @@ def acquitted_json(done: Sequence[Acquittal]) -> str:
 
 
 def compared_json(done: Sequence[RecipeComparison]) -> str:
-    """A comparison for programs."""
+    """A comparison as JSON."""
     results = [
         {
             "id": c.kernel.id,

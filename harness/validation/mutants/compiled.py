@@ -1,4 +1,4 @@
-"""Mutants for real: each compiled in a process of its own, and judged on a device as a check would."""
+"""Compiled mutants: each is compiled in its own process and checked on a device as a kernel would be."""
 
 import ast
 import time
@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.validation.mutants.mutant import KERNELS, Mutant, as_it_is
-from packproof.harness.validation.mutants.outcome import DECIDING, MutantOutcome, convicted_by
+from packproof.harness.validation.mutants.outcome import DECIDING, MutantOutcome, detected_by
 from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.properties.case import Case
@@ -21,9 +21,9 @@ from packproof.properties.ops import OPS
 from packproof.properties.property import Property
 from packproof.refs.errors import PackproofError
 
-_DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the ways of these
+_DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the same paths
 _LIMIT = 60.0  # seconds of a call: some mutants never return
-_FILE = '''"""A kernel of packproof, with one mutant in its place: judge it as a file of your own."""
+_FILE = '''"""A kernel of packproof, with one mutant in its place: check it like any file of kernels."""
 
 from packproof.harness.validation.mutants.mutant import put_for_good
 
@@ -34,40 +34,40 @@ from {module} import {function}
 
 
 def compiled(mutants: Sequence[Mutant], ops: Sequence[str], device: str, jobs: int) -> Iterator[MutantOutcome]:
-    """The outcomes as they come, of golden cases by every property but those that no mutant decides.
+    """The outcomes as they come: every property but those that mutants do not affect, at the golden cases.
 
-    First every function is put in its own place as it is. PackproofError if that convicts it: so it would its mutants.
+    First every function is replaced by itself. Raises PackproofError if that fails: its mutants would fail alike.
     """
     controls = {control.id: control for control in map(as_it_is, mutants)}
     with TemporaryDirectory() as folder:
 
-        def judged(mutants: Iterable[Mutant], most: int | None = None) -> Iterator[MutantOutcome]:
+        def evaluated(mutants: Iterable[Mutant], most: int | None = None) -> Iterator[MutantOutcome]:
             units = [partial(_unit, mutant, ops, device, Path(folder), most) for mutant in mutants]
             return on_every_core(units, device, of=MutantOutcome, most=jobs)
 
-        for control in judged(controls.values(), most=1):
+        for control in evaluated(controls.values(), most=1):
             if control.by:
                 raise PackproofError(
-                    f"{control.id} fails though nothing in it is changed: {control.by} at {control.case}\n"
-                    f"    None of its mutants can be judged. Try: packproof check --op {control.op} --device {device}"
+                    f"{control.id} fails without a change: {control.by} at {control.case}\n"
+                    f"    None of its mutants can be checked. Try: packproof check --op {control.op} --device {device}"
                 )
-        yield from judged(mutants)
+        yield from evaluated(mutants)
 
 
 def _unit(
     mutant: Mutant, ops: Sequence[str], device: str, folder: Path, most: int | None = None
 ) -> Iterator[MutantOutcome]:
     """most: checks of each op, or None for all."""
-    started, said = time.monotonic(), MutantOutcome(mutant.id)
+    started, outcome = time.monotonic(), MutantOutcome(mutant.id)
     for own in executing(mutant.module, device):
         if own.op in ops:
-            said = _judged(mutant, own, islice(_checks(own, device), most), device, folder)
-        if said.by:
+            outcome = _evaluated(mutant, own, islice(_checks(own, device), most), device, folder)
+        if outcome.by:
             break
-    yield replace(said, seconds=time.monotonic() - started)
+    yield replace(outcome, seconds=time.monotonic() - started)
 
 
-def _judged(
+def _evaluated(
     mutant: Mutant, own: BuiltinKernel, checks: Iterable[tuple[Property, Case]], device: str, folder: Path
 ) -> MutantOutcome:
     module, _, function = own.target.partition(":")
@@ -77,14 +77,14 @@ def _judged(
     with Worker(f"{file}:{function}", device, _LIMIT) as worker:
         subject = KernelUnderTest(OPS[own.op], worker, declared.promises)
         for law, case in checks:
-            last = MutantOutcome(mutant.id, convicted_by(subject, law, case), own.op, law.name, str(case))
+            last = MutantOutcome(mutant.id, detected_by(subject, law, case), own.op, law.name, str(case))
             if last.by:
                 break
     return last
 
 
 def _checks(own: BuiltinKernel, device: str) -> Iterator[tuple[Property, Case]]:
-    """By dtype, a property at all of its cases before the next one."""
+    """By dtype; a property at all of its cases before the next property."""
     promises = own.declaration(device).promises
     for dtype in (d for d in _DTYPES if d in own.dtypes):
         space = Space(OPS[own.op], dtype, promises, on_gpu=device == "cuda")
@@ -93,16 +93,15 @@ def _checks(own: BuiltinKernel, device: str) -> Iterator[tuple[Property, Case]]:
 
 
 def executing(module: str, device: str) -> list[BuiltinKernel]:
-    """The kernels of packproof in Triton that use a module, one for each op, the cheapest first."""
-    in_triton = {
-        own.op: own for own in BUILTIN_KERNELS.values() if own.runs_on(device)
-    }  # where there are two, it is the second
+    """packproof's Triton kernels that use a module, one for each op, cheapest first."""
+    # of two implementations of an op the second is in Triton
+    in_triton = {own.op: own for own in BUILTIN_KERNELS.values() if own.runs_on(device)}
     return [own for own in reversed(in_triton.values()) if module in _used(own.module.rpartition(".")[2])]
 
 
 @cache
 def _used(module: str) -> frozenset[str]:
-    """The module, and those of kernels that it imports, and that these do."""
+    """The module and the kernel modules that it imports, directly or not."""
     tree = ast.parse((KERNELS / f"{module}.py").read_text(encoding="utf-8"))
     package = "packproof.kernels."
     names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}

@@ -1,8 +1,8 @@
-"""Mutants that no check convicts, and why: `equivalents.json`, by what they change, so that it holds while code moves.
+"""Mutants that no check kills, and why: `equivalents.json`, keyed by their change, so that it holds while code moves.
 
 An entry has "function" (module:function), "changes" (a line before and after, as "was -> now") and "reason". Where a
-function has the same line several times, "#2 was -> now" is about the second from the top, and "was -> now" about all.
-One with "beyond": true is wrong all the same: only other tiles or sizes than those of the interpreter would show it.
+function has the same line several times, "#2 was -> now" is the second from the top, and "was -> now" all of them.
+One with "beyond": true is incorrect, but only tiles or sizes other than the interpreter's would show it.
 """
 
 import json
@@ -30,7 +30,7 @@ class Explanation:
 
 
 def explained(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
-    """Those that have an explanation, by id."""
+    """The mutants that have an explanation, by id."""
     known = {
         (e["function"], change): Explanation(e["reason"], e.get("beyond", False))
         for e in entries()
@@ -43,7 +43,7 @@ def explained(mutants: Iterable[Mutant]) -> dict[str, Explanation]:
 
 @cache
 def claims() -> Mapping[str, tuple[tuple[str, str], ...]]:
-    """What an entry may say of each mutant, by id: its function, with its change by number, and its change."""
+    """By id, the keys by which an entry may name a mutant: its function with the numbered change, or the change."""
     count: Counter[tuple[str, str]] = Counter()
     found = {}
     for m in all_mutants():

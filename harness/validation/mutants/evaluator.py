@@ -1,4 +1,4 @@
-"""Where the mutants of an op's kernels are judged: by checks that the kernel itself passes, the cheapest first."""
+"""Evaluates the mutants of an op's kernels by checks that the kernel itself passes, cheapest first."""
 
 import signal
 import sys
@@ -17,7 +17,7 @@ from packproof.harness.targets.builtin_kernels import BuiltinKernel
 from packproof.harness.targets.location import Location
 from packproof.harness.validation.mutants.fork_pool import TAINTED
 from packproof.harness.validation.mutants.mutant import Mutant, installed
-from packproof.harness.validation.mutants.outcome import DECIDING, convicted_by
+from packproof.harness.validation.mutants.outcome import DECIDING, detected_by
 from packproof.properties.call import Refused
 from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases
@@ -29,10 +29,10 @@ from packproof.properties.property import Property
 from packproof.refs.errors import PackproofError
 
 _PACKAGE = "packproof.kernels."
-_DTYPES = ("float32", "bfloat16", "float64")  # fp16 takes the ways of these
-_FEW_CHUNKS = 7  # of a short case
-_GLANCE = 1.0  # seconds of the kernel: what is spent on a mutant that nothing is expected to convict
-_LIMIT = 2.0, 5.0  # seconds that a check may take, and how many times what it takes the kernel
+_DTYPES = ("float32", "bfloat16", "float64")  # fp16 takes the same paths
+_FEW_CHUNKS = 7  # the most in a short case
+_GLANCE = 1.0  # seconds of the kernel: spent on a mutant that no check is expected to kill
+_LIMIT = 2.0, 5.0  # a check may take so many seconds plus so many times what the unchanged kernel takes
 _LIMIT_UNKNOWN = 300.0
 
 Lines = frozenset[tuple[str, int]]
@@ -40,7 +40,7 @@ Lines = frozenset[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Check:
-    """A property at a case. seconds: that the kernel takes; lines: of modules of kernels that it executes."""
+    """A property at a case. seconds: the kernel's time; lines: of kernel modules that it executes."""
 
     property: Property
     case: Case
@@ -48,8 +48,8 @@ class Check:
     lines: Lines = field(default=frozenset(), repr=False)
 
 
-class Court:
-    """The checks of one kernel; to be opened where Triton interprets, in the process that children are forked from."""
+class Evaluator:
+    """The checks of one kernel. Create it where Triton interprets, in the process from which the fork pool forks."""
 
     def __init__(self, own: BuiltinKernel) -> None:
         declared = own.declaration("cpu")
@@ -62,17 +62,17 @@ class Court:
 
     @cached_property
     def modules(self) -> frozenset[str]:
-        """The modules of kernels that its first case executes: of every one that it ever does, some function."""
+        """The kernel modules that its first case executes: some function of every module that any case uses."""
         first = next(golden_cases(self._spaces[0]))
         [check] = self._proof([Check(REFERENCE, first)])
         return frozenset(module for module, _ in check.lines)
 
-    def checks(self, turn: int, mutant: Mutant, *, glance: bool) -> list[Check]:
-        """Those of a turn that execute what the mutant has changed; in a glance, a second's worth of them.
+    def checks(self, number: int, mutant: Mutant, *, glance: bool) -> list[Check]:
+        """The checks of a round that execute the changed lines; in a glance, only a second's worth of them.
 
-        The last turn is not proven beforehand, and tells only later whether the kernel passes what a mutant has broken.
+        The last round is not proven beforehand: only after a mutant fails a check is the kernel itself run on it.
         """
-        make = _TURNS[turn]
+        make = _ROUNDS[number]
         if make is _everything:
             return make(self._spaces)
         if make not in self._proven:
@@ -82,16 +82,16 @@ class Court:
         return [c for c, before in zip(found, spent, strict=False) if not glance or before < _GLANCE]
 
     def named(self, words: Mapping[Mutant, tuple[str, str]]) -> dict[Mutant, list[Check]]:
-        """The check of each by its property and its case in words, those that there are no more left out."""
-        every = {(c.property.name, str(c.case)): c for make in _TURNS for c in make(self._spaces)}
-        wanted = [every[said] for said in dict.fromkeys(words.values()) if said in every]
+        """The check of each mutant, by property and case as text; checks that no longer exist are left out."""
+        every = {(c.property.name, str(c.case)): c for make in _ROUNDS for c in make(self._spaces)}
+        wanted = [every[key] for key in dict.fromkeys(words.values()) if key in every]
         proven = {(c.property.name, str(c.case)): c for c in self._proof(wanted)}
-        return {mutant: [proven[said]] for mutant, said in words.items() if said in proven}
+        return {mutant: [proven[key]] for mutant, key in words.items() if key in proven}
 
-    def judge(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
-        """In a child of this process: names each check before it runs; the last word says what convicted, if anything.
+    def evaluate(self, mutant: Mutant, checks: list[Check]) -> Iterator[dict[str, Any]]:
+        """In a fork of this process: reports each check before it runs, and last what killed the mutant, if anything.
 
-        A check that takes too long ends the process; a fault may leave something behind in it.
+        A check that takes too long ends the process; a fault may leave the process in a bad state.
         """
         self._subject.renew()
         started = time.process_time()
@@ -99,21 +99,21 @@ class Court:
         with installed(mutant):
             for check in checks:
                 yield {"property": check.property.name, "case": str(check.case), "op": self.op}
-                if by := self._conviction(check):
+                if by := self._killer(check):
                     break
         if by and not check.lines:
-            self._require_innocence(check)
+            self._require_pass(check)
         faulty = bool(by) and by not in PROPERTIES
         yield {"by": by, "seconds": time.process_time() - started, TAINTED: faulty}
 
-    def _conviction(self, check: Check) -> str:
+    def _killer(self, check: Check) -> str:
         limit = _LIMIT[0] + _LIMIT[1] * check.seconds if check.seconds else _LIMIT_UNKNOWN
         signal.setitimer(signal.ITIMER_PROF, limit)
-        by = convicted_by(self._subject, check.property, check.case)
+        by = detected_by(self._subject, check.property, check.case)
         signal.setitimer(signal.ITIMER_PROF, 0)
         return by
 
-    def _require_innocence(self, check: Check) -> None:
+    def _require_pass(self, check: Check) -> None:
         self._subject.renew()
         try:
             violation = broken(self._subject, check.property, check.case)
@@ -121,19 +121,19 @@ class Court:
             violation = None
         if violation is not None:
             raise PackproofError(
-                f"{self.op} itself breaks {check.property.name} at {check.case}: mutants of it cannot be judged\n"
+                f"{self.op} itself breaks {check.property.name} at {check.case}: its mutants cannot be checked\n"
                 f"    {' '.join(violation.lines())}"
             )
 
     def _proof(self, checks: list[Check]) -> Iterator[Check]:
-        """The checks with their time and lines, once the kernel has passed them."""
+        """The checks with their times and lines. Raises PackproofError where the kernel fails one."""
         for check in checks:
             known = check.property, check.case
             if known not in self._passed:
                 self._subject.expect(self._subject.sample(check.case))  # the oracle's time is not the kernel's
                 started = time.process_time()
                 with _executed() as lines:
-                    self._require_innocence(check)
+                    self._require_pass(check)
                 self._passed[known] = Check(*known, time.process_time() - started, frozenset(lines))
             yield self._passed[known]
 
@@ -151,7 +151,7 @@ def _reference(spaces: Sequence[Space]) -> list[Check]:
 
 
 def _chunks(check: Check, space: Space) -> int:
-    """How many chunks' worth of tokens and sequences."""
+    """The number of chunks that its tokens fill, plus the number of sequences."""
     return -(-check.case.n_tokens // space.chunk) + len(check.case.lengths)
 
 
@@ -166,7 +166,7 @@ def _others(spaces: Sequence[Space]) -> list[Check]:
 
 
 def _everything(spaces: Sequence[Space]) -> list[Check]:
-    """Every property at every golden case: what a check of the kernel does, without the random cases."""
+    """Every property at every golden case: what `packproof check` does, without the random cases."""
     return _suited(
         [Check(law, case) for space in spaces for case in golden_cases(space) for law in DECIDING], spaces[0]
     )
@@ -176,13 +176,13 @@ def _suited(checks: list[Check], space: Space) -> list[Check]:
     return [Check(c.property, case) for c in checks for case in c.property.suited(space, [c.case])]
 
 
-_TURNS = (_short_reference, _long_reference, _others, _everything)
-TURNS = range(len(_TURNS))
+_ROUNDS = (_short_reference, _long_reference, _others, _everything)
+ROUNDS = range(len(_ROUNDS))
 
 
 @contextmanager
 def _executed() -> Iterator[set[tuple[str, int]]]:
-    """Lines of kernels, by module, that run inside the block."""
+    """The kernel lines, by module, that run inside the block."""
     found: set[tuple[str, int]] = set()
 
     def enter(frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:

@@ -1,7 +1,7 @@
-"""The check that detected each mutant in the last run: it comes first in the next one, and is most often all that runs.
+"""The check that detected each mutant in the last run: it runs first in the next one, and is usually enough.
 
-A file has the checks, and for each function and operator which of them detects which mutant: the place in the row is
-the ordinal of the mutant. A killer is only an order: what it does not detect meets all the other checks too.
+A file has the checks, and for each function and operator which of them detects which mutant: the position in the row
+is the ordinal of the mutant. A killer only sets the order: a mutant that it does not detect meets all other checks.
 """
 
 import json
@@ -22,7 +22,7 @@ class Killer(NamedTuple):
 
 
 def read(file: Path) -> dict[str, Killer]:
-    """By id of the mutant; none where there is no file yet. UsageError where it is another kind of file."""
+    """The killers by mutant id; none where there is no file yet. Raises UsageError for any other file."""
     if not file.exists():
         return {}
     try:
@@ -40,7 +40,7 @@ def read(file: Path) -> dict[str, Killer]:
 
 
 def text(known: Mapping[str, Killer], outcomes: Iterable[MutantOutcome], ids: Collection[str]) -> str:
-    """The file with what a run has found. ids: of all mutants that exist; what is known of the others of them stays."""
+    """The file with the results of a run. ids: of all mutants that exist; `known` stays for those that did not run."""
     found = {name: killer for name, killer in known.items() if name in ids}
     for o in outcomes:
         found.pop(o.id, None)

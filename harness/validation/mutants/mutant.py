@@ -1,4 +1,4 @@
-"""Mutants of packproof's own Triton kernels: what differs, where, and the module as it then reads."""
+"""Mutants of packproof's own Triton kernels: the change, its place, and the source of the changed module."""
 
 import ast
 import importlib
@@ -12,15 +12,15 @@ from types import ModuleType
 from packproof.harness.validation.mutants.operators import OPERATORS, Edit, Scope, Text
 
 KERNELS = Path(__file__).resolve().parents[3] / "kernels"
-_OF_THE_OBJECT = "device_caches"  # what Triton compiled of a function that is launched, by a method bound to the object
+_OF_THE_OBJECT = "device_caches"  # Triton's compiled code of a launched function, held by a method bound to the object
 
 
 @dataclass(frozen=True)
 class Mutant:
     """One edit of one function of a module of kernels. lines: of the statement that holds it.
 
-    id: module:function:operator:ordinal, where the ordinal counts what the operator does to the function from top to
-    bottom, so that it is the same when the function moves.
+    id: module:function:operator:ordinal, where the ordinal counts the operator's changes to the function from top
+    to bottom, so that it stays the same when the function moves.
     """
 
     id: str
@@ -77,7 +77,7 @@ def _for_triton(function: ast.FunctionDef) -> bool:
 
 
 def all_mutants() -> list[Mutant]:
-    """Those of all modules of kernels."""
+    """The mutants of all kernel modules."""
     return [m for file in sorted(KERNELS.glob("*.py")) for m in _mutants_in(file)]
 
 
@@ -105,7 +105,7 @@ def as_it_is(mutant: Mutant) -> Mutant:
 
 
 def put_for_good(name: str) -> None:
-    """The mutant or control of this id in the place of its function, in a process that judges nothing else."""
+    """The mutant or control of this id in the place of its function, in a process that checks nothing else."""
     mutants = _mutants_in(KERNELS / f"{name.partition(':')[0]}.py")
     _put({each.id: each for m in mutants for each in (m, as_it_is(m))}[name])
 

@@ -1,7 +1,7 @@
-"""The ways in which a Triton kernel is broken: each takes a place in its syntax tree and says what to write there.
+"""The mutation operators for Triton kernels: each takes a node of the syntax tree and yields edits of its source.
 
-Left alone are what no run on small tensors could tell apart (the width of integers, hints to the compiler) and what is
-no computation: decorators, signatures, docstrings, assertions.
+Left alone are changes that no run on small tensors could show (the width of integers, hints to the compiler) and what
+is not computation: decorators, signatures, docstrings, assertions.
 """
 
 import ast
@@ -41,7 +41,7 @@ class Edit:
 
 
 class Text:
-    """A source and where its nodes lie in it."""
+    """A source and the positions of its nodes."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -49,7 +49,7 @@ class Text:
         self._starts = [0, *accumulate(map(len, self._lines))]
 
     def _at(self, line: int, column: int) -> int:
-        """From a line and a column in bytes, as syntax trees have them."""
+        """The character index of a line and a column in bytes, as syntax trees count them."""
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
     def start(self, node: ast.expr | ast.stmt) -> int:
@@ -67,7 +67,7 @@ class Text:
         return Edit(self.start(node), self.end(node), new)
 
     def symbol(self, left: ast.expr, right: ast.expr, symbol: str) -> Edit:
-        """Where an operator stands between its operands, with parentheses around it; to be replaced by itself."""
+        """An edit that replaces an operator between its operands, parentheses aside, by itself."""
         start = self.source.index(symbol, self.end(left), self.start(right))
         return Edit(start, start + len(symbol), symbol)
 
@@ -86,14 +86,14 @@ class Scope:
 
     @property
     def nodes(self) -> Iterator[tuple[ast.AST, range]]:
-        """What can be broken, in the order of the source, each with the lines of its statement."""
+        """The nodes that can be changed, in source order, each with the lines of its statement."""
         for statement in self.function.body:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
                 yield from _within(statement, range(0))
 
     @cached_property
     def accumulators(self) -> frozenset[str]:
-        """Names of floating sums: those that begin as tl.zeros."""
+        """Names of floating-point sums: those initialised with tl.zeros."""
         names: set[str] = set()
         for node in ast.walk(self.function):
             if isinstance(node, ast.Assign):
@@ -123,15 +123,13 @@ def _within(node: ast.AST, lines: range) -> Iterator[tuple[ast.AST, range]]:
     if isinstance(node, ast.Call):
         if ast.unparse(node.func) in _HINTS:
             return
-        children: Iterator[ast.AST] = iter(
-            [node.func, *node.args, *(k.value for k in node.keywords if k.arg == "mask")]
-        )
+        below: Iterator[ast.AST] = iter([node.func, *node.args, *(k.value for k in node.keywords if k.arg == "mask")])
     elif isinstance(node, ast.AnnAssign):
-        children = iter([node.value] if node.value else [])
+        below = iter([node.value] if node.value else [])
     else:
-        children = ast.iter_child_nodes(node)
-    for child in children:
-        yield from _within(child, lines)
+        below = ast.iter_child_nodes(node)
+    for part in below:
+        yield from _within(part, lines)
 
 
 def _called(node: ast.AST) -> str:
@@ -147,7 +145,7 @@ def comparison(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def arithmetic(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """+ becomes -, // becomes %, and so on; a minus sign goes."""
+    """+ becomes -, // becomes %, and so on; a minus sign is dropped."""
     text = scope.text
     if isinstance(node, ast.BinOp) and type(node.op) in _SWAPPED:
         symbol, other = _SWAPPED[type(node.op)]
@@ -160,13 +158,15 @@ def arithmetic(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def term(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A summand or a factor goes; what is added to a name is not added, or replaces what it held."""
+    """A summand or a factor is dropped; += is left out, or becomes =."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
         symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}[type(node.op)]
         left, right = scope.text.operands(node, symbol)
         yield scope.text.replaced(node, left)
         if symbol != "-" and not (isinstance(node.left, ast.BinOp) and type(node.left.op) is type(node.op)):
-            yield scope.text.replaced(node, right)  # of a longer sum only the first: the others went as right sides
+            yield scope.text.replaced(
+                node, right
+            )  # of a longer sum only the first: the others were dropped as right operands
     if isinstance(node, ast.AugAssign):
         yield scope.text.replaced(node, "pass")
         yield scope.text.replaced(node, f"{scope.text.of(node.target)} = {scope.text.of(node.value)}")
@@ -183,8 +183,8 @@ def constant(node: ast.AST, scope: Scope) -> Iterator[Edit]:
             yield scope.text.replaced(node, repr(node.value * (1 + 2**-7) if node.value else 1.0))
 
 
-def turns(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A loop ends one turn sooner or later, or begins one later."""
+def iterations(node: ast.AST, scope: Scope) -> Iterator[Edit]:
+    """A loop ends one iteration sooner or later, or begins one later."""
     if _called(node) not in ("range", "tl.range", "tl.static_range") or not isinstance(node, ast.Call):
         return
     text, bounds = scope.text, node.args
@@ -197,7 +197,7 @@ def turns(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def conjunct(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """One side of & or | goes."""
+    """One side of & or | is dropped."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
         left, right = scope.text.operands(node, "&" if isinstance(node.op, ast.BitAnd) else "|")
         yield scope.text.replaced(node, left)
@@ -205,7 +205,7 @@ def conjunct(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def branch(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A choice always falls on one side; a flag is read the other way round."""
+    """A choice always takes one side; a flag is inverted."""
     text = scope.text
     if isinstance(node, ast.Call) and _called(node) == "tl.where":
         yield text.replaced(node, f"({text.of(node.args[1])})")
@@ -231,7 +231,7 @@ def mask(node: ast.AST, scope: Scope) -> Iterator[Edit]:
 
 
 def other(node: ast.AST, scope: Scope) -> Iterator[Edit]:
-    """A load that does not say what lanes hold that it masks out."""
+    """A load without `other=`, so that the lanes that it masks out are undefined."""
     if isinstance(node, ast.Call) and any(k.arg == "other" for k in node.keywords):
         yield scope.text.replaced(node, _call(scope, node, node.args, without={"other"}))
 
@@ -292,7 +292,7 @@ Operator = Callable[[ast.AST, Scope], Iterator[Edit]]
 OPERATORS: dict[str, Operator] = {
     o.__name__: o
     for o in (
-        comparison, arithmetic, term, constant, turns, conjunct, branch, mask, other, precision, extremum, lanes,
+        comparison, arithmetic, term, constant, iterations, conjunct, branch, mask, other, precision, extremum, lanes,
         stride, function,
     )
 }  # fmt: skip

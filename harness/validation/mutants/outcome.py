@@ -1,4 +1,4 @@
-"""What became of a mutant, and what decides it."""
+"""The outcome of a mutant, and the properties that decide it."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ DECIDING = tuple(law for law in PROPERTIES.values() if law.decides_mutants)
 
 @dataclass(frozen=True)
 class MutantOutcome:
-    """by: the property that convicted it, or how it failed by itself (memory, raised, hung, crashed, malformed); "" if
-    it survived. op, property, case: of the last check, "" where none executes the line. seconds: of a CPU; of a clock
-    where it was compiled.
+    """by: the property that killed it, or its own fault (memory, raised, hung, crashed, malformed); "" if it survived.
+    op, property, case: of the last check, "" where none executes the line. seconds: CPU time; wall time where it was
+    compiled.
     """
 
     id: str
@@ -27,8 +27,8 @@ class MutantOutcome:
     seconds: float = 0.0
 
 
-def convicted_by(subject: KernelUnderTest, law: Property, case: Case) -> str:
-    """As `MutantOutcome.by`, of a property at a case."""
+def detected_by(subject: KernelUnderTest, law: Property, case: Case) -> str:
+    """`MutantOutcome.by` for a property at a case."""
     try:
         violation = broken(subject, law, case)
     except Refused:

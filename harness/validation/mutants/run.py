@@ -1,4 +1,4 @@
-"""A run over mutants: which of them, what is known of them already, and the process that judges the rest."""
+"""A run over mutants: which of them, the outcomes known already, and the process that evaluates the rest."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ from packproof.harness.validation.mutants.outcome import MutantOutcome
 from packproof.harness.worker.zygote_client import import_path
 from packproof.refs.errors import PackproofError
 
-OPS = [name for name in reversed(list(BUILTIN_KERNELS)) if BUILTIN_KERNELS[name].runs_on("cpu")]  # the cheapest first
+OPS = [name for name in reversed(list(BUILTIN_KERNELS)) if BUILTIN_KERNELS[name].runs_on("cpu")]  # cheapest first
 
 
 def sample(mutants: Sequence[Mutant], size: int | None, seed: int) -> list[Mutant]:
-    """So many of them, in their order; all if no size is given."""
+    """`size` of them, in their order; all if no size is given."""
     if size is None or size >= len(mutants):
         return list(mutants)
     chosen = set(random.Random(seed).sample(range(len(mutants)), size))
@@ -38,17 +38,17 @@ def run(
     first: Mapping[str, Sequence[str]] | None = None,
     device: str = "cpu",
 ) -> Iterator[MutantOutcome]:
-    """The outcomes as they come, first those that `resume` has of the same sources; it gets the new ones.
+    """The outcomes as they come, first those that `resume` has for the same sources; new ones are appended to it.
 
-    first: by id, the op, the property and the case of the check that a mutant is to be judged by before all others.
+    first: by id, the op, the property and the case of the check that runs before all others.
     device: "cpu", where mutants are interpreted in forks, or "cuda", where each is compiled.
     """
     digest = _digest(device)
     known = _known(resume, digest) if resume else {}
     yield from (known[m.id] for m in mutants if m.id in known)
     left = [m for m in mutants if m.id not in known]
-    judged = compiled(left, ops, device, jobs) if device == "cuda" else _judged(left, ops, jobs, first or {})
-    for outcome in judged:
+    outcomes = compiled(left, ops, device, jobs) if device == "cuda" else _interpreted(left, ops, jobs, first or {})
+    for outcome in outcomes:
         if resume:
             with resume.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"sources": digest, **asdict(outcome)}) + "\n")
@@ -59,15 +59,15 @@ def _known(file: Path, digest: str) -> dict[str, MutantOutcome]:
     found = {}
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):  # a line that was cut off
-                said = json.loads(line)
-                if said.pop("sources", "") == digest:
-                    found[said["id"]] = MutantOutcome(**said)
+            with suppress(ValueError):  # a truncated line
+                row = json.loads(line)
+                if row.pop("sources", "") == digest:
+                    found[row["id"]] = MutantOutcome(**row)
     return found
 
 
 def _digest(device: str) -> str:
-    """Of the sources of kernels, properties and references, and of where they ran: an outcome holds for these."""
+    """A digest of the device and the sources of kernels, properties and references, for which an outcome holds."""
     h = hashlib.blake2b(device.encode(), digest_size=8)
     for folder in (KERNELS, KERNELS.with_name("properties"), KERNELS.with_name("refs")):
         for file in sorted(folder.rglob("*.py")):
@@ -75,13 +75,13 @@ def _digest(device: str) -> str:
     return h.hexdigest()
 
 
-def _judged(
+def _interpreted(
     mutants: Sequence[Mutant], ops: Sequence[str], jobs: int, first: Mapping[str, Sequence[str]]
 ) -> Iterator[MutantOutcome]:
     if not mutants:
         return
     ids = [m.id for m in mutants]
-    order = {"ops": list(ops), "mutants": ids, "explained": list(explained(mutants)), "jobs": jobs}
+    order = {"ops": list(ops), "mutants": ids, "equivalents": list(explained(mutants)), "jobs": jobs}
     order["first"] = {name: list(first[name]) for name in ids if name in first}
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
@@ -101,4 +101,4 @@ def _judged(
             process.terminate()
             raise
     if process.returncode:
-        raise PackproofError("the process that judges mutants failed; what it printed says why")
+        raise PackproofError("the process that evaluates mutants failed; it printed the reason")

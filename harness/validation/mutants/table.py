@@ -16,12 +16,12 @@ def listed(mutants: Iterable[Mutant]) -> list[str]:
 
 
 def survived(outcome: MutantOutcome, mutant: Mutant) -> str:
-    """A survivor that nothing explains."""
+    """An unexplained survivor."""
     return f"SURVIVED {mutant.id}\n{mutant.diff}" + ("" if outcome.op else "\n  no check executes this line")
 
 
 def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], seconds: float) -> list[str]:
-    """How many, killed by what, per module; and the rates: of all, and of those that are not equivalent."""
+    """Counts per module and per killer, and the rates: of all, and of those that are not equivalent."""
     killed = [o for o in done if o.by]
     equal = [o for o in done if not o.by and o.id in known and not known[o.id].beyond]
     beyond = [o for o in done if not o.by and o.id in known and known[o.id].beyond]
@@ -44,14 +44,14 @@ def summary(done: Sequence[MutantOutcome], known: Mapping[str, Explanation], sec
 
 
 def wrongly_explained(done: Iterable[MutantOutcome], known: Mapping[str, Explanation]) -> list[str]:
-    """Mutants that are said to be equivalent and are not."""
+    """Mutants that are explained as survivors but were killed."""
     return [
-        f"{o.id} is explained as a survivor but {o.by} convicted it at {o.case}" for o in done if o.by and o.id in known
+        f"{o.id} is explained as a survivor, but {o.by} killed it at {o.case}" for o in done if o.by and o.id in known
     ]
 
 
 def as_json(done: Iterable[MutantOutcome], mutants: Mapping[str, Mutant], known: Mapping[str, Explanation]) -> str:
-    """A run for programs."""
+    """A run as JSON."""
     results = [
         {
             "id": o.id,

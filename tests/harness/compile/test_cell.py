@@ -1,4 +1,4 @@
-"""The compile cell of a kernel: what fails it, and what is only told."""
+"""The compile cell of a kernel: what fails it, and what is only reported."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from packproof.harness.compile.variants import Compiled
 from packproof.harness.results.events import Cell, CellFinished, Verdict
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 
-Judge = Callable[..., Verdict]
+VerdictOf = Callable[..., Verdict]
 
 
 def form(name: str, failure: str = "", slow: str = "", skipped: str = "") -> Compiled:
@@ -32,7 +32,7 @@ def form(name: str, failure: str = "", slow: str = "", skipped: str = "") -> Com
 
 
 @pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+def verdict_of(monkeypatch: pytest.MonkeyPatch) -> VerdictOf:
     def found(triton: str, *forms: Compiled) -> Verdict:
         def compiled(module: str) -> Iterator[Compiled]:
             yield from forms
@@ -47,35 +47,35 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     return found
 
 
-def test_forms_were_chosen_with_the_triton_of_the_constraints() -> None:
+def test_forms_were_tuned_with_the_triton_of_the_constraints() -> None:
     pinned = Path(__file__).parents[3].joinpath("constraints.txt").read_text(encoding="utf-8")
-    assert f"\ntriton=={compile_cells._CHOSEN_WITH}" in pinned
+    assert f"\ntriton=={compile_cells._TUNED_WITH}" in pinned
 
 
 SLOW = form("rope-bf16", slow="spills 8 bytes at 255 registers")
 
 
-def test_a_spill_fails_with_the_triton_that_forms_were_chosen_with(judge: Judge) -> None:
-    verdict = judge("3.7.1", form("fine"), SLOW)
+def test_a_spill_fails_with_the_triton_that_forms_were_tuned_with(verdict_of: VerdictOf) -> None:
+    verdict = verdict_of("3.7.1", form("fine"), SLOW)
     assert verdict.status == "failed"
     assert verdict.failure is not None
     assert verdict.failure.lines == ("rope-bf16 on sm_90 spills 8 bytes at 255 registers",)
 
 
-def test_with_another_triton_it_is_told(judge: Judge) -> None:
-    verdict = judge("3.6.0", form("fine"), SLOW)
+def test_with_another_triton_it_is_reported(verdict_of: VerdictOf) -> None:
+    verdict = verdict_of("3.6.0", form("fine"), SLOW)
     assert (verdict.status, verdict.failure, verdict.examples) == ("passed", None, 2)
     assert verdict.reason == (
         "with triton 3.6.0 some forms are slower: rope-bf16 on sm_90 spills 8 bytes at 255 registers"
     )
 
 
-def test_what_cannot_be_launched_fails_with_any(judge: Judge) -> None:
-    verdict = judge("3.6.0", form("large", failure="needs 2 bytes of shared memory"), SLOW)
+def test_what_cannot_be_launched_fails_with_any(verdict_of: VerdictOf) -> None:
+    verdict = verdict_of("3.6.0", form("large", failure="needs 2 bytes of shared memory"), SLOW)
     assert verdict.failure is not None
     assert verdict.failure.lines == ("large on sm_90: needs 2 bytes of shared memory",)
 
 
-def test_a_target_that_triton_has_no_tools_for_is_told(judge: Judge) -> None:
-    verdict = judge("3.7.1", form("fine", skipped="no ROCm linker"))
+def test_a_target_that_triton_has_no_tools_for_is_reported(verdict_of: VerdictOf) -> None:
+    verdict = verdict_of("3.7.1", form("fine", skipped="no ROCm linker"))
     assert (verdict.status, verdict.reason) == ("skipped", "sm_90: no ROCm linker")

@@ -1,4 +1,4 @@
-"""The compile tier: variants compile for GPUs that are not here; those that a GPU could not run fail with a reason."""
+"""The compile tier: variants compile for GPUs that are absent; those that a GPU could not run fail with a reason."""
 
 import time
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_good_variants_compile_for_every_target(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # the caller's kernels may be interpreted, these are compiled
     found = results("good", TARGETS)
     assert set(found) == {(variant, target) for variant in ("dot", "sum") for target in TARGETS}
-    for variant, target in [key for key, one in found.items() if one["skipped"]]:  # triton 3.4 brings no ROCm linker
+    for variant, target in [key for key, one in found.items() if one["skipped"]]:  # triton 3.4 ships no ROCm linker
         assert target == "gfx942"
         assert "ROCm linker" in found.pop((variant, target))["skipped"]
     for (variant, target), one in found.items():
@@ -48,8 +48,8 @@ def test_bad_variants_fail_with_the_reason() -> None:
     assert spills > 100
     assert found["spilling"]["slow"] == f"spills {spills} bytes at 255 registers"
     assert found["spilling"]["failure"] == found["oversized"]["slow"] == ""
-    assert found["spilling with open eyes"]["spills"] == spills
-    assert found["spilling with open eyes"]["slow"] == ""
+    assert found["spilling as declared"]["spills"] == spills
+    assert found["spilling as declared"]["slow"] == ""
     assert found["mistyped"]["failure"].startswith("CompilationError: ")
     assert "total has initial type int32 but is re-assigned to" in found["mistyped"]["failure"]
     assert "for i in range(4):" in found["mistyped"]["detail"]
@@ -65,13 +65,13 @@ def test_a_compilation_that_does_not_end_is_ended() -> None:
     assert time.monotonic() - started < 40
 
 
-def test_a_compiler_that_dies_takes_nothing_with_it() -> None:
+def test_a_compiler_that_dies_does_not_affect_the_rest() -> None:
     found = results("fatal", ("sm_80",))
     assert found["fatal", "sm_80"]["failure"].startswith("the compiler died with exit code -6")
     assert found["sum", "sm_80"]["failure"] == ""
 
 
-def test_a_reader_that_leaves_ends_the_compilers() -> None:
+def test_closing_the_stream_ends_the_compilers() -> None:
     iterator = compile_variants(f"{SAMPLES}:endless", ("sm_80",))
     assert next(iterator)["variant"] == "sum"
     started = time.monotonic()

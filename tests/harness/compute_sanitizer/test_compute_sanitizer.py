@@ -19,7 +19,7 @@ from tests.harness import sanitizer_reports as reports
 
 HERE = Path(__file__).parents[1]
 
-# runs what it is asked to run, on the CPU, and after the announcement of one call prints a report
+# runs the given command on the CPU, and prints a report after the announcement of one call
 FAKE = """\
 #!{python}
 import subprocess, sys, os
@@ -37,7 +37,7 @@ for line in process.stdout:
 
 
 @pytest.mark.parametrize(
-    ("report", "said", "details", "count"),
+    ("report", "texts", "details", "count"),
     [
         (
             reports.MEMCHECK,
@@ -67,10 +67,10 @@ for line in process.stdout:
         ("three lines\n= of something\n==== else", [], "", None),
     ],
 )
-def test_reports_are_read(report: str, said: list[str], details: str, count: int | None) -> None:
+def test_reports_are_read(report: str, texts: list[str], details: str, count: int | None) -> None:
     lines = report.splitlines()
     found = list(findings(lines))
-    assert [finding.said for finding in found] == said
+    assert [finding.text for finding in found] == texts
     assert counted(lines) == count
     if found:
         assert found[0].details[0] == details
@@ -78,7 +78,7 @@ def test_reports_are_read(report: str, said: list[str], details: str, count: int
 
 
 def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, call: int, report: str, end: str) -> None:
-    """Put a fake on PATH, and let a check on the CPU pass for one on a GPU up to where it would start a kernel."""
+    """Put a fake on PATH, and let a check on the CPU count as one on a GPU until it would start a kernel."""
     fake = folder / "compute-sanitizer"
     fake.write_text(FAKE.format(python=sys.executable, call=call, report=report, end=end))
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
@@ -102,7 +102,7 @@ def _verdict(name: str = "good", **changes: str) -> Verdict:
 CLEAN_END = 'print("========= ERROR SUMMARY: 0 errors")'
 
 
-def test_a_finding_convicts_with_kernel_and_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_fails_the_kernel_and_names_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = "\n".join(reports.MEMCHECK.splitlines()[1:-1])
     _install(tmp_path, monkeypatch, call=3, report=report, end='print("========= ERROR SUMMARY: 2 errors")')
     verdict = _verdict()
@@ -132,7 +132,7 @@ def test_a_clean_run_passes_and_names_its_tier(tmp_path: Path, monkeypatch: pyte
     assert declined.reason == "the kernel declined every example"
 
 
-def test_a_kernel_that_fails_without_a_finding_is_convicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_without_a_finding_fails_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _install(tmp_path, monkeypatch, call=-1, report="", end=CLEAN_END)
     failure = _verdict("raises").failure
     assert failure is not None
@@ -140,11 +140,13 @@ def test_a_kernel_that_fails_without_a_finding_is_convicted(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("end", ["", 'print("========= ERROR SUMMARY: 3 errors")'])
-def test_a_run_that_is_not_understood_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_a_run_that_is_not_understood_gives_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     _install(tmp_path, monkeypatch, call=-1, report="", end=end)
     verdict = _verdict()
     assert verdict.status == "error"
-    assert "compute-sanitizer did not end as it should; its last lines:" in verdict.reason
+    assert "compute-sanitizer did not finish cleanly; its last lines:" in verdict.reason
 
 
 def test_without_the_program_or_a_gpu_there_is_one_line(
@@ -152,7 +154,7 @@ def test_without_the_program_or_a_gpu_there_is_one_line(
 ) -> None:
     assert run(["check", "--device", "cpu", "--sanitizer", "memcheck"]) == 2
     assert capsys.readouterr().err == (
-        "packproof: --sanitizer: compute-sanitizer looks at kernels on a GPU, not on cpu; use --device cuda\n"
+        "packproof: --sanitizer: compute-sanitizer checks kernels on a GPU, not on cpu; use --device cuda\n"
     )
     assert run(["check", "--device", "cpu", "--sanitizer", "memchek"]) == 2
     assert "memcheck" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""One call in this process: placement, gradients, judgement of what comes back, and what is put back afterwards."""
+"""One call in this process: placement, gradients, checks of the results, and settings restored afterwards."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +46,7 @@ def test_any_placement_gives_the_same(make_call: Make, placement: Placement, gua
         assert torch.equal(result.inputs_after["cu_seqlens"], call.cu_seqlens)
 
 
-def test_placements_are_what_they_say(make_call: Make) -> None:
+def test_placements_have_the_declared_strides(make_call: Make) -> None:
     seen: dict[str, tuple[tuple[int, ...], int]] = {}
 
     def look(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def test_placements_are_what_they_say(make_call: Make) -> None:
         assert seen["weight"][0] == {"sliced": (2,), "expanded": (0,)}.get(placement, (1,))
 
 
-def test_slices_of_one_shape_have_strides_of_their_own(make_call: Make) -> None:
+def test_slices_of_one_shape_have_different_strides(make_call: Make) -> None:
     seen = []
 
     def look(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -155,12 +155,12 @@ def test_faults(make_call: Make, rogue: Rogue, name: str, kind: str, words: str)
     with pytest.raises(KernelFault, match=words) as fault:
         runner.run(make_call(2, 3, guard=True))
     assert fault.value.kind == kind
-    good = InProcess(product).run(make_call(2, 3))  # what a rogue replaced has been put back
+    good = InProcess(product).run(make_call(2, 3))  # what a rogue replaced has been restored
     assert set(good.gradients) == {"x", "weight"}
     assert "cpu" not in vars(torch.Tensor)
 
 
-def test_a_kernel_that_asks_for_more_memory_than_its_call_can_take(
+def test_a_kernel_that_allocates_more_memory_than_its_call_needs(
     make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(error_classification, "free_bytes", lambda device: 10**11)
@@ -171,9 +171,7 @@ def test_a_kernel_that_asks_for_more_memory_than_its_call_can_take(
     assert fault.value.kind == "raised"
 
 
-def test_a_device_that_is_lost_in_a_large_call_is_asked_for_nothing_more(
-    make_call: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -235,7 +233,7 @@ def test_between_the_rows_of_a_window(make_call: Make, rogue: Rogue) -> None:
         runner.run(make_call(2, 3, guard=True, placement={"x": "sliced"}))
 
 
-def test_a_refusal_is_no_fault(make_call: Make, rogue: Rogue) -> None:
+def test_a_refusal_is_not_a_fault(make_call: Make, rogue: Rogue) -> None:
     with pytest.raises(Refused, match="no such option here"):
         InProcess(Location.parse(rogue("declines")).load()).run(make_call(2))
 
@@ -251,7 +249,7 @@ def test_a_fault_inside_other_exceptions_comes_through(make_call: Make) -> None:
         InProcess(kernel).run(make_call(2))
 
 
-def test_settings_are_put_back(make_call: Make) -> None:
+def test_settings_are_restored(make_call: Make) -> None:
     threads = torch.get_num_threads()
 
     def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -299,7 +297,7 @@ def test_locations() -> None:
         "nowhere.py:f": "there is no file nowhere.py",
         "no.such.module:f": "no.such.module cannot be imported: ModuleNotFoundError: No module named 'no'",
         "packproof.refs:nothing": "packproof.refs has no nothing",
-        "math:pi": "math:pi is a float, not a function",
+        "math:pi": "math:pi is of type float, not a function",
     }.items():
         with pytest.raises(UsageError, match=words):
             Location.parse(target).load()

@@ -8,7 +8,7 @@ from packproof.harness.interpreter import repair
 from tests.harness import triton_numerics, triton_products
 
 repair.install()
-repair.install()  # the second changes nothing
+repair.install()  # a second call changes nothing
 
 CASES = triton_numerics.CASES | triton_products.CASES
 
@@ -28,7 +28,7 @@ CASES = triton_numerics.CASES | triton_products.CASES
         "libdevice_by_name",
         "loops_over_runtime_values",
         "products_of_halves_are_summed_in_float32",
-        "products_of_float32_have_the_precision_asked_for",
+        "products_of_float32_have_the_requested_precision",
         "products_of_float64_are_exact",
         "float32_splits_into_two_bfloat16",
         "prefix_sums_run_either_way",
@@ -67,7 +67,7 @@ def test_numbers_are_torchs(case: str) -> None:
         ("what_a_kernel_raises_comes_through", AssertionError, "only float64"),
     ],
 )
-def test_what_cannot_be_interpreted_says_so(case: str, kind: type[Exception], text: str) -> None:
+def test_what_cannot_be_interpreted_is_reported(case: str, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as found:
         CASES[case]()
     assert str(found.value) == text

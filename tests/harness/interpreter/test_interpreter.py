@@ -1,4 +1,4 @@
-"""The repair of the interpreter: where it is refused, and the operators that it makes faster."""
+"""The repair of the interpreter: when it is refused, and the operators that it speeds up."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ENVIRONMENT = os.environ | {
 }
 
 
-def test_operators_make_the_same_of_every_pair_of_operands_by_the_short_way_and_the_long() -> None:
+def test_operators_give_the_same_results_through_numpy_and_through_triton() -> None:
     command = [sys.executable, str(Path(__file__).parents[1] / "triton_operators.py")]
     short, long = (
         json.loads(

@@ -58,7 +58,7 @@ def test_torch_is_as_before_afterwards() -> None:
     assert (torch.empty, torch.zeros_like, "new_empty" in vars(torch.Tensor)) == before
 
 
-def test_a_guarded_buffer_is_no_view_and_can_be_differentiated_through() -> None:
+def test_a_guarded_buffer_is_not_a_view_and_can_be_differentiated_through() -> None:
     with Guard():
         y = torch.empty(3)
         leaf = torch.empty(3, requires_grad=True)
@@ -72,7 +72,7 @@ def test_a_guarded_buffer_is_no_view_and_can_be_differentiated_through() -> None
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("bytes_away", "words"), [(0, "past the end of"), (-1, "before the start of"), (4000, "past")])
-def test_a_write_outside_is_seen(dtype: torch.dtype, bytes_away: int, words: str) -> None:
+def test_a_write_outside_is_detected(dtype: torch.dtype, bytes_away: int, words: str) -> None:
     with Guard() as guard:
         y = torch.empty(5, 3, dtype=dtype)
     guard.check()
@@ -83,10 +83,10 @@ def test_a_write_outside_is_seen(dtype: torch.dtype, bytes_away: int, words: str
     assert fault.value.kind == "memory"
 
 
-def test_a_write_of_the_neighbours_canary_is_seen() -> None:
+def test_a_write_of_the_neighbours_canary_is_detected() -> None:
     with Guard() as guard:
         x, y = torch.empty(4), torch.empty(4)
-    ctypes.memmove(y.data_ptr() + 16, x.data_ptr() + 16, 8)  # what a kernel does that copies too many elements
+    ctypes.memmove(y.data_ptr() + 16, x.data_ptr() + 16, 8)  # as a kernel does that copies too many elements
     with pytest.raises(KernelFault, match="past the end"):
         guard.check()
 

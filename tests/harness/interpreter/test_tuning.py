@@ -1,4 +1,4 @@
-"""Kernels that tune themselves: each kind of call gets a configuration that fits, the same in any process, untimed."""
+"""Autotuned kernels: each kind of call gets a configuration that fits, the same in any process, without timing."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ TOO_LARGE = 8
 
 
 class Launched:
-    """Stands in for a compiled kernel: says which configurations were launched."""
+    """Stands in for a compiled kernel: records which configurations were launched."""
 
     __name__ = "kernel"
     arg_names = ("x", "n")
@@ -33,12 +33,12 @@ class Launched:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("prune_configs", "_bench"):
-        monkeypatch.setattr(autotuner.Autotuner, name, getattr(autotuner.Autotuner, name))  # to be put back
+        monkeypatch.setattr(autotuner.Autotuner, name, getattr(autotuner.Autotuner, name))  # restored later
     draw_configurations()
 
 
 def launched(n: int) -> list[int]:
-    """What a kernel launches in a process of its own for a call of this kind, made twice."""
+    """The configurations that a kernel launches in its own process for a call of this kind, made twice."""
     kernel = Launched()
     configs = [triton.Config({"BLOCK": block}) for block in (TOO_LARGE, 16, 32, 64)]
     tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)

@@ -1,4 +1,4 @@
-"""packproof's own kernels promise for a GPU what ships there, and for the interpreter the tiles that it runs."""
+"""packproof's own kernels: their promises on a GPU, and their tiles in the interpreter."""
 
 import sys
 from types import ModuleType
@@ -10,7 +10,7 @@ from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKe
 
 @pytest.mark.parametrize("own", BUILTIN_KERNELS.values(), ids=BUILTIN_KERNELS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_kernel_of_ours_is_deterministic_isolated_and_independent(own: BuiltinKernel, device: str) -> None:
+def test_every_builtin_kernel_is_deterministic_isolated_and_independent(own: BuiltinKernel, device: str) -> None:
     promises = own.declaration(device).promises
     assert promises.deterministic
     assert promises.isolated

@@ -1,4 +1,4 @@
-"""`packproof museum` as its users type it."""
+"""`packproof museum` as users type it."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.cli import main
-from packproof.harness.validation.museum.detect import convict
+from packproof.harness.validation.museum.detect import detect
 from packproof.museum import controls, entries
 
 
@@ -18,63 +18,63 @@ def test_the_list_has_a_line_for_each_entry_of_an_op(capsys: pytest.CaptureFixtu
     assert len(lines) == sum(entry.op == "rope" for entry in entries().values())
 
 
-def test_an_entry_says_where_its_bug_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_shows_where_its_bug_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["museum", "show", "D4"]) == 0
     shown = capsys.readouterr().out
     assert "sglang/issues/31833" in shown
     assert 'if bug == "D4" and c0:' in shown
 
 
-def test_a_run_ends_well_where_everything_is_convicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_exits_with_0_where_everything_is_detected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.json"
     assert main.run(["museum", "run", "C4", "R1", "--device", "cpu", "--json", str(file)]) == 0
-    assert "2 of 2 convicted" in capsys.readouterr().out
+    assert "2 of 2 detected" in capsys.readouterr().out
     results = {result["id"]: result for result in json.loads(file.read_text())["results"]}
-    assert results["C4"]["status"] == results["R1"]["status"] == "convicted"
+    assert results["C4"]["status"] == results["R1"]["status"] == "detected"
     assert results["R1"]["property"] == "packing"
     assert results["R1"]["lines"]
 
 
-def test_a_right_kernel_is_missed_and_the_run_fails(
+def test_a_correct_kernel_is_missed_and_the_run_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = dataclasses.replace(entries()["R1"], kernel="packproof.museum.rotary:correct")
-    assert convict(right, profile="quick", device="cpu").missed
-    monkeypatch.setattr("packproof.museum.entries", lambda: {"R1": right})
+    correct = dataclasses.replace(entries()["R1"], kernel="packproof.museum.rotary:correct")
+    assert detect(correct, profile="quick", device="cpu").missed
+    monkeypatch.setattr("packproof.museum.entries", lambda: {"R1": correct})
     assert main.run(["museum", "run", "R1", "--profile", "quick", "--device", "cpu"]) == 1
-    assert "NOT CONVICTED by packing, reference in 21 examples" in capsys.readouterr().out
+    assert "NOT DETECTED by packing, reference in 21 examples" in capsys.readouterr().out
 
 
-def test_alarms_are_false_where_a_right_kernel_is_convicted(
+def test_a_control_that_fails_is_a_false_alarm(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = dataclasses.replace(controls()["rotary.correct"], id="rotary.wrong", kernel=entries()["R1"].kernel)
-    monkeypatch.setattr("packproof.museum.controls", lambda: controls() | {"rotary.wrong": wrong})
+    incorrect = dataclasses.replace(controls()["rotary.correct"], id="rotary.incorrect", kernel=entries()["R1"].kernel)
+    monkeypatch.setattr("packproof.museum.controls", lambda: controls() | {"rotary.incorrect": incorrect})
     file = tmp_path / "alarms.json"
-    assert main.run(["museum", "alarms", "rotary.wrong", "--seeds", "8", "--json", str(file)]) == main.FAILED
+    assert main.run(["museum", "alarms", "rotary.incorrect", "--seeds", "8", "--json", str(file)]) == main.FAILED
     assert "reference, lengths" in capsys.readouterr().out
     [result] = json.loads(file.read_text())["results"]
     assert result["false"]
-    assert result["judged"] == 8 * 9 + 2  # rope has no state to carry; six of the packs are the same turned round
+    assert result["judged"] == 8 * 9 + 2  # rope has no state to carry; six of the packs are the same reversed
 
 
-def test_a_right_kernel_raises_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_correct_kernel_raises_no_alarm(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["museum", "alarms", "rotary.correct", "--seeds", "8"]) == 0
-    assert "0 false alarms in 74 judgements of 1 right kernels" in capsys.readouterr().out
+    assert "0 false alarms in 74 judgements of 1 correct kernel" in capsys.readouterr().out
 
 
-def test_recipes_see_what_they_look_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """C6 is wrong in a gradient alone, R1 in the output; the right rotation is accused by nobody."""
+def test_recipes_detect_what_they_compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """C6 is incorrect in a gradient alone, R1 in the output; no recipe rejects the correct rotation."""
     chosen = {name: entries()[name] for name in ("C6", "R1")}
-    right = {"rotary.correct": controls()["rotary.correct"]}
+    correct = {"rotary.correct": controls()["rotary.correct"]}
     monkeypatch.setattr("packproof.museum.entries", lambda: chosen)
-    monkeypatch.setattr("packproof.museum.controls", lambda: right)
+    monkeypatch.setattr("packproof.museum.controls", lambda: correct)
     assert main.run(["museum", "compare"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
-    rows = {line[:22].strip(): line[22:].split() for line in lines}
+    rows = {line[:25].strip(): line[25:].split() for line in lines}
     assert rows["packed-branch"] == ["1", "1", "0", "1", "1", "1"]
     assert rows["boundary-lost"] == ["1"] * 6
-    assert rows["right kernels accused"] == ["1", "0", "0", "0", "0"]
+    assert rows["correct kernels rejected"] == ["1", "0", "0", "0", "0"]
 
 
 def test_an_unknown_entry_is_answered_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`packproof mutate` as its users type it."""
+"""`packproof mutate` as users type it."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert kept.read_text() == outcomes
 
 
-def test_outcomes_of_other_kernels_properties_or_references_are_not_taken_over(
+def test_outcomes_for_other_kernels_properties_or_references_are_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [tmp_path / name for name in ("kernels", "properties", "refs")]

@@ -1,4 +1,4 @@
-"""The report on the proof: numbers from the files of four commands."""
+"""The report of `packproof proof`: numbers from the files of four commands."""
 
 import json
 from pathlib import Path
@@ -10,17 +10,17 @@ from packproof.harness.validation.proof_report import PARTS, report
 
 RUN = {"property": "", "examples": 3, "seconds": 1.5, "tier": "eager"}
 MUSEUM = [
-    RUN | {"id": "A", "class": "strides", "status": "convicted", "property": "strides", "examples": 1, "seconds": 0.5},
+    RUN | {"id": "A", "class": "strides", "status": "detected", "property": "strides", "examples": 1, "seconds": 0.5},
     RUN | {"id": "B", "class": "strides", "status": "missed", "examples": 60, "seconds": 9.0},
-    RUN | {"id": "C", "class": "wrong-grid", "status": "convicted", "property": "packing", "tier": "interpret"},
+    RUN | {"id": "C", "class": "wrong-grid", "status": "detected", "property": "packing", "tier": "interpret"},
     RUN | {"id": "D", "class": "wrong-grid", "status": "skipped"},
 ]
 RECIPES = [
     {"id": "A", "class": "strides", "caught_by": ["packproof", "assert_close"]},
     {"id": "C", "class": "wrong-grid", "caught_by": ["packproof"]},
-    {"id": "right", "class": None, "caught_by": ["assert_close"]},
+    {"id": "correct", "class": None, "caught_by": ["assert_close"]},
 ]
-ALARMS = [{"id": "right", "seeds": 8, "judged": 80, "false": ["packing, rope"]}]
+ALARMS = [{"id": "correct", "seeds": 8, "judged": 80, "false": ["packing, rope"]}]
 MUTANT = {"file": "kernels/a.py", "was": "i < n | m", "now": "i <= n", "seconds": 1.0, "reason": "", "by": ""}
 MUTANTS = [
     MUTANT | {"id": "a:f:comparison:0", "status": "killed", "by": "packing"},
@@ -39,14 +39,14 @@ def runs(tmp_path: Path) -> Path:
 
 def test_numbers_are_counted(runs: Path) -> None:
     found = report(runs)
-    assert (found["museum"]["convicted"], found["museum"]["run"], found["museum"]["need a GPU"]) == (2, 3, 1)
+    assert (found["museum"]["detected"], found["museum"]["run"], found["museum"]["need a GPU"]) == (2, 3, 1)
     assert found["museum"]["seconds"] == {"median": 1.0, "worst": 1.5}
-    assert found["museum"]["by class"]["strides"] == {"run": 2, "convicted": 1}
-    assert found["museum"]["by tier"]["eager"] == {"run": 2, "convicted": 1}
+    assert found["museum"]["by class"]["strides"] == {"run": 2, "detected": 1}
+    assert found["museum"]["by tier"]["eager"] == {"run": 2, "detected": 1}
     assert found["museum"]["missed"] == ["B"]
     assert found["recipes"]["caught"] == {"packproof": 2, "assert_close": 1}
-    assert found["recipes"]["accused"]["assert_close"] == 1
-    assert found["alarms"] == {"right kernels": 1, "seeds": 8, "judgements": 80, "false": 1, "accused": 1}
+    assert found["recipes"]["rejected"]["assert_close"] == 1
+    assert found["alarms"] == {"correct kernels": 1, "seeds": 8, "judgements": 80, "false": 1, "rejected": 1}
     assert found["mutants"]["killed of all"] == 0.25
     assert found["mutants"]["killed of those that differ"] == 0.3333
     assert found["mutants"]["reasons"] == {
@@ -61,11 +61,11 @@ def test_every_boundary_class_is_drawn_for_every_op(runs: Path) -> None:
         assert covered["missed"] == [], op
 
 
-def test_the_report_is_written_for_people_and_programs(runs: Path) -> None:
+def test_the_report_is_written_as_markdown_and_json(runs: Path) -> None:
     (runs / "numbers").mkdir()
     assert main.run(["proof", str(runs), str(runs / "proof.md"), "--json", str(runs / "numbers/proof.json")]) == 0
     text = (runs / "proof.md").read_text()
-    assert "2 of 3 are convicted at the standard profile" in text
+    assert "2 of 3 are detected at the standard profile" in text
     assert "| a:f:comparison:2 | `i < n \\| m` | `i <= n` |" in text
     assert json.loads((runs / "numbers/proof.json").read_text()) == report(runs)
     assert "[proof.json](numbers/proof.json)" in text
@@ -82,14 +82,14 @@ def test_the_readme_quotes_the_report() -> None:
     found = json.loads((root / "data/proof.json").read_text())
     museum, mutants, alarms, recipes = found["museum"], found["mutants"], found["alarms"], found["recipes"]["caught"]
     readme = " ".join((root / "README.md").read_text().split())
-    for said in (
-        f"{museum['convicted']} of {museum['run']} are detected",
+    for sentence in (
+        f"{museum['detected']} of {museum['run']} are detected",
         f"median {museum['seconds']['median']:.1f} s, worst {museum['seconds']['worst']:.1f} s",
         f"catches {recipes['assert_close, forward']} at fixed layouts, with gradients {recipes['assert_close']}",
         f"{mutants['killed']:,} of {mutants['all']:,} mutants",
         f"{mutants['killed of those that differ']:.1%} of those that compute something else",
         f"{alarms['false']} false alarms in {alarms['judgements']:,} judgements",
     ):
-        assert said in readme
+        assert sentence in readme
     assert museum["missed"] == mutants["survivors"] == []
     assert mutants["killed of all"] >= 0.95

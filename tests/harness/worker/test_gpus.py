@@ -60,7 +60,7 @@ def test_gpus_are_counted_without_starting_cuda(host: Path) -> None:
     ("listed", "names"),
     [("3, 5", ["3", "5"]), ("GPU-9f,GPU-1c", ["GPU-9f", "GPU-1c"]), ("2,-1,3", ["2"]), ("", []), ("-1", [])],
 )
-def test_a_list_that_is_there_is_kept_to(
+def test_an_existing_list_is_respected(
     host: Path, monkeypatch: pytest.MonkeyPatch, listed: str, names: list[str]
 ) -> None:
     install(host, TWO)
@@ -122,13 +122,13 @@ def test_n_auto_means_gpus_whichever_plugin_was_loaded_first(host: Path) -> None
     assert {gpu for _, gpu in found} == set(many)
 
 
-def test_a_suite_that_does_not_ask_for_cuda_keeps_all_gpus(host: Path) -> None:
+def test_a_suite_without_cuda_keeps_all_gpus(host: Path) -> None:
     pytest.importorskip("xdist", reason="needs pytest-xdist")
     assert {gpu for _, gpu in seen(host, "-n", "2", CUDA_VISIBLE_DEVICES="4,7")} == {"4,7"}
 
 
-def test_a_kernel_is_judged_on_the_gpu_of_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the run does not say `--packproof-device cuda` and the worker itself may use them all."""
+def test_a_kernel_is_checked_on_the_gpu_of_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the run does not pass `--packproof-device cuda` and the worker itself may use them all."""
     told = []
 
     def engine(request: CheckRequest) -> Iterator[Event]:
@@ -144,7 +144,7 @@ def test_a_kernel_is_judged_on_the_gpu_of_its_worker(monkeypatch: pytest.MonkeyP
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
 
 
-def test_workers_side_by_side_judge_different_kernels_and_dtypes() -> None:
+def test_workers_side_by_side_check_different_kernels_and_dtypes() -> None:
     kinds = ("float32", "bfloat16", "float16")
 
     def item(kernel: str, kind: str, law: str) -> Any:

@@ -1,4 +1,4 @@
-"""`packproof check --isolate`: what a kernel reaches under bubblewrap, and what is said where that does not work."""
+"""`packproof check --isolate`: what a kernel reaches under bubblewrap, and the error where that does not work."""
 
 import os
 import subprocess
@@ -21,13 +21,13 @@ def honest(x, weight, bias=None, *, cu_seqlens, activation=None):
 
 def curious(*inputs, **options):
     processes = [name for name in os.listdir("/proc") if name.isdigit()]
-    said = [", ".join(name for _, name in socket.if_nameindex()), f"{len(processes)} processes"]
+    found = [", ".join(name for _, name in socket.if_nameindex()), f"{len(processes)} processes"]
     for name in ("here", "/tmp/packproof-was-here"):
         try:
             open(name, "w").close()
         except OSError as error:
-            said.append(error.strerror)
-    raise AssertionError("; ".join(said))
+            found.append(error.strerror)
+    raise AssertionError("; ".join(found))
 
 def killer(*inputs, **options):
     os.kill(os.getppid(), 9)
@@ -76,20 +76,20 @@ def test_the_parent_of_workers_is_replaced_inside(tmp_path: Path) -> None:
     assert "ended the process that had started it" in done.stdout
 
 
-NO_PROGRAM = "it needs bubblewrap, and no bwrap is on PATH; install it, or check without"
+NO_PROGRAM = "it needs bubblewrap, and there is no bwrap on PATH; install it, or check without"
 NO_GPU = "no GPU can be reached from inside, and device is cuda; use --device cpu"
 
 
-@pytest.mark.parametrize(("device", "path", "said"), [("cpu", "", NO_PROGRAM), ("cuda", os.environ["PATH"], NO_GPU)])
-def test_where_it_does_not_work_one_line_says_why(tmp_path: Path, device: str, path: str, said: str) -> None:
+@pytest.mark.parametrize(("device", "path", "reason"), [("cpu", "", NO_PROGRAM), ("cuda", os.environ["PATH"], NO_GPU)])
+def test_where_it_does_not_work_one_line_gives_the_reason(tmp_path: Path, device: str, path: str, reason: str) -> None:
     done = check(tmp_path, "kernels.py:honest", "--device", device, PATH=path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"packproof: --isolate: {said}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"packproof: --isolate: {reason}\n")
 
 
-def test_a_bubblewrap_that_the_system_forbids_is_said(tmp_path: Path) -> None:
+def test_a_bubblewrap_that_the_system_forbids_is_reported(tmp_path: Path) -> None:
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     program.chmod(0o755)
     done = check(tmp_path, "kernels.py:honest", "--device", "cpu", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    said = "bubblewrap does not work on this system: bwrap: No permissions to create new namespace"
-    assert (done.returncode, done.stderr) == (2, f"packproof: --isolate: {said}; check without\n")
+    reason = "bubblewrap does not work on this system: bwrap: No permissions to create new namespace"
+    assert (done.returncode, done.stderr) == (2, f"packproof: --isolate: {reason}; check without\n")

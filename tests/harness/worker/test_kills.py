@@ -1,4 +1,4 @@
-"""A process of packproof that is killed costs time, and no verdict."""
+"""A killed process of packproof costs time, but no verdict."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def test_one_of_each_kind_may_be_killed_at_any_time(tmp_path: Path) -> None:
     assert sum(kill.hit for kill in found) >= len(KINDS) - 1  # on a busy machine one may be over too soon
 
 
-def test_what_starts_workers_may_be_killed_before_a_worker_has_spoken(
+def test_a_zygote_may_be_killed_before_a_worker_has_answered(
     make_call: Callable[..., Call], rogue: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[int] = []

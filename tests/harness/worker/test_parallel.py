@@ -1,4 +1,4 @@
-"""Units side by side: what they yield, how they end, and what becomes of them."""
+"""Units side by side: what they yield, how they end, and what remains of them."""
 
 import os
 import time
@@ -52,7 +52,7 @@ def drained(stream: Iterator[int], found: list[int]) -> None:
 
 
 @pytest.mark.parametrize("forks", [True, False])
-def test_an_exception_ends_the_stream_behind_the_others_and_says_where_it_came_from(
+def test_an_exception_ends_the_stream_after_the_others_and_names_its_origin(
     forks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "_forks_differentiate", lambda: forks)
@@ -65,7 +65,7 @@ def test_an_exception_ends_the_stream_behind_the_others_and_says_where_it_came_f
         assert 'raise ValueError("lengths")' in error.value.__notes__[0]
 
 
-def test_a_unit_that_dies_is_no_end_of_the_others() -> None:
+def test_a_unit_that_dies_does_not_end_the_others() -> None:
     found: list[int] = []
     with pytest.raises(UnitError, match="ended with exit code 3"):
         drained(side_by_side([dies, partial(pids, 3)], most=1, of=int), found)
@@ -82,19 +82,19 @@ def test_an_exception_is_not_lost_to_an_interrupt() -> None:
     assert all(map(gone, taken))
 
 
-def test_nothing_is_left_when_the_stream_is_left() -> None:
+def test_no_process_remains_when_the_stream_is_closed() -> None:
     stream = side_by_side([partial(pids, 100, 0.1)] * 2, most=2, of=int)
     found = {next(stream) for _ in range(6)}
     stream.close()
     assert all(map(gone, found))
 
 
-def test_where_forks_cannot_differentiate_units_run_here_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_forks_cannot_differentiate_units_run_here_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_forks_differentiate", lambda: False)
     assert list(side_by_side([partial(pids, 2)] * 2, most=2, of=int)) == [os.getpid()] * 4
 
 
-def test_units_on_cuda_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_on_cuda_are_spread_over_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def where() -> Iterator[str]:
         yield os.environ["CUDA_VISIBLE_DEVICES"]
 

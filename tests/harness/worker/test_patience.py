@@ -1,4 +1,4 @@
-"""A process that cannot run is given longer, one that can and does not answer is not."""
+"""A process that cannot run gets more time; one that can run and does not answer gets none."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ from packproof.harness.worker.patience import Patience
 
 
 class Clock:
-    """Stands in for the time module, so that the load of the machine is none of the test's."""
+    """Stands in for the time module, so that the load of the machine does not matter."""
 
     def __init__(self) -> None:
         self.now = 100.0

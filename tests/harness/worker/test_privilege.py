@@ -1,4 +1,4 @@
-"""Processes that judge cannot be looked into by those of the same user, as long as a kernel may run."""
+"""Processes that evaluate cannot be inspected by others of the same user while a kernel may run."""
 
 import os
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from packproof.harness.worker import privilege
 from packproof.harness.worker.privilege import concealed, is_concealed
 from packproof.harness.worker.worker import Worker
 
-_NOBODY = 65534
+_OTHER_USER = 65534
 
 
-def test_whoever_waits_for_a_kernel_is_concealed_until_it_is_gone(rogue: Callable[[str], str]) -> None:
+def test_the_parent_of_a_kernel_is_concealed_until_it_is_gone(rogue: Callable[[str], str]) -> None:
     assert not is_concealed()
     with Worker(rogue("good")) as worker:
         worker.describe()  # which imports it: its code has run
@@ -38,7 +38,7 @@ def _looks_into(pid: int) -> bool:
     child = os.fork()
     if child == 0:
         if os.getuid() == 0:
-            os.setuid(_NOBODY)
+            os.setuid(_OTHER_USER)
         try:
             os.readlink(f"/proc/{pid}/fd/0")
         except OSError:
@@ -55,7 +55,7 @@ def test_others_of_the_same_user_see_nothing(hidden: bool) -> None:
     if child == 0:
         os.close(over)
         if os.getuid() == 0:
-            os.setuid(_NOBODY)
+            os.setuid(_OTHER_USER)
         privilege._LIBC.prctl(privilege._PR_SET_DUMPABLE, 1, 0, 0, 0)  # setuid conceals by itself
         with concealed() if hidden else ExitStack():
             os.write(ready, b".")

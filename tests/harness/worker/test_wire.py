@@ -109,12 +109,12 @@ def test_garbage_is_a_wire_error(data: bytes) -> None:
 @pytest.mark.parametrize(
     "frame", [Frame("ready"), Frame("fault", 1, {"fault": "funny", "text": ""}), Frame("fault", 1)]
 )
-def test_what_is_no_answer_is_a_wire_error(frame: Frame) -> None:
-    with pytest.raises(WireError, match="no answer"):
+def test_a_frame_that_is_not_an_answer_is_a_wire_error(frame: Frame) -> None:
+    with pytest.raises(WireError, match="not an answer"):
         answer_of(frame)
 
 
-def test_an_option_that_is_no_json_value_is_refused() -> None:
+def test_an_option_that_is_not_a_json_value_is_refused() -> None:
     call = Call({}, torch.tensor([0]), {"dtype": torch.float32}, ("y",))
     with pytest.raises(UsageError, match=r"option dtype is torch.float32; expected None, a bool"):
         call_frame(call, 1)

@@ -1,4 +1,4 @@
-"""The worker process: every rogue is convicted in plain words, and the next call runs as if nothing had happened."""
+"""The worker process: every rogue is detected with a plain message, and the next call runs as if none had failed."""
 
 import os
 import signal
@@ -33,10 +33,10 @@ def test_a_result_comes_back(make_call: Make, rogue: Rogue) -> None:
     assert not result.interpreted
 
 
-def test_a_kernel_has_the_environment_of_who_calls_it(
+def test_a_kernel_has_the_environment_of_its_caller(
     make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not what it was when the first kernel ran, from whose process all others come."""
+    """Not the environment at the first kernel, whose zygote all later workers come from."""
     call = make_call(2)
     for scale in ("3", "5", None):
         if scale:
@@ -67,7 +67,7 @@ def test_a_kernel_has_the_environment_of_who_calls_it(
         ("launches_too_many", "launch", r"^the device refused a launch: RuntimeError: .*invalid argument \(rogues.py"),
     ],
 )
-def test_rogues_are_convicted_and_the_run_goes_on(
+def test_rogues_are_detected_and_the_run_goes_on(
     make_call: Make, rogue: Rogue, name: str, kind: str, words: str
 ) -> None:
     with Worker(rogue(name), time_limit=20) as worker:
@@ -94,7 +94,7 @@ def test_an_error_that_takes_the_device_with_it_costs_one_process(make_call: Mak
             assert fault.value.kind == "crashed"
 
 
-def test_too_little_memory_is_no_fault_of_the_kernel(make_call: Make, rogue: Rogue) -> None:
+def test_too_little_memory_is_not_a_fault_of_the_kernel(make_call: Make, rogue: Rogue) -> None:
     with Worker(rogue("runs_out_of_memory")) as worker:
         with pytest.raises(MachineLimit, match=r"^RuntimeError: .*DefaultCPUAllocator: can't allocate memory"):
             worker.run(make_call(5))
@@ -151,7 +151,7 @@ def test_a_hang_ends_at_the_time_limit(make_call: Make, rogue: Rogue) -> None:
         worker.run(make_call(2))
 
 
-def test_an_interrupted_call_leaves_nothing_behind(make_call: Make, rogue: Rogue) -> None:
+def test_an_interrupted_call_leaves_no_answer_for_the_next(make_call: Make, rogue: Rogue) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
@@ -175,7 +175,7 @@ def test_the_first_call_may_take_longer(make_call: Make, rogue: Rogue) -> None:
         worker.run(make_call(2))
 
 
-def test_a_refusal_is_no_fault(make_call: Make, rogue: Rogue) -> None:
+def test_a_refusal_is_not_a_fault(make_call: Make, rogue: Rogue) -> None:
     with Worker(rogue("declines")) as worker, pytest.raises(Refused, match="no such option here"):
         worker.run(make_call(2))
 
@@ -196,7 +196,7 @@ def test_a_kernel_that_ends_its_parent_does_not_end_the_run(make_call: Make, rog
         worker.run(make_call(2))
 
 
-def test_settings_are_put_back_between_calls(make_call: Make, rogue: Rogue) -> None:
+def test_settings_are_restored_between_calls(make_call: Make, rogue: Rogue) -> None:
     with Worker(rogue("changes_settings"), time_limit=60) as worker:
         for _ in range(2):
             assert list(worker.run(make_call(2)).gradients) == ["x", "weight"]
@@ -257,7 +257,7 @@ def test_a_closure_runs_in_a_fork_of_this_process(make_call: Make) -> None:
     ("source", "words"),
     [
         ("import nonsense_of_the_moon", r"bad.py cannot be imported: ModuleNotFoundError: No module named 'nonsense"),
-        ("f = 3", r"bad.py:f is a int, not a function"),
+        ("f = 3", r"bad.py:f is of type int, not a function"),
         ("import os; os._exit(4)", r"bad.py:f cannot be imported: its process exited with code 4"),
         ("import sys; sys.exit('no GPU')", r"bad.py cannot be imported: SystemExit: no GPU"),
     ],
@@ -286,7 +286,7 @@ def test_a_target_imports_its_neighbours_and_describes_itself(tmp_path: Path, ma
 def test_thousands_of_calls_leak_nothing(make_call: Make, rogue: Rogue) -> None:
     descriptors = Path("/proc/self/fd")
     call = make_call(2, 3)
-    with Worker(rogue("tells_its_size")) as worker:
+    with Worker(rogue("reports_its_size")) as worker:
         worker.run(call)
         before = len(list(descriptors.iterdir()))
         sizes = [int(worker.run(call).outputs["y"][0, 0]) for _ in range(1500)]
@@ -336,7 +336,7 @@ def _content(file: Path, seconds: float) -> str:
     return file.read_text()
 
 
-def test_a_zygote_that_cannot_start_says_why(
+def test_a_zygote_that_cannot_start_reports_the_reason(
     make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from packproof.harness.worker import zygote_client  # noqa: PLC0415
@@ -384,7 +384,7 @@ def test_a_closure_cannot_run_in_a_fork_after_autograd_beside_a_gpu() -> None:
         ("raises", "raised", "ValueError: only even"),
     ],
 )
-def test_rogues_are_convicted_on_a_gpu(make_call: Make, rogue: Rogue, name: str, kind: str, words: str) -> None:
+def test_rogues_are_detected_on_a_gpu(make_call: Make, rogue: Rogue, name: str, kind: str, words: str) -> None:
     lengths = (1,) if name == "hang_on_one_token" else (2, 0, 1)
     with Worker(rogue(name), "cuda", time_limit=5, warmup_limit=5 if lengths == (1,) else 60) as worker:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Children may crash, hang or fail; each is told from the others."""
+"""Forks may crash, hang or fail; each is reported separately."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def work(item: str) -> Iterator[dict[str, Any]]:
     yield {"seen": 2, "tainted": item == "taints"}
 
 
-def test_how_children_end() -> None:
+def test_how_forks_end() -> None:
     done = dict(forked(["well", "crash", "hang", "again"], work, jobs=2))
     assert done == {
         "well": {"item": "well", "seen": 2},
@@ -40,15 +40,15 @@ def processes(item: str) -> Iterator[dict[str, Any]]:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_child_takes_several_items_until_one_taints_or_ends_it() -> None:
+def test_a_fork_takes_several_items_until_one_taints_or_ends_it() -> None:
     done = dict(forked(["a", "b", "taints", "c", "crash", "d", "e"], processes, jobs=1))
     assert list(done) == ["a", "b", "taints", "c", "crash", "d", "e"]
-    pids = {item: said["pid"] for item, said in done.items()}
+    pids = {item: found["pid"] for item, found in done.items()}
     assert pids["a"] == pids["b"] == pids["taints"] != pids["c"]
     assert pids["c"] == pids["crash"] != pids["d"] == pids["e"]
     assert "tainted" not in done["taints"]
 
 
-def test_a_fault_of_the_work_is_not_the_mutants() -> None:
+def test_an_error_of_the_work_is_not_the_mutants() -> None:
     with pytest.raises(PackproofError, match="SystemExit"):
         list(forked(["exit"], work, jobs=1))

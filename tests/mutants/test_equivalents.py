@@ -1,4 +1,4 @@
-"""Every explanation is about a mutant that exists: where the code changes, it has to be found out again."""
+"""Every explanation is about a mutant that exists: where the code changes, it has to be found again."""
 
 from packproof.harness.validation.mutants.equivalents import claims, entries, explained
 from packproof.harness.validation.mutants.mutant import all_mutants
@@ -11,7 +11,7 @@ def test_every_explanation_has_its_mutant() -> None:
     assert len(set(claimed)) == len(claimed)
 
 
-def test_an_explanation_has_a_reason_and_nothing_unknown() -> None:
+def test_an_explanation_has_a_reason_and_no_unknown_field() -> None:
     for entry in entries():
         assert {"function", "changes", "reason"} <= set(entry) <= {"function", "changes", "reason", "beyond"}
         assert entry["reason"]
