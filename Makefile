@@ -7,7 +7,7 @@ check:
 test:
 	@.ci/env python -m pytest -n auto
 
-lint:
+lint: words
 	@.ci/env ruff check .
 	@.ci/env ruff format --check .
 	@.ci/env python -m mypy -p packproof -p tests

@@ -267,8 +267,8 @@ def _sloped(value: Tensor, path: Tensor) -> Tensor:
 def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
     """The state after each token in absolute terms, and the last one, from what each token adds.
 
-    Rounding of the exponent Δ A is an error |Δ A| of each decay, relative to it: what is left of a term after several
-    decays has the sum of theirs, which a second run of the recurrence adds up.
+    Rounding of the exponent Δ A is an error |Δ A| of each decay, relative to it: a term that has decayed several times
+    has the sum of theirs, which a second run of the recurrence adds up.
     """
     decay, exponent = _decay(delta, A)
     states = _run(h, added, decay)

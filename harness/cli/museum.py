@@ -122,7 +122,7 @@ def alarms(
     from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
     from packproof.harness.results.names import known  # noqa: PLC0415
     from packproof.harness.validation.museum.alarms import judge_controls  # noqa: PLC0415
-    from packproof.harness.validation.museum.table import acquittals, acquitted, acquitted_json  # noqa: PLC0415
+    from packproof.harness.validation.museum.table import control_line, controls_json, controls_summary  # noqa: PLC0415
     from packproof.museum import controls  # noqa: PLC0415
 
     everything = controls()
@@ -130,11 +130,11 @@ def alarms(
     file = writable(json, "--json") if json else None
     started, done = time.monotonic(), []
     for control in judge_controls(chosen, seeds):
-        typer.echo(acquitted(control))
+        typer.echo(control_line(control))
         done.append(control)
-    typer.echo(acquittals(done, time.monotonic() - started))
+    typer.echo(controls_summary(done, time.monotonic() - started))
     if file:
-        replace_text(file, acquitted_json(done))
+        replace_text(file, controls_json(done))
     return FAILED if any(a.false for a in done) else HELD
 
 

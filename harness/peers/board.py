@@ -167,7 +167,7 @@ def markdown(
     board: Sequence[BoardRow],
     verdicts: Sequence[events.Verdict],
 ) -> Iterator[str]:
-    """A page for docs/: the machine, the scoreboard, what is refused, and each failure in full."""
+    """The page of docs/: the machine, the scoreboard, what is refused, and each failure in full."""
     yield "# Third-party kernels, checked\n"
     yield f"{_where(started)}. packproof {__version__}, profile {started.profile}, seed {started.seed}.\n"
     yield f"| {' | '.join(HEAD)} |"

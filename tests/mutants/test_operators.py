@@ -74,7 +74,7 @@ def test_an_operator(operator: str, line: str, becomes: list[str]) -> None:
         "a = x.to(tl.int64)",
     ],
 )
-def test_what_is_left_alone(line: str) -> None:
+def test_lines_that_no_other_operator_changes(line: str) -> None:
     assert {m.operator for m in mutants_of("module", KERNEL.format(line))} <= {"iterations"}
 
 

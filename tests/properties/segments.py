@@ -1,7 +1,7 @@
 """A selective scan that hands its state over every SEGMENT tokens, written right and in three ways wrong.
 
-Inside a segment the incoming state is folded in: what the segment computes without it, plus what is left of it after
-each token. So one run has the bits of a continued one if the cut ends a segment, and other bits if it ends a chunk.
+Inside a segment the incoming state is folded in: what the segment computes without it, plus its remainder after each
+token. So one run has the bits of a continued one if the cut ends a segment, and other bits if it ends a chunk.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def from_nothing(h: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def own_state_only(h: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """What is left of h is in the outputs, and missing in the state that goes on."""
+    """The remainder of h is in the outputs, and missing in the state that is passed on."""
     return folded(h, *tokens)[0], from_nothing(h, *tokens)[1]
 
 

@@ -44,7 +44,7 @@ def test_a_correct_kernel_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "which"), [(name, k) for name in KERNELS for k in (0, 1)])
-def test_a_wrong_kernel_is_detected(name: str, which: int) -> None:
+def test_an_incorrect_kernel_is_detected(name: str, which: int) -> None:
     op, _, wrong = KERNELS[name]
     assert first_violation(op, wrong[which], ("float32",)) is not None
 

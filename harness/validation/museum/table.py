@@ -89,14 +89,14 @@ def summary(done: Sequence[Detection], seconds: float) -> str:
     return f"{', '.join(parts)}; {seconds:.0f} s"
 
 
-def acquitted(a: ControlResult) -> str:
+def control_line(a: ControlResult) -> str:
     """One line for a correct kernel, and one for each of its false alarms."""
     count = _alarms(len(a.false)) if a.false else "no alarm"
     head = f"{a.control.id:<28} {count:<16} {a.judged:>6} judgements {a.seconds:6.1f} s   {a.control.title}"
     return "\n".join([head, *(f"    {line}" for line in a.false)])
 
 
-def acquittals(done: Sequence[ControlResult], seconds: float) -> str:
+def controls_summary(done: Sequence[ControlResult], seconds: float) -> str:
     """The last line of a run over the correct kernels."""
     false, judged = sum(len(a.false) for a in done), sum(a.judged for a in done)
     kernels = "1 correct kernel" if len(done) == 1 else f"{len(done)} correct kernels"
@@ -148,7 +148,7 @@ def as_json(done: Sequence[Detection], profile: str, device: str, seed: int) -> 
     return json.dumps({"version": 1, **made_with, "results": results}, indent=1) + "\n"
 
 
-def acquitted_json(done: Sequence[ControlResult]) -> str:
+def controls_json(done: Sequence[ControlResult]) -> str:
     """The results of the correct kernels as JSON."""
     results = [
         {

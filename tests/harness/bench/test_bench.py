@@ -70,7 +70,7 @@ def test_a_leaky_kernel_gets_a_verdict_and_no_time() -> None:
 @pytest.mark.parametrize(
     ("name", "tensor"), [("wrong_on_many_tokens", "y"), ("wrong_gradient_on_many_tokens", "gradient of x")]
 )
-def test_a_kernel_that_is_wrong_only_at_the_timed_layout_gets_a_verdict_too(name: str, tensor: str) -> None:
+def test_a_kernel_that_fails_only_at_the_timed_layout_gets_a_verdict_too(name: str, tensor: str) -> None:
     [proof], [wrong] = bench(name, against=())
     assert proof.status == "passed"
     assert wrong.verdict.startswith(f"spot check ({tensor}): sequences 3 and 4 of the timed layout")

@@ -1,4 +1,4 @@
-"""Maps of a failure: where a tensor is wrong, and what reaches what; a right kernel has neither."""
+"""Maps of a failure: where a tensor is wrong, and what reaches what; a correct kernel has neither."""
 
 from collections.abc import Callable
 from typing import Any

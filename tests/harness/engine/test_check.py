@@ -199,7 +199,7 @@ def test_a_closure_is_checked_in_a_fork() -> None:
     ("request_", "words"),
     [
         (CheckRequest(target="no_such_module:f", op="rope"), "no_such_module"),
-        (CheckRequest(target=f"{HERE / 'rogues.py'}:nobody", op="rope"), "has no nobody"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:absent", op="rope"), "has no absent"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="ropes"), "rope"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good"), "which op is it?"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (x, weight, cu_seqlens, scale)"),
