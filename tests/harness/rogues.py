@@ -236,7 +236,7 @@ def slow_at_first(x, weight, *, cu_seqlens, _seen=[]):  # noqa: B006
     return x * weight
 
 
-def hangs_and_says_where(x, weight, *, cu_seqlens):
+def hangs_and_records_where(x, weight, *, cu_seqlens):
     with open(os.environ["PACKPROOF_ROGUE_FILE"], "w") as file:
         file.write(str(os.getpid()))
     while True:

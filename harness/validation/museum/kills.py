@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["main", "judge", "keeper", "zygote", "worker"]
-KINDS: tuple[Kind, ...] = ("main", "judge", "keeper", "zygote", "worker")
+Kind = Literal["main", "evaluator", "keeper", "zygote", "worker"]
+KINDS: tuple[Kind, ...] = ("main", "evaluator", "keeper", "zygote", "worker")
 _BELOW: dict[Kind, Kind] = {"keeper": "zygote", "zygote": "worker", "worker": "worker"}
 _ROGUES = "packproof.museum.rogues.answers"
 _KERNELS = ("calls_the_reference", "short_packs_only")  # one that is correct, one that is not
@@ -96,15 +96,15 @@ def _processes(main: int) -> dict[int, Kind]:
     below: list[tuple[int, Kind]] = [(main, "main")]
     while below:
         parent, kind = below.pop()
-        for pid in _children(parent):
+        for pid in _processes_below(parent):
             forks = b"packproof.harness.worker.zygote" in _read(f"/proc/{pid}/cmdline")
-            of_pid = _BELOW.get(kind, "keeper" if forks else "judge")
+            of_pid = _BELOW.get(kind, "keeper" if forks else "evaluator")
             found[pid] = of_pid
             below.append((pid, of_pid))
     return found
 
 
-def _children(pid: int) -> list[int]:
+def _processes_below(pid: int) -> list[int]:
     return [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
 
 

@@ -51,8 +51,8 @@ def launched(n: int) -> list[int]:
 def test_a_kind_of_call_has_one_configuration_that_fits_and_other_kinds_have_others() -> None:
     every = [launched(n) for n in range(20)]
     for blocks in every:
-        trial, *calls = [block for block in blocks if block != TOO_LARGE]
-        assert calls == [trial, trial]
+        timed, *calls = [block for block in blocks if block != TOO_LARGE]
+        assert calls == [timed, timed]
     assert {blocks[-1] for blocks in every} == {16, 32, 64}
     assert any(TOO_LARGE in blocks for blocks in every)
 

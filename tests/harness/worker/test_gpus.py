@@ -129,10 +129,10 @@ def test_a_suite_without_cuda_keeps_all_gpus(host: Path) -> None:
 
 def test_a_kernel_is_checked_on_the_gpu_of_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the run does not pass `--packproof-device cuda` and the worker itself may use them all."""
-    told = []
+    assigned = []
 
     def engine(request: CheckRequest) -> Iterator[Event]:
-        told.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        assigned.append(os.environ["CUDA_VISIBLE_DEVICES"])
         yield RunFinished((Verdict(Cell("op", "m:f", "packing", "float32", "cuda"), "gpu", "passed", 1, 0.1),), 0.1)
 
     monkeypatch.setattr("packproof.harness.engine.check.run_check", engine)
@@ -140,7 +140,7 @@ def test_a_kernel_is_checked_on_the_gpu_of_its_worker(monkeypatch: pytest.Monkey
     for worker in ("gw0", "gw1", "gw2"):
         monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
         Proof(CheckRequest("m:f", device="cuda"), lambda name, value: None)()
-    assert told == ["4", "7", "4"]
+    assert assigned == ["4", "7", "4"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,7"
 
 

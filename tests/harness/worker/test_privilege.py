@@ -49,7 +49,7 @@ def _looks_into(pid: int) -> bool:
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_others_of_the_same_user_see_nothing(hidden: bool) -> None:
-    said, ready = os.pipe()
+    report, ready = os.pipe()
     wait, over = os.pipe()
     child = os.fork()
     if child == 0:
@@ -61,11 +61,11 @@ def test_others_of_the_same_user_see_nothing(hidden: bool) -> None:
             os.write(ready, b".")
             os.read(wait, 1)
         os._exit(0)
-    os.read(said, 1)
+    os.read(report, 1)
     try:
         assert _looks_into(child) is not hidden
     finally:
         os.close(over)
         os.waitpid(child, 0)
-        for end in (said, ready, wait):
+        for end in (report, ready, wait):
             os.close(end)

@@ -313,7 +313,7 @@ with Worker(sys.argv[1], time_limit=100) as worker:
 def test_nothing_outlives_the_parent(rogue: Rogue, tmp_path: Path, number: signal.Signals) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PACKPROOF_ROGUE_FILE": str(tmp_path / "pid")}
     parent = subprocess.Popen(
-        [sys.executable, "-c", _PARENT, rogue("hangs_and_says_where")],
+        [sys.executable, "-c", _PARENT, rogue("hangs_and_records_where")],
         env=environment,
         stderr=subprocess.PIPE,
         start_new_session=True,
