@@ -66,7 +66,7 @@ def test_a_correct_kernel_passes(tmp_path: Path) -> None:
 def test_a_kernel_sees_no_network_and_no_process_and_writes_nothing(tmp_path: Path) -> None:
     done = check(tmp_path, "kernels.py:curious", "--device", "cpu")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "AssertionError: lo; 3 processes; Read-only file system; Read-only file system" in done.stdout
+    assert "AssertionError: lo; 4 processes; Read-only file system; Read-only file system" in done.stdout
 
 
 @pytest.mark.usefixtures("works")

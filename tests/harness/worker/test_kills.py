@@ -18,7 +18,7 @@ from packproof.properties.call import Call
 def test_one_of_each_kind_may_be_killed_at_any_time(tmp_path: Path) -> None:
     found = list(kills(len(KINDS), 0, tmp_path))
     assert [kill for kill in found if kill.wrong] == []
-    assert sum(kill.hit for kill in found) >= len(KINDS) - 1  # on a busy machine one may be over too soon
+    assert [kill.kind for kill in found if kill.hit] == list(KINDS)
 
 
 def test_a_zygote_may_be_killed_before_a_worker_has_answered(
