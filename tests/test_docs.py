@@ -133,7 +133,7 @@ def test_the_findings_of_the_readme_are_those_of_their_page() -> None:
     def findings(page: str) -> dict[str, tuple[str, ...]]:
         rows = [line.strip("| ").split(" | ") for line in (ROOT / page).read_text().splitlines() if "peers/" in line]
         columns = {re.findall(r"peers/(\w+\.py)", " ".join(row))[0]: row for row in rows if len(row) > 2}
-        cell = re.compile(r"\[[\d, ]*\]|`[a-zA-Z ()]+`(?:, `[a-z]+`)*")
+        cell = re.compile(r"\[[\d, ]*\]|`[a-zA-Z_ ()]+`(?:, `[a-z_]+`)*")
         return {script: tuple(sorted(filter(cell.fullmatch, row))) for script, row in columns.items()}
 
     found = findings("docs/peers.md")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from packproof.harness.engine.failure import Finding, ReplayInfo, failure_of
+from packproof.harness.engine.failure import FoundViolation, ReplayInfo, failure_of
 from packproof.harness.engine.own_faults import caught, not_judged
 from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
@@ -136,7 +136,7 @@ class Evaluator:
             for case in self._cases(law, inside):
                 violation, stopped = self._judged(law, inside, case, seen)
                 if violation is not None:
-                    failure = self._failure(Finding(cell, law, inside, case, violation, seen.drawn))
+                    failure = self._failure(FoundViolation(cell, law, inside, case, violation, seen.drawn))
                     break
                 if self.found is None and _declines(stopped):
                     self.found = probe(self.kernel, inside, case)
@@ -162,7 +162,7 @@ class Evaluator:
         seen.count(case, met, compared=bool(made) or violation is not None, stopped=stopped)
         return violation, stopped
 
-    def _failure(self, finding: Finding) -> Failure:
+    def _failure(self, finding: FoundViolation) -> Failure:
         empty = self._draws_empty_packs(finding.law)
         return failure_of(self.kernel, finding, self.effort.allowance, self.replay, empty_packs=empty)
 

@@ -38,7 +38,7 @@ class ReplayInfo:
 
 
 @dataclass(frozen=True)
-class Finding:
+class FoundViolation:
     """A violation as it was found: at the nth example of a cell, which was a case of this space."""
 
     cell: Cell
@@ -50,7 +50,7 @@ class Finding:
 
 
 def failure_of(
-    kernel: KernelUnderTest, finding: Finding, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
+    kernel: KernelUnderTest, finding: FoundViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
 ) -> Failure:
     """The failure at the smallest case that can be found within the allowance.
 

@@ -48,7 +48,7 @@ class Check:
     lines: Lines = field(default=frozenset(), repr=False)
 
 
-class Evaluator:
+class MutantEvaluator:
     """The checks of one kernel. Create it where Triton interprets, in the process from which the fork pool forks."""
 
     def __init__(self, own: BuiltinKernel) -> None:

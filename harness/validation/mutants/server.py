@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.harness.validation.mutants.evaluator import ROUNDS, Check, Evaluator
+from packproof.harness.validation.mutants.evaluator import ROUNDS, Check, MutantEvaluator
 from packproof.harness.validation.mutants.fork_pool import forked
 from packproof.harness.validation.mutants.mutant import Mutant, all_mutants
 from packproof.harness.worker.zygote import prepare
@@ -29,9 +29,9 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """The outcomes, round by round, each with the unexplained survivors; the checks in `first` come first."""
     alive: dict[str, Outcome] = {m.id: {"id": m.id, "seconds": 0.0} for m in mutants}
-    evaluators = {op: Evaluator(BUILTIN_KERNELS[op]) for op in ops}
+    evaluators = {op: MutantEvaluator(BUILTIN_KERNELS[op]) for op in ops}
 
-    def run(evaluator: Evaluator, checks: dict[Mutant, list[Check]]) -> Iterator[Outcome]:
+    def run(evaluator: MutantEvaluator, checks: dict[Mutant, list[Check]]) -> Iterator[Outcome]:
         gc.collect()
         gc.freeze()
         for mutant, found in forked([m for m in checks if checks[m]], partial(_evaluate, evaluator, checks), jobs):
@@ -51,7 +51,9 @@ def outcomes(
     yield from alive.values()
 
 
-def _evaluate(evaluator: Evaluator, checks: dict[Mutant, list[Check]], mutant: Mutant) -> Iterator[dict[str, Any]]:
+def _evaluate(
+    evaluator: MutantEvaluator, checks: dict[Mutant, list[Check]], mutant: Mutant
+) -> Iterator[dict[str, Any]]:
     return evaluator.evaluate(mutant, checks[mutant])
 
 
