@@ -28,6 +28,8 @@ proof:
 	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
 	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json
 	@.ci/env python -m packproof museum alarms --json $(runs)/alarms.json
+	@.ci/env python -m packproof museum rogues
+	@.ci/env python -m packproof.harness.validation.museum.kills 50
 	@.ci/env python -m pytest -q -n auto tests/quality/seeds.py
 	@.ci/env python -m packproof mutate --killers data/killers.json --resume $(runs)/mutants.jsonl --json $(runs)/mutants.json
 	@.ci/env python -m packproof proof $(runs) docs/proof.md --json data/proof.json

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,16 +39,18 @@ class Kill:
     wrong: str
 
 
-def kills(count: int, seed: int, folder: Path) -> Iterator[Kill]:
+def kills(count: int, seed: int, folder: Path, kinds: Sequence[Kind] = KINDS) -> Iterator[Kill]:
     """Run checks, alternating between both kernels, and kill one process in each, cycling through the kinds."""
     draw = random.Random(seed)
-    undisturbed = {kernel: _undisturbed(kernel, folder / f"{kernel}.json") for kernel in _KERNELS}
+    undisturbed: dict[str, tuple[Any, float]] = {}
     for number in range(count):
-        kernel = _KERNELS[number // len(KINDS) % len(_KERNELS)]
+        kernel = _KERNELS[number // len(kinds) % len(_KERNELS)]
+        if kernel not in undisturbed:
+            undisturbed[kernel] = _undisturbed(kernel, folder / f"{kernel}.json")
         expected, whole = undisturbed[kernel]
         for _ in range(_TRIES):  # on a busy machine the next check may be much shorter
             after = draw.uniform(0.05, 0.6) * whole
-            kill = _kill(KINDS[number % len(KINDS)], kernel, expected, draw, after, folder / f"{number}.json")
+            kill = _kill(kinds[number % len(kinds)], kernel, expected, draw, after, folder / f"{number}.json")
             if kill.hit or kill.wrong:
                 break
             whole /= 2
