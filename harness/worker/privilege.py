@@ -14,7 +14,7 @@ from os import listdir  # the original: a kernel may change the module's
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 24, 36
 _CAP_VERSION_3 = 0x20080522
-_CAP_SYS_PTRACE, _CAP_PERFMON_PROCESS = 19, 21  # the second is CAP_SYS_ADMIN, which may read any process's memory too
+_CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21  # the second may read any process's memory too
 
 
 def conceal() -> None:
@@ -52,7 +52,7 @@ def confine() -> None:
     sets = list(struct.unpack("<6I", data.raw))
     if not sets[1] >> _CAP_SYS_PTRACE & 1:
         return
-    for capability in (_CAP_SYS_PTRACE, _CAP_PERFMON_PROCESS):
+    for capability in (_CAP_SYS_PTRACE, _CAP_SYS_ADMIN):
         _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # also for programs that it starts
         sets[:3] = [held & ~(1 << capability) for held in sets[:3]]
     _LIBC.capset(header, struct.pack("<6I", *sets))
