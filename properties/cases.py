@@ -55,6 +55,11 @@ class Space:
     mixed: bool = True
     on_gpu: bool = False
 
+    @cached_property
+    def drawn(self) -> dict[tuple[int, int], list[Case]]:
+        """Random cases by their number and seed: every property judges the same ones."""
+        return {}
+
     @property
     def sizes(self) -> tuple[Sizes, ...]:
         return (*self.plain_sizes, *self.model_sizes)
@@ -220,6 +225,12 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
 def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     """`count` cases from Hypothesis's generation phase, those of them that have one near in the kernel's domain there;
     the same seed gives the same cases."""
+    if (count, seed) not in space.drawn:
+        space.drawn[count, seed] = _drawn(space, count, seed)
+    return space.drawn[count, seed]
+
+
+def _drawn(space: Space, count: int, seed: int) -> list[Case]:
     drawn: list[Case] = []
     if count <= 0 or not space.plain_sizes:
         return drawn

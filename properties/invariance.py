@@ -56,15 +56,14 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
     states = any(role(kernel.row_map(key, sample).axes) == "sequence" for key in packed)
     chosen = [j for j in (range(len(case.lengths)) if every else _some(case)) if case.lengths[j] or states]
-    alone = {j: kernel.remembered(sample.alone(j)) for j in chosen}
+    parts = {j: sample.alone(j) for j in chosen}
+    alone = {j: kernel.remembered(part) for j, part in parts.items()}
     for key, x in packed.items():
         if not kernel.shared(key, sample):
             for j, run in alone.items():
                 rows = sample.rows(j, kernel.row_map(key, sample).axes)
-                there = Origin(sample.alone(j))
-                yield from kernel.agree(
-                    key, x[rows], run[key], Origin(sample, rows.start), against=there, other="alone"
-                )
+                here, there = Origin(sample, rows.start), Origin(parts[j])
+                yield from kernel.agree(key, x[rows], run[key], here, against=there, other="alone")
         elif every and alone:
             summed = total(run[key] for run in alone.values())
             yield from kernel.agree(key, x, summed, Origin(sample), other="sum over the sequences")

@@ -1,6 +1,7 @@
 """A case made into tensors, and the ways in which properties rearrange a pack: alone, permuted, redrawn, cut."""
 
 import dataclasses
+import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,17 @@ class Sample:
     @property
     def cu_seqlens(self) -> Tensor:
         return torch.tensor(self.offsets, dtype=self.index_dtype)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same call: of the layout, the options and the bits of every tensor."""
+        layout = (self.lengths, self.slack, sorted(self.options.items()), self.index_dtype)
+        h = hashlib.blake2b(repr(layout).encode())
+        for kind in (self.inputs, self.cotangents):
+            for name, x in kind.items():
+                h.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+                h.update(x.contiguous().view(torch.uint8).numpy().data if x.numel() else b"")
+        return h.hexdigest()
 
     @property
     def wrt(self) -> tuple[str, ...]:

@@ -70,8 +70,8 @@ def _scores(kernel: KernelUnderTest, case: Case, made: Sequence[Comparison]) -> 
 
 def _score(kernel: KernelUnderTest, sample: Sample, made: Comparison) -> Tensor:
     """Error as a multiple of the budget. Where bits had to agree: 0 where they do, the budget a mere scale."""
-    if made.allowed is not None:
-        return score(made.got, made.want.double(), made.allowed.total)
+    if made.budget is not None:
+        return score(made.got, made.want.double(), made.budget.total)
     differs = ~same_bits(made.got, made.want)
     allowed = kernel.budget(made.key, sample).total[made.start : made.start + len(made.got)]
     if allowed.shape != made.got.shape:
@@ -87,7 +87,7 @@ def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
     sequence, position = compared.rows.locate(index[0] + compared.start) if index else (-1, -1)
     inner = index if role(compared.rows.axes) == "shared" else index[1:]
     place = Violation(compared.key, sequence, position, inner).place
-    terms = () if compared.allowed is None else tuple(compared.allowed.terms(index).items())
+    terms = () if compared.budget is None else tuple(compared.budget.terms(index).items())
     return Worst(place, got, wanted, compared.other, abs(got - wanted), terms)
 
 
