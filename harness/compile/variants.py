@@ -3,6 +3,7 @@
 `compile_variants` starts a process (`python -m packproof.harness.compile.variants module[:function]`, one JSON
 object per line), because a kernel that was defined under TRITON_INTERPRET=1 cannot be compiled. That process forks a
 child for each variant and target, so that one that never ends, or crashes the compiler, does not affect the rest.
+What an earlier run has compiled is known (`resources`).
 """
 
 import argparse
@@ -18,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, TypedDict
 
+from packproof.harness.compile.resources import compiled_resources, digest_tools, known_resources
 from packproof.harness.targets.location import Location
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import UsageError
@@ -126,18 +127,11 @@ def _chosen(variant: Variant, target: str) -> bool:
 
 
 def _prepare(targets: Sequence[str]) -> dict[str, str]:
-    """Compute what is costly and the same for every fork: digests of Triton and versions of its tools (0.8 s).
-
-    Returns the targets that this Triton has no tools for, with the reason.
-    """
-    from triton.compiler import compiler  # noqa: PLC0415
-    from triton.runtime import cache  # noqa: PLC0415
-
-    (getattr(compiler, "triton_key", None) or cache.triton_key)()
+    """Compute here what every fork needs. Returns the targets that this Triton has no tools for, with the reason."""
     unable = {}
     for target in targets:
         try:
-            compiler.make_backend(_gpu(target)).hash()
+            digest_tools(target)
         except Exception as error:  # Triton raises a bare Exception where a linker is missing
             unable[target] = str(error)
     return unable
@@ -233,71 +227,17 @@ def _first_line(error: BaseException) -> str:
 
 
 def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
-    """Compile in this process: the resources it needs, and why they are too much. Raises what the compiler raises."""
-    import triton  # noqa: PLC0415  (`import packproof` works where Triton is not installed)
-    from triton.compiler import ASTSource  # noqa: PLC0415
-
-    names = list(variant.signature)
-    source = ASTSource(
-        fn=variant.kernel,
-        signature=dict(variant.signature),
-        constexprs={(names.index(name),): value for name, value in variant.constexprs.items()},
-        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
-    )
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages, **variant.options}
-    kernel = triton.compile(source, target=_gpu(target), options=options)
-    registers, spills = _resources_amd(kernel) if target.startswith("gfx") else _resources_nvidia(kernel, target)
-    shared, limit = int(kernel.metadata.shared), SHARED_LIMITS[target]
+    """The resources it needs, compiled in this process or known, and why they are too much. Raises what the compiler
+    raises."""
+    found = known_resources(variant, target) or compiled_resources(variant, target)
+    registers, spills, shared, limit = found["registers"], found["spills"], found["shared"], SHARED_LIMITS[target]
     refused = f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch"
     spilled = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
     return {
+        **found,
         "failure": refused if shared > limit else "",
         "slow": spilled if spills > variant.spills else "",
-        "registers": registers,
-        "spills": spills,
-        "shared": shared,
-        "dot": "tt.dot" in kernel.asm["ttir"],
-        "atomics": sorted(set(re.findall(r"tt\.atomic_(?:rmw )?(\w+)", kernel.asm["ttir"]))),
     }
-
-
-def _gpu(target: str) -> Any:
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
-
-    if target.startswith("gfx"):
-        return GPUTarget("hip", target, 64)
-    return GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
-
-
-def _resources_amd(kernel: Any) -> tuple[int, int]:
-    """Vector registers, and how many of them spill."""
-    found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", kernel.asm["amdgcn"]))
-    return int(found["vgpr_count"]), int(found["vgpr_spill_count"])
-
-
-def _resources_nvidia(kernel: Any, target: str) -> tuple[int, int]:
-    """Registers, and bytes of spill stores and loads; only ptxas reports the latter; it runs where there is a stack."""
-    from triton import knobs  # noqa: PLC0415
-
-    with tempfile.TemporaryDirectory() as folder:
-        cubin, ptx = Path(folder, "kernel.cubin"), Path(folder, "kernel.ptx")
-        cubin.write_bytes(kernel.asm["cubin"])
-        usage = _tool(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
-        counts = {name: int(n) for name, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
-        if not counts["STACK"] and not counts["LOCAL"]:
-            return counts["REG"], 0
-        ptx.write_text(kernel.asm["ptx"])
-        blackwell = target in ("sm_100", "sm_120") and getattr(knobs.nvidia, "ptxas_blackwell", None)
-        ptxas = blackwell or knobs.nvidia.ptxas
-        arch = re.search(r"\.target\s+(\w+)", kernel.asm["ptx"])
-        assert arch is not None
-        report = _tool(ptxas.path, "-v", f"--gpu-name={arch[1]}", str(ptx), "-o", str(Path(folder, "again.cubin")))
-        return counts["REG"], sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", report))
-
-
-def _tool(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return done.stdout + done.stderr
 
 
 if __name__ == "__main__":

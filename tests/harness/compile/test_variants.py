@@ -84,3 +84,25 @@ def test_closing_the_stream_ends_the_compilers() -> None:
 def test_variants_that_cannot_be_listed() -> None:
     with pytest.raises(UsageError, match=r"compile_samples.py:nothing cannot be compiled: .* has no nothing"):
         list(compile_variants(f"{SAMPLES}:nothing"))
+
+
+def test_only_what_changed_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, samples = tmp_path / "cache", tmp_path / "samples.py"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    samples.write_text(SAMPLES.read_text())
+
+    def compiled() -> tuple[dict[str, Compiled], set[Path]]:
+        before = set(cache.rglob("*.cubin"))
+        found = {one["variant"]: one for one in compile_variants(f"{samples}:good", ("sm_90",))}
+        return found, set(cache.rglob("*.cubin")) - before
+
+    first, made = compiled()
+    assert len(made) == 2
+    again, made = compiled()
+    assert not made
+    assert {**again["sum"], "seconds": 0} == {**first["sum"], "seconds": 0}
+    samples.write_text(SAMPLES.read_text().replace("tl.atomic_add(y,", "tl.atomic_max(y,"))
+    changed, made = compiled()
+    assert {path.stem for path in made} == {"_sum_kernel"}
+    assert changed["sum"]["atomics"] != first["sum"]["atomics"]
+    assert {**changed["dot"], "seconds": 0} == {**first["dot"], "seconds": 0}

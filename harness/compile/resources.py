@@ -1,0 +1,141 @@
+"""What one compiled form of a kernel takes of a GPU: registers, spills, shared memory.
+
+It is kept in Triton's cache, by the source of the kernel, the target, the options, the version of Triton and this file:
+a form is compiled again only where one of these has changed.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, TypedDict
+
+from packproof.kernels.variant import Variant
+
+_FILE = "resources.json"
+
+
+class Resources(TypedDict):
+    """registers: per thread. spills: bytes stored and loaded (on AMD: registers). shared: bytes per program. dot:
+    whether it multiplies matrices. atomics: the kinds of `tl.atomic_*` found."""
+
+    registers: int
+    spills: int
+    shared: int
+    dot: bool
+    atomics: list[str]
+
+
+def known_resources(variant: Variant, target: str) -> Resources | None:
+    """What an earlier compilation of the same source found, or None. Compiles nothing."""
+    path = _store(variant, target).get_file(_FILE)
+    if path is None:
+        return None
+    found: Resources = json.loads(Path(path).read_text())
+    return found
+
+
+def compiled_resources(variant: Variant, target: str) -> Resources:
+    """Compile the form in this process, and keep the result. Raises what the compiler raises."""
+    import triton  # noqa: PLC0415  (`import packproof` works where Triton is not installed)
+
+    kernel = triton.compile(_source(variant), target=_gpu(target), options=_options(variant))
+    registers, spills = _of_amd(kernel) if target.startswith("gfx") else _of_nvidia(kernel, target)
+    found = Resources(
+        registers=registers,
+        spills=spills,
+        shared=int(kernel.metadata.shared),
+        dot="tt.dot" in kernel.asm["ttir"],
+        atomics=sorted(set(re.findall(r"tt\.atomic_(?:rmw )?(\w+)", kernel.asm["ttir"]))),
+    )
+    _store(variant, target).put(json.dumps(found), _FILE, binary=False)
+    return found
+
+
+def digest_tools(target: str) -> None:
+    """Compute what is costly and the same for each form: digests of Triton and versions of its tools (0.8 s).
+
+    Raises a bare Exception where Triton has no tools for the target.
+    """
+    from triton.runtime import cache as triton_cache  # noqa: PLC0415
+
+    triton_cache.triton_key()
+    _backend(target).hash()
+
+
+def _store(variant: Variant, target: str) -> Any:
+    from triton.runtime.cache import get_cache_key, get_cache_manager  # noqa: PLC0415
+
+    backend = _backend(target)
+    compiled = get_cache_key(_source(variant), backend, backend.parse_options(_options(variant)), env_vars={})
+    return get_cache_manager(hashlib.sha256(f"{compiled}-{_own_digest()}".encode()).hexdigest())
+
+
+@cache
+def _own_digest() -> str:
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+
+def _source(variant: Variant) -> Any:
+    from triton.compiler import ASTSource  # noqa: PLC0415
+
+    names = list(variant.signature)
+    return ASTSource(
+        fn=variant.kernel,
+        signature=dict(variant.signature),
+        constexprs={(names.index(name),): value for name, value in variant.constexprs.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.divisible},
+    )
+
+
+def _options(variant: Variant) -> dict[str, Any]:
+    return {"num_warps": variant.num_warps, "num_stages": variant.num_stages, **variant.options}
+
+
+@cache
+def _backend(target: str) -> Any:
+    from triton.compiler.compiler import make_backend  # noqa: PLC0415
+
+    return make_backend(_gpu(target))
+
+
+def _gpu(target: str) -> Any:
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+
+    if target.startswith("gfx"):
+        return GPUTarget("hip", target, 64)
+    return GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
+
+
+def _of_amd(kernel: Any) -> tuple[int, int]:
+    """Vector registers, and how many of them spill."""
+    found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", kernel.asm["amdgcn"]))
+    return int(found["vgpr_count"]), int(found["vgpr_spill_count"])
+
+
+def _of_nvidia(kernel: Any, target: str) -> tuple[int, int]:
+    """Registers, and bytes of spill stores and loads; only ptxas reports the latter; it runs where there is a stack."""
+    from triton import knobs  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        cubin, ptx = Path(folder, "kernel.cubin"), Path(folder, "kernel.ptx")
+        cubin.write_bytes(kernel.asm["cubin"])
+        usage = _tool(knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(cubin))
+        counts = {name: int(n) for name, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage)}
+        if not counts["STACK"] and not counts["LOCAL"]:
+            return counts["REG"], 0
+        ptx.write_text(kernel.asm["ptx"])
+        blackwell = target in ("sm_100", "sm_120") and getattr(knobs.nvidia, "ptxas_blackwell", None)
+        ptxas = blackwell or knobs.nvidia.ptxas
+        arch = re.search(r"\.target\s+(\w+)", kernel.asm["ptx"])
+        assert arch is not None
+        report = _tool(ptxas.path, "-v", f"--gpu-name={arch[1]}", str(ptx), "-o", str(Path(folder, "again.cubin")))
+        return counts["REG"], sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", report))
+
+
+def _tool(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
