@@ -123,6 +123,7 @@ MEMORY = Property(
     "whole.",
     _memory,
     dtype_independent=True,
+    shares="reference",
     illustration=Illustration(
         "S is the same after f(S);   f(S) = f(S) with all new memory NaN;   canaries around it stay",
         ("a call", _PACK),

@@ -40,6 +40,7 @@ REFERENCE = Property(
     "Values and gradients lie within the error budget of the float64 reference, element by element.",
     _reference,
     cases=_with_long_sums,
+    shares="reference",
     illustration=Illustration(
         "|f(S) − r(S)| ≤ budget,   |f′(S) − r′(S)| ≤ budget,   r: the same mathematics in float64, token by token",
         ("kernel", _PACK),

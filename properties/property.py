@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from packproof.properties.case import Case
 from packproof.properties.cases import Space
@@ -10,6 +11,7 @@ from packproof.properties.violation import Violation
 
 Check = Callable[[KernelUnderTest, Case], Iterator[Violation]]
 ChooseCases = Callable[[Space, Collection[Case]], list[Case]]
+Shared = Literal["reference", "runs", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Property:
     nothing_to_compare: why examples that were drawn had nothing to compare.
     dtype_independent: it compares runs of a kernel with each other, which round alike, so that the layout decides what
         shows: where calls are slow, the dtypes share its cases.
+    shares: what its cells need that those of other properties need too: the reference's answers, plain runs of the
+        kernel, or nothing. Properties that share run in one process, beside those that share something else.
     judges_empty_packs: its law names packs without tokens, so that it draws them for every kernel.
     varies_with_seed: what it does to a case depends on the case's seed, so that one case does not try everything.
     perturbs_with_nan: it puts NaN into other sequences, so that the map of a failure may have to as well.
@@ -66,6 +70,7 @@ class Property:
     skip_reason: Callable[[Space], str] = always_applies
     nothing_to_compare: str = "no example has anything to compare"
     dtype_independent: bool = False
+    shares: Shared = "runs"
     judges_empty_packs: bool = False
     varies_with_seed: bool = False
     perturbs_with_nan: bool = False

@@ -98,6 +98,7 @@ SIZE = Property(
     cases=_whole_chunks,
     skip_reason=needs_gpu("only the memory and the grids of a GPU are that large"),
     decides_mutants=False,
+    shares="nothing",
     illustration=Illustration(
         "f(S)[j] does not change past 2³¹ and 2³² elements or 65,535 sequences",
         ("the pack", _PACK),

@@ -67,6 +67,7 @@ TORCH_COMPILE = Property(
     nothing_to_compare="torch.compile does not see what Triton's interpreter runs",
     decides_mutants=False,
     quick=True,
+    shares="nothing",
     illustration=Illustration(
         "compiled f(S) = f(S)",
         ("called", _PACK),
@@ -95,6 +96,7 @@ CUDA_GRAPH = Property(
     skip_reason=_not_capturable,
     decides_mutants=False,
     quick=True,
+    shares="nothing",
     illustration=Illustration(
         "f(S) replayed from a graph that captured f(S′) = f(S)   for S′ of as many sequences and tokens",
         ("called", _PACK),
@@ -117,6 +119,7 @@ SIDE_STREAM = Property(
     skip_reason=needs_gpu("only a GPU has streams"),
     decides_mutants=False,
     quick=True,
+    shares="nothing",
     illustration=Illustration(
         "f(S) on a side stream, where S comes late = f(S)",
         ("called", _PACK),
@@ -145,6 +148,7 @@ OPCHECK = Property(
     nothing_to_compare="the kernel calls no operator that is registered with torch",
     decides_mutants=False,
     quick=True,
+    shares="nothing",
     illustration=Illustration(
         "schema, autograd and fake tensors of f's operators are what torch.library.opcheck expects",
         ("called", _PACK),

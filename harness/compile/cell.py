@@ -1,5 +1,6 @@
 """The compile cell: every variant that a kernel's wrapper can choose, compiled for every target without a GPU."""
 
+import os
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -21,7 +22,7 @@ def compile_cell(cell: Cell, own: BuiltinKernel) -> Iterator[Event]:
     yield CellStarted(cell)
     started = time.monotonic()
     results: list[Compiled] = []
-    for compiled in compile_variants(own.module):
+    for compiled in compile_variants(own.module, jobs=max(2, (os.cpu_count() or 1) // 4)):
         results.append(compiled)
         yield Progress(cell, len(results))
     triton = version("triton")

@@ -1,6 +1,6 @@
 """From kernels to the cells that will run, and the units in which they run side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,8 +13,8 @@ from packproof.harness.results.text import printable
 
 @dataclass(frozen=True)
 class Unit:
-    """Cells that run one after another in one process, such as those of one kernel and dtype, which share runs and
-    references. kind: how they are judged."""
+    """Cells that run one after another in one process: those of one kernel and dtype whose properties share the
+    reference's answers, or runs, or nothing. kind: how they are judged."""
 
     kind: Literal["evaluate", "compile", "sanitize"]
     target: CheckTarget
@@ -25,16 +25,13 @@ class Unit:
 class Plan:
     """Everything that a run will do. request: its profile, seed and device are those of the run as a whole.
 
-    notes: what will not be tested.
+    cells: those of all units, in the order of reports. notes: what will not be tested.
     """
 
     request: CheckRequest
+    cells: tuple[Cell, ...]
     units: tuple[Unit, ...]
     notes: tuple[str, ...]
-
-    @property
-    def cells(self) -> tuple[Cell, ...]:
-        return tuple(cell for unit in self.units for cell in unit.cells)
 
 
 def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool = False) -> Plan:
@@ -42,8 +39,13 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
 
     apart: each cell in a process of its own, so that none waits for what another one has to compile.
     """
-    units = [unit for target, compiled in _compiled_once(targets) for unit in _units(target, compiled, apart=apart)]
-    return Plan(request, tuple(units), tuple(note for target in targets for note in _notes(target)))
+    planned = [(target, tuple(_cells(target, compiled))) for target, compiled in _compiled_once(targets)]
+    return Plan(
+        request,
+        tuple(cell for _, cells in planned for cell in cells),
+        tuple(unit for target, cells in planned for unit in _units(target, cells, apart=apart)),
+        tuple(note for target in targets for note in _notes(target)),
+    )
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:
@@ -55,20 +57,18 @@ def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget
         modules |= {builtin.module} if builtin else set()
 
 
-def _units(target: CheckTarget, compiled: bool, *, apart: bool) -> Iterator[Unit]:
+def _cells(target: CheckTarget, compiled: bool) -> Iterator[Cell]:
     request, op, name, device = target.request, printable(target.op.name), target.name, target.request.device
     if request.sanitizer is not None:
-        for dtype in target.dtypes:
-            yield Unit("sanitize", target, (Cell(op, name, request.sanitizer, dtype, device),))
+        yield from (Cell(op, name, request.sanitizer, dtype, device) for dtype in target.dtypes)
         return
     if compiled:
-        yield Unit("compile", target, (Cell(op, name, COMPILE, "all", device),))
+        yield Cell(op, name, COMPILE, "all", device)
     for dtype in target.dtypes:
-        mine = tuple(_cells(target, dtype))
-        yield from (Unit("evaluate", target, cells) for cells in ([(c,) for c in mine] if apart else [mine]) if cells)
+        yield from _judged_cells(target, dtype)
 
 
-def _cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
+def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
     """Each property at a dtype; after them what the kernel does not promise and is tested for all the same."""
     request = target.request
 
@@ -81,6 +81,20 @@ def _cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
         for question, _ in open_questions(target.declared):
             if question.property in request.laws:
                 yield cell(question.property, question.word, counts=request.strict)
+
+
+def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool) -> Iterator[Unit]:
+    request = target.request
+    together: dict[Hashable, list[Cell]] = {}
+    for cell in cells:
+        if request.sanitizer is not None:
+            yield Unit("sanitize", target, (cell,))
+        elif cell.property == COMPILE:
+            yield Unit("compile", target, (cell,))
+        else:
+            shares = request.laws[cell.property].shares
+            together.setdefault(cell if apart else (shares, cell.dtype), []).append(cell)
+    yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 
 
 def _notes(target: CheckTarget) -> Iterator[str]:

@@ -136,7 +136,7 @@ class InProcess:
         placed = guard.fence(name, shape, stride, tensor.dtype, self._device, lead=lead).tensor
         cells = distinct(placed)
         if many > 1:
-            cells.view(many, *tensor.shape).copy_(tensor)
+            cells.view(many, *tensor.shape).copy_(tensor.to(self._device))  # else the host repeats it first
         else:
             cells.copy_(tensor[:1] if cells.shape != placed.shape else tensor)
         return placed
