@@ -1,5 +1,6 @@
 """From kernels to the cells that will run, and the units in which they run side by side."""
 
+import os
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -85,6 +86,7 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
 
 def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool) -> Iterator[Unit]:
     request = target.request
+    spare_cores = (os.cpu_count() or 1) > len(target.dtypes)  # else a reference for each of two units costs more
     together: dict[Hashable, list[Cell]] = {}
     for cell in cells:
         if request.sanitizer is not None:
@@ -93,6 +95,8 @@ def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool) -> Iterat
             yield Unit("compile", target, (cell,))
         else:
             shares = request.laws[cell.property].shares
+            if shares == "reference" and not spare_cores:
+                shares = "runs"
             together.setdefault(cell if apart else (shares, cell.dtype), []).append(cell)
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 
