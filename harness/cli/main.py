@@ -67,6 +67,7 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="a property that does not hold fails the run even if it is not promised")
     ] = False,
+    exitfirst: Annotated[bool, typer.Option("--exitfirst", "-x", help="end the run at the first failure")] = False,
     timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="check no gradients")] = False,
     draw_configs: Annotated[
@@ -128,6 +129,7 @@ def check(
         forward_only=forward_only,
         draw_configs=draw_configs,
         sanitizer=sanitizer,
+        fail_fast=exitfirst,
     )
     if isolate:
         _isolate(request.device)

@@ -7,7 +7,7 @@ from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import open_targets
-from packproof.harness.results.events import CellFinished, Event, RunFinished, Verdict
+from packproof.harness.results.events import Event, RunFinished, Verdict
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.wording import failure_texts, title
 from packproof.properties.domain import Domain
@@ -62,17 +62,13 @@ def check(
         strict=strict,
         forward_only=forward_only,
         timeout=timeout,
+        fail_fast=fail_fast,
     )
-    verdicts: list[Verdict] = []
-    for event in run_check(request):
-        if isinstance(event, CellFinished):
-            verdicts.append(event.verdict)
-            if fail_fast and event.verdict.failed:
-                break
-        if isinstance(event, RunFinished) and event.interrupted:
-            raise KeyboardInterrupt
-    _require_passed(verdicts)
-    return tuple(verdicts)
+    end = [event for event in run_check(request) if isinstance(event, RunFinished)][-1]
+    if end.interrupted:
+        raise KeyboardInterrupt
+    _require_passed(end.verdicts)
+    return end.verdicts
 
 
 def _require_passed(verdicts: Sequence[Verdict]) -> None:

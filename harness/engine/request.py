@@ -52,6 +52,7 @@ class CheckRequest:
     timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
     draw_configs: kernels that tune themselves get drawn configurations, untimed, on a GPU; on a CPU they have the first
     one. sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
+    fail_fast: the run ends at the first failure.
     """
 
     target: str | Callable[..., Any] | None = None
@@ -70,6 +71,7 @@ class CheckRequest:
     replay_dir: str = ".packproof"
     sanitizer: str | None = None
     draw_configs: bool = False
+    fail_fast: bool = False
 
     @cached_property
     def laws(self) -> Mapping[str, Property]:

@@ -1,17 +1,26 @@
 """Runs the units of a plan side by side and merges their events; a unit that was lost runs once more."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 from packproof.harness.compile.cell import compile_cell
 from packproof.harness.compute_sanitizer.cell import sanitized_cell
 from packproof.harness.engine.evaluate import evaluate_unit
-from packproof.harness.engine.own_faults import caught, not_judged
+from packproof.harness.engine.own_faults import caught, not_judged, not_reached
 from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.target import CheckTarget
-from packproof.harness.results.events import Cell, CellFinished, Event, RunFinished, RunStarted, Verdict
+from packproof.harness.results.events import (
+    Cell,
+    CellFinished,
+    Event,
+    FailureFound,
+    RunFinished,
+    RunStarted,
+    Verdict,
+)
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.parallel import on_every_core
 
@@ -24,21 +33,58 @@ def run_plan(plan: Plan) -> Iterator[Event]:
     Kernels and dtypes run side by side, each in a process of its own, as many as there are cores. Ctrl-C ends the
     stream with RunFinished(interrupted=True) and all that was found so far.
     """
-    started = time.monotonic()
-    verdicts: list[Verdict] = []
-    interrupted = False
+    started, interrupted = time.monotonic(), False
+    run = _PlanRun(plan)
     yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes)
-    units = [partial(run_unit, unit) for unit in plan.units]
     try:
-        for event in on_every_core(units, plan.request.device, of=Event, again=_OnceMore(plan.units, verdicts)):
-            if isinstance(event, CellFinished):
-                verdicts.append(event.verdict)
-            yield event
+        with closing(run.events()) as events:
+            for event in events:
+                yield event
+                if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
+                    break
+        yield from run.rest("stopped after the first failure")
     except KeyboardInterrupt:
         interrupted = True
-    place = {cell: number for number, cell in enumerate(plan.cells)}
-    verdicts.sort(key=lambda verdict: place[verdict.cell])
-    yield RunFinished(tuple(verdicts), time.monotonic() - started, interrupted)
+        yield from run.found_only()
+    yield RunFinished(run.verdicts, time.monotonic() - started, interrupted)
+
+
+class _PlanRun:
+    """The verdicts of a run, as they come."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._done: dict[Cell, Verdict] = {}
+        self._found: dict[Cell, Verdict] = {}  # failures that are being made small
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """In the order of the plan."""
+        return tuple(self._done[cell] for cell in self._plan.cells if cell in self._done)
+
+    def events(self) -> Generator[Event, None, None]:
+        """The events of all units."""
+        units = [partial(run_unit, unit) for unit in self._plan.units]
+        again = _OnceMore(self._plan.units, self._done)
+        yield from map(self._noted, on_every_core(units, self._plan.request.device, of=Event, again=again))
+
+    def rest(self, why: str) -> Iterator[Event]:
+        """The verdicts of the cells that have none: failed as found, or not reached."""
+        yield from self.found_only()
+        left = [cell for cell in self._plan.cells if cell not in self._done]
+        yield from map(self._noted, not_reached(left, why))
+
+    def found_only(self) -> Iterator[Event]:
+        """The verdicts of failures that have not been made small."""
+        for cell in [cell for cell in self._found if cell not in self._done]:
+            yield self._noted(CellFinished(self._found[cell]))
+
+    def _noted(self, event: Event) -> Event:
+        if isinstance(event, CellFinished):
+            self._done[event.verdict.cell] = event.verdict
+        elif isinstance(event, FailureFound):
+            self._found[event.verdict.cell] = event.verdict
+        return event
 
 
 def run_unit(unit: Unit) -> Iterator[Event]:
@@ -65,13 +111,13 @@ def _sanitized(target: CheckTarget, cell: Cell) -> Iterator[Event]:
 class _OnceMore:
     """What runs instead of a unit whose process ended: its other cells once more, then only the report of the loss."""
 
-    def __init__(self, units: Sequence[Unit], verdicts: Sequence[Verdict]) -> None:
-        self._units, self._verdicts = units, verdicts
+    def __init__(self, units: Sequence[Unit], done: Collection[Cell]) -> None:
+        self._units, self._done = units, done
         self._lost: set[int] = set()
 
     def __call__(self, number: int, text: str) -> Callable[[], Iterator[Event]]:
-        unit, done = self._units[number], {verdict.cell for verdict in self._verdicts}
-        left = tuple(cell for cell in unit.cells if cell not in done)
+        unit = self._units[number]
+        left = tuple(cell for cell in unit.cells if cell not in self._done)
         if number in self._lost:
             return partial(not_judged, left, text)
         self._lost.add(number)

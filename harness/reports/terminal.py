@@ -12,6 +12,7 @@ from packproof.harness.results.wording import (
     failure_text,
     failure_texts,
     fault_of,
+    found_lines,
     layout_classes,
     regime_lines,
     share_text,
@@ -47,6 +48,9 @@ class TerminalReport:
                 self._show(title(cell))
             case events.Progress(cell, examples):
                 self._show(f"{title(cell)}, example {examples}")
+            case events.FailureFound(verdict) if verdict.cell.counts:
+                self._console.print(Text("\n".join(found_lines(verdict)), style=_STYLES["failed"]))
+                self._show(f"{title(verdict.cell)}, looking for the smallest layout")
             case events.CellFinished(verdict):
                 self._finish_cell(verdict)
             case events.RunFinished():
@@ -71,7 +75,7 @@ class TerminalReport:
     def _finish_cell(self, verdict: events.Verdict) -> None:
         if self._progress:
             self._progress.advance(self._progress.task_ids[0])
-        elif verdict.cell.counts:
+        elif verdict.cell.counts and (verdict.examples or verdict.status != "inconclusive"):
             self._console.print(cell_line(verdict))
         if verdict.failed and (fault := fault_of(verdict)):
             self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it

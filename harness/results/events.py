@@ -124,6 +124,13 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class FailureFound:
+    """A property does not hold. verdict: with the failure as it was found; CellFinished has the smallest one."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class CellFinished:
     verdict: Verdict
 
@@ -140,4 +147,4 @@ class RunFinished:
     unwritten: bool = False
 
 
-Event = RunStarted | CellStarted | Progress | CellFinished | RunFinished
+Event = RunStarted | CellStarted | Progress | FailureFound | CellFinished | RunFinished

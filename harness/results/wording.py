@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from packproof.harness.results.coverage import kind_of
 from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
@@ -71,6 +71,15 @@ def cells_text(cells: Sequence[Cell]) -> str:
     for cell in cells:
         dtypes.setdefault(cell.law, []).append(short(cell.dtype))
     return "; ".join(f"{law} {', '.join(dict.fromkeys(names))}" for law, names in dtypes.items())
+
+
+def found_lines(verdict: Verdict) -> Iterator[str]:
+    """A failure that has just been found, in one or two lines: where, and what is wrong."""
+    failure = verdict.failure
+    assert failure is not None
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    yield f"failing  {title(verdict.cell)}{tensor}: lengths {shorten(failure.lengths)}; looking for the smallest layout"
+    yield from (f"         {line}" for line in failure.lines[1:2])
 
 
 def headline(verdict: Verdict) -> str:
