@@ -18,6 +18,7 @@ from packproof.properties.layouts import (
     DEFAULT_CHUNK,
     DEFAULT_WIDTH,
     Lengths,
+    classes,
     golden,
     golden_segments,
     layouts,
@@ -121,6 +122,10 @@ class Space:
 
     def width(self, sizes: Sizes) -> int:
         return int(sizes[self.op.window]) if self.op.window else DEFAULT_WIDTH
+
+    def classes(self, case: Case) -> frozenset[str]:
+        """The boundary classes of a case of this space."""
+        return classes(case.lengths, self.chunk, self.width(dict(case.sizes)))
 
     def _takes(self, name: str) -> bool:
         return self.parameters is None or name in self.parameters

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.budget import Budget, same_bits, score
+from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation, number
 from packproof.refs.axes import Axes, role
@@ -65,13 +66,15 @@ class Comparison:
             return
         if made is not None:
             made.append(self)
-        if self.allowed is None:
-            yield from self._differing_bits()
-            return
-        ratio = score(self.got, self.want.double(), self.allowed.total)
+        with span("compare"):
+            found = list(self._differing_bits() if self.allowed is None else self._past(self.allowed))
+        yield from found
+
+    def _past(self, allowed: Budget) -> Iterator[Violation]:
+        ratio = score(self.got, self.want.double(), allowed.total)
         index = _argmax(ratio)
         if ratio[index] > 1:
-            term, value = self.allowed.dominant(index)
+            term, value = allowed.dominant(index)
             yield self._violation(index, float(ratio[index]), f"{term} {number(value)}")
 
     def _differing_bits(self) -> Iterator[Violation]:

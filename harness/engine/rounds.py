@@ -1,28 +1,27 @@
 """The rounds in which a cell judges its cases: the small, most telling ones before any cell judges the rest."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from packproof.properties.case import Case
+from packproof.properties.cases import Space
 
-_TELLING, _AT_A_TIME = 4, 16  # cases in the first round, and in each later one
+_TELLING, _AT_A_TIME = 4, 4  # cases that have a round of their own, and in each later round
 _CALL = 128  # what a call costs beside its tokens, in tokens
 
 
-def rounds(
-    cases: Sequence[Case], golden: Collection[Case], classes: Callable[[Case], frozenset[str]]
-) -> list[list[Case]]:
-    """The same cases in rounds: first those golden ones with tokens that meet the most boundary classes at the least
-    cost, then the others in their order. Where none is golden, the first cases are the first round."""
-    first = _telling([case for case in cases if case.n_tokens and case in golden] or cases[:_TELLING], classes)
+def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> list[list[Case]]:
+    """The same cases in rounds: first one by one those golden ones with tokens that meet the most boundary classes at
+    the least cost, or the first cases where none is golden; then the others in their order."""
+    first = _telling([case for case in cases if case.n_tokens and case in golden] or cases[:_TELLING], space)
     rest = list(cases)
     for case in first:
         rest.remove(case)
-    return [first, *(rest[at : at + _AT_A_TIME] for at in range(0, len(rest), _AT_A_TIME))] if first else []
+    return [*([case] for case in first), *(rest[at : at + _AT_A_TIME] for at in range(0, len(rest), _AT_A_TIME))]
 
 
-def _telling(cases: Sequence[Case], classes: Callable[[Case], frozenset[str]]) -> list[Case]:
+def _telling(cases: Sequence[Case], space: Space) -> list[Case]:
     """A few of the cases, each the one that meets the most classes for its cost that those before it do not meet."""
-    left = {case: classes(case) for case in cases}
+    left = {case: space.classes(case) for case in cases}
     chosen: list[Case] = []
     met: frozenset[str] = frozenset()
     while left and len(chosen) < _TELLING:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from packproof.harness.results.coverage import kind_of
 from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
@@ -133,3 +133,11 @@ def summary(run: RunFinished, planned: int) -> str:
     drawn = counted(examples, "example")
     share = drawn if judged == examples else f"{judged} of {drawn} judged"
     return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"
+
+
+def timings_lines(timings: Mapping[str, float]) -> Iterator[str]:
+    """Where the time of a run went, the most first."""
+    total = sum(timings.values())
+    yield f"where the time went, {total:.1f} s over all processes:"
+    for name, seconds in sorted(timings.items(), key=lambda item: -item[1]):
+        yield f"  {name:<10} {seconds:>8.2f} s {seconds / total if total else 0:>5.0%}"

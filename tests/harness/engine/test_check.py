@@ -71,7 +71,7 @@ def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
 ) -> None:
     (tmp_path / "right.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
 
-    def cell(evaluator: Evaluator, cell: Cell, law: Property, space: Space) -> Iterator[Event]:
+    def cell(evaluator: Evaluator, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
         if cell.dtype == "float32":
             raise RuntimeError("oops")
         yield from evaluated_cell(evaluator, cell, law, space)
