@@ -18,6 +18,7 @@ from packproof.properties.layouts import (
     DEFAULT_CHUNK,
     DEFAULT_WIDTH,
     Lengths,
+    classes,
     golden,
     golden_segments,
     layouts,
@@ -54,11 +55,6 @@ class Space:
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
     mixed: bool = True
     on_gpu: bool = False
-
-    @cached_property
-    def drawn(self) -> dict[tuple[int, int], list[Case]]:
-        """Random cases by their number and seed: every property judges the same ones."""
-        return {}
 
     @property
     def sizes(self) -> tuple[Sizes, ...]:
@@ -126,6 +122,10 @@ class Space:
 
     def width(self, sizes: Sizes) -> int:
         return int(sizes[self.op.window]) if self.op.window else DEFAULT_WIDTH
+
+    def classes(self, case: Case) -> frozenset[str]:
+        """The boundary classes of a case of this space."""
+        return classes(case.lengths, self.chunk, self.width(dict(case.sizes)))
 
     def _takes(self, name: str) -> bool:
         return self.parameters is None or name in self.parameters
@@ -225,12 +225,6 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
 def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     """`count` cases from Hypothesis's generation phase, those of them that have one near in the kernel's domain there;
     the same seed gives the same cases."""
-    if (count, seed) not in space.drawn:
-        space.drawn[count, seed] = _drawn(space, count, seed)
-    return space.drawn[count, seed]
-
-
-def _drawn(space: Space, count: int, seed: int) -> list[Case]:
     drawn: list[Case] = []
     if count <= 0 or not space.plain_sizes:
         return drawn

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.budget import Budget, same_bits, score
+from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation, number
 from packproof.refs.axes import Axes, role
@@ -73,13 +74,16 @@ class Comparison:
             made.append(self)
         if callable(self.allowed) and _are_equal_and_finite(self.got, self.want):
             return
-        if self.budget is None:
-            yield from self._differing_bits()
-            return
-        ratio = score(self.got, self.want.double(), self.budget.total)
+        budget = self.budget
+        with span("compare"):
+            found = list(self._differing_bits() if budget is None else self._past(budget))
+        yield from found
+
+    def _past(self, budget: Budget) -> Iterator[Violation]:
+        ratio = score(self.got, self.want.double(), budget.total)
         if float(ratio.max()) > 1:
             index = _argmax(ratio)
-            term, value = self.budget.dominant(index)
+            term, value = budget.dominant(index)
             yield self._violation(index, float(ratio[index]), f"{term} {number(value)}")
 
     def _differing_bits(self) -> Iterator[Violation]:

@@ -20,6 +20,7 @@ from packproof.properties.op import Op
 from packproof.properties.oracle import Expected, expected
 from packproof.properties.promises import Promises
 from packproof.properties.sample import Sample, draw, dtype_of
+from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
@@ -59,7 +60,8 @@ class KernelUnderTest:
         self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
 
     def sample(self, case: Case) -> Sample:
-        return _remember(self._samples, case, lambda: draw(self.op, case))
+        with span("draw"):
+            return _remember(self._samples, case, lambda: draw(self.op, case))
 
     def run(self, sample: Sample, *, gradients: bool | None = None, **flags: Any) -> Tensors:
         """Outputs and gradients by key. Raises KernelFault, also for a wrong shape or dtype, and Refused."""
@@ -85,7 +87,8 @@ class KernelUnderTest:
             text = f"no pack of lengths {shorten(sample.lengths)} is in the kernel's domain"
             raise OutsideDomain(f"{text}: {'; '.join(self.domain.texts)}")
         filled = sample.followed_by(*more) if any(more) else sample
-        result = self.runner.run(filled.call(**flags))
+        with span("kernel"):
+            result = self.runner.run(filled.call(**flags))
         self.interpreted |= result.interpreted
         return _cut(sample, result) if any(more) else result
 
@@ -126,8 +129,9 @@ class KernelUnderTest:
 
     def expect(self, sample: Sample) -> Expected:
         """The oracle's answer. Raises BoundVacuous where its derived bound is as large as the values."""
-        key = (sample.digest, self.gradients)
-        answer = _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
+        with span("reference"):
+            key = (sample.digest, self.gradients)
+            answer = _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
         if answer.vacuous:
             raise BoundVacuous(
                 f"the error bound derived from {self.op.name}'s reference is so large for "

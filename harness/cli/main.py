@@ -67,6 +67,14 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="a property that does not hold fails the run even if it is not promised")
     ] = False,
+    exitfirst: Annotated[bool, typer.Option("--exitfirst", "-x", help="end the run at the first failure")] = False,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            help="time that the run may take, such as 60s or 2m: the most telling cases come first, and what is not "
+            "reached is inconclusive"
+        ),
+    ] = None,
     timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="check no gradients")] = False,
     draw_configs: Annotated[
@@ -90,6 +98,7 @@ def check(
             help="run the golden cases under compute-sanitizer, not the properties: memcheck, racecheck or initcheck"
         ),
     ] = None,
+    timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
@@ -104,8 +113,10 @@ def check(
     packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
     packproof check mamba_ssm:ssd
     """
+    began = time.perf_counter()
     import torch  # noqa: PLC0415
 
+    from packproof.harness.cli.durations import seconds  # noqa: PLC0415
     from packproof.harness.engine.check import run_check  # noqa: PLC0415
     from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
@@ -113,7 +124,9 @@ def check(
     from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
     from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
     from packproof.properties.domain import Domain  # noqa: PLC0415
+    from packproof.properties.stopwatch import add  # noqa: PLC0415
 
+    add("start", time.perf_counter() - began)
     request = CheckRequest(
         target=target,
         op=op,
@@ -128,10 +141,12 @@ def check(
         forward_only=forward_only,
         draw_configs=draw_configs,
         sanitizer=sanitizer,
+        fail_fast=exitfirst,
+        max_time=None if max_time is None else seconds(max_time, "--max-time"),
     )
     if isolate:
         _isolate(request.device)
-    reports: list[Report] = [TerminalReport()]
+    reports: list[Report] = [TerminalReport(timings=timings)]
     reports += [JsonReport(json)] if json else []
     reports += [JunitReport(junit)] if junit else []
     reports += [HtmlReport(html)] if html else []

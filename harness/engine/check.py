@@ -7,21 +7,23 @@ from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import open_targets
-from packproof.harness.results.events import CellFinished, Event, RunFinished, Verdict
+from packproof.harness.results.events import Event, RunFinished, Verdict
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.wording import failure_texts, title
 from packproof.properties.domain import Domain
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.property import Property
+from packproof.properties.stopwatch import span
 from packproof.refs.errors import CheckFailed, PackproofError
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
     """Check what the request names, event by event; UsageError before the first event if it cannot be run."""
-    validate(request)
-    targets = list(open_targets(request))
-    yield from run_plan(plan(request, targets))
+    with span("start"):
+        validate(request)
+        planned = plan(request, list(open_targets(request)))
+    yield from run_plan(planned)
 
 
 def check(
@@ -39,12 +41,14 @@ def check(
     forward_only: bool = False,
     timeout: float | None = None,
     fail_fast: bool = False,
+    max_time: float | None = None,
 ) -> tuple[Verdict, ...]:
     """Check a kernel; returns the verdicts if every property held.
 
     target: a function, or its name as "package.module:function" or "path/file.py:function". op: an op of packproof,
     "module:NAME", or an Op. properties: names, "module:NAME", or Property objects. domain: what it supports, as in
-    `packproof.kernel`. fail_fast: stop at the first failure. The other arguments as on the command line.
+    `packproof.kernel`. fail_fast: stop at the first failure. max_time: seconds that the check may take. The other
+    arguments as on the command line.
 
     Raises CheckFailed with the report of every failure, or where not everything could be judged; UsageError if the
     check cannot be run; PackproofError where packproof itself fails.
@@ -62,17 +66,14 @@ def check(
         strict=strict,
         forward_only=forward_only,
         timeout=timeout,
+        fail_fast=fail_fast,
+        max_time=max_time,
     )
-    verdicts: list[Verdict] = []
-    for event in run_check(request):
-        if isinstance(event, CellFinished):
-            verdicts.append(event.verdict)
-            if fail_fast and event.verdict.failed:
-                break
-        if isinstance(event, RunFinished) and event.interrupted:
-            raise KeyboardInterrupt
-    _require_passed(verdicts)
-    return tuple(verdicts)
+    end = [event for event in run_check(request) if isinstance(event, RunFinished)][-1]
+    if end.interrupted:
+        raise KeyboardInterrupt
+    _require_passed(end.verdicts)
+    return end.verdicts
 
 
 def _require_passed(verdicts: Sequence[Verdict]) -> None:

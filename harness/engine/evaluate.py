@@ -1,19 +1,36 @@
-"""Judges the cells of one kernel and dtype: a property over its cases, until one breaks it or all held."""
+"""Judges the cells of one kernel and dtype: a property over its cases, until one breaks it or all held.
 
+The cells alternate in rounds: the most telling cases of every property come before the rest of any.
+"""
+
+import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from packproof.harness.engine.failure import FoundViolation, ReplayInfo, failure_of
+from packproof.harness.engine.failure import FoundViolation, ReplayInfo, as_found, failure_of
 from packproof.harness.engine.own_faults import caught, not_judged
 from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
 from packproof.harness.engine.request import PROFILES
+from packproof.harness.engine.rounds import rounds
 from packproof.harness.engine.shrink import Allowance
 from packproof.harness.engine.target import CheckTarget
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.coverage import NOT_ITS_OWN, Coverage
-from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Tier, Verdict
+from packproof.harness.results.events import (
+    Cell,
+    CellFinished,
+    CellStarted,
+    Event,
+    Failure,
+    FailureFound,
+    Progress,
+    Tier,
+    Verdict,
+)
 from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
 from packproof.harness.worker.worker import Worker
@@ -22,22 +39,26 @@ from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_cases, random_cases
 from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.comparison import comparisons
+from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.layouts import Lengths, classes
+from packproof.properties.layouts import Lengths
 from packproof.properties.property import Property
+from packproof.properties.stopwatch import span
 from packproof.properties.violation import Violation
 from packproof.refs.errors import PackproofError
 
 _PROGRESS_SECONDS = 0.5
+_LATE_SECONDS = 10.0  # for making a failure small, whatever is left of the time
 _FOR_A_QUESTION = Allowance(100, 5)
 _SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
 
 
-def evaluate_unit(unit: Unit) -> Iterator[Event]:
-    """The events of its cells, one after another; those whose process cannot be started are not judged."""
+def evaluate_unit(unit: Unit, until: float = math.inf) -> Iterator[Event]:
+    """The events of its cells; those whose process cannot be started are not judged, and what is not reached until that
+    time is left out."""
     left = list(unit.cells)
     try:
-        for event in _evaluated_together(unit):
+        for event in _evaluated_together(unit, until):
             if isinstance(event, CellFinished):
                 left.remove(event.verdict.cell)
             yield event
@@ -45,26 +66,43 @@ def evaluate_unit(unit: Unit) -> Iterator[Event]:
         yield from not_judged(left, str(error))
 
 
-def _evaluated_together(unit: Unit) -> Iterator[Event]:
-    target, dtype = unit.target, unit.cells[0].dtype
+def _evaluated_together(unit: Unit, until: float) -> Iterator[Event]:
+    """First the properties of the plan, then those that the kernel does not promise."""
+    target, dtype, laws = unit.target, unit.cells[0].dtype, unit.target.request.laws
+    extra = [cell for cell in unit.cells if cell.beyond and not target.beyond]
+    plain = [cell for cell in unit.cells if cell not in extra]
+    failed: set[str] = set()
     with target.worker() as worker:
-        worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
-        evaluator, space = _evaluator(target, worker, dtype), target.space(dtype)
-        failed: set[str] = set()
-        for cell in unit.cells:
-            extra = cell.beyond and not target.beyond
-            if extra and cell.property in failed:
+        if time.monotonic() < until:
+            with span("start"):
+                worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
+        evaluator, space = _evaluator(target, worker, dtype, until), target.space(dtype)
+        for event in _in_rounds((cell, evaluator.cell(cell, laws[cell.property], space)) for cell in plain):
+            if isinstance(event, CellFinished) and event.verdict.status == "failed":
+                failed.add(event.verdict.cell.property)
+            yield event
+        asked = [cell for cell in extra if cell.property not in failed]
+        for cell in extra:
+            if cell not in asked:
                 reason = f"{cell.property} failed"
                 yield CellFinished(Verdict(cell, evaluator.tier, "skipped", 0, 0.0, reason=reason))
-                continue
-            chosen = _with_question(evaluator, target, cell) if extra else evaluator
-            for event in caught(cell, chosen.cell(cell, target.request.laws[cell.property], space)):
-                if isinstance(event, CellFinished) and event.verdict.status == "failed":
-                    failed.add(cell.property)
-                yield event
+        chosen = [(cell, _with_question(evaluator, target, cell)) for cell in asked]
+        yield from _in_rounds((cell, each.cell(cell, laws[cell.property], space)) for cell, each in chosen)
 
 
-def _evaluator(target: CheckTarget, worker: Worker, dtype: str) -> "Evaluator":
+def _in_rounds(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator[Event]:
+    """The events of cells, of which each in its turn runs one round, which ends with None."""
+    running = deque(caught(cell, events) for cell, events in cells)
+    while running:
+        cell = running.popleft()
+        for event in cell:
+            if event is None:
+                running.append(cell)
+                break
+            yield event
+
+
+def _evaluator(target: CheckTarget, worker: Worker, dtype: str, until: float) -> "Evaluator":
     request, declared, profile = target.request, target.declared, PROFILES[target.request.profile]
     known: Tier | None = "gpu" if request.device == "cuda" else None
     tier: Tier = known or ("interpret" if target.builtin else "eager")
@@ -74,7 +112,7 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str) -> "Evaluator":
         kernel=KernelUnderTest(
             target.op, worker, declared.promises, gradients=target.gradients, domain=declared.domain
         ),
-        effort=Effort(profile.examples[tier], profile.shrink, request.seed, share, target.empty_packs),
+        effort=Effort(profile.examples[tier], profile.shrink, request.seed, share, target.empty_packs, until),
         replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
         known_tier=known,
     )
@@ -98,7 +136,7 @@ class Effort:
     kth of n dtypes that share the cases of dtype-independent properties, one case for each layout: each dtype judges
     every nth, and each property deals them differently; None: every dtype judges all cases. empty_packs: whether packs
     without tokens are drawn for every property, or only for those whose law names them: a kernel that crashes at them
-    is judged by the others all the same.
+    is judged by the others all the same. until: when no further example is begun, by time.monotonic.
     """
 
     examples: int
@@ -106,6 +144,24 @@ class Effort:
     seed: int = 0
     share: tuple[int, int] | None = None
     empty_packs: bool = True
+    until: float = math.inf
+
+    @property
+    def out_of_time(self) -> bool:
+        return time.monotonic() >= self.until
+
+
+@dataclass
+class _Course:
+    """How far a cell has come. space: the part of its cases' space that is inside the domain, as far as it was `found`.
+    left: the rounds to come. planned: cases in all. reported: when its progress was."""
+
+    space: Space
+    found: Found | None
+    left: list[list[Case]]
+    seen: Coverage
+    planned: int
+    reported: float = -math.inf
 
 
 @dataclass
@@ -121,31 +177,62 @@ class Evaluator:
     replay: ReplayInfo
     known_tier: Tier | None = None
     found: Found | None = None
+    _cases_in: dict[Domain, tuple[list[Case], list[Case]]] = field(default_factory=dict, init=False)
 
-    def cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event]:
-        """Run one cell; the last event holds its verdict. Once the kernel refuses a plain call, its domain is looked
-        for, and the cell begins again inside it."""
+    def cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
+        """Run one cell; the last event holds its verdict. None ends a round, after which other cells may run theirs.
+
+        Once the kernel refuses a plain call, its domain is looked for, and every cell that is not done begins again
+        inside it.
+        """
         yield CellStarted(cell)
-        started, seen = time.monotonic(), Coverage()
-        failure: Failure | None = None
-        finished = False
-        while not finished:
-            finished = True
-            inside = self._inside(space)
-            last_report = started
-            for case in self._cases(law, inside):
-                violation, stopped = self._judged(law, inside, case, seen)
-                if violation is not None:
-                    failure = self._failure(FoundViolation(cell, law, inside, case, violation, seen.drawn))
-                    break
-                if self.found is None and _declines(stopped):
-                    self.found = probe(self.kernel, inside, case)
-                    seen, finished = seen.again(), False
-                    break
-                if time.monotonic() - last_report > _PROGRESS_SECONDS:
-                    last_report = time.monotonic()
-                    yield Progress(cell, seen.drawn)
-        yield CellFinished(self._verdict(cell, law, inside, seen, failure, time.monotonic() - started))
+        resumed, seconds = time.monotonic(), 0.0
+        course, failure = self._course(law, space, Coverage()), None
+        while course.left and not self.effort.out_of_time:
+            finding = yield from self._round(cell, law, course)
+            if finding is not None:
+                failure = as_found(self.kernel, finding)
+                yield FailureFound(self._verdict(cell, law, course, failure, seconds + time.monotonic() - resumed))
+                failure = self._failure(finding)
+                break
+            if course.left:
+                seconds += time.monotonic() - resumed
+                yield None
+                resumed = time.monotonic()
+            if self.found is not course.found:
+                course = self._course(law, space, course.seen.again())
+        if failure is None:
+            for case in chain.from_iterable(course.left):
+                course.seen.leave_out(course.space.classes(case))
+        seconds += time.monotonic() - resumed
+        yield CellFinished(self._verdict(cell, law, course, failure, seconds))
+
+    def _course(self, law: Property, space: Space, seen: Coverage) -> _Course:
+        """The whole course of a cell, from its first round."""
+        inside = self._inside(space)
+        left = rounds(self._cases(law, inside), frozenset(self._drawn(inside)[0]), inside)
+        return _Course(inside, self.found, left, seen, sum(map(len, left)))
+
+    def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FoundViolation | None]:
+        """Judge the next round, until a violation, or a refusal that leads to the kernel's domain."""
+        space, seen, cases = course.space, course.seen, course.left[0]
+        while cases and not self.effort.out_of_time:
+            case = cases.pop(0)
+            if time.monotonic() - course.reported > _PROGRESS_SECONDS:
+                course.reported = time.monotonic()
+                yield Progress(cell, seen.drawn, course.planned, case.lengths)
+            violation, stopped = self._judged(law, space, case, seen)
+            if violation is not None:
+                return FoundViolation(cell, law, space, case, violation, seen.drawn)
+            if self.found is None and _declines(stopped):
+                self._judged(
+                    law, space, min(self._cases(law, space), key=_size), seen
+                )  # so that a limit has a small pack
+                self.found = probe(self.kernel, space, case)
+                return None
+        if not cases:
+            course.left.pop(0)
+        return None
 
     def _judged(
         self, law: Property, space: Space, case: Case, seen: Coverage
@@ -158,13 +245,15 @@ class Evaluator:
         for refused in (*self.kernel.refusals, *self.kernel.values_only.refusals):
             if not isinstance(refused, OutsideDomain):
                 seen.note(case, refused)
-        met = classes(case.lengths, space.chunk, space.width(dict(case.sizes)))
-        seen.count(case, met, compared=bool(made) or violation is not None, stopped=stopped)
+        seen.count(case, space.classes(case), compared=bool(made) or violation is not None, stopped=stopped)
         return violation, stopped
 
     def _failure(self, finding: FoundViolation) -> Failure:
-        empty = self._draws_empty_packs(finding.law)
-        return failure_of(self.kernel, finding, self.effort.allowance, self.replay, empty_packs=empty)
+        effort, empty = self.effort, self._draws_empty_packs(finding.law)
+        seconds = min(effort.allowance.seconds, max((effort.until - time.monotonic()) / 4, _LATE_SECONDS))
+        with span("shrink", whole=True):
+            allowance = replace(effort.allowance, seconds=seconds)
+            return failure_of(self.kernel, finding, allowance, self.replay, empty_packs=empty)
 
     def _inside(self, space: Space) -> Space:
         """The part of the space that lies inside the domain found."""
@@ -177,16 +266,15 @@ class Evaluator:
             self.kernel.renew()  # results so far have gradients
         return inside
 
-    def _verdict(
-        self, cell: Cell, law: Property, space: Space, seen: Coverage, failure: Failure | None, seconds: float
-    ) -> Verdict:
+    def _verdict(self, cell: Cell, law: Property, course: _Course, failure: Failure | None, seconds: float) -> Verdict:
+        seen = course.seen
         status, reasons = seen.status, list(seen.reasons())
         if failure:
             status, reasons = "failed", []
         elif self.found and self.found.others_only and not seen.judged:
             status, reasons = "skipped", [f"the kernel refuses {short(cell.dtype)} and takes {self.found.others_only}"]
         elif not seen.judged and not reasons:
-            reasons = [_why_skipped(space, law, seen)]
+            reasons = [_why_skipped(course.space, law, seen)]
         elif self.found and not self.found.domain.allows_gradients:
             reasons.append(f"gradients: refused ({', '.join(self.found.domain.texts)})")
         return Verdict(
@@ -207,9 +295,18 @@ class Evaluator:
 
     def _cases(self, law: Property, space: Space) -> Sequence[Case]:
         effort = self.effort
-        drawn = [*golden_cases(space, effort.seed), *random_cases(space, effort.examples, effort.seed)]
+        golden, others = self._drawn(space)
+        drawn = [*golden, *others]
         cases = [c for c in law.suited(space, drawn) if c.n_tokens or self._draws_empty_packs(law)]
         return _dealt(law, cases, *effort.share) if effort.share and law.dtype_independent else cases
+
+    def _drawn(self, space: Space) -> tuple[list[Case], list[Case]]:
+        """The golden cases and the random ones, of which every property has its choice."""
+        if space.domain not in self._cases_in:
+            with span("draw"):
+                golden = list(golden_cases(space, self.effort.seed))
+                self._cases_in[space.domain] = golden, random_cases(space, self.effort.examples, self.effort.seed)
+        return self._cases_in[space.domain]
 
     def _draws_empty_packs(self, law: Property) -> bool:
         return self.effort.empty_packs or law.judges_empty_packs
@@ -226,6 +323,10 @@ def _dealt(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> lis
     for case in cases:
         layouts.setdefault(case.lengths, []).append(case)
     return [alike[place % len(alike)] for alike in layouts.values()][(dtype + place) % dtypes :: dtypes]
+
+
+def _size(case: Case) -> tuple[int, int]:
+    return case.n_tokens + len(case.lengths), len(case.lengths)
 
 
 def _declines(stopped: Refused | None) -> bool:

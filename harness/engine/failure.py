@@ -49,6 +49,13 @@ class FoundViolation:
     example: int
 
 
+def as_found(kernel: KernelUnderTest, finding: FoundViolation) -> Failure:
+    """The failure before anything is done about it."""
+    case, violation = finding.case, finding.violation
+    lines = (setting(kernel.op, case), *violation.lines())
+    return Failure(case.lengths, str(violation.tensor or ""), lines, finding.example, 0, regime=case.regime)
+
+
 def failure_of(
     kernel: KernelUnderTest, finding: FoundViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
 ) -> Failure:

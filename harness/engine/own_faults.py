@@ -1,18 +1,27 @@
-"""What packproof could not judge, by no fault of the kernel: the verdict is an error, and the run goes on."""
+"""What was not judged, by no fault of the kernel: an error where packproof failed, and the run goes on; inconclusive
+where the run ended first."""
 
 import traceback
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
-from packproof.harness.results.events import Cell, CellFinished, Event, Verdict
+from packproof.harness.results.events import Cell, CellFinished, Verdict
 from packproof.refs.errors import PackproofError
 
+E = TypeVar("E")
 
-def not_judged(cells: Sequence[Cell], why: str) -> Iterator[Event]:
+
+def not_judged(cells: Sequence[Cell], why: str) -> Iterator[CellFinished]:
     for cell in cells:
         yield CellFinished(Verdict(cell, "eager", "error", 0, 0.0, reason=why))
 
 
-def caught(cell: Cell, events: Iterator[Event]) -> Iterator[Event]:
+def not_reached(cells: Sequence[Cell], why: str) -> Iterator[CellFinished]:
+    for cell in cells:
+        yield CellFinished(Verdict(cell, "eager", "inconclusive", 0, 0.0, reason=why))
+
+
+def caught(cell: Cell, events: Iterator[E]) -> Iterator[E | CellFinished]:
     """The events of a cell; where packproof itself fails in it, that is its verdict, and the others go on."""
     try:
         yield from events

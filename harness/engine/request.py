@@ -52,6 +52,8 @@ class CheckRequest:
     timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
     draw_configs: kernels that tune themselves get drawn configurations, untimed, on a GPU; on a CPU they have the first
     one. sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
+    fail_fast: the run ends at the first failure. max_time: seconds that it may take, once the kernels are imported;
+    what it does not reach in them is inconclusive.
     """
 
     target: str | Callable[..., Any] | None = None
@@ -70,6 +72,8 @@ class CheckRequest:
     replay_dir: str = ".packproof"
     sanitizer: str | None = None
     draw_configs: bool = False
+    fail_fast: bool = False
+    max_time: float | None = None
 
     @cached_property
     def laws(self) -> Mapping[str, Property]:
@@ -112,6 +116,8 @@ def validate(request: CheckRequest) -> None:
         raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
     for dtype in request.dtypes or ():
         known("dtype", dtype, DTYPES)
+    if request.max_time is not None and not request.max_time > 0:
+        raise UsageError(f"max_time: {request.max_time} seconds; expected a number above zero, or None for no limit")
     if request.sanitizer is not None:
         known("sanitizer", request.sanitizer, TOOLS)
         require_sanitizer(request.device)

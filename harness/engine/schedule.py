@@ -1,20 +1,35 @@
 """Runs the units of a plan side by side and merges their events; a unit that was lost runs once more."""
 
+import math
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 from packproof.harness.compile.cell import compile_cell
 from packproof.harness.compute_sanitizer.cell import sanitized_cell
 from packproof.harness.engine.evaluate import evaluate_unit
-from packproof.harness.engine.own_faults import caught, not_judged
+from packproof.harness.engine.own_faults import caught, not_judged, not_reached
 from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.target import CheckTarget
-from packproof.harness.results.events import Cell, CellFinished, Event, RunFinished, RunStarted, Verdict
+from packproof.harness.results.events import (
+    Cell,
+    CellFinished,
+    Event,
+    FailureFound,
+    Progress,
+    RunFinished,
+    RunStarted,
+    Timings,
+    Verdict,
+)
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.parallel import on_every_core
+from packproof.properties.stopwatch import taken
 
+_GRACE = 30.0  # seconds past the time of a run, for a call that has to return and a failure to be made small
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
 
 
@@ -24,34 +39,109 @@ def run_plan(plan: Plan) -> Iterator[Event]:
     Kernels and dtypes run side by side, each in a process of its own, as many as there are cores. Ctrl-C ends the
     stream with RunFinished(interrupted=True) and all that was found so far.
     """
-    started = time.monotonic()
-    verdicts: list[Verdict] = []
-    interrupted = False
+    started, interrupted = time.monotonic(), False
+    limit = math.inf if plan.request.max_time is None else plan.request.max_time
+    run, why = _PlanRun(plan, started + limit), "out of time before it had a result"
     yield RunStarted(plan.cells, plan.request.profile, plan.request.seed, plan.notes)
-    units = [partial(run_unit, unit) for unit in plan.units]
     try:
-        for event in on_every_core(units, plan.request.device, of=Event, again=_OnceMore(plan.units, verdicts)):
-            if isinstance(event, CellFinished):
-                verdicts.append(event.verdict)
-            yield event
+        with closing(run.events()) as events:
+            for event in events:
+                yield event
+                if plan.request.fail_fast and isinstance(event, CellFinished) and event.verdict.failed:
+                    why = "stopped after the first failure"
+                    break
+        yield from run.rest(why)
     except KeyboardInterrupt:
         interrupted = True
-    place = {cell: number for number, cell in enumerate(plan.cells)}
-    verdicts.sort(key=lambda verdict: place[verdict.cell])
-    yield RunFinished(tuple(verdicts), time.monotonic() - started, interrupted)
+        yield from run.found_only()
+    yield RunFinished(run.verdicts, time.monotonic() - started, interrupted, timings=run.timings)
 
 
-def run_unit(unit: Unit) -> Iterator[Event]:
-    """The events of one unit, in the process that it was given."""
+class _PlanRun:
+    """The verdicts of a run, and where its time went, as they come."""
+
+    def __init__(self, plan: Plan, until: float) -> None:
+        self._plan, self._until = plan, until
+        self.timings = taken()  # until here; forks begin with none
+        self._done: dict[Cell, Verdict] = {}
+        self._found: dict[Cell, Verdict] = {}  # failures that are being made small
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """In the order of the plan."""
+        return tuple(self._done[cell] for cell in self._plan.cells if cell in self._done)
+
+    def events(self) -> Generator[Event, None, None]:
+        """The events of all units."""
+        units = [self._unit(number, unit) for number, unit in enumerate(self._plan.units)]
+        again = _OnceMore(self._plan.units, self._done, self._unit)
+        device, until = self._plan.request.device, self._until + _GRACE
+        yield from map(self._noted, on_every_core(units, device, of=Event, again=again, until=until))
+
+    def _unit(self, number: int, unit: Unit) -> Callable[[], Iterator[Event]]:
+        """What runs one unit. Its time is its share of the cores' time until the end, once it begins."""
+        waves = math.ceil((len(self._plan.units) - number) / (os.cpu_count() or 1))
+        return partial(_timed, unit, self._until, waves)
+
+    def rest(self, why: str) -> Iterator[Event]:
+        """The verdicts of the cells that have none: failed as found, or not reached."""
+        yield from self.found_only()
+        left = [cell for cell in self._plan.cells if cell not in self._done]
+        yield from map(self._noted, not_reached(left, why))
+
+    def found_only(self) -> Iterator[Event]:
+        """The verdicts of failures that have not been made small."""
+        for cell in [cell for cell in self._found if cell not in self._done]:
+            yield self._noted(CellFinished(self._found[cell]))
+
+    def _noted(self, event: Event) -> Event:
+        if isinstance(event, CellFinished):
+            self._done[event.verdict.cell] = event.verdict
+        elif isinstance(event, FailureFound):
+            self._found[event.verdict.cell] = event.verdict
+        elif isinstance(event, Timings):
+            for name, seconds in event.seconds.items():
+                self.timings[name] = self.timings.get(name, 0.0) + seconds
+        return event
+
+
+def _timed(unit: Unit, until: float, waves: int) -> Iterator[Event]:
+    """The events of a unit that is one of several waves of units, and where its time goes."""
+    now = reported = time.monotonic()
+    for event in run_unit(unit, now + (until - now) / waves):
+        if isinstance(event, CellFinished):
+            reported, before = time.monotonic(), reported
+            yield _timings(reported - before)
+        yield event
+    yield _timings(time.monotonic() - reported)
+
+
+def _timings(seconds: float) -> Timings:
+    spans = taken()
+    return Timings({**spans, "other": max(seconds - sum(spans.values()), 0.0)})
+
+
+def run_unit(unit: Unit, until: float = math.inf) -> Iterator[Event]:
+    """The events of one unit, in the process that it was given, until about that time."""
     if unit.kind == "evaluate":
-        yield from evaluate_unit(unit)
+        yield from evaluate_unit(unit, until)
         return
     for cell in unit.cells:
         if unit.kind == "compile":
             assert unit.target.builtin is not None
-            yield from caught(cell, compile_cell(cell, unit.target.builtin))
+            events = compile_cell(cell, unit.target.builtin)
         else:
-            yield from caught(cell, _sanitized(unit.target, cell))
+            events = _sanitized(unit.target, cell)
+        yield from caught(cell, _in_time(cell, events, until))
+
+
+def _in_time(cell: Cell, events: Iterator[Event], until: float) -> Iterator[Event]:
+    """The events of a cell, unless the time is up before it is done."""
+    for event in events:
+        yield event
+        if isinstance(event, Progress) and time.monotonic() >= until:
+            yield from not_reached([cell], f"out of time after {event.examples} of its variants")
+            return
 
 
 def _sanitized(target: CheckTarget, cell: Cell) -> Iterator[Event]:
@@ -65,14 +155,19 @@ def _sanitized(target: CheckTarget, cell: Cell) -> Iterator[Event]:
 class _OnceMore:
     """What runs instead of a unit whose process ended: its other cells once more, then only the report of the loss."""
 
-    def __init__(self, units: Sequence[Unit], verdicts: Sequence[Verdict]) -> None:
-        self._units, self._verdicts = units, verdicts
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        done: Collection[Cell],
+        run: Callable[[int, Unit], Callable[[], Iterator[Event]]],
+    ) -> None:
+        self._units, self._done, self._run = units, done, run
         self._lost: set[int] = set()
 
     def __call__(self, number: int, text: str) -> Callable[[], Iterator[Event]]:
-        unit, done = self._units[number], {verdict.cell for verdict in self._verdicts}
-        left = tuple(cell for cell in unit.cells if cell not in done)
+        unit = self._units[number]
+        left = tuple(cell for cell in unit.cells if cell not in self._done)
         if number in self._lost:
             return partial(not_judged, left, text)
         self._lost.add(number)
-        return partial(run_unit, replace(unit, cells=left))
+        return self._run(number, replace(unit, cells=left))

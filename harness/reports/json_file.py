@@ -16,8 +16,8 @@ VERSION = 1
 
 
 class JsonReport:
-    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises` and the settings of
-    the run.
+    """Writes one object with `version`, `target`, `op`, `device`, `verdict`, `results`, `promises`, `timings` and the
+    settings of the run.
 
     `target`, `op` and `device` are null if the run has several; every result has its own. `verdict` is "error" until
     the run has ended normally with something checked, unless a property failed. Raises UsageError at once if the file
@@ -60,6 +60,7 @@ class JsonReport:
             "error": finished.error if finished else "",
             "planned": sum(cell.counts for cell in cells),
             "seconds": round(finished.seconds, 3) if finished else None,
+            "timings": {name: round(spent, 3) for name, spent in finished.timings.items()} if finished else {},
             "results": [_result(verdict) for verdict in self._verdicts if verdict.cell.counts],
             "promises": [_answer(verdict) for verdict in self._verdicts if not verdict.cell.counts],
         }

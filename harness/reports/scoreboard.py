@@ -53,8 +53,12 @@ class Board:
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
-        """Properties that were not judged, or not completely, each with the reason."""
-        return list(dict.fromkeys((v.cell.law, v.reason) for v in self.verdicts if v.reason))
+        """Properties that were not judged, or not completely, with the reason, which several may share."""
+        names: dict[str, dict[str, None]] = {}
+        for verdict in self.verdicts:
+            if verdict.reason:
+                names.setdefault(verdict.reason, {})[verdict.cell.law] = None
+        return [(", ".join(laws), reason) for reason, laws in names.items()]
 
 
 def boards(verdicts: Iterable[Verdict]) -> list[Board]:

@@ -1,9 +1,13 @@
 """A run on the terminal: progress while it runs, each failure as it is found, a table and one line at the end."""
 
+import time
+from collections.abc import Callable
+
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.live import Live
 from rich.text import Text
 
+from packproof.harness.reports.live import Headway
 from packproof.harness.reports.scoreboard import Board, boards
 from packproof.harness.results import events
 from packproof.harness.results.conclusions import limits_lines
@@ -12,15 +16,18 @@ from packproof.harness.results.wording import (
     failure_text,
     failure_texts,
     fault_of,
+    found_lines,
     layout_classes,
     regime_lines,
     share_text,
     summary,
+    timings_lines,
     title,
 )
 from packproof.properties.layouts import CLASSES
 from packproof.refs.wording import counted
 
+_QUIET = 10.0  # seconds without a line
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
@@ -31,48 +38,58 @@ _STYLES = {
 
 
 class TerminalReport:
-    """Reads the events of one run and writes to a console. Without a terminal each finished cell is one plain line."""
+    """Reads the events of one run and writes to a console: on a terminal, one live line about the case that runs.
+    Elsewhere each finished cell is a plain line, and after some seconds without any there is one about the progress.
 
-    def __init__(self, console: Console | None = None) -> None:
+    timings: show where the time went. clock: seconds, from any start.
+    """
+
+    def __init__(
+        self, console: Console | None = None, *, timings: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._timings, self._clock = timings, clock
         self._planned: tuple[events.Cell, ...] = ()
-        self._progress: Progress | None = None
+        self._headway = Headway(clock)
+        self._live: Live | None = None
+        self._printed = clock()
         self._faults: dict[tuple[str, ...], list[events.Verdict]] = {}
 
     def __call__(self, event: events.Event) -> None:
+        self._headway(event)
         match event:
             case events.RunStarted():
                 self._start(event)
-            case events.CellStarted(cell):
-                self._show(title(cell))
-            case events.Progress(cell, examples):
-                self._show(f"{title(cell)}, example {examples}")
+            case events.FailureFound(verdict) if verdict.cell.counts:
+                self._print(Text("\n".join(found_lines(verdict)), style=_STYLES["failed"]))
             case events.CellFinished(verdict):
                 self._finish_cell(verdict)
             case events.RunFinished():
                 self._finish(event)
+        if self._live is None and self._clock() - self._printed >= _QUIET and not isinstance(event, events.RunFinished):
+            self._print(str(self._headway))
 
     def _start(self, event: events.RunStarted) -> None:
         self._planned = event.cells
         cells = counted(sum(cell.counts for cell in event.cells), "cell")
-        self._console.print(f"{cells}, profile {event.profile}, seed {event.seed}")
+        self._print(f"{cells}, profile {event.profile}, seed {event.seed}")
         for note in event.notes:
-            self._console.print(note)
+            self._print(note)
         if self._console.is_terminal:
-            columns = (BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-            self._progress = Progress(*columns, console=self._console, transient=True)
-            self._progress.add_task("", total=len(event.cells))
-            self._progress.start()
+            self._live = Live(console=self._console, transient=True, get_renderable=self._line, refresh_per_second=4)
+            self._live.start()
 
-    def _show(self, description: str) -> None:
-        if self._progress:
-            self._progress.update(self._progress.task_ids[0], description=description)
+    def _line(self) -> Text:
+        return Text(str(self._headway), no_wrap=True, overflow="ellipsis")
+
+    def _print(self, *texts: str | Text) -> None:
+        self._console.print(*texts, sep="\n")
+        self._printed = self._clock()
 
     def _finish_cell(self, verdict: events.Verdict) -> None:
-        if self._progress:
-            self._progress.advance(self._progress.task_ids[0])
-        elif verdict.cell.counts:
-            self._console.print(cell_line(verdict))
+        reached = verdict.examples or verdict.status != "inconclusive"
+        if self._live is None and verdict.cell.counts and reached:
+            self._print(cell_line(verdict))
         if verdict.failed and (fault := fault_of(verdict)):
             self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it
         elif verdict.failed:
@@ -80,17 +97,19 @@ class TerminalReport:
 
     def _show_failure(self, text: str) -> None:
         head, _, body = text.partition("\n")
-        self._console.print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"), sep="\n")
+        self._print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"))
 
     def _finish(self, event: events.RunFinished) -> None:
-        if self._progress:
-            self._progress.stop()
+        if self._live:
+            self._live.stop()
         for same in self._faults.values():
             self._show_failure(failure_texts(same)[0])
         for line in regime_lines(verdict for verdict in event.verdicts if verdict.failed):
             self._console.print(line)
         for board in boards(event.verdicts):
             self._table(board)
+        if self._timings:
+            self._print("", *timings_lines(event.timings))
         failed = event.error or any(verdict.failed or verdict.status == "error" for verdict in event.verdicts)
         open_ = event.interrupted or any(v.status == "inconclusive" and v.cell.counts for v in event.verdicts)
         style = _STYLES["failed" if failed else "inconclusive" if open_ else "passed"]
@@ -110,8 +129,8 @@ class TerminalReport:
                 status = verdict.status if verdict else "-"
                 line.append(f"{status:<{column}}", style=_STYLES.get(status, ""))
             self._console.print(line.append(f"{row.tiers:<11}{row.share:>12}{row.seconds:>9.1f}"))
-        for name, reason in board.reasons:
-            self._console.print(f"  {name}: {reason}")
+        for names, reason in board.reasons:
+            self._console.print(f"  {names}: {reason}")
         if any(v.classes for v in board.verdicts):
             self._console.print(f"  {layout_classes(board.verdicts, CLASSES)}")
         for text in limits_lines(board.verdicts):

@@ -22,8 +22,8 @@ def kind_of(refusal: str) -> str:
 
 @dataclass
 class Coverage:
-    """A running count of the cases of one cell. drawn, judged, refused and values_only are counts; values_only: judged,
-    but the kernel refuses the gradients.
+    """A running count of the cases of one cell. drawn, judged, refused, values_only and unreached are counts;
+    values_only: judged, but the kernel refuses the gradients; unreached: planned when the time was up.
 
     classes: boundary classes of the judged cases; differentiated: of the cases judged with gradients; wanted: of the
     judged and the refused cases.
@@ -33,6 +33,7 @@ class Coverage:
     judged: int = 0
     refused: int = 0
     values_only: int = 0
+    unreached: int = 0
     classes: frozenset[str] = frozenset()
     differentiated: frozenset[str] = frozenset()
     wanted: frozenset[str] = frozenset()
@@ -67,6 +68,11 @@ class Coverage:
             self.refused += 1
             self.wanted |= classes
 
+    def leave_out(self, classes: frozenset[str]) -> None:
+        """Count one case that will not be judged, for lack of time."""
+        self.unreached += 1
+        self.wanted |= classes
+
     def note(self, case: Case, refused: Refused) -> None:
         """Record a refusal among the limits of the kernel; the smallest case of each kind is kept."""
         key = refused.note + kind_of(str(refused))
@@ -90,12 +96,16 @@ class Coverage:
     @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
+        if self.unreached:
+            return "inconclusive"
         if self.judged:
             return "inconclusive" if self.missing else "passed"
         return "inconclusive" if self.refused or self.vacuous else "skipped"
 
     def reasons(self) -> Iterator[str]:
         """The reasons why the cell did not simply pass."""
+        if self.unreached:
+            yield f"out of time: {counted(self.drawn, 'example')} of {self.drawn + self.unreached} reached"
         if self.refused and not self.judged:
             yield f"the kernel refused every call: {next(iter(self.limits.values())).text}"
         elif self.judged and self.missing:

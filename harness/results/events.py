@@ -1,6 +1,7 @@
 """What a check reports while it runs: one stream of frozen events for any number of readers."""
 
 import builtins
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -117,10 +118,22 @@ class CellStarted:
 
 @dataclass(frozen=True)
 class Progress:
-    """Sent from time to time while a cell runs."""
+    """Sent as a cell begins, and from time to time while it runs.
+
+    examples: judged so far. planned: how many there will be, 0 where that is not known. lengths: of the next one.
+    """
 
     cell: Cell
     examples: int
+    planned: int = 0
+    lengths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class FailureFound:
+    """A property does not hold. verdict: with the failure as it was found; CellFinished has the smallest one."""
+
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -129,15 +142,23 @@ class CellFinished:
 
 
 @dataclass(frozen=True)
+class Timings:
+    """Where the time of one process went since it last reported: seconds by span."""
+
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class RunFinished:
     """All verdicts of the run. interrupted: it was ended early; error: how packproof itself failed; unwritten: a report
-    could not be written."""
+    could not be written. timings: seconds by span, summed over the processes."""
 
     verdicts: tuple[Verdict, ...]
     seconds: float
     interrupted: bool = False
     error: str = ""
     unwritten: bool = False
+    timings: Mapping[str, float] = field(default_factory=dict)
 
 
-Event = RunStarted | CellStarted | Progress | CellFinished | RunFinished
+Event = RunStarted | CellStarted | Progress | FailureFound | CellFinished | Timings | RunFinished

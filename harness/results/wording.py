@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from packproof.harness.results.coverage import kind_of
 from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
@@ -73,6 +73,15 @@ def cells_text(cells: Sequence[Cell]) -> str:
     return "; ".join(f"{law} {', '.join(dict.fromkeys(names))}" for law, names in dtypes.items())
 
 
+def found_lines(verdict: Verdict) -> Iterator[str]:
+    """A failure that has just been found, in one or two lines: where, and what is wrong."""
+    failure = verdict.failure
+    assert failure is not None
+    tensor = f" ({failure.tensor})" if failure.tensor else ""
+    yield f"failing  {title(verdict.cell)}{tensor}: lengths {shorten(failure.lengths)}; looking for the smallest layout"
+    yield from (f"         {line}" for line in failure.lines[1:2])
+
+
 def headline(verdict: Verdict) -> str:
     """The failure in one line."""
     failure = verdict.failure
@@ -124,3 +133,11 @@ def summary(run: RunFinished, planned: int) -> str:
     drawn = counted(examples, "example")
     share = drawn if judged == examples else f"{judged} of {drawn} judged"
     return f"{outcome}: {', '.join(parts) or 'no cell'}; {share} in {run.seconds:.1f} s"
+
+
+def timings_lines(timings: Mapping[str, float]) -> Iterator[str]:
+    """Where the time of a run went, the most first."""
+    total = sum(timings.values())
+    yield f"where the time went, {total:.1f} s over all processes:"
+    for name, seconds in sorted(timings.items(), key=lambda item: -item[1]):
+        yield f"  {name:<10} {seconds:>8.2f} s {seconds / total if total else 0:>5.0%}"

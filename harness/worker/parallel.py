@@ -4,10 +4,12 @@ What a fork yields is sent as `records` in frames of `wire`, and counts only if 
 and this process meanwhile, are concealed from the processes that run kernels.
 """
 
+import math
 import os
 import select
 import signal
 import socket
+import time
 import traceback
 import warnings
 from collections import deque
@@ -29,6 +31,7 @@ from packproof.refs.errors import PackproofError, UsageError
 
 T = TypeVar("T")
 
+_LONGEST_WAIT = 3600.0  # seconds; poll takes no infinity
 _MOST = 32  # processes: torch has a thread for each core in each of them
 
 Unit = Callable[[], Iterator[T]]
@@ -40,11 +43,17 @@ class UnitError(PackproofError):
 
 
 def on_every_core(
-    units: Sequence[Unit[T]], device: str, *, of: Any, most: int = _MOST, again: "Again[T] | None" = None
+    units: Sequence[Unit[T]],
+    device: str,
+    *,
+    of: Any,
+    most: int = _MOST,
+    again: "Again[T] | None" = None,
+    until: float = math.inf,
 ) -> Iterator[T]:
     """Run the units side by side; their workers come from one zygote, and torch has one thread in each.
 
-    most: units at a time, if there are as many cores. of, again: see `side_by_side`.
+    most: units at a time, if there are as many cores. of, again, until: see `side_by_side`.
     On "cuda" the units are spread over the GPUs: the environment of a unit shows only its own GPU.
     """
     with ExitStack() as stack:
@@ -54,7 +63,7 @@ def on_every_core(
         torch.set_num_threads(1)
         shared(interpreted=device == "cpu")  # here, because each unit is a fork and would start its own
         placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
-        yield from side_by_side(placed, min(os.cpu_count() or 1, most), of=of, again=again)
+        yield from side_by_side(placed, min(os.cpu_count() or 1, most), of=of, again=again, until=until)
 
 
 def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
@@ -67,11 +76,13 @@ def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
         os.environ.update(before)
 
 
-def side_by_side(units: Sequence[Unit[T]], most: int, *, of: Any, again: "Again[T] | None" = None) -> Iterator[T]:
+def side_by_side(
+    units: Sequence[Unit[T]], most: int, *, of: Any, again: "Again[T] | None" = None, until: float = math.inf
+) -> Iterator[T]:
     """Run the units, at most `most` at a time, started in order; yields what they yield as it arrives.
 
     of: the type of what they yield. again: the unit to run instead of one whose process ended, by its number and
-    what happened; None for none.
+    what happened; None for none. until: the time, by time.monotonic, at which those that still run are ended.
     An exception ends its own unit; the stream raises it once the others are done. Leaving the stream early, by
     an exception such as Ctrl-C or by closing it, ends every unit. Where this process has used autograd beside a GPU,
     which no fork survives, the units run in it, one after another.
@@ -79,7 +90,9 @@ def side_by_side(units: Sequence[Unit[T]], most: int, *, of: Any, again: "Again[
     import_early()  # here, and not in each fork
     failed: list[BaseException] = []
     try:
-        with closing(_forks(units, most, of, again) if _forks_differentiate() else _sequentially(units)) as events:  # type: ignore[type-var]
+        with closing(
+            _forks(units, most, of, again, until) if _forks_differentiate() else _sequentially(units)
+        ) as events:  # type: ignore[type-var]
             for event in events:
                 if isinstance(event, BaseException):
                     failed.append(event)
@@ -116,17 +129,19 @@ class _Fork:
     ended: bool = False
 
 
-def _forks(units: Sequence[Unit[T]], most: int, of: Any, again: "Again[T] | None") -> Iterator[T | BaseException]:
+def _forks(
+    units: Sequence[Unit[T]], most: int, of: Any, again: "Again[T] | None", until: float = math.inf
+) -> Iterator[T | BaseException]:
     """What the units yield or raise, each in a fork of this process."""
     waiting, running = deque(enumerate(units)), dict[int, _Fork]()
     poll = select.poll()
     try:
-        while waiting or running:
+        while (waiting or running) and (left := until - time.monotonic()) > 0:
             while waiting and len(running) < most:
                 fork = _started(*waiting.popleft())
                 running[fork.channel.fileno()] = fork
                 poll.register(fork.channel, select.POLLIN)
-            for descriptor, _ in poll.poll():
+            for descriptor, _ in poll.poll(min(left, _LONGEST_WAIT) * 1000):
                 fork, garbage = running[descriptor], ""
                 try:
                     if (yield from _heard(fork, of)):

@@ -4,9 +4,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from packproof.harness.engine.request import PROFILES, TIME_LIMITS
+from packproof.harness.engine.rounds import rounds
 from packproof.harness.engine.violations import broken
 from packproof.harness.results.events import Tier
 from packproof.harness.worker.parallel import on_every_core
@@ -78,12 +80,11 @@ def detect(entry: Entry, *, profile: str, device: str, seed: int = 0) -> Detecti
 
 
 def _cases(entry: Entry, subject: KernelUnderTest, space: Space, profile: str, seed: int) -> Iterator[Case]:
-    """The cases of a check; where only hardware shows the bug, first one at the entry's lengths."""
-    golden = golden_cases(space, seed)
+    """The cases of a check, in its order; where only hardware shows the bug, first one at the entry's lengths."""
+    golden = list(golden_cases(space, seed))
     if entry.needs_gpu:
-        first = next(golden_cases(space, seed))
-        yield first.replace(lengths=entry.lengths, sizes=tuple(OPS[entry.op].sizes[0].items()))
-    yield from golden
+        yield golden[0].replace(lengths=entry.lengths, sizes=tuple(OPS[entry.op].sizes[0].items()))
+    yield from chain.from_iterable(rounds(golden, frozenset(golden), space))
     yield from random_cases(space, PROFILES[profile].examples[_tier(subject, space)], seed)
 
 

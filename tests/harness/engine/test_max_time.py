@@ -1,0 +1,125 @@
+"""A run with a budget of time: what it does not reach is inconclusive, and where its time went."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.cli import main
+from packproof.harness.engine import schedule
+from packproof.harness.engine.check import run_check
+from packproof.harness.engine.plan import Plan, Unit
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.results.events import Event, FailureFound, RunFinished
+from packproof.properties.layouts import CLASSES
+from packproof.refs.errors import UsageError
+
+OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"
+SLOW = "import time\ndef scaled(x, weight, *, cu_seqlens):\n    time.sleep(0.1)\n    return x * weight"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(source: str, **settings: object) -> list[Event]:
+    Path("mine.py").write_text(source + "\n")
+    given = {"dtypes": ("float32",), "profile": "quick", "questions": False, **settings}
+    return list(run_check(CheckRequest("mine.py:scaled", op=OP, **given)))  # type: ignore[arg-type]
+
+
+def last(events: list[Event]) -> RunFinished:
+    assert isinstance(events[-1], RunFinished)
+    return events[-1]
+
+
+def test_what_is_not_reached_is_inconclusive_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # the second dtype has to wait
+    Path("mine.py").write_text(SLOW + "\n")
+    call = ["check", "mine.py:scaled", "--op", OP, "--dtype", "fp64,fp32", "--property", "reference,strides"]
+    assert main.run([*call, "--profile", "quick", "--max-time", "4s", "--json", "r.json", "--timings"]) == 4
+    document = json.loads(Path("r.json").read_text())
+    assert document["verdict"] == "inconclusive"
+    assert document["finished"]
+    assert len(document["results"]) == document["planned"] == 4
+    for result in document["results"]:
+        assert result["status"] == "inconclusive"
+        assert result["examples"] < 21
+        assert f"out of time: {result['examples']} example" in result["reason"]
+        assert "of 21 reached" in result["reason"]
+        assert set(result.get("missing", ())) >= set(CLASSES) - set(result["classes"])
+    assert {r["dtype"] for r in document["results"] if r["examples"]} == {"float64", "float32"}
+    assert document["seconds"] < 10
+    assert set(document["timings"]) >= {"start", "kernel", "other"}
+    assert "where the time went" in capsys.readouterr().out
+
+
+def test_without_time_for_one_example_every_class_is_missing() -> None:
+    for verdict in last(run(SLOW, properties=("reference", "strides"), max_time=1e-9)).verdicts:
+        assert (verdict.status, verdict.examples) == ("inconclusive", 0)
+        assert verdict.reason == "out of time: 0 examples of 21 reached"
+        assert set(verdict.missing) >= set(CLASSES)
+
+
+def test_units_share_the_time_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the same slice, once it begins; the last ones what is left."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    ends: list[float] = []
+
+    def run_unit(_unit: Unit, until: float) -> list[Event]:
+        ends.append(until)
+        return []
+
+    monkeypatch.setattr(schedule, "run_unit", run_unit)
+    plan = Plan(CheckRequest(), (None,) * 4, ())  # type: ignore[arg-type]
+    now = time.monotonic()
+    planned = schedule._PlanRun(plan, now + 100)
+    for number in range(4):
+        list(planned._unit(number, plan.units[number])())
+    assert [round(end - now) for end in ends] == [50, 50, 100, 100]
+
+
+def test_a_failure_within_the_time_is_made_small() -> None:
+    wrong = SLOW.replace("0.1", "0.02") + " * 2"
+    verdicts = last(run(wrong, properties=("reference", "strides"), max_time=4.0)).verdicts
+    failure = verdicts[0].failure
+    assert failure is not None
+    assert failure.lengths == (1,)
+    assert failure.tried
+
+
+def test_a_run_that_does_not_end_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found until then is kept."""
+    monkeypatch.setattr(schedule, "_GRACE", 0.0)
+    source = """
+import time
+def scaled(x, weight, *, cu_seqlens):
+    time.sleep(0 if len(cu_seqlens) > 30 else 5)
+    return x * weight * 2
+"""
+    events = run(source, properties=("reference", "strides"), max_time=3.0)
+    assert any(isinstance(event, FailureFound) for event in events)
+    first, second = last(events).verdicts
+    assert first.status == "failed"
+    assert first.failure is not None
+    assert len(first.failure.lengths) > 30
+    assert (second.status, second.reason) == ("inconclusive", "out of time before it had a result")
+
+
+def test_the_time_has_to_be_above_zero() -> None:
+    with pytest.raises(UsageError, match=r"^max_time: 0 seconds; expected a number above zero"):
+        list(run_check(CheckRequest(max_time=0)))
+
+
+def test_timings_add_up_to_the_time_of_the_unit() -> None:
+    end = last(run(SLOW, properties=("reference",)))
+    timings = dict(end.timings)
+    assert timings["kernel"] > 0.09 * end.verdicts[0].judged
+    start = timings.pop("start")
+    assert sum(timings.values()) <= end.seconds
+    assert sum(timings.values()) + start > 0.9 * end.seconds
+    assert timings["other"] < 0.2 * sum(timings.values())

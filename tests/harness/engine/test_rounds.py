@@ -1,0 +1,111 @@
+"""Bad news first: the order in which cells are judged, and what is sent when a property fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.cli import main
+from packproof.harness.engine.check import run_check
+from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.rounds import rounds
+from packproof.harness.results.events import CellFinished, CellStarted, Event, FailureFound, RunFinished
+from packproof.properties.cases import Space, golden_cases
+from packproof.properties.layouts import CLASSES
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+
+OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"
+SPACE = Space(OPS["causal_conv1d"], "float32", Promises())
+WRONG_IN_METADATA = """
+def scaled(x, weight, *, cu_seqlens):
+    return x * weight * (2 if "64" in str(cu_seqlens.dtype) else 1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def events(source: str, **settings: object) -> list[Event]:
+    Path("mine.py").write_text(source)
+    given = {"dtypes": ("float32",), "profile": "quick", "questions": False, **settings}
+    return list(run_check(CheckRequest("mine.py:scaled", op=OP, **given)))  # type: ignore[arg-type]
+
+
+def place(found: list[Event], kind: type, law: str) -> int:
+    """Where the event of a kind and property is."""
+    cells = [getattr(getattr(event, "verdict", event), "cell", None) for event in found]
+    return next(at for at, e in enumerate(found) if isinstance(e, kind) and cells[at].property == law)
+
+
+def test_rounds_have_every_case_once_the_telling_ones_first() -> None:
+    golden = list(golden_cases(SPACE))
+    other = [case.replace(seed=99) for case in golden]
+    found = rounds([*golden, *other, golden[0]], frozenset(golden), SPACE)
+    order = [case for cases in found for case in cases]
+    assert sorted(order, key=str) == sorted([*golden, *other, golden[0]], key=str)
+    assert [len(cases) for cases in found[:4]] == [1, 1, 1, 1]
+    assert set(order[:4]) <= set(golden)
+    assert all(case.n_tokens for case in order[:4])
+    assert len(frozenset[str]().union(*map(SPACE.classes, order[:4]))) > 0.8 * len(CLASSES)
+    assert [case for case in order if case in other] == other
+
+
+def test_rounds_of_cases_without_a_golden_one() -> None:
+    cases = [case.replace(seed=99) for case in golden_cases(SPACE)]
+    assert sorted((case for each in rounds(cases, (), SPACE) for case in each), key=str) == sorted(cases, key=str)
+    assert rounds([], (), SPACE) == []
+
+
+def test_a_bug_that_the_last_property_sees_is_found_before_the_first_one_is_done() -> None:
+    found = events(WRONG_IN_METADATA)
+    assert place(found, FailureFound, "metadata") < place(found, CellFinished, "reference")
+    assert place(found, CellStarted, "metadata") < place(found, CellFinished, "reference")
+
+
+def test_a_failure_is_sent_before_it_is_made_small() -> None:
+    found = events(WRONG_IN_METADATA)
+    at = place(found, FailureFound, "metadata")
+    assert at < place(found, CellFinished, "metadata")
+    early = found[at].verdict.failure  # type: ignore[union-attr]
+    small = found[place(found, CellFinished, "metadata")].verdict.failure  # type: ignore[union-attr]
+    assert early is not None
+    assert small is not None
+    assert early.tried == 0
+    assert early.lines[1:]
+    assert early.example == small.example
+    assert sum(small.lengths) < sum(early.lengths)
+
+
+def test_the_run_ends_at_the_first_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight * 2\n")
+    call = ["check", "mine.py:scaled", "--op", OP, "--dtype", "fp32,bf16,fp64", "--json", "r.json"]
+    assert main.run([*call, "--profile", "quick", "-x"]) == 1
+    document = json.loads(Path("r.json").read_text())
+    assert document["finished"]
+    assert document["verdict"] == "failed"
+    assert len(document["results"]) == document["planned"]
+    statuses = {result["status"]: result for result in document["results"]}
+    assert set(statuses) == {"failed", "inconclusive"}
+    assert statuses["inconclusive"]["reason"] == "stopped after the first failure"
+    assert statuses["failed"]["lengths"]
+    assert "inconclusive scaled" not in capsys.readouterr().out  # no line for each cell that was not reached
+
+
+def test_a_failure_that_does_not_count_ends_no_run() -> None:
+    source = """
+import torch
+def scaled(x, weight, *, cu_seqlens):
+    noise = 1 + 2e-8 * torch.rand(x.shape, dtype=torch.float64)
+    return (x.double() * weight.double() * noise).to(x.dtype)
+"""
+    found = events(source, fail_fast=True, questions=True, properties=("reference", "determinism"))
+    assert isinstance(found[-1], RunFinished)
+    verdicts = {(v.cell.property, v.cell.beyond): v.status for v in found[-1].verdicts}
+    assert verdicts == {
+        ("reference", ""): "passed",
+        ("determinism", ""): "passed",
+        ("determinism", "same bits"): "failed",
+    }
