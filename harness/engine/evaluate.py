@@ -6,7 +6,7 @@ The cells alternate in rounds: the most telling cases of every property come bef
 import math
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -104,17 +104,16 @@ def _in_rounds(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator
 
 def _evaluator(target: CheckTarget, worker: Worker, dtype: str, until: float) -> "Evaluator":
     request, declared, profile = target.request, target.declared, PROFILES[target.request.profile]
-    known: Tier | None = "gpu" if request.device == "cuda" else None
-    tier: Tier = known or ("interpret" if target.builtin else "eager")
-    # interpreted calls are slow: the dtypes share the layouts that none of them decides
-    share = (target.dtypes.index(dtype), len(target.dtypes)) if tier == "interpret" else None
+    on_gpu = request.device == "cuda"
+    # the dtypes share the layouts that none of them decides; on a GPU, where calls are fast, each has all of them
+    share = None if on_gpu else (target.dtypes.index(dtype), len(target.dtypes))
     return Evaluator(
         kernel=KernelUnderTest(
             target.op, worker, declared.promises, gradients=target.gradients, domain=declared.domain
         ),
-        effort=Effort(profile.examples[tier], profile.shrink, request.seed, share, target.empty_packs, until),
+        effort=Effort(profile.examples, profile.shrink, request.seed, share, target.empty_packs, until),
         replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
-        known_tier=known,
+        known_tier="gpu" if on_gpu else None,
     )
 
 
@@ -124,7 +123,7 @@ def _with_question(evaluator: "Evaluator", target: CheckTarget, cell: Cell) -> "
     assert raised is not None
     effort = evaluator.effort
     if not cell.counts:
-        effort = replace(effort, examples=0, allowance=_FOR_A_QUESTION)
+        effort = replace(effort, examples={}, allowance=_FOR_A_QUESTION)
     return replace(evaluator, kernel=evaluator.kernel.with_promises(raised.promises), effort=effort)
 
 
@@ -132,14 +131,15 @@ def _with_question(evaluator: "Evaluator", target: CheckTarget, cell: Cell) -> "
 class Effort:
     """What the cells of one kernel and dtype may cost.
 
-    examples: random cases after the golden ones. allowance: for making a failure small. seed: of the cases. share: the
-    kth of n dtypes that share the cases of dtype-independent properties, one case for each layout: each dtype judges
-    every nth, and each property deals them differently; None: every dtype judges all cases. empty_packs: whether packs
-    without tokens are drawn for every property, or only for those whose law names them: a kernel that crashes at them
-    is judged by the others all the same. until: when no further example is begun, by time.monotonic.
+    examples: random cases after the golden ones, by tier. allowance: for making a failure small. seed: of the
+    cases. share: the kth of n dtypes that share the cases of dtype-independent properties, one case for each
+    layout: each dtype judges every nth, and each property deals them differently; None: every dtype judges all
+    cases. empty_packs: whether packs without tokens are drawn for every property, or only for those whose law names
+    them: a kernel that crashes at them is judged by the others all the same. until: when no further example is
+    begun, by time.monotonic.
     """
 
-    examples: int
+    examples: Mapping[Tier, int]
     allowance: Allowance
     seed: int = 0
     share: tuple[int, int] | None = None
@@ -154,13 +154,16 @@ class Effort:
 @dataclass
 class _Course:
     """How far a cell has come. space: the part of its cases' space that is inside the domain, as far as it was `found`.
-    left: the rounds to come. planned: cases in all. reported: when its progress was."""
+    tier: that its cases were chosen for. left: the rounds to come; begun: the cases of those before. planned: cases in
+    all. reported: when its progress was."""
 
     space: Space
     found: Found | None
+    tier: Tier
     left: list[list[Case]]
-    seen: Coverage
+    begun: list[Case]
     planned: int
+    seen: Coverage
     reported: float = -math.inf
 
 
@@ -177,7 +180,7 @@ class Evaluator:
     replay: ReplayInfo
     known_tier: Tier | None = None
     found: Found | None = None
-    _cases_in: dict[Domain, tuple[list[Case], list[Case]]] = field(default_factory=dict, init=False)
+    _cases_in: dict[tuple[Domain, Tier], tuple[list[Case], list[Case]]] = field(default_factory=dict, init=False)
 
     def cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
         """Run one cell; the last event holds its verdict. None ends a round, after which other cells may run theirs.
@@ -201,23 +204,27 @@ class Evaluator:
                 resumed = time.monotonic()
             if self.found is not course.found:
                 course = self._course(law, space, course.seen.again())
+            elif self.tier != course.tier:
+                course = self._course(law, space, course.seen, course.begun)
         if failure is None:
             for case in chain.from_iterable(course.left):
                 course.seen.leave_out(course.space.classes(case))
         seconds += time.monotonic() - resumed
         yield CellFinished(self._verdict(cell, law, course, failure, seconds))
 
-    def _course(self, law: Property, space: Space, seen: Coverage) -> _Course:
-        """The whole course of a cell, from its first round."""
+    def _course(self, law: Property, space: Space, seen: Coverage, begun: Sequence[Case] = ()) -> _Course:
+        """The course of a cell from its first round, or from after the cases that were begun."""
         inside = self._inside(space)
-        left = rounds(self._cases(law, inside), frozenset(self._drawn(inside)[0]), inside)
-        return _Course(inside, self.found, left, seen, sum(map(len, left)))
+        every = rounds(self._cases(law, inside), frozenset(self._drawn(inside)[0]), inside)
+        left = [new for cases in every if (new := [case for case in cases if case not in begun])]
+        return _Course(inside, self.found, self.tier, left, list(begun), len(begun) + sum(map(len, left)), seen)
 
     def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FoundViolation | None]:
         """Judge the next round, until a violation, or a refusal that leads to the kernel's domain."""
         space, seen, cases = course.space, course.seen, course.left[0]
         while cases and not self.effort.out_of_time:
             case = cases.pop(0)
+            course.begun.append(case)
             if time.monotonic() - course.reported > _PROGRESS_SECONDS:
                 course.reported = time.monotonic()
                 yield Progress(cell, seen.drawn, course.planned, case.lengths)
@@ -225,9 +232,8 @@ class Evaluator:
             if violation is not None:
                 return FoundViolation(cell, law, space, case, violation, seen.drawn)
             if self.found is None and _declines(stopped):
-                self._judged(
-                    law, space, min(self._cases(law, space), key=_size), seen
-                )  # so that a limit has a small pack
+                smallest = min(self._cases(law, space), key=_size)
+                self._judged(law, space, smallest, seen)  # so that a limit has a small pack
                 self.found = probe(self.kernel, space, case)
                 return None
         if not cases:
@@ -302,11 +308,13 @@ class Evaluator:
 
     def _drawn(self, space: Space) -> tuple[list[Case], list[Case]]:
         """The golden cases and the random ones, of which every property has its choice."""
-        if space.domain not in self._cases_in:
+        key = space.domain, self.tier
+        if key not in self._cases_in:
             with span("draw"):
                 golden = list(golden_cases(space, self.effort.seed))
-                self._cases_in[space.domain] = golden, random_cases(space, self.effort.examples, self.effort.seed)
-        return self._cases_in[space.domain]
+                others = random_cases(space, self.effort.examples.get(self.tier, 0), self.effort.seed)
+                self._cases_in[key] = golden, others
+        return self._cases_in[key]
 
     def _draws_empty_packs(self, law: Property) -> bool:
         return self.effort.empty_packs or law.judges_empty_packs

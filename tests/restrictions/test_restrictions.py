@@ -50,7 +50,7 @@ def judged(
     subject = KernelUnderTest(
         OPS[op], InProcess(kernel), stated.promises, gradients=stated.gradients, domain=stated.domain
     )
-    evaluator = Evaluator(subject, Effort(0, Allowance(20, 5)), ReplayInfo(), "eager")
+    evaluator = Evaluator(subject, Effort({}, Allowance(20, 5)), ReplayInfo(), "eager")
     found = {}
     for name in properties:
         for event in evaluator.cell(Cell(op, "restricted", name, dtype, "cpu"), LAWS[name], space):

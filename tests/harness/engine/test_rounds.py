@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,12 @@ def events(source: str, **settings: object) -> list[Event]:
 
 def place(found: list[Event], kind: type, law: str) -> int:
     """Where the event of a kind and property is."""
-    cells = [getattr(getattr(event, "verdict", event), "cell", None) for event in found]
-    return next(at for at, e in enumerate(found) if isinstance(e, kind) and cells[at].property == law)
+    cells: list[Any] = [getattr(getattr(event, "verdict", event), "cell", None) for event in found]
+    return next(
+        at
+        for at, (e, cell) in enumerate(zip(found, cells, strict=True))
+        if isinstance(e, kind) and cell.property == law
+    )
 
 
 def test_rounds_have_every_case_once_the_telling_ones_first() -> None:
@@ -61,8 +66,8 @@ def test_rounds_of_cases_without_a_golden_one() -> None:
 
 def test_a_bug_that_the_last_property_sees_is_found_before_the_first_one_is_done() -> None:
     found = events(WRONG_IN_METADATA)
-    assert place(found, FailureFound, "metadata") < place(found, CellFinished, "reference")
-    assert place(found, CellStarted, "metadata") < place(found, CellFinished, "reference")
+    assert place(found, FailureFound, "metadata") < place(found, CellFinished, "packing")
+    assert place(found, CellStarted, "metadata") < place(found, CellFinished, "packing")
 
 
 def test_a_failure_is_sent_before_it_is_made_small() -> None:
