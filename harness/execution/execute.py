@@ -183,10 +183,11 @@ class InProcess:
 
 
 def _sanitizer(read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
+    from packproof.harness.interpreter.batch.launch import BatchingSanitizer  # noqa: PLC0415  (needs triton)
     from packproof.harness.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
 
-    # programs may run in any order: a guarded call runs them in reverse
-    return Sanitizer(read_only=read_only, order="reverse" if guarded else "forward")
+    # programs may run in any order: a guarded call runs them in reverse, any other together
+    return Sanitizer(read_only=read_only, order="reverse") if guarded else BatchingSanitizer(read_only=read_only)
 
 
 def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:

@@ -20,6 +20,7 @@ from triton.runtime import interpreter as shipped
 from triton.runtime.autotuner import Autotuner
 
 from packproof.harness.interpreter import floats, libdevice, operators, scan, types
+from packproof.harness.interpreter.batch import rewrite, world
 from packproof.harness.interpreter.patch import replace
 from packproof.harness.interpreter.tuning import run_once
 from packproof.refs.errors import PackproofError
@@ -74,9 +75,11 @@ def _repair() -> None:
     replace(shipped.GridExecutor, "_restore_args_dev", _nothing_to_copy_back)
     replace(Autotuner, "prune_configs", _first_config)
     replace(Autotuner, "do_bench", lambda original: property(lambda self: run_once))
+    replace(shipped.InterpretedFunction, "rewrite", rewrite.remember)
     # device_assert fires; overflow checks would refuse the hashes and random numbers that wrap on purpose
     builder = shipped.interpreter_builder
     builder.options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=False)
+    world.learn()
 
 
 def _language_interpreted_once(original: Callable[..., Any]) -> Callable[..., Any]:
