@@ -18,7 +18,7 @@ from packproof.kernels.sequences import bounds
 from packproof.kernels.variant import Variant
 
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
-_MAX_PROGRAMS_INTERPRETED = 3  # few enough for a program to take several items
+_MAX_PROGRAMS_INTERPRETED = 48  # few enough for a program to take several items
 _LISTS = 5
 _BLOCK = 1024
 _BLOCK_INTERPRETED = 8  # so that the packs of tests take several iterations and programs

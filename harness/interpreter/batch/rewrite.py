@@ -11,6 +11,7 @@ from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.batch import control
 from packproof.harness.interpreter.batch.programs import Unsupported
+from packproof.harness.interpreter.batch.variables import Variables
 
 Function = Callable[..., Any]
 
@@ -97,6 +98,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def __init__(self, function: ast.FunctionDef) -> None:
         self._function = function
+        self._variables = Variables(function)
         self._count = 0
         self._nested = 0
 
@@ -121,7 +123,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> Any:  # noqa: N802
         case, before, then = self._new("case"), self._new("before"), self._new("then")
-        names = _assigned(node.body + node.orelse)
+        names = self._variables.merged[id(node)]
         ends = _ends(node)
         first_body = node.body[:-1] if ends else node.body
         jumps = _jumps(first_body + node.orelse)
@@ -150,7 +152,8 @@ class _Rewriter(ast.NodeTransformer):
             raise Unsupported("a loop with else")
         call = node.iter
         name = getattr(call.func, "attr", getattr(call.func, "id", None)) if isinstance(call, ast.Call) else None
-        body = self._inner(node.body)
+        fixed = _jumps(node.body) or id(node) in self._variables.escaping
+        names, body = self._variables.merged[id(node)], self._inner(node.body)
         if name not in _RANGES:
             node.iter, node.body = self.visit(call), body
             return node
@@ -158,25 +161,24 @@ class _Rewriter(ast.NodeTransformer):
         if any(isinstance(argument, ast.Starred) for argument in call.args) or not isinstance(node.target, ast.Name):
             raise Unsupported("a range with * or several counters")
         loop = self._new("loop")
-        fixed = _jumps(node.body) or self._used_later(node)
         (start,) = _code(f"{loop} = {_CONTROL}.loop({fixed})")
         assert isinstance(start, ast.Assign)
         assert isinstance(start.value, ast.Call)
-        names = {1: ("stop",), 2: ("start", "stop")}.get(len(call.args), ("start", "stop", "step"))
-        known = {"start": ast.Constant(0), **dict(zip(names, call.args, strict=False))}
+        parts = ("stop",) if len(call.args) == 1 else ("start", "stop", "step")
+        known = {"start": ast.Constant(0), **dict(zip(parts, call.args, strict=False))}
         known |= {_ARGUMENTS.get(k.arg, k.arg): k.value for k in call.keywords}  # type: ignore[dict-item,misc]
         if "stop" not in known:
             raise Unsupported("a range without an end")
         start.value.args += [self.visit(known[part]) for part in ("start", "stop")]
         start.value.keywords = [ast.keyword("step", self.visit(known["step"]))] if "step" in known else []
         node.iter = ast.Name(loop, ast.Load())
-        node.body = self._iteration(loop, _assigned(node.body), body)
+        node.body = self._iteration(loop, names, body)
         return [start, node, *_code(f"{loop}.end()")]
 
     def visit_While(self, node: ast.While) -> Any:  # noqa: N802
         if node.orelse:
             raise Unsupported("a loop with else")
-        loop, names = self._new("loop"), _assigned(node.body)
+        loop, names = self._new("loop"), self._variables.merged[id(node)]
         (start,) = _code(f"{loop} = {_CONTROL}.while_loop({_jumps(node.body)})")
         test, body = self.visit(node.test), self._inner(node.body)
         node.test = ast.Call(ast.Attribute(ast.Name(loop, ast.Load()), "test", ast.Load()), [test], [])
@@ -216,22 +218,6 @@ class _Rewriter(ast.NodeTransformer):
         merge = f"if {loop}.split:\n    {_target(names)} = {loop}.merge({before}, {_taken(names)})"
         return [*_code(f"{before} = {loop}.split and {_taken(names)}"), *body, *_code(merge)]
 
-    def _used_later(self, loop: ast.For) -> bool:
-        """Whether the counter of a loop is read after it, other than as the counter of another loop."""
-        assert isinstance(loop.target, ast.Name)
-        name = loop.target.id
-        others = {
-            id(inner)
-            for node in ast.walk(self._function)
-            if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and node.target.id == name
-            for statement in node.body
-            for inner in ast.walk(statement)
-        }
-        return any(
-            isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load) and id(node) not in others
-            for node in ast.walk(self._function)
-        )
-
 
 _ARGUMENTS = {"arg1": "start", "arg2": "stop", "end": "stop"}
 
@@ -262,17 +248,6 @@ def _taken(names: list[str]) -> str:
 
 def _target(names: list[str]) -> str:
     return "(" + "".join(f"{name}, " for name in names) + ")"
-
-
-def _assigned(body: list[ast.stmt]) -> list[str]:
-    """The variables that a block assigns."""
-    stores = (
-        node.id
-        for statement in body
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-    return [name for name in dict.fromkeys(stores) if not name.startswith("__")]
 
 
 def _ends(statement: ast.stmt) -> bool:
