@@ -133,13 +133,13 @@ class Sanitizer:
         return set_grid_idx
 
     def _watch_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def create_masked_load(builder: Any, ptrs: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        def create_masked_load(builder: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **hints: Any) -> Any:
             launch, kind = self._current(), ptrs.get_element_ty()
             addresses, lanes = _addresses(ptrs, mask)
             launch.load(addresses, itemsize_of(kind))
             if other is None and not lanes.all():
                 other = undefined(ptrs.data.shape, kind)
-            values = original(builder, ptrs, mask, other, *rest)
+            values = original(builder, ptrs, mask, other, *rest, **hints)
             launch.check_written(addresses, values.data.reshape(-1)[lanes], kind)
             return values
 

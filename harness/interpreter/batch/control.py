@@ -42,21 +42,19 @@ class branch:  # noqa: N801  (an if statement)
     __slots__ = ("_before", "flags", "orelse", "split", "then")
 
     def __init__(self, test: Any, jumps: bool = False, ends: bool = False) -> None:
-        self.split = False
-        if isinstance(test, core.tensor):
-            value = programs.agreed(test.handle.data)
-            if value is None or (ends and value and programs.active is not programs.entered):
-                if jumps:
-                    raise Unsupported("break, continue or a returned value under a condition that differs")
-                self.split = self.then = self.orelse = True
-                self._before = programs.active
-                self.flags = programs.active = programs.flags(test.handle.data)
-                return
-            test = value
-        elif ends and test and programs.active is not programs.entered:
-            raise Unsupported("return inside of a condition that differs")
-        self.then = bool(test)
-        self.orelse = not self.then
+        true = test.handle.data if isinstance(test, core.tensor) else np.array([bool(test)])
+        agreed = programs.agreed(true)
+        # some programs of the function leave it here, although all active ones do
+        self.split = agreed is None or bool(ends and agreed and programs.active is not programs.entered)
+        if not self.split:
+            self.then = bool(agreed)
+            self.orelse = not self.then
+            return
+        if jumps:
+            raise Unsupported("break, continue or a returned value under a condition that differs")
+        self.then = self.orelse = True
+        self._before = programs.active
+        self.flags = programs.active = programs.flags(true)
 
     def turn(self) -> None:
         """The other branch begins."""

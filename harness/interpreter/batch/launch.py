@@ -29,8 +29,10 @@ class BatchingSanitizer(Sanitizer):
 
     Where a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another; what
     they do then counts. Only a fault that needs no order of the programs stands although they did not repeat it.
+    `batches` counts the launches whose programs ran together.
     """
 
+    batches = 0
     _one_by_one: set[Kernel] = set()  # noqa: RUF012  (kernels of this process that no batch could run)
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
@@ -70,6 +72,7 @@ class BatchingSanitizer(Sanitizer):
                 for first in range(0, launch.count, size):
                     programs.begin(np.arange(first, min(launch.count, first + size)), launch.grid)
                     function(**launch.arguments)
+            self.batches += 1
         finally:
             self._launch = None
 

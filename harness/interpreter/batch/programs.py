@@ -109,7 +109,9 @@ def select(flags: Flags, new: Any, old: Any) -> Any:
     if isinstance(new, tuple | tl.tuple) and type(new) is type(old) and len(new) == len(old):
         values = [select(flags, n, o) for n, o in zip(new, old, strict=True)]
         return tl.tuple(values) if isinstance(new, tl.tuple) else tuple(values)
-    if not isinstance(new, core.tensor) or not isinstance(old, core.tensor):
+    if isinstance(new, core.tensor) != isinstance(old, core.tensor):
+        new, old = _counted(new), _counted(old)
+    if not isinstance(new, core.tensor):
         new, old = getattr(new, "value", new), getattr(old, "value", old)
         if type(new) is type(old) and type(new) in (int, float, bool, str) and new == old:
             return new
@@ -122,6 +124,13 @@ def select(flags: Flags, new: Any, old: Any) -> Any:
         raise Unsupported("blocks that lie differently in memory")  # numpy adds in the order of memory
     chosen = np.where(along(flags, rank), data, other)
     return core.tensor(Handle(chosen, new.handle.dtype), new.type)
+
+
+def _counted(value: Any) -> Any:
+    """A Python int as the tensor that acts like it; a negative one is divided otherwise, a float has more bits."""
+    if isinstance(value, core.tensor) or (type(value) is int and 0 <= value < 2**31):
+        return to_tensor(value)
+    raise Unsupported("a Python value in some programs, a tensor in others")
 
 
 def _same_order(left: Array, right: Array) -> bool:

@@ -142,7 +142,7 @@ class Access:
 def load(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
     """`create_masked_load`, which checks what it reads."""
 
-    def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *hints: Any) -> Any:
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **hints: Any) -> Any:
         kind = ptrs.get_element_ty()
         given = [ptrs.data, mask.data] if other is None else [ptrs.data, mask.data, other.data]
         count = programs.count if programs.active is not None else max(data.shape[0] for data in given)
@@ -163,7 +163,7 @@ def load(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
 def store(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
     """`create_masked_store`, which checks what it writes."""
 
-    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *hints: Any) -> Any:
+    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         shape = (programs.count, *ptrs.data.shape[1:])  # each program stores, also where all store the same
         access = Access(ptrs.data, mask.data, shape, itemsize_of(ptrs.get_element_ty()))
         data = _dense(np.broadcast_to(value.data, shape))
