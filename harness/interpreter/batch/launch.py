@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter as shipped
 
-from packproof.harness.interpreter.batch import rewrite, world
-from packproof.harness.interpreter.batch.blocks import DeviceAssert
+from packproof.harness.interpreter.batch import blocks, rewrite, world
 from packproof.harness.interpreter.batch.programs import Array, TooLarge, Unsupported, programs
 from packproof.harness.interpreter.batch.shadow import Shadow
 from packproof.harness.interpreter.memory_map import MemoryMap, Region
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-_FEWEST = 3  # programs: below, a batch costs more than it saves
-_GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
+FEWEST = 3  # programs: below, a batch costs more than it saves
+GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
 
 Kernel = Callable[..., Any]
 
@@ -29,31 +28,32 @@ class BatchingSanitizer(Sanitizer):
 
     Where a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another; what
     they do then counts. Only a fault that needs no order of the programs stands although they did not repeat it.
-    `batches` counts the launches whose programs ran together.
+    `batches` counts the launches whose programs ran together; `refused` has the kernels of this process that no batch
+    could run.
     """
 
     batches = 0
-    _one_by_one: set[Kernel] = set()  # noqa: RUF012  (kernels of this process that no batch could run)
+    refused: dict[Kernel, Unsupported] = {}  # noqa: RUF012
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         kernel = rewrite.source(executor.fn)
-        if kernel is None or kernel in self._one_by_one or rewrite.uses_atomics(kernel):
+        if kernel is None or kernel in self.refused or rewrite.uses_atomics(kernel):
             return super()._run(original, executor, args, kwargs)
         launch = _prepared(executor, args, kwargs)
         stands: Exception | None = None
-        if launch.count >= _FEWEST:
+        if launch.count >= FEWEST:
             saved = [(elements, elements.copy()) for elements in map(_elements, launch.memory().regions)]
-            for size in _GROUPS:
+            for size in GROUPS:
                 try:
                     return self._together(kernel, launch, size)
                 except TooLarge:
                     _restore(saved)
-                except (KernelFault, DeviceAssert) as fault:
+                except (KernelFault, blocks.DeviceAssert) as fault:
                     stands = fault
                     break
                 except Exception as error:  # of the kernel, which will raise it again, or of a batch
                     if isinstance(error, Unsupported):
-                        self._one_by_one.add(kernel)
+                        self.refused[kernel] = error
                     break
             _restore(saved)
         result = super()._run(original, launch.executor, args, kwargs)

@@ -76,6 +76,8 @@ def _compiled(function: Function) -> Function:
     for node in ast.walk(definition):
         if isinstance(node, ast.stmt) and not isinstance(node, _STATEMENTS):
             raise Unsupported(f"a statement that Triton does not compile: {type(node).__name__.lower()}")
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            raise Unsupported("an assignment that Triton does not compile")
         if isinstance(node, ast.NamedExpr | ast.Lambda | ast.Yield | ast.YieldFrom | ast.Await):
             raise Unsupported(f"an expression that Triton does not compile: {type(node).__name__.lower()}")
     if not isinstance(definition, ast.FunctionDef) or _CONTROL in function.__code__.co_names:
