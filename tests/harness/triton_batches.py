@@ -14,7 +14,7 @@ from packproof.harness.interpreter.batch.programs import Unsupported
 from tests.harness.triton_samples import fresh
 
 LAUNCHES: dict[str, Callable[[], list[Tensor]]] = {}
-ONE_BY_ONE: dict[str, tuple[Callable[[], list[Tensor]], str]] = {}  # and why, where that shows in the middle of a launch
+ONE_BY_ONE: dict[str, tuple[Callable[[], list[Tensor]], str]] = {}  # and why, where that shows during a launch
 ROGUES: dict[str, tuple[Callable[[], list[Tensor]], str]] = {}  # and the text of the fault
 PROGRAMS = 7
 
@@ -353,6 +353,57 @@ def worklists() -> list[Tensor]:
     return [y]
 
 
+# ------------------------------------------------------------------ a convolution, forward and backward
+
+
+@triton.jit
+def _conv_kernel(x, w, ids, y, T, D, W: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr):
+    t = tl.program_id(0) * BT + tl.arange(0, BT)
+    d = tl.program_id(1) * BD + tl.arange(0, BD)
+    me = tl.load(ids + t, mask=t < T, other=-1)
+    total = tl.zeros((BT, BD), tl.float32)
+    for i in range(W):
+        source = tl.maximum(t - (W - 1 - i), 0)
+        same = (t < T) & (t >= W - 1 - i) & (tl.load(ids + source, mask=t < T, other=-2) == me)
+        at = source[:, None].to(tl.int64) * D + d[None, :]
+        value = tl.load(x + at, mask=same[:, None] & (d < D)[None, :], other=0.0)
+        total += value.to(tl.float32) * tl.load(w + d * W + i, mask=d < D, other=0.0).to(tl.float32)[None, :]
+    total = total * (1 / (1 + tl.exp(-total)))
+    inside = (t < T)[:, None] & (d < D)[None, :]
+    tl.store(y + t[:, None].to(tl.int64) * D + d[None, :], total.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _conv_backward_kernel(x, dy, dw, T, D, W: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr):
+    """A program walks over all rows, and adds up in memory."""
+    d = tl.program_id(0) * BD + tl.arange(0, BD)
+    for first in range(0, T, BT):
+        t = first + tl.arange(0, BT)
+        for i in range(W):
+            later = t + (W - 1 - i)
+            inside = (later < T)[:, None] & (d < D)[None, :]
+            g = tl.load(dy + later[:, None] * D + d[None, :], mask=inside, other=0.0).to(tl.float32)
+            value = tl.load(x + t[:, None] * D + d[None, :], mask=inside, other=0.0).to(tl.float32)
+            old = tl.load(dw + d * W + i, mask=d < D, other=0.0)
+            tl.store(dw + d * W + i, old + tl.sum(g * value, 0), mask=d < D)
+
+
+def _convolution(dtype: torch.dtype) -> Callable[[], list[Tensor]]:
+    def convolution() -> list[Tensor]:
+        x, w, y = numbers(37, 50, dtype=dtype), numbers(50, 3, dtype=dtype), fresh(37, 50, dtype=dtype)
+        ids = torch.repeat_interleave(torch.arange(4), torch.tensor([20, 0, 1, 16])).int()
+        _conv_kernel[(3, 4)](x, w, ids, y, 37, 50, W=3, BT=16, BD=16)
+        dw = torch.zeros(50, 3)
+        _conv_backward_kernel[(4,)](x, y, dw, 37, 50, W=3, BT=16, BD=16)
+        return [y, dw]
+
+    return convolution
+
+
+for _dtype in (torch.float32, torch.bfloat16):
+    LAUNCHES[f"convolution_of_{_dtype}"] = _convolution(_dtype)
+
+
 # ------------------------------------------------------------------ what no batch can do
 
 
@@ -403,9 +454,9 @@ def atomics_by_another_name() -> list[Tensor]:
 
 
 @triton.jit
-def _int_kernel(x, n, N: tl.constexpr):
+def _int_kernel(x, rows, N: tl.constexpr):
     pid = tl.program_id(0)
-    at = x + pid * n + tl.arange(0, N)[:, None] * 2 + tl.arange(0, 2)[None, :]  # of a transposed tensor
+    at = x + pid + tl.arange(0, N) * rows
     tl.store(at, tl.load(at) + 1)
     if pid > int(pid % 2):
         tl.store(at, tl.load(at) * 2)
@@ -413,8 +464,8 @@ def _int_kernel(x, n, N: tl.constexpr):
 
 @one_by_one("an int that differs between programs")
 def an_unsupported_operation_after_a_store() -> list[Tensor]:
-    x = numbers(2, PROGRAMS * 8).T
-    _int_kernel[(PROGRAMS,)](x.T.view(-1).view(PROGRAMS, 16).view(-1), 16, N=8)
+    x = numbers(8, PROGRAMS).T
+    _int_kernel[(PROGRAMS,)](x, PROGRAMS, N=8)
     return [x]
 
 
@@ -464,6 +515,19 @@ def _escaping_kernel(y):
 def a_counter_after_its_loop() -> list[Tensor]:
     y = torch.zeros(PROGRAMS)
     _escaping_kernel[(PROGRAMS,)](y)
+    return [y]
+
+
+@triton.jit
+def _ramp_kernel(y, n, step):
+    for k in range(tl.program_id(0), n, tl.num_programs(0)):
+        tl.store(y + k, (k + 1) * step)
+
+
+@one_by_one("a counter that differs between programs, and a float")
+def a_counter_that_is_scaled() -> list[Tensor]:
+    y = torch.zeros(50)
+    _ramp_kernel[(PROGRAMS,)](y, 50, 0.1)
     return [y]
 
 

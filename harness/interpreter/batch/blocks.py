@@ -140,6 +140,8 @@ def values(original: Callable[..., Any]) -> Callable[..., Any]:
     """`operators.values`."""
 
     def lifted(self: Any, other: Any, kinds: Any) -> Any:
+        if programs.counting and not self.sizes and self.dtype.is_int() and _is_float(other):
+            raise Unsupported("a counter that differs between programs, and a float")  # one by one in float64
         found = original(self, other, kinds)
         if found is None or not getattr(found[1], "ndim", 0) or found[0].ndim == found[1].ndim:
             return found
@@ -147,6 +149,10 @@ def values(original: Callable[..., Any]) -> Callable[..., Any]:
         return lift(left, len(sizes)), lift(right, len(sizes)), dtype, sizes
 
     return lifted
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(getattr(value, "value", value), float)
 
 
 def add(original: Callable[..., Any]) -> Callable[..., Any]:

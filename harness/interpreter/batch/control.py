@@ -88,7 +88,7 @@ class loop:  # noqa: N801  (a for statement)
     loop has to run alike in all programs, since it is left early, or its counter is used after it.
     """
 
-    __slots__ = ("_active", "_before", "_bounds", "_fixed", "_whole", "split")
+    __slots__ = ("_active", "_before", "_bounds", "_counting", "_fixed", "_whole", "split")
 
     def __init__(self, fixed: bool, first: Any, last: Any, step: Any = 1) -> None:
         self._bounds = [_bound(value) for value in (first, last, step)]
@@ -101,6 +101,8 @@ class loop:  # noqa: N801  (a for statement)
             return
         if self._fixed:
             raise Unsupported("a loop that differs between programs, and is left early or whose counter is used later")
+        self._counting = type(self._bounds[0]) is not int or type(self._bounds[2]) is not int
+        programs.counting += self._counting
         first, last, step = (value if type(value) is int else value.astype(np.int64) for value in self._bounds)
         count = np.broadcast_to(np.maximum(0, -((first - last) // step)), (programs.count,))
         if self._before is not None:
@@ -121,6 +123,7 @@ class loop:  # noqa: N801  (a for statement)
 
     def end(self) -> None:
         if self.split:
+            programs.counting -= self._counting
             programs.resume(self._before)
 
 

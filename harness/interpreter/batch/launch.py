@@ -84,7 +84,7 @@ class _Prepared:
     executor: Any
     given: Mapping[str, Any]
     arguments: Mapping[str, Any]
-    grid: tuple[int, int, int]
+    grid: tuple[int, ...]
     count: int
 
     def memory(self) -> MemoryMap:

@@ -1,6 +1,6 @@
 """The programs that run together, and which of them are active.
 
-A handle's data has a leading axis: of one element for each program, or of size 1 where all programs agree. Types have no
+A handle has a leading axis: one element for each program, or a single one where all programs agree. Types have no
 such axis. So a scalar is (programs,) or (1,), and a block of 16 x 16 is (programs, 16, 16) or (1, 16, 16).
 """
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 Flags = NDArray[np.bool_]
 
 
-class Unsupported(Exception):  # noqa: N818  (says what happened; no error of the kernel)
+class Unsupported(Exception):
     """What a batch cannot decide: the launch starts again, one program after another."""
 
 
@@ -29,8 +29,8 @@ class Programs:
     """A group of programs of one launch.
 
     linear: their numbers. ids: their coordinates in the grid, for each axis. active: those that run the present
-    statement, None for all. Within a call of a device function, `entered` are those that called it and `gone` those that
-    have returned from it.
+    statement, None for all. entered, gone: those that called the present function, and that have returned from it.
+    counting: loops around the statement whose counters differ.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,7 @@ class Programs:
         self.active: Flags | None = None
         self.entered: Flags | None = None
         self.gone: Flags | None = None
+        self.counting = 0
 
     def agreed(self, data: Array) -> Any:
         """The value of a scalar in all active programs; None where they differ, 0 where none is active."""

@@ -16,8 +16,10 @@ from packproof.harness.interpreter.batch.variables import Variables
 Function = Callable[..., Any]
 
 _CONTROL = "__packproof"
-_STATEMENTS = (ast.FunctionDef, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.If, ast.For, ast.While)
-_STATEMENTS += (ast.Return, ast.Pass, ast.Assert, ast.Break, ast.Continue)  # type: ignore[assignment]
+_STATEMENTS = (
+    *(ast.FunctionDef, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.If, ast.For, ast.While),
+    *(ast.Return, ast.Pass, ast.Assert, ast.Break, ast.Continue),
+)
 _RANGES = {"range", "static_range"}
 
 _sources: dict[Function, Function] = {}  # of kernels as the interpreter runs them
@@ -57,9 +59,8 @@ def uses_atomics(function: Function) -> bool:
     """Whether a kernel names an atomic operation, itself or in a device function that it names."""
     if function not in _atomics:
         _atomics[function] = False  # of a function that calls itself
-        _atomics[function] = any(
-            name.startswith("atomic_") for name in function.__code__.co_names
-        ) or any(uses_atomics(callee.fn) for callee in _callees(function))
+        named = any(name.startswith("atomic_") for name in function.__code__.co_names)
+        _atomics[function] = named or any(uses_atomics(callee.fn) for callee in _callees(function))
     return _atomics[function]
 
 
@@ -108,13 +109,13 @@ class _Rewriter(ast.NodeTransformer):
         self._count += 1
         return f"__{kind}{self._count}"
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         if node is not self._function:
             raise Unsupported("a function within a function")
         node.body = self._block(node.body)
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> Any:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> Any:
         if len(node.targets) > 1:
             raise Unsupported("several targets of one assignment")
         value = node.value
@@ -123,7 +124,7 @@ class _Rewriter(ast.NodeTransformer):
         node.value = _call("to_tensor", self.visit(value), ast.Constant(False))
         return node
 
-    def visit_If(self, node: ast.If) -> Any:  # noqa: N802
+    def visit_If(self, node: ast.If) -> Any:
         case, before, then = self._new("case"), self._new("before"), self._new("then")
         names = self._variables.merged[id(node)]
         ends = _ends(node)
@@ -149,7 +150,7 @@ class _Rewriter(ast.NodeTransformer):
         merge = f"{_target(names)} = {case}.end({then}, {_taken(names)})" if names else f"{case}.end()"
         return [*start, first, *middle, *second, *_code(f"if {case}.split:\n    {merge}")]
 
-    def visit_For(self, node: ast.For) -> Any:  # noqa: N802
+    def visit_For(self, node: ast.For) -> Any:
         if node.orelse:
             raise Unsupported("a loop with else")
         call = node.iter
@@ -168,7 +169,7 @@ class _Rewriter(ast.NodeTransformer):
         assert isinstance(start.value, ast.Call)
         parts = ("stop",) if len(call.args) == 1 else ("start", "stop", "step")
         known = {"start": ast.Constant(0), **dict(zip(parts, call.args, strict=False))}
-        known |= {_ARGUMENTS.get(k.arg, k.arg): k.value for k in call.keywords}  # type: ignore[dict-item,misc]
+        known |= {_ARGUMENTS.get(str(k.arg), str(k.arg)): k.value for k in call.keywords}
         if "stop" not in known:
             raise Unsupported("a range without an end")
         start.value.args += [self.visit(known[part]) for part in ("start", "stop")]
@@ -177,7 +178,7 @@ class _Rewriter(ast.NodeTransformer):
         node.body = self._iteration(loop, names, body)
         return [start, node, *_code(f"{loop}.end()")]
 
-    def visit_While(self, node: ast.While) -> Any:  # noqa: N802
+    def visit_While(self, node: ast.While) -> Any:
         if node.orelse:
             raise Unsupported("a loop with else")
         loop, names = self._new("loop"), self._variables.merged[id(node)]
@@ -187,18 +188,18 @@ class _Rewriter(ast.NodeTransformer):
         node.body = self._iteration(loop, names, body)
         return [start, node, *_code(f"{loop}.end()")]
 
-    def visit_Return(self, node: ast.Return) -> Any:  # noqa: N802
+    def visit_Return(self, node: ast.Return) -> Any:
         self.generic_visit(node)
         return [*_code(f"{_CONTROL}.leave()"), node] if self._nested else node
 
-    def visit_IfExp(self, node: ast.IfExp) -> Any:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
         return _call("choose", self.visit(node.test), _late(self.visit(node.body)), _late(self.visit(node.orelse)))
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> Any:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         first, *rest = [self.visit(value) for value in node.values]
         return _call("all_of" if isinstance(node.op, ast.And) else "any_of", first, *map(_late, rest))
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:  # noqa: N802
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         node.operand = self.visit(node.operand)
         return _call("negation", node.operand) if isinstance(node.op, ast.Not) else node
 

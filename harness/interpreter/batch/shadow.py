@@ -1,16 +1,15 @@
 """The memory of a launch in a batch: the sanitizer's shadow state, in one pass for all programs.
 
 Each lane knows its program. What needs no order of the programs is a fault here as there: an access out of bounds, a
-read of unwritten memory, a store to an input, lanes of one store that disagree. Where programs share an element, and one
-of them writes it, `Unsupported` is raised, and the launch runs one program after another: whether that is a race is
-decided there. So a batch that ends has read and written what its programs would have in any order.
+read of unwritten memory, a store to an input, lanes of one store that disagree. Where programs share an element that
+one of them writes, `Unsupported` is raised, and the launch runs one program after another: that decides whether it
+is a race. So a batch that ends has read and written what its programs would have in any order.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import triton.language as tl
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.batch.blocks import require_size
@@ -19,7 +18,6 @@ from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Segment
 from packproof.harness.interpreter.sanitizer import TORCH, Launch, itemsize_of, undefined
 from packproof.harness.interpreter.types import Handle, Sizes
-from packproof.properties.call import KernelFault
 
 
 class Shadow(Launch):

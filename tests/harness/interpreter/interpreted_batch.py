@@ -53,13 +53,14 @@ def both(run: Callable[[], list[Tensor]]) -> BatchingSanitizer:
 @pytest.mark.parametrize("name", triton_batches.LAUNCHES)
 def test_a_batch_has_the_bits_of_one_program_after_another(name: str) -> None:
     sanitizer = both(triton_batches.LAUNCHES[name])
-    assert sanitizer.batches == sanitizer.launches == 1
+    assert sanitizer.batches == sanitizer.launches > 0
 
 
 @pytest.mark.parametrize("name", triton_batches.LAUNCHES)
 def test_groups_of_programs_have_them_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "GROUPS", (3,))
-    assert both(triton_batches.LAUNCHES[name]).batches == 1
+    sanitizer = both(triton_batches.LAUNCHES[name])
+    assert sanitizer.batches == sanitizer.launches
 
 
 def test_a_batch_of_large_blocks_has_fewer_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ def test_a_kernel_that_tells_a_batch_from_one_by_one_is_reported(name: str) -> N
 
 
 def test_a_device_assert_of_one_program_is_raised_as_it_is_one_by_one() -> None:
-    with pytest.raises(AssertionError, match="^below 5$"), BatchingSanitizer():
+    with pytest.raises(AssertionError, match=r"^below 5$"), BatchingSanitizer():
         triton_batches.assert_below(5)
     with BatchingSanitizer() as sanitizer:
         triton_batches.assert_below(7)
