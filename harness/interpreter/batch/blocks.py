@@ -59,10 +59,6 @@ def _trans(self: Any, arg: Any, order: Any) -> Any:
     return Handle(np.transpose(arg.data, (0, *[axis + 1 for axis in order])), arg.dtype.scalar)
 
 
-def _expand(self: Any, arg: Any, axis: int) -> Any:
-    return Handle(np.expand_dims(arg.data, axis + 1 if axis >= 0 else axis), arg.dtype.scalar)
-
-
 def _broadcast(self: Any, arg: Any, shape: Any) -> Any:
     return Handle(_stretched(arg.data, sizes_of(shape)), arg.dtype.scalar)
 
@@ -106,7 +102,6 @@ BUILDER: Mapping[str, Callable[..., Any]] = {
     "create_unsplat": _unsplat,
     "create_reshape": _reshape,
     "create_trans": _trans,
-    "create_expand_dims": _expand,
     "create_broadcast": _broadcast,
     "create_cat": _cat,
     "create_join": _join,

@@ -29,15 +29,16 @@ class BatchingSanitizer(Sanitizer):
     Where a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another; what
     they do then counts. Only a fault that needs no order of the programs stands although they did not repeat it.
     `batches` counts the launches whose programs ran together; `refused` has the kernels of this process that no batch
-    could run.
+    could run; `unfit` says why nothing runs together in it, where the self-test has failed.
     """
 
     batches = 0
+    unfit = ""
     refused: dict[Kernel, Unsupported] = {}  # noqa: RUF012
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         kernel = rewrite.source(executor.fn)
-        if kernel is None or kernel in self.refused or rewrite.uses_atomics(kernel):
+        if self.unfit or kernel is None or kernel in self.refused or rewrite.uses_atomics(kernel):
             return super()._run(original, executor, args, kwargs)
         launch = _prepared(executor, args, kwargs)
         stands: Exception | None = None

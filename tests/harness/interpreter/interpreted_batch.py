@@ -9,6 +9,7 @@ from torch import Tensor
 
 from packproof.harness.interpreter import repair
 from packproof.harness.interpreter.batch import launch as batch
+from packproof.harness.interpreter.batch import selftest, world
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
 from packproof.harness.interpreter.sanitizer import Order, Sanitizer
 from packproof.properties.call import KernelFault
@@ -109,3 +110,31 @@ def test_a_device_assert_of_one_program_is_raised_as_it_is_one_by_one() -> None:
     with BatchingSanitizer() as sanitizer:
         triton_batches.assert_below(7)
     assert sanitizer.batches == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["create_trans", "create_masked_store", "values", "__add__", "apply_impl", "generic_reduce", "tanh", "__call__"],
+)
+def test_without_a_replacement_the_self_test_refuses_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert selftest.run() == ""
+    known = [replacement for replacement in world._known if replacement[1] != name]
+    assert len(known) < len(world._known)
+    monkeypatch.setattr(world, "_known", known)
+    assert selftest.run()
+
+
+def test_where_the_self_test_fails_programs_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "_proved", False)
+    monkeypatch.setattr(BatchingSanitizer, "unfit", "")
+    monkeypatch.setattr(selftest, "run", lambda: "control flow: no batch ran: it raised")
+    with pytest.warns(UserWarning, match="one after another, several times slower: control flow: no batch ran"):
+        repair.install()
+    assert both(triton_batches.LAUNCHES["branches"]).batches == 0
+
+
+def test_different_bits_are_found_by_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    transpose = batch.blocks.transposed
+    found = [(*row[:3], property(lambda t: transpose(t) * 1.01)) if row[1] == "T" else row for row in world._known]
+    monkeypatch.setattr(world, "_known", found)
+    assert selftest.run() == "blocks of float32: programs that run together have other bits than one after another"
