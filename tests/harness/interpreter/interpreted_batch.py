@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from packproof.harness.interpreter import repair
+from packproof.harness.interpreter.batch import blocks, selftest, world
 from packproof.harness.interpreter.batch import launch as batch
-from packproof.harness.interpreter.batch import selftest, world
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
+from packproof.harness.interpreter.batch.programs import programs
 from packproof.harness.interpreter.sanitizer import Order, Sanitizer
 from packproof.properties.call import KernelFault
 from tests.harness import triton_batches, triton_races, triton_samples
@@ -65,13 +66,18 @@ def test_groups_of_programs_have_them_too(name: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_batch_of_large_blocks_has_fewer_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    monkeypatch.setattr(batch.blocks, "LARGEST", 3 * 16 * 32)
+    groups = []
+    begin = programs.begin
+
+    def note(linear: Any, grid: tuple[int, ...]) -> None:
+        groups.append(len(linear))
+        begin(linear, grid)
+
+    monkeypatch.setattr(programs, "begin", note)
+    monkeypatch.setattr(blocks, "LARGEST", 3 * 16 * 32)
     monkeypatch.setattr(batch, "GROUPS", (1024, 3))
-    begin = batch.programs.begin
-    monkeypatch.setattr(batch.programs, "begin", lambda linear, grid: (begun.append(len(linear)), begin(linear, grid)))
     assert both(triton_batches.LAUNCHES["products_of_torch.float32"]).batches == 1
-    assert begun == [7, 3, 3, 1]
+    assert groups == [7, 3, 3, 1]
 
 
 @pytest.mark.parametrize("name", triton_batches.ONE_BY_ONE)
@@ -134,7 +140,7 @@ def test_where_the_self_test_fails_programs_run_one_by_one(monkeypatch: pytest.M
 
 
 def test_different_bits_are_found_by_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    transpose = batch.blocks.transposed
+    transpose = blocks.transposed
     found = [(*row[:3], property(lambda t: transpose(t) * 1.01)) if row[1] == "T" else row for row in world._known]
     monkeypatch.setattr(world, "_known", found)
     assert selftest.run() == "blocks of float32: programs that run together have other bits than one after another"
