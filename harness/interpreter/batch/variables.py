@@ -1,8 +1,7 @@
 """Which variables of a kernel a branch or an iteration hands on, so that they have to be merged."""
 
 import ast
-from collections.abc import Iterable, Iterator
-from typing import TypeGuard
+from collections.abc import Iterable
 
 
 class Variables:
@@ -11,51 +10,57 @@ class Variables:
     """
 
     def __init__(self, function: ast.FunctionDef) -> None:
-        nodes = list(ast.walk(function))
-        self._reads = [node for node in nodes if _reads(node)]
-        loops = [node for node in nodes if isinstance(node, ast.For)]
+        self._names: list[ast.Name] = []  # in the order of the source
+        self._spans: dict[int, slice] = {}  # of the statements, among the names
+        self._branches: list[ast.If | ast.For | ast.While] = []
+        self._note(function)
+        loops = [node for node in self._branches if isinstance(node, ast.For)]
         self.escaping = {id(loop) for loop in loops if self._escapes(loop, loops)}
-        self._counters = {id(loop.target) for loop in loops} - {id(n.target) for n in loops if id(n) in self.escaping}
-        self.merged: dict[int, list[str]] = {}
-        for node in nodes:
-            if isinstance(node, ast.If):
-                self.merged[id(node)] = self._assigned(node.body + node.orelse)
-            elif isinstance(node, ast.For | ast.While):
-                self.merged[id(node)] = self._carried(node.body)
+        self._counters = {id(loop.target) for loop in loops if id(loop) not in self.escaping}
+        self.merged = {
+            id(node): self._assigned(node.body + node.orelse) if isinstance(node, ast.If) else self._carried(node.body)
+            for node in self._branches
+        }
+
+    def _note(self, node: ast.AST) -> None:
+        first = len(self._names)
+        if isinstance(node, ast.Name):
+            self._names.append(node)
+        elif isinstance(node, ast.If | ast.For | ast.While):
+            self._branches.append(node)
+        for child in ast.iter_child_nodes(node):
+            self._note(child)
+        if isinstance(node, ast.stmt | ast.expr):
+            self._spans[id(node)] = slice(first, len(self._names))
+
+    def _within(self, nodes: Iterable[ast.AST]) -> list[ast.Name]:
+        return [name for node in nodes for name in self._names[self._spans[id(node)]]]
 
     def _escapes(self, loop: ast.For, loops: list[ast.For]) -> bool:
         """Whether a counter is read outside of the loops that count with it."""
-        names = {node.id for node in ast.walk(loop.target) if _assigns(node)}
-        counting = [other for other in loops if names & {node.id for node in ast.walk(other.target) if _assigns(node)}]
-        counted = {id(node) for other in counting for node in _walk(other.body)}
-        return any(node.id in names and id(node) not in counted for node in self._reads)
+        counters = {name.id for name in self._within([loop.target])}
+        counting = [other for other in loops if counters & {name.id for name in self._within([other.target])}]
+        counted = {id(name) for other in counting for name in self._within(other.body)}
+        return any(name.id in counters and _is_read(name) and id(name) not in counted for name in self._names)
 
-    def _assigned(self, body: Iterable[ast.stmt]) -> list[str]:
+    def _assigned(self, body: list[ast.stmt]) -> list[str]:
         """The variables that a block assigns, but for counters that are not read after their loops."""
-        stores = (node for node in _walk(body) if _assigns(node) and id(node) not in self._counters)
-        return list(dict.fromkeys(node.id for node in stores))
+        stores = (name for name in self._within(body) if not _is_read(name) and id(name) not in self._counters)
+        return list(dict.fromkeys(name.id for name in stores))
 
-    def _carried(self, body: Iterable[ast.stmt]) -> list[str]:
+    def _carried(self, body: list[ast.stmt]) -> list[str]:
         """The variables that an iteration leaves to the next, or to what follows the loop."""
-        within = {id(node) for node in _walk(body)}
-        read_elsewhere = {node.id for node in self._reads if id(node) not in within}
+        within = {id(name) for name in self._within(body)}
+        read_elsewhere = {name.id for name in self._names if _is_read(name) and id(name) not in within}
         fresh: set[str] = set()  # assigned before they are read
         read: set[str] = set()
         for statement in body:
-            read |= {node.id for node in ast.walk(statement) if _reads(node)}
+            names = self._within([statement])
+            read |= {name.id for name in names if _is_read(name)}
             if isinstance(statement, ast.Assign):
-                fresh |= {node.id for node in ast.walk(statement) if _assigns(node)} - read
+                fresh |= {name.id for name in names if not _is_read(name)} - read
         return [name for name in self._assigned(body) if name not in fresh or name in read_elsewhere]
 
 
-def _walk(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
-    for statement in body:
-        yield from ast.walk(statement)
-
-
-def _reads(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-
-
-def _assigns(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+def _is_read(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Load)
