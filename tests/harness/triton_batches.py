@@ -454,6 +454,19 @@ def atomics_by_another_name() -> list[Tensor]:
 
 
 @triton.jit
+def _printing_kernel(y):
+    print("program", tl.program_id(0))
+    tl.store(y + tl.program_id(0), 1.0)
+
+
+@one_by_one("")
+def what_prints() -> list[Tensor]:
+    y = fresh(PROGRAMS)
+    _printing_kernel[(PROGRAMS,)](y)
+    return [y]
+
+
+@triton.jit
 def _int_kernel(x, rows, N: tl.constexpr):
     pid = tl.program_id(0)
     at = x + pid + tl.arange(0, N) * rows

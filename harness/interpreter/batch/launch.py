@@ -38,7 +38,7 @@ class BatchingSanitizer(Sanitizer):
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         kernel = rewrite.source(executor.fn)
-        if self.unfit or kernel is None or kernel in self.refused or rewrite.uses_atomics(kernel):
+        if self.unfit or kernel is None or kernel in self.refused or rewrite.ordered(kernel):
             return super()._run(original, executor, args, kwargs)
         launch = _prepared(executor, args, kwargs)
         stands: Exception | None = None

@@ -1,4 +1,4 @@
-"""The Python of a kernel, rewritten so that its control flow goes through `control`, and what it does with atomics."""
+"""The Python of a kernel, rewritten so that its control flow goes through `control`, and what it calls."""
 
 import ast
 import inspect
@@ -21,10 +21,11 @@ _STATEMENTS = (
     *(ast.Return, ast.Pass, ast.Assert, ast.Break, ast.Continue),
 )
 _RANGES = {"range", "static_range"}
+_SEEN = {"print", "static_print", "device_print", "breakpoint", "set_trace"}
 
 _sources: dict[Function, Function] = {}  # of kernels as the interpreter runs them
 _rewritten: dict[Function, Function] = {}
-_atomics: dict[Function, bool] = {}
+_ordered: dict[Function, bool] = {}
 
 
 def remember(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,13 +56,16 @@ def batched(function: Function) -> Function:
     return _rewritten[function]
 
 
-def uses_atomics(function: Function) -> bool:
-    """Whether a kernel names an atomic operation, itself or in a device function that it names."""
-    if function not in _atomics:
-        _atomics[function] = False  # of a function that calls itself
-        named = any(name.startswith("atomic_") for name in function.__code__.co_names)
-        _atomics[function] = named or any(uses_atomics(callee.fn) for callee in _callees(function))
-    return _atomics[function]
+def ordered(function: Function) -> bool:
+    """Whether a kernel shows the order of its programs: it names an atomic operation, prints, or stops in a debugger,
+    itself or in a device function that it names.
+    """
+    if function not in _ordered:
+        _ordered[function] = False  # of a function that calls itself
+        names = function.__code__.co_names
+        found = any(name.startswith("atomic_") or name in _SEEN for name in names)
+        _ordered[function] = found or any(ordered(callee.fn) for callee in _callees(function))
+    return _ordered[function]
 
 
 def _callees(function: Function) -> Iterable[Any]:
