@@ -11,7 +11,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.batch import blocks, rewrite, world
-from packproof.harness.interpreter.batch.programs import Array, TooLarge, Unsupported, programs
+from packproof.harness.interpreter.batch.programs import Array, TooLarge, programs
 from packproof.harness.interpreter.batch.shadow import Shadow
 from packproof.harness.interpreter.memory_map import MemoryMap, Region
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
@@ -34,34 +34,42 @@ class BatchingSanitizer(Sanitizer):
 
     batches = 0
     unfit = ""
-    refused: dict[Kernel, Unsupported] = {}  # noqa: RUF012
+    refused: dict[Kernel, Exception] = {}  # noqa: RUF012
 
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         kernel = rewrite.source(executor.fn)
         if self.unfit or kernel is None or kernel in self.refused or rewrite.ordered(kernel):
             return super()._run(original, executor, args, kwargs)
         launch = _prepared(executor, args, kwargs)
-        stands: Exception | None = None
-        if launch.count >= FEWEST:
-            saved = [(elements, elements.copy()) for elements in map(_elements, launch.memory().regions)]
-            for size in GROUPS:
-                try:
-                    return self._together(kernel, launch, size)
-                except TooLarge:
-                    _restore(saved)
-                except (KernelFault, blocks.DeviceAssert) as fault:
-                    stands = fault
-                    break
-                except Exception as error:  # of the kernel, which will raise it again, or of a batch
-                    if isinstance(error, Unsupported):
-                        self.refused[kernel] = error
-                    break
-            _restore(saved)
-        result = super()._run(original, launch.executor, args, kwargs)
-        if stands is not None:
-            self._fault = self._fault or (stands if isinstance(stands, KernelFault) else None)
-            raise stands
+        if launch.count < FEWEST:
+            return super()._run(original, launch.executor, args, kwargs)
+        failed = self._attempt(kernel, launch)
+        if failed is None:
+            return None
+        result = super()._run(original, launch.executor, args, kwargs)  # raises what the kernel does wrong
+        if isinstance(failed, KernelFault):
+            self._fault = self._fault or failed
+        if isinstance(failed, KernelFault | blocks.DeviceAssert):
+            raise failed
+        self.refused[kernel] = failed
         return result
+
+    def _attempt(self, kernel: Kernel, launch: "_Prepared") -> Exception | None:
+        """Run the programs together. What prevented it, with the tensors as they were; None where it has succeeded."""
+        saved = [(elements, elements.copy()) for elements in map(_elements, launch.memory().regions)]
+        failed: Exception | None = None
+        for size in GROUPS:
+            try:
+                self._together(kernel, launch, size)
+            except Exception as error:  # of the kernel, or of a batch
+                failed = error
+            else:
+                return None
+            for elements, before in saved:
+                elements[...] = before
+            if not isinstance(failed, TooLarge):
+                break
+        return failed
 
     def _together(self, kernel: Kernel, launch: "_Prepared", size: int) -> None:
         """Run the programs in groups of a size."""
@@ -125,8 +133,3 @@ class _Memory:
 
 def _elements(region: Region) -> Array:
     return np.asarray(_Memory(region))
-
-
-def _restore(saved: list[tuple[Array, Array]]) -> None:
-    for elements, before in saved:
-        elements[...] = before
