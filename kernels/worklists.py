@@ -18,7 +18,8 @@ from packproof.kernels.sequences import bounds
 from packproof.kernels.variant import Variant
 
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
-_MAX_PROGRAMS_INTERPRETED = 3  # few enough for a program to take several items
+_MAX_PROGRAMS_INTERPRETED = 48  # which run together: more gain little
+_ITEMS_INTERPRETED = 3  # of the bound, for a program: so that small packs too have programs that take several items
 _LISTS = 5
 _BLOCK = 1024
 _BLOCK_INTERPRETED = 8  # so that the packs of tests take several iterations and programs
@@ -27,7 +28,9 @@ _NUM_WARPS = 4
 
 def n_programs(n_items: int) -> int:
     """Programs that share up to n_items."""
-    return min(n_items, _MAX_PROGRAMS_INTERPRETED if interpreted(_worklist_items_kernel) else _MAX_PROGRAMS)
+    if interpreted(_worklist_items_kernel):
+        return min(cdiv(n_items, _ITEMS_INTERPRETED), _MAX_PROGRAMS_INTERPRETED)
+    return min(n_items, _MAX_PROGRAMS)
 
 
 class Worklists(NamedTuple):

@@ -20,6 +20,8 @@ class Local(InProcess):
     interprets it, unless this process does (TRITON_INTERPRET=1); then its interpreter is repaired before the first
     call. Must be closed."""
 
+    together = False  # a breakpoint in a kernel is in one program
+
     def __init__(self, function: Callable[..., Any], device: str = "cpu", *, name: str = "") -> None:
         super().__init__(function, device)
         self._target, self._name = function, name

@@ -28,7 +28,10 @@ class InProcess:
     device: "cpu", or another device of torch's. snapshot: torch's functions before `function` was imported.
     fence_bytes: of canaries around each tensor.
     Triton programs are sanitised where they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
+    together: the programs of a launch may run together there, in calls without guard.
     """
+
+    together = True
 
     def __init__(
         self,
@@ -88,7 +91,9 @@ class InProcess:
             if guarded:
                 watchers.enter_context(guard)
             read_only = [*inputs.values(), *incoming.values()]
-            sanitizer = watchers.enter_context(_sanitizer(read_only, guarded=call.guard)) if interpreting else None
+            sanitizer = None
+            if interpreting:
+                sanitizer = watchers.enter_context(self._sanitizer(read_only, guarded=call.guard))
             outputs, gradients = MODES[call.mode](invocation)
             invocation.synchronise()
         self._check_patches()
@@ -166,7 +171,7 @@ class InProcess:
 
     def _again(self, invocation: Invocation, watch: Computing) -> None:
         """Repeat the call up to the stage where it failed; report to `watch` whether it launched anything."""
-        with _sanitizer([], guarded=False) if self._interpreting else nullcontext() as sanitizer:
+        with self._sanitizer([], guarded=False) if self._interpreting else nullcontext() as sanitizer:
             try:
                 outputs = invocation.forward()
                 if invocation.stage == BACKWARD:
@@ -175,18 +180,20 @@ class InProcess:
                 if sanitizer is not None and sanitizer.launches:
                     watch.launched()
 
+    def _sanitizer(self, read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
+        from packproof.harness.interpreter.batch.launch import BatchingSanitizer  # noqa: PLC0415  (needs triton)
+        from packproof.harness.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
+
+        # programs may run in any order: a guarded call runs them in reverse, any other together, or forward
+        if self.together and not guarded:
+            return BatchingSanitizer(read_only)
+        return Sanitizer(read_only, order="reverse" if guarded else "forward")
+
     def _require_memory(self, call: Call) -> None:
         """Raises MachineLimit where the device has too little free memory."""
         needed, free = _bytes(call), free_bytes(self._device)
         if free is not None and needed > free:
             raise MachineLimit(f"needs about {needed / 1e9:.0f} GB of GPU memory, {free / 1e9:.0f} GB are free")
-
-
-def _sanitizer(read_only: list[Tensor], *, guarded: bool) -> AbstractContextManager[Any]:
-    from packproof.harness.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
-
-    # programs may run in any order: a guarded call runs them in reverse
-    return Sanitizer(read_only=read_only, order="reverse" if guarded else "forward")
 
 
 def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:

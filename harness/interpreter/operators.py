@@ -18,9 +18,9 @@ from packproof.harness.interpreter.types import Handle, core, itemsize, joint, t
 Operation = Callable[..., Any]
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_INTEGERS: Mapping[str, Any] = {"int32": np.int32, "int64": np.int64}
+INTEGERS: Mapping[str, Any] = {"int32": np.int32, "int64": np.int64}
 _FLOATS: Mapping[str, Any] = {"fp32": np.float32, "fp64": np.float64}
-_NUMBERS = {**_INTEGERS, **_FLOATS}
+_NUMBERS = {**INTEGERS, **_FLOATS}
 _ARITHMETIC: Mapping[str, Operation] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 _LOGIC: Mapping[str, Operation] = {"and": np.bitwise_and, "or": np.bitwise_or}
 _COMPARISONS: Mapping[str, Operation] = {
@@ -49,16 +49,16 @@ def repair() -> None:
         replace(core.tensor, f"__r{name}__", _operator(operation, _NUMBERS, reflected=True))
     replace(core.tensor, "__add__", _offsets_of_pointers_first)
     replace(core.tensor, "__truediv__", _operator(np.divide, _FLOATS))
-    replace(core.tensor, "__floordiv__", _operator(_divide_integers, _INTEGERS))
-    replace(core.tensor, "__mod__", _operator(np.fmod, _INTEGERS))
+    replace(core.tensor, "__floordiv__", _operator(_divide_integers, INTEGERS))
+    replace(core.tensor, "__mod__", _operator(np.fmod, INTEGERS))
     for name, operation in _LOGIC.items():
-        replace(core.tensor, f"__{name}__", _operator(operation, {"int1": np.bool_, **_INTEGERS}))
+        replace(core.tensor, f"__{name}__", _operator(operation, {"int1": np.bool_, **INTEGERS}))
     for name, operation in _COMPARISONS.items():
         replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS, result=tl.int1))
     replace(core.tensor, "to", _plain_conversions_first)
     for language in (tl, core):
-        replace(language, "minimum", _operator(np.minimum, _INTEGERS))
-        replace(language, "maximum", _operator(np.maximum, _INTEGERS))
+        replace(language, "minimum", _operator(np.minimum, INTEGERS))
+        replace(language, "maximum", _operator(np.maximum, INTEGERS))
         replace(language, "where", _plain_selections_first)
 
 
@@ -67,7 +67,7 @@ def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = N
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, other: Any, *rest: Any, **named: Any) -> Any:
-            found = _values(self, other, kinds) if type(self) is core.tensor and not rest and not named else None
+            found = values(self, other, kinds) if type(self) is core.tensor and not rest and not named else None
             if found is None:
                 return original(self, other, *rest, **named)
             mine, others, dtype, sizes = found
@@ -80,7 +80,7 @@ def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = N
     return make
 
 
-def _values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
+def values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
     """The values of both operands, their dtype and the sizes of the result; None where Triton has to decide."""
     kind = self.dtype.name
     if kind not in kinds:
@@ -93,7 +93,7 @@ def _values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
         return None
     if other.dtype.name == kind:
         return self.handle.data, other.handle.data, self.dtype, sizes
-    if kind in _INTEGERS and other.dtype.name in _INTEGERS:
+    if kind in INTEGERS and other.dtype.name in INTEGERS:
         return self.handle.data.astype(np.int64), other.handle.data.astype(np.int64), tl.int64, sizes
     return None
 
@@ -116,7 +116,7 @@ def _offsets_of_pointers_first(original: Callable[..., Any]) -> Callable[..., An
     def add(self: Any, other: Any) -> Any:
         if not self.dtype.is_ptr():
             return original(self, other)
-        if type(other) is core.tensor and other.dtype.name in _INTEGERS:
+        if type(other) is core.tensor and other.dtype.name in INTEGERS:
             sizes, offset = joint(self.sizes, other.sizes), other.handle.data.astype(np.uint64)
         elif type(other) is int:
             sizes, offset = self.sizes, np.uint64(other % 2**64)
@@ -148,7 +148,7 @@ def _plain_conversions_first(original: Callable[..., Any]) -> Callable[..., Any]
 def _plain_selections_first(original: Callable[..., Any]) -> Callable[..., Any]:
     def where(condition: Any, x: Any, y: Any) -> Any:
         first, second = (x, y) if type(x) is core.tensor else (y, x)
-        found = _values(first, second, _NUMBERS) if type(first) is core.tensor else None
+        found = values(first, second, _NUMBERS) if type(first) is core.tensor else None
         if found is None or type(condition) is not core.tensor or condition.dtype.name != "int1":
             return original(condition, x, y)
         data, others, dtype, sizes = found

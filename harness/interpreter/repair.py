@@ -7,6 +7,7 @@ replace private names of Triton; therefore `install` tests each of them against 
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from triton.runtime import interpreter as shipped
 from triton.runtime.autotuner import Autotuner
 
 from packproof.harness.interpreter import floats, libdevice, operators, scan, types
+from packproof.harness.interpreter.batch import rewrite
 from packproof.harness.interpreter.patch import replace
 from packproof.harness.interpreter.tuning import run_once
 from packproof.refs.errors import PackproofError
@@ -29,7 +31,7 @@ _proved = False
 
 
 def install() -> None:
-    """Repair the interpreter of this process and run the self-test (about 0.2 s); further calls do nothing.
+    """Repair the interpreter of this process and run its self-tests (about 0.2 s); further calls do nothing.
 
     Call it before kernels are launched, in a process started with TRITON_INTERPRET=1.
     Raises PackproofError that names Triton's version and what did not fit, or reports that TRITON_INTERPRET was set
@@ -60,7 +62,17 @@ def install() -> None:
             + "".join(f"    {misfit}\n" for misfit in misfits)
             + "    Results on CPU tensors could not be trusted. Use triton 3.5 to 3.8.0, or check on a GPU."
         )
+    _try_batches()
     _proved = True
+
+
+def _try_batches() -> None:
+    """Run programs together where the self-test finds that they have the same bits; else one after another."""
+    from packproof.harness.interpreter.batch import launch, selftest  # noqa: PLC0415  (defines kernels)
+
+    launch.BatchingSanitizer.unfit = reason = selftest.run()
+    if reason:
+        warnings.warn(f"interpreted programs run one after another, several times slower: {reason}", stacklevel=3)
 
 
 def _repair() -> None:
@@ -74,6 +86,7 @@ def _repair() -> None:
     replace(shipped.GridExecutor, "_restore_args_dev", _nothing_to_copy_back)
     replace(Autotuner, "prune_configs", _first_config)
     replace(Autotuner, "do_bench", lambda original: property(lambda self: run_once))
+    replace(shipped.InterpretedFunction, "rewrite", rewrite.remember)
     # device_assert fires; overflow checks would refuse the hashes and random numbers that wrap on purpose
     builder = shipped.interpreter_builder
     builder.options = dataclasses.replace(builder.options, debug=True, sanitize_overflow=False)

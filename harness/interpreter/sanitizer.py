@@ -32,7 +32,7 @@ from packproof.properties.call import KernelFault
 
 Order = Literal["forward", "reverse", "shuffle"]
 
-_TORCH = {
+TORCH = {
     tl.float64: torch.float64,
     tl.float32: torch.float32,
     tl.float16: torch.float16,
@@ -60,7 +60,7 @@ class Sanitizer:
         self._random = random.Random(seed)
         self._fault: KernelFault | None = None
         self._patches = ExitStack()
-        self._launch: _Launch | None = None
+        self._launch: Launch | None = None
 
     def __enter__(self) -> Self:
         builder = shipped.InterpreterBuilder
@@ -83,24 +83,28 @@ class Sanitizer:
         if self._fault is not None and error is not self._fault:
             raise self._fault
 
-    def _current(self) -> "_Launch":
+    def _current(self) -> "Launch":
         assert self._launch is not None
         return self._launch
 
     def _watch_launch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
             self.launches += 1
-            named = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}
-            self._launch = _Launch(executor.fn.__name__, MemoryMap(dict(_tensors(named.items()))), self._read_only)
-            try:
-                return original(executor, *args, **kwargs)
-            except KernelFault as fault:
-                self._fault = self._fault or fault
-                raise
-            finally:
-                self._launch = None
+            return self._run(original, executor, args, kwargs)
 
         return launch
+
+    def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
+        """A launch whose programs run one after another."""
+        named = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}
+        self._launch = Launch(executor.fn.__name__, MemoryMap(dict(tensors_of(named.items()))), self._read_only)
+        try:
+            return original(executor, *args, **kwargs)
+        except KernelFault as fault:
+            self._fault = self._fault or fault
+            raise
+        finally:
+            self._launch = None
 
     def _watch_grid(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def set_grid_dim(builder: Any, *grid: int) -> Any:
@@ -129,13 +133,13 @@ class Sanitizer:
         return set_grid_idx
 
     def _watch_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def create_masked_load(builder: Any, ptrs: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        def create_masked_load(builder: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **hints: Any) -> Any:
             launch, kind = self._current(), ptrs.get_element_ty()
             addresses, lanes = _addresses(ptrs, mask)
-            launch.load(addresses, _itemsize(kind))
+            launch.load(addresses, itemsize_of(kind))
             if other is None and not lanes.all():
-                other = _undefined(ptrs.data.shape, kind)
-            values = original(builder, ptrs, mask, other, *rest)
+                other = undefined(ptrs.data.shape, kind)
+            values = original(builder, ptrs, mask, other, *rest, **hints)
             launch.check_written(addresses, values.data.reshape(-1)[lanes], kind)
             return values
 
@@ -145,7 +149,7 @@ class Sanitizer:
         def create_masked_store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
             addresses, lanes = _addresses(ptrs, mask)
             values = np.broadcast_to(value.data, ptrs.data.shape).reshape(-1)[lanes]
-            self._current().store(addresses, values, _itemsize(ptrs.get_element_ty()))
+            self._current().store(addresses, values, itemsize_of(ptrs.get_element_ty()))
             return original(builder, ptrs, value, mask, *rest)
 
         return create_masked_store
@@ -154,7 +158,7 @@ class Sanitizer:
         def create_atomic_rmw(builder: Any, op: Any, ptr: Any, val: Any, mask: Any, *order: Any) -> Any:
             launch, kind = self._current(), ptr.get_element_ty()
             addresses, lanes = _addresses(ptr, mask)
-            launch.atomic(addresses, _itemsize(kind), semantics=order[0])
+            launch.atomic(addresses, itemsize_of(kind), semantics=order[0])
             before = original(builder, op, ptr, val, mask, *order)
             launch.check_written(addresses, before.data.reshape(-1)[lanes], kind)
             return before
@@ -165,7 +169,7 @@ class Sanitizer:
         def create_atomic_cas(builder: Any, ptr: Any, cmp: Any, val: Any, *order: Any) -> Any:
             launch, kind = self._current(), ptr.get_element_ty()
             addresses, lanes = _addresses(ptr, None)
-            launch.atomic(addresses, _itemsize(kind), semantics=order[0])
+            launch.atomic(addresses, itemsize_of(kind), semantics=order[0])
             before = original(builder, ptr, cmp, val, *order)
             launch.check_written(addresses, before.data.reshape(-1)[lanes], kind)
             return before
@@ -173,7 +177,7 @@ class Sanitizer:
         return create_atomic_cas
 
 
-class _Launch:
+class Launch:
     """The memory of one launch, and which programs accessed it."""
 
     def __init__(self, kernel: str, memory: MemoryMap, read_only: Sequence[Region]) -> None:
@@ -220,7 +224,7 @@ class _Launch:
             self.clocks.synchronise(self.program, int(addresses[0]), semantics)
 
     def check_written(self, addresses: Indices, values: NDArray[Any], kind: Any) -> None:
-        poisoned = is_poison(values, _TORCH.get(kind)) if kind in _TORCH else np.zeros(0, dtype=bool)
+        poisoned = is_poison(values, TORCH.get(kind)) if kind in TORCH else np.zeros(0, dtype=bool)
         if np.any(np.asarray(poisoned)):
             address = int(addresses[np.asarray(poisoned)][0])
             self._fail(f"reads {self._element(address)}, which was never written")
@@ -331,14 +335,14 @@ def _join(into: dict[int, int], other: dict[int, int]) -> None:
         into[program] = max(into.get(program, 0), until)
 
 
-def _tensors(arguments: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Tensor]]:
+def tensors_of(arguments: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Tensor]]:
     for name, value in arguments:
         if isinstance(value, tuple | list):
-            yield from _tensors((f"{name}[{i}]", item) for i, item in enumerate(value))
+            yield from tensors_of((f"{name}[{i}]", item) for i, item in enumerate(value))
         elif isinstance(value, Tensor):
             yield name, value
         elif hasattr(value, "base"):  # a tensor descriptor, or a tensor reinterpreted as another dtype
-            yield from _tensors([(name, value.base)])
+            yield from tensors_of([(name, value.base)])
 
 
 def _addresses(ptrs: Any, mask: Any) -> tuple[Indices, Lanes]:
@@ -350,11 +354,11 @@ def _addresses(ptrs: Any, mask: Any) -> tuple[Indices, Lanes]:
     return addresses if mask is None else addresses[flat], flat
 
 
-def _itemsize(kind: Any) -> int:
+def itemsize_of(kind: Any) -> int:
     return max(1, int(kind.primitive_bitwidth) // 8)
 
 
-def _undefined(shape: tuple[int, ...], kind: Any) -> Any:
+def undefined(shape: tuple[int, ...], kind: Any) -> Any:
     """What a GPU may return for a lane masked out of a load without `other=`."""
     dtype = shipped._get_np_dtype(kind)
     if kind == tl.bfloat16:

@@ -32,13 +32,13 @@ def repair() -> None:
     replace(shipped.ReduceOps, "min_max", _min_max)
 
 
-def _block(data: Array, dtype: Any) -> Any:
+def block(data: Array, dtype: Any) -> Any:
     return tl.core.tensor(shipped.TensorHandle(data, dtype.scalar), tl.block_type(dtype.scalar, list(data.shape)))
 
 
-def _combined(combine: Any, left: list[Array], right: list[Array], dtypes: list[Any]) -> Iterator[Array]:
+def combined(combine: Any, left: list[Array], right: list[Array], dtypes: list[Any]) -> Iterator[Array]:
     """`combine(left, right)` for equal blocks; results must have the types of the operands, as when compiled."""
-    operands = [_block(data, dtype) for side in (left, right) for data, dtype in zip(side, dtypes, strict=True)]
+    operands = [block(data, dtype) for side in (left, right) for data, dtype in zip(side, dtypes, strict=True)]
     results = combine.fn(*operands)
     results = results if isinstance(results, (tuple, tl.tuple)) else (results,)
     for result, data, dtype in zip(results, left, dtypes, strict=True):
@@ -55,11 +55,11 @@ def _scan(self: Any, inputs: Any) -> list[Any]:
     width = 1
     while width < len(position):
         before = [np.roll(data, width, axis=0) for data in partial]
-        both = _combined(self.combine_fn, before, partial, dtypes)
+        both = combined(self.combine_fn, before, partial, dtypes)
         partial = [np.where(position >= width, new, old) for new, old in zip(both, partial, strict=True)]
         width *= 2
     return [
-        _block(np.ascontiguousarray(np.moveaxis(data, 0, self.axis)), dtype)
+        block(np.ascontiguousarray(np.moveaxis(data, 0, self.axis)), dtype)
         for data, dtype in zip(partial, dtypes, strict=True)
     ]
 
@@ -72,7 +72,7 @@ def _reduce(self: Any, inputs: Any) -> list[Any]:
     axis = 0 if self.axis is None else self.axis
     partial = [d.reshape(-1) if self.axis is None else np.moveaxis(d, axis, 0) for d in data]
     while len(partial[0]) > 1:
-        partial = list(_combined(self.combine_fn, [p[0::2] for p in partial], [p[1::2] for p in partial], dtypes))
+        partial = list(combined(self.combine_fn, [p[0::2] for p in partial], [p[1::2] for p in partial], dtypes))
     results = [p[0] for p in partial]
     if self.keep_dims:
         results = [r.reshape([1] * rank) if self.axis is None else np.expand_dims(r, axis) for r in results]

@@ -140,16 +140,17 @@ def _equal_dtypes_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _broadcast_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+    def broadcast_both(self: Any, lhs: Any, rhs: Any) -> Any:
         if lhs.sizes == rhs.sizes:
             return lhs, rhs
         sizes = joint(lhs.sizes, rhs.sizes)
-        return original(self, lhs, rhs) if sizes is None else (_broadcast(lhs, sizes), _broadcast(rhs, sizes))
+        return original(self, lhs, rhs) if sizes is None else (broadcast(lhs, sizes), broadcast(rhs, sizes))
 
-    return broadcast
+    return broadcast_both
 
 
-def _broadcast(x: Any, sizes: Sizes) -> Any:
+def broadcast(x: Any, sizes: Sizes) -> Any:
+    """A tensor as a block of these sizes."""
     if x.sizes == sizes:
         return x
     return core.tensor(Handle(np.broadcast_to(x.handle.data, sizes), x.handle.dtype), type_of(x.dtype, sizes))

@@ -1,0 +1,231 @@
+"""Operations of Triton's builder and its tensors on blocks of all programs."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language import semantic
+from triton.runtime import interpreter as shipped
+
+from packproof.harness.interpreter import operators, types
+from packproof.harness.interpreter.batch.programs import Array, TooLarge, Unsupported, lift, programs
+from packproof.harness.interpreter.types import Handle, Sizes, core, type_of
+
+LARGEST = 2**21  # elements of a block of all programs: 16 MB of addresses
+
+
+def sizes_of(shape: Sequence[Any]) -> Sizes:
+    return tuple([int(getattr(size, "value", size)) for size in shape])
+
+
+def common(*arrays: Array) -> list[Array]:
+    """Arrays with the same number of programs."""
+    count = max(array.shape[0] for array in arrays)
+    return [np.broadcast_to(array, (count, *array.shape[1:])) for array in arrays]
+
+
+def require_size(shape: Sizes) -> None:
+    """Raises TooLarge for a block of too many elements."""
+    if shape[0] > 1 and np.prod(shape, dtype=np.int64) > LARGEST:
+        raise TooLarge(f"a block of shape {shape[1:]} in {shape[0]} programs")
+
+
+def _stretched(data: Array, sizes: Sizes) -> Array:
+    shape = (data.shape[0], *sizes)
+    require_size(shape)
+    return np.broadcast_to(lift(data, len(sizes)), shape)
+
+
+def _make_range(self: Any, kind: Any, start: int, stop: int) -> Any:
+    return Handle(np.arange(start, stop, dtype=np.int32)[None], tl.int32)
+
+
+def _splat(self: Any, kind: Any, arg: Any) -> Any:
+    # in memory of its own, as for one program: numpy adds in the order of memory
+    return Handle(np.array(_stretched(arg.data, sizes_of(kind.shape)), order="C"), arg.dtype.scalar)
+
+
+def _unsplat(self: Any, arg: Any) -> Any:
+    return Handle(arg.data.reshape(arg.data.shape[0], -1)[:, 0], arg.dtype.scalar)
+
+
+def _reshape(self: Any, arg: Any, shape: Any, reorder: bool) -> Any:
+    return Handle(arg.data.reshape(arg.data.shape[0], *sizes_of(shape)), arg.dtype.scalar)
+
+
+def _trans(self: Any, arg: Any, order: Any) -> Any:
+    return Handle(np.transpose(arg.data, (0, *[axis + 1 for axis in order])), arg.dtype.scalar)
+
+
+def _broadcast(self: Any, arg: Any, shape: Any) -> Any:
+    return Handle(_stretched(arg.data, sizes_of(shape)), arg.dtype.scalar)
+
+
+def _cat(self: Any, left: Any, right: Any) -> Any:
+    return Handle(np.concatenate(common(left.data, right.data), axis=1), left.dtype.scalar)
+
+
+def _join(self: Any, left: Any, right: Any) -> Any:
+    return Handle(np.stack(common(left.data, right.data), axis=-1), left.dtype.scalar)
+
+
+def _gather(self: Any, source: Any, indices: Any, axis: int) -> Any:
+    data, at = common(source.data, indices.data)
+    return Handle(np.take_along_axis(data, at, axis=axis + 1 if axis >= 0 else axis), source.dtype.scalar)
+
+
+class DeviceAssert(AssertionError):
+    """A `tl.device_assert` that fired in a batch."""
+
+
+def _assert(self: Any, condition: Any, message: str) -> None:
+    true = condition.data
+    if programs.active is not None:
+        true = programs.everywhere(true)[programs.active]
+    if not true.all():
+        raise DeviceAssert(f"{message}")
+
+
+def _unsupported(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise Unsupported(name)
+
+    return refuse
+
+
+BUILDER: Mapping[str, Callable[..., Any]] = {
+    "create_get_program_id": lambda self, axis: Handle(programs.ids[axis], tl.int32),
+    "create_make_range": _make_range,
+    "create_splat": _splat,
+    "create_unsplat": _unsplat,
+    "create_reshape": _reshape,
+    "create_trans": _trans,
+    "create_broadcast": _broadcast,
+    "create_cat": _cat,
+    "create_join": _join,
+    "create_gather": _gather,
+    "create_assert": _assert,
+    "create_assume": lambda self, condition: _assert(self, condition, "Assume failed"),
+    **{
+        f"create_{name}": _unsupported(name)
+        for name in ("atomic_rmw", "atomic_cas", "histogram", "print", "descriptor_gather", "descriptor_scatter")
+    },
+}
+
+
+def broadcast(x: Any, sizes: Sizes) -> Any:
+    """`types.broadcast`."""
+    if x.sizes == sizes:
+        return x
+    return core.tensor(Handle(_stretched(x.handle.data, sizes), x.handle.dtype), type_of(x.dtype, sizes))
+
+
+def expand_dims(self: Any, value: Any, axis: int) -> Any:
+    """`TritonSemantic.expand_dims`."""
+    sizes = value.sizes
+    axis = axis + len(sizes) + 1 if axis < 0 else axis
+    sizes = (*sizes[:axis], 1, *sizes[axis:])
+    data = value.handle.data.reshape(value.handle.data.shape[0], *sizes)
+    return core.tensor(Handle(data, value.handle.dtype), type_of(value.dtype, sizes))
+
+
+def values(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`operators.values`."""
+
+    def lifted(self: Any, other: Any, kinds: Any) -> Any:
+        if programs.counting and not self.sizes and self.dtype.is_int() and _is_float(other):
+            raise Unsupported("a counter that differs between programs, and a float")  # one by one in float64
+        found = original(self, other, kinds)
+        if found is None or not getattr(found[1], "ndim", 0) or found[0].ndim == found[1].ndim:
+            return found
+        left, right, dtype, sizes = found
+        return lift(left, len(sizes)), lift(right, len(sizes)), dtype, sizes
+
+    return lifted
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(getattr(value, "value", value), float)
+
+
+def add(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`tensor.__add__`, of pointers."""
+
+    def add_offsets(self: Any, other: Any) -> Any:
+        if not self.dtype.is_ptr() or type(other) is not core.tensor or other.dtype.name not in operators.INTEGERS:
+            return original(self, other)
+        sizes = types.joint(self.sizes, other.sizes)
+        if sizes is None:
+            return original(self, other)
+        offsets = lift(other.handle.data, len(sizes)).astype(np.uint64)
+        data = lift(self.handle.data, len(sizes)) + offsets * np.uint64(types.itemsize(self.dtype.element_ty))
+        return core.tensor(Handle(data, self.handle.dtype), type_of(self.dtype, sizes))
+
+    return add_offsets
+
+
+def where(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`tl.where`."""
+
+    def lifted(condition: Any, x: Any, y: Any) -> Any:
+        rank = max(len(t.sizes) for t in (condition, x, y) if type(t) is core.tensor)
+        return original(*(_of_rank(t, rank) for t in (condition, x, y)))
+
+    return lifted
+
+
+def _of_rank(t: Any, rank: int) -> Any:
+    if type(t) is not core.tensor or len(t.sizes) == rank:
+        return t
+    kind = type_of(t.dtype, (1,) * (rank - len(t.sizes)) + t.sizes)
+    return core.tensor(Handle(lift(t.handle.data, rank), t.handle.dtype), kind)
+
+
+def transposed(self: Any) -> Any:
+    """`tensor.T`."""
+    data = np.transpose(self.handle.data, (0, *range(self.handle.data.ndim - 1, 0, -1)))
+    return core.tensor(Handle(data, self.handle.dtype), type_of(self.dtype, (*self.sizes[:-2], *self.sizes[:-3:-1])))
+
+
+def index(self: Any) -> int:
+    """`tensor.__index__`."""
+    value = programs.agreed(self.handle.data)
+    if value is None:
+        raise Unsupported("an int that differs between programs")
+    return int(value)
+
+
+def truth(self: Any) -> bool:
+    """`tensor.__bool__`."""
+    if sys._getframe(1).f_globals["__name__"] == semantic.__name__:
+        return True  # as in `repair`
+    value = programs.agreed(self.handle.data)
+    if value is None:
+        raise Unsupported("a condition that differs between programs, outside of if, while, and, or")
+    return bool(value)
+
+
+def one_program_each(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of libdevice. torch computes the end of an array by other code, so each program has an array."""
+
+    def elementwise(*args: Any, _semantic: Any = None) -> Any:
+        triton = shipped.interpreter_semantic
+        operands = [triton.to_tensor(argument) for argument in args]
+        for i in range(1, len(operands)):
+            operands[0], operands[i] = triton.broadcast_impl_value(operands[0], operands[i])
+        count = max(operand.handle.data.shape[0] for operand in operands)
+        results = [function(*[_of_program(operand, k) for operand in operands]) for k in range(count)]
+        scalar = not results[0].sizes
+        parts = [result.handle.data.reshape(-1)[:1] if scalar else result.handle.data[None] for result in results]
+        return core.tensor(Handle(np.concatenate(parts), results[0].handle.dtype), results[0].type)
+
+    return elementwise
+
+
+def _of_program(t: Any, k: int) -> Any:
+    """What one program has of a tensor, as it is outside of a batch."""
+    data = t.handle.data
+    own = data[k if data.shape[0] > 1 else 0]
+    return core.tensor(Handle(own if t.sizes else own.reshape(1), t.handle.dtype), t.type)

@@ -1,0 +1,135 @@
+"""Launches whose programs run together where that is possible, and one after another where it is not."""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from triton.runtime import interpreter as shipped
+
+from packproof.harness.interpreter.batch import blocks, rewrite, world
+from packproof.harness.interpreter.batch.programs import Array, TooLarge, programs
+from packproof.harness.interpreter.batch.shadow import Shadow
+from packproof.harness.interpreter.memory_map import MemoryMap, Region
+from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
+from packproof.properties.call import KernelFault
+
+FEWEST = 3  # programs: below, a batch costs more than it saves
+GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
+
+Kernel = Callable[..., Any]
+
+
+class BatchingSanitizer(Sanitizer):
+    """A sanitizer that runs the programs of a launch together, and reports what it would if they ran in order.
+
+    Where a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another; what
+    they do then counts. Only a fault that needs no order of the programs stands although they did not repeat it.
+    `batches` counts the launches whose programs ran together; `refused` has the kernels of this process that no batch
+    could run; `unfit` says why nothing runs together in it, where the self-test has failed.
+    """
+
+    batches = 0
+    unfit = ""
+    refused: dict[Kernel, Exception] = {}  # noqa: RUF012
+
+    def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
+        kernel = rewrite.source(executor.fn)
+        if self.unfit or kernel is None or kernel in self.refused or rewrite.ordered(kernel):
+            return super()._run(original, executor, args, kwargs)
+        launch = _prepared(executor, args, kwargs)
+        if launch.count < FEWEST:
+            return super()._run(original, launch.executor, args, kwargs)
+        failed = self._attempt(kernel, launch)
+        if failed is None:
+            return None
+        result = super()._run(original, launch.executor, args, kwargs)  # raises what the kernel does wrong
+        if isinstance(failed, KernelFault):
+            self._fault = self._fault or failed
+        if isinstance(failed, KernelFault | blocks.DeviceAssert):
+            raise failed
+        self.refused[kernel] = failed
+        return result
+
+    def _attempt(self, kernel: Kernel, launch: "_Prepared") -> Exception | None:
+        """Run the programs together. What prevented it, with the tensors as they were; None where it has succeeded."""
+        saved = [(elements, elements.copy()) for elements in map(_elements, launch.memory().regions)]
+        failed: Exception | None = None
+        for size in GROUPS:
+            try:
+                self._together(kernel, launch, size)
+            except Exception as error:  # of the kernel, or of a batch
+                failed = error
+            else:
+                return None
+            for elements, before in saved:
+                elements[...] = before
+            if not isinstance(failed, TooLarge):
+                break
+        return failed
+
+    def _together(self, kernel: Kernel, launch: "_Prepared", size: int) -> None:
+        """Run the programs in groups of a size."""
+        function = rewrite.batched(kernel)
+        self._launch = shadow = Shadow(kernel.__name__, launch.memory(), self._read_only)
+        try:
+            with world.entered(shadow), np.errstate(all="ignore"):
+                shipped.interpreter_builder.set_grid_dim(*launch.grid)
+                for first in range(0, launch.count, size):
+                    programs.begin(np.arange(first, min(launch.count, first + size)), launch.grid)
+                    function(**launch.arguments)
+            self.batches += 1
+        finally:
+            self._launch = None
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A launch whose hooks have run: its arguments as given and as programs get them, its grid and its programs."""
+
+    executor: Any
+    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    grid: tuple[int, ...]
+    count: int
+
+    def memory(self) -> MemoryMap:
+        return MemoryMap(dict(tensors_of(self.given.items())))
+
+
+def _prepared(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
+    known = inspect.getfullargspec(executor.fn).args
+    args, kwargs = executor._init_args_hst(args, {name: value for name, value in kwargs.items() if name in known})
+    for hook in executor.pre_run_hooks:
+        hook(*args, **kwargs)
+    given = inspect.getcallargs(executor.fn, *args, **kwargs)
+    arguments = {
+        name: value if name in executor.constexprs else shipped._implicit_cvt(value) for name, value in given.items()
+    }
+    grid = tuple(executor.grid(arguments) if callable(executor.grid) else executor.grid)
+    again = copy.copy(executor)  # without the hooks, and with this very grid
+    again.pre_run_hooks, again.grid = [], grid
+    wide = tuple([int(size) for size in grid] + [1] * (3 - len(grid)))
+    return _Prepared(again, given, arguments, wide, math.prod(wide))
+
+
+class _Memory:
+    """The elements of a tensor as bits. Without torch, which would count writing them as a change of the tensor."""
+
+    def __init__(self, region: Region) -> None:
+        tensor, size = region.tensor, region.itemsize
+        steps = tensor.stride()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (region.start, False),
+            "typestr": f"<u{size}" if size <= 8 else f"|V{size}",
+            "shape": tuple([n if step else min(n, 1) for n, step in zip(tensor.shape, steps, strict=True)]),
+            "strides": tuple([step * size for step in steps]),
+        }
+
+
+def _elements(region: Region) -> Array:
+    return np.asarray(_Memory(region))

@@ -1,0 +1,151 @@
+"""The programs that run together, and which of them are active.
+
+A handle has a leading axis: one element for each program, or a single one where all programs agree. Types have no
+such axis. So a scalar is (programs,) or (1,), and a block of 16 x 16 is (programs, 16, 16) or (1, 16, 16).
+"""
+
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime import interpreter as shipped
+
+from packproof.harness.interpreter.types import Handle, core
+
+Array = NDArray[Any]
+Flags = NDArray[np.bool_]
+
+
+class Unsupported(Exception):
+    """What a batch cannot decide: the launch starts again, one program after another."""
+
+
+class TooLarge(Unsupported):
+    """A block of all programs is too large: the launch starts again with fewer programs in a batch."""
+
+
+class Programs:
+    """A group of programs of one launch.
+
+    linear: their numbers. ids: their coordinates in the grid, for each axis. active: those that run the present
+    statement, None for all. entered, gone: those that called the present function, and that have returned from it.
+    counting: loops around the statement whose counters differ.
+    """
+
+    def __init__(self) -> None:
+        self.begin(np.zeros(1, dtype=np.int64), (1, 1, 1))
+
+    def begin(self, linear: NDArray[np.int64], grid: tuple[int, ...]) -> None:
+        self.linear, self.count = linear, len(linear)
+        self.ids = [index.astype(np.int32) for index in np.unravel_index(linear, grid)]
+        for axis, size in enumerate(grid):
+            if size == 1:
+                self.ids[axis] = np.zeros(1, dtype=np.int32)
+        self.active: Flags | None = None
+        self.entered: Flags | None = None
+        self.gone: Flags | None = None
+        self.counting = 0
+
+    def agreed(self, data: Array) -> Any:
+        """The value of a scalar in all active programs; None where they differ, 0 where none is active."""
+        if data.size == 1:
+            return data.reshape(-1)[0]
+        if data.ndim != 1:
+            raise TypeError("a block has no truth value: use & and | between masks, tl.where for if")
+        if self.active is not None:
+            data = data[self.active]
+            if not data.size:
+                return 0
+        first = data[0]
+        return first if (data == first).all() else None
+
+    def everywhere(self, data: Array) -> Array:
+        """The data of each program."""
+        return np.broadcast_to(data, (self.count, *data.shape[1:]))
+
+    def flags(self, data: Array) -> Flags:
+        """The active programs in which a scalar is true."""
+        true = self.everywhere(data.astype(bool))
+        return true if self.active is None else true & self.active
+
+    def idle(self) -> bool:
+        """Whether no program is active."""
+        return self.active is not None and not self.active.any()
+
+    def resume(self, active: Flags | None) -> None:
+        """Go on with these programs, but for those that have returned."""
+        if self.gone is not None:
+            active = ~self.gone if active is None else active & ~self.gone
+        self.active = active
+
+    def returned(self, flags: Flags) -> None:
+        """These programs have left the function that runs."""
+        self.gone = flags if self.gone is None else self.gone | flags
+
+
+programs = Programs()
+
+
+def lift(data: Array, rank: int) -> Array:
+    """Axes of size 1 after that of programs, until a block has this rank."""
+    missing = rank + 1 - data.ndim
+    return data if missing <= 0 else data.reshape(data.shape[0], *(1,) * missing, *data.shape[1:])
+
+
+def along(flags: Flags, rank: int) -> Flags:
+    """Flags of programs as a mask of blocks."""
+    return flags.reshape(-1, *(1,) * rank)
+
+
+def select(flags: Flags, new: Any, old: Any) -> Any:
+    """A variable with its new value in the flagged programs, and its old one in the others.
+
+    Raises Unsupported where no handle can hold both.
+    """
+    if new is old or old is UNDEFINED:
+        return new
+    if new is UNDEFINED:
+        return old
+    if isinstance(new, tuple | tl.tuple) and type(new) is type(old) and len(new) == len(old):
+        values = [select(flags, n, o) for n, o in zip(new, old, strict=True)]
+        return tl.tuple(values) if isinstance(new, tl.tuple) else tuple(values)
+    if isinstance(new, core.tensor) != isinstance(old, core.tensor):
+        new, old = _counted(new), _counted(old)
+    if not isinstance(new, core.tensor):
+        new, old = getattr(new, "value", new), getattr(old, "value", old)
+        if type(new) is type(old) and type(new) in (int, float, bool, str) and new == old:
+            return new
+        raise Unsupported("a Python value that differs between programs")
+    if new.type != old.type or type(new.handle) is not Handle or type(old.handle) is not Handle:
+        raise Unsupported(f"{new.type} in some programs, {old.type} in others")
+    rank = len(new.sizes)
+    data, other = new.handle.data, old.handle.data
+    if rank and not _same_order(data, other):
+        raise Unsupported("blocks that lie differently in memory")  # numpy adds in the order of memory
+    chosen = np.where(along(flags, rank), data, other)
+    return core.tensor(Handle(chosen, new.handle.dtype), new.type)
+
+
+def _counted(value: Any) -> Any:
+    """A Python int as the tensor that acts like it; a negative one is divided otherwise, a float has more bits."""
+    if isinstance(value, core.tensor) or (type(value) is int and 0 <= value < 2**31):
+        return to_tensor(value)
+    raise Unsupported("a Python value in some programs, a tensor in others")
+
+
+def _same_order(left: Array, right: Array) -> bool:
+    """Whether the blocks of two handles lie in memory as what `np.where` makes of them."""
+    steps = [(a, b) for a, b, size in zip(left.strides[1:], right.strides[1:], left.shape[1:], strict=True) if size > 1]
+    return all(a >= 0 and b >= 0 for a, b in steps) and (len(steps) < 2 or all(a == b and a > 0 for a, b in steps))
+
+
+class _Undefined:
+    """The value of a variable that was not assigned."""
+
+
+UNDEFINED = _Undefined()
+
+
+def to_tensor(value: Any, check: bool = True) -> Any:
+    return shipped.interpreter_semantic.to_tensor(value, check)

@@ -1,0 +1,105 @@
+"""Reductions and scans of blocks of all programs, in the order of one program."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as shipped
+
+from packproof.harness.interpreter import scan
+from packproof.harness.interpreter.batch.blocks import common
+from packproof.harness.interpreter.types import Handle, core, type_of
+
+
+def reduce(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`ReduceOps.apply_impl`, with the axes that follow that of programs."""
+
+    def apply_impl(self: Any, inputs: Any) -> Any:
+        axis, keep = self.axis, self.keep_dims
+        rank = len(inputs[0].sizes)
+        flat = axis is None and self.combine_fn not in _ALL_AXES
+        if flat:
+            inputs, self.axis, self.keep_dims = tuple(map(_flattened, inputs)), 1, False
+        elif axis is None:  # named, not flattened: numpy adds in the order of memory
+            self.axis = tuple(range(1, rank + 1))
+        else:
+            self.axis = axis + 1 if axis >= 0 else axis
+        try:
+            results = original(self, inputs)
+        finally:
+            self.axis, self.keep_dims = axis, keep
+        if flat and keep:
+            results = results if isinstance(results, tuple | list) else (results,)
+            return [_tensor(r.handle.data.reshape(-1, *(1,) * rank), r.dtype) for r in results]
+        return results
+
+    return apply_impl
+
+
+_ALL_AXES = (tl.standard._sum_combine, tl.standard._elementwise_max, tl.standard._elementwise_min)
+
+
+def _flattened(t: Any) -> Any:
+    return _tensor(t.handle.data.reshape(t.handle.data.shape[0], -1), t.dtype)
+
+
+def _tensor(data: Any, dtype: Any) -> Any:
+    return core.tensor(Handle(data, dtype.scalar), type_of(dtype.scalar, tuple(data.shape[1:])))
+
+
+def to_tensor(self: Any, result: Any, dtype: Any) -> Any:
+    """`ReduceScanOpInterface.to_tensor`."""
+    return _tensor(np.asarray(result).astype(shipped._get_np_dtype(dtype)), dtype)
+
+
+block = _tensor  # `scan.block`
+
+
+def generic_reduce(self: Any, inputs: Any) -> list[Any]:
+    """`ReduceOps.generic_reduce`: combine neighbours until one is left."""
+    dtypes = [operand.dtype for operand in inputs]
+    partial = common(*[np.moveaxis(operand.handle.data, self.axis, 1) for operand in inputs])
+    while partial[0].shape[1] > 1:
+        pairs = [p[:, 0::2] for p in partial], [p[:, 1::2] for p in partial]
+        partial = list(scan.combined(self.combine_fn, *pairs, dtypes))
+    results = [p[:, 0] for p in partial]
+    if self.keep_dims:
+        results = [np.expand_dims(result, self.axis) for result in results]
+    return [self.to_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]
+
+
+def scan_along(self: Any, inputs: Any) -> list[Any]:
+    """`ScanOps.apply_impl`."""
+    axis = self.axis + 1 if self.axis >= 0 else self.axis
+    dtypes = [operand.dtype for operand in inputs]
+    data = [np.flip(o.handle.data, axis) if self.reverse else o.handle.data for o in inputs]
+    if self.combine_fn in _RUNNING:
+        results = [_RUNNING[self.combine_fn](data[0], axis=axis)]
+    else:
+        results = _scanned(self.combine_fn, [np.moveaxis(d, axis, 1) for d in data], dtypes)
+        results = [np.ascontiguousarray(np.moveaxis(result, 1, axis)) for result in results]
+    tensors = [self.to_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=False)]
+    for tensor in tensors:
+        if self.reverse:
+            tensor.handle.data = np.flip(tensor.handle.data, axis)
+    return tensors
+
+
+_RUNNING: dict[Any, Callable[..., Any]] = {
+    tl.standard._sum_combine: np.cumsum,
+    tl.standard._prod_combine: np.cumprod,
+}
+
+
+def _scanned(combine: Any, data: list[Any], dtypes: list[Any]) -> list[Any]:
+    """As `scan`, along the axis after that of programs."""
+    partial = common(*data)
+    position = np.arange(partial[0].shape[1]).reshape(1, -1, *[1] * (partial[0].ndim - 2))
+    width = 1
+    while width < position.shape[1]:
+        before = [np.roll(d, width, axis=1) for d in partial]
+        both = scan.combined(combine, before, partial, dtypes)
+        partial = [np.where(position >= width, new, old) for new, old in zip(both, partial, strict=True)]
+        width *= 2
+    return partial

@@ -1,0 +1,176 @@
+"""The memory of a launch in a batch: the sanitizer's shadow state, in one pass for all programs.
+
+Each lane knows its program. What needs no order of the programs is a fault here as there: an access out of bounds, a
+read of unwritten memory, a store to an input, lanes of one store that disagree. Where programs share an element that
+one of them writes, `Unsupported` is raised, and the launch runs one program after another: that decides whether it
+is a race. So a batch that ends has read and written what its programs would have in any order.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from triton.runtime import interpreter as shipped
+
+from packproof.harness.interpreter.batch.blocks import require_size
+from packproof.harness.interpreter.batch.programs import Array, Flags, Unsupported, along, programs
+from packproof.harness.interpreter.memory_guard import is_poison
+from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Segment
+from packproof.harness.interpreter.sanitizer import TORCH, Launch, itemsize_of, undefined
+from packproof.harness.interpreter.types import Handle, Sizes
+
+
+class Shadow(Launch):
+    """The shadow state of a launch whose programs run together."""
+
+    def read(self, access: "Access") -> None:
+        for segment, lanes in self._bounded(access, "reads"):
+            if self._is_input(segment):  # no program may write it
+                continue
+            cells, mine = segment.cells(access.addresses[lanes], access.itemsize), access.programs[lanes][:, None]
+            if segment.written:
+                _alone(segment.writer[cells], mine)
+            before = segment.reader[cells]
+            now = np.where((before == NONE) | (before == mine), mine, MANY)
+            segment.reader[cells] = now
+            shared = segment.reader[cells] != now  # another program reads it in this very load
+            segment.reader[cells[shared]] = MANY
+
+    def write(self, access: "Access", values: Array) -> None:
+        for segment, lanes in self._bounded(access, "writes"):
+            addresses, mine = access.addresses[lanes], access.programs[lanes]
+            self.program = int(mine[0])
+            self._check_read_only(addresses)
+            cells = segment.cells(addresses, access.itemsize)
+            self._agree(segment, cells, addresses, mine, values[lanes])
+            _alone(segment.writer[cells], mine[:, None])
+            _alone(segment.reader[cells], mine[:, None])
+            segment.written = True
+            segment.writer[cells] = mine[:, None]
+
+    def _agree(self, segment: Segment, cells: Indices, addresses: Indices, mine: Array, values: Array) -> None:
+        """Lanes that store to one element store the same bits."""
+        lane = np.arange(len(cells), dtype=np.int32)[:, None]
+        last = segment.written_at  # otherwise unused: a batch has no clocks
+        last[cells] = lane
+        lost = last[cells] != lane
+        if not lost.any():
+            return
+        other = last[cells[lost]]
+        bits = np.ascontiguousarray(values).view(f"u{values.itemsize}")
+        here = np.broadcast_to(lane, cells.shape)[lost]
+        clash = (bits[here] != bits[other]) | (addresses[here] != addresses[other])
+        if (clash & (mine[here] != mine[other])).any():
+            raise Unsupported("programs of one launch that store different values to one element")
+        clash &= addresses[here] == addresses[other]
+        if clash.any():
+            here = here[clash][0]
+            what = f"stores different values from two lanes of one store to {self._element(int(addresses[here]))}"
+            self._fail_in(mine[here], what)
+
+    def written_before(self, access: "Access", values: Array, kind: Any) -> None:
+        """Raises KernelFault where an active lane has loaded poison."""
+        if kind not in TORCH:
+            return
+        poisoned = np.asarray(is_poison(values.reshape(-1), TORCH[kind]))
+        if not poisoned.any():
+            return
+        poisoned = poisoned[access.lanes]
+        if poisoned.any():
+            at = int(np.argmax(poisoned))
+            element = self._element(int(access.addresses[at]))
+            self._fail_in(access.programs[at], f"reads {element}, which was never written")
+
+    def _bounded(self, access: "Access", verb: str) -> Any:
+        """The segments that are accessed, each with its lanes. Raises KernelFault for a lane out of bounds."""
+        if not access.addresses.size:
+            return
+        for segment, lanes in self.memory.split(access.addresses):
+            if segment is None:
+                addresses, mine = access.addresses[lanes], access.programs[lanes]
+                first = mine == mine[0]
+                where, active = self.memory.describe_outside(int(addresses[0])), (access.programs == mine[0]).sum()
+                self._fail_in(mine[0], f"{verb} {where} ({first.sum()} of {active} active lanes are out of bounds)")
+            yield segment, lanes
+
+    def _is_input(self, segment: Segment) -> bool:
+        return segment.dense and any(
+            region.dense and region.start <= segment.start and segment.end <= region.end for region in self.read_only
+        )
+
+    def _fail_in(self, program: int, what: str) -> None:
+        self.program = int(programs.linear[0] if program == MANY else program)
+        self._fail(what)
+
+
+def _alone(others: Array, mine: Array) -> None:
+    """Raises Unsupported where another program has accessed an element that one writes."""
+    if ((others != NONE) & (others != mine)).any():
+        raise Unsupported("programs of one launch share an element that one of them writes")
+
+
+class Access:
+    """The active lanes of a load or a store: their addresses and programs, and where they lie among all lanes.
+
+    Where all programs read the same, their lanes are there once, with the program MANY.
+    """
+
+    def __init__(self, pointers: Array, mask: Array, shape: Sizes, itemsize: int) -> None:
+        require_size(shape)
+        self._shape, self.itemsize = shape, itemsize
+        self.mask: Flags = np.broadcast_to(mask.astype(bool), shape)
+        if programs.active is not None:
+            self.mask = self.mask & along(programs.active, len(shape) - 1)
+        self.lanes: Flags = self.mask.reshape(-1)
+        self.pointers = _dense(np.broadcast_to(pointers, shape))
+        flat = self.pointers.reshape(-1).view(np.int64)
+        self._all = bool(self.lanes.all())
+        self.addresses: Indices = flat if self._all else flat[self.lanes]
+        self._programs: Array | None = None
+
+    @property
+    def programs(self) -> Array:
+        if self._programs is None:
+            linear = programs.linear if self._shape[0] == programs.count else np.array([MANY])
+            each = np.broadcast_to(along(linear.astype(np.int32), len(self._shape) - 1), self._shape).reshape(-1)
+            self._programs = each if self._all else each[self.lanes]
+        return self._programs
+
+
+def load(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
+    """`create_masked_load`, which checks what it reads."""
+
+    def create_masked_load(self: Any, ptrs: Any, mask: Any, other: Any, *rest: Any, **hints: Any) -> Any:
+        kind = ptrs.get_element_ty()
+        given = [ptrs.data, mask.data] if other is None else [ptrs.data, mask.data, other.data]
+        count = programs.count if programs.active is not None else max(data.shape[0] for data in given)
+        shape = (count, *ptrs.data.shape[1:])
+        access = Access(ptrs.data, mask.data, shape, itemsize_of(kind))
+        shadow().read(access)
+        if other is None:
+            other = undefined((1,) * len(shape), kind)
+        filled = _dense(np.broadcast_to(other.data, shape))
+        dtype = shipped._get_np_dtype(kind)
+        data = shipped._interpreter.load(access.pointers, _dense(access.mask), filled, dtype)
+        shadow().written_before(access, data, kind)
+        return Handle(data, kind)
+
+    return create_masked_load
+
+
+def store(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
+    """`create_masked_store`, which checks what it writes."""
+
+    def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        shape = (programs.count, *ptrs.data.shape[1:])  # each program stores, also where all store the same
+        access = Access(ptrs.data, mask.data, shape, itemsize_of(ptrs.get_element_ty()))
+        data = _dense(np.broadcast_to(value.data, shape))
+        shadow().write(access, data.reshape(-1)[access.lanes])
+        return shipped._interpreter.store(access.pointers, data, _dense(access.mask))
+
+    return create_masked_store
+
+
+def _dense(data: Array) -> Array:
+    """An array as Triton's interpreter takes it."""
+    return data if data.flags.c_contiguous and data.flags.writeable else np.array(data, order="C")

@@ -1,0 +1,66 @@
+"""Which variables of a kernel a branch or an iteration hands on, so that they have to be merged."""
+
+import ast
+from collections.abc import Iterable
+
+
+class Variables:
+    """Of a function as it was written. `merged`: by the id of an if statement or a loop, its variables. `escaping`: the
+    ids of for loops whose counters are read elsewhere.
+    """
+
+    def __init__(self, function: ast.FunctionDef) -> None:
+        self._names: list[ast.Name] = []  # in the order of the source
+        self._spans: dict[int, slice] = {}  # of the statements, among the names
+        self._branches: list[ast.If | ast.For | ast.While] = []
+        self._note(function)
+        loops = [node for node in self._branches if isinstance(node, ast.For)]
+        self.escaping = {id(loop) for loop in loops if self._escapes(loop, loops)}
+        self._counters = {id(loop.target) for loop in loops if id(loop) not in self.escaping}
+        self.merged = {
+            id(node): self._assigned(node.body + node.orelse) if isinstance(node, ast.If) else self._carried(node.body)
+            for node in self._branches
+        }
+
+    def _note(self, node: ast.AST) -> None:
+        first = len(self._names)
+        if isinstance(node, ast.Name):
+            self._names.append(node)
+        elif isinstance(node, ast.If | ast.For | ast.While):
+            self._branches.append(node)
+        for child in ast.iter_child_nodes(node):
+            self._note(child)
+        if isinstance(node, ast.stmt | ast.expr):
+            self._spans[id(node)] = slice(first, len(self._names))
+
+    def _within(self, nodes: Iterable[ast.AST]) -> list[ast.Name]:
+        return [name for node in nodes for name in self._names[self._spans[id(node)]]]
+
+    def _escapes(self, loop: ast.For, loops: list[ast.For]) -> bool:
+        """Whether a counter is read outside of the loops that count with it."""
+        counters = {name.id for name in self._within([loop.target])}
+        counting = [other for other in loops if counters & {name.id for name in self._within([other.target])}]
+        counted = {id(name) for other in counting for name in self._within(other.body)}
+        return any(name.id in counters and _is_read(name) and id(name) not in counted for name in self._names)
+
+    def _assigned(self, body: list[ast.stmt]) -> list[str]:
+        """The variables that a block assigns, but for counters that are not read after their loops."""
+        stores = (name for name in self._within(body) if not _is_read(name) and id(name) not in self._counters)
+        return list(dict.fromkeys(name.id for name in stores))
+
+    def _carried(self, body: list[ast.stmt]) -> list[str]:
+        """The variables that an iteration leaves to the next, or to what follows the loop."""
+        within = {id(name) for name in self._within(body)}
+        read_elsewhere = {name.id for name in self._names if _is_read(name) and id(name) not in within}
+        fresh: set[str] = set()  # assigned before they are read
+        read: set[str] = set()
+        for statement in body:
+            names = self._within([statement])
+            read |= {name.id for name in names if _is_read(name)}
+            if isinstance(statement, ast.Assign):
+                fresh |= {name.id for name in names if not _is_read(name)} - read
+        return [name for name in self._assigned(body) if name not in fresh or name in read_elsewhere]
+
+
+def _is_read(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Load)

@@ -1,0 +1,97 @@
+"""What is replaced in Triton, and in packproof's repair of it, while programs run in a batch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter as shipped
+
+from packproof.harness.interpreter import operators, scan, types
+from packproof.harness.interpreter.batch import blocks, pointers, reductions, rewrite, shadow
+from packproof.harness.interpreter.batch.programs import programs
+from packproof.harness.interpreter.patch import replace
+from packproof.harness.interpreter.types import core
+
+Replacement = tuple[Any, str, Any, Any]  # owner, name, original, the one of a batch
+
+_known: list[Replacement] = []
+_memory: list[shadow.Shadow] = []
+
+
+def learn() -> None:
+    """Collect the replacements; call it once the interpreter has been repaired. Raises PackproofError for a Triton
+    that lacks a name.
+    """
+    if _known:
+        return
+    for owner, name, make in _replacements():
+        original = replace(owner, name, make)
+        _known.append((owner, name, original, owner.__dict__[name]))
+        setattr(owner, name, original)
+
+
+@contextmanager
+def entered(memory: shadow.Shadow) -> Iterator[None]:
+    """All programs run together, and memory watches them."""
+    _memory.append(memory)
+    # what is there now: a sanitizer may have replaced it
+    outside = [(owner, name, owner.__dict__[name]) for owner, name, _, _ in _known]
+    try:
+        for owner, name, _, inside in _known:
+            setattr(owner, name, inside)
+        yield
+    finally:
+        for owner, name, was in outside:
+            setattr(owner, name, was)
+        _memory.pop()
+
+
+def _replacements() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
+    builder, semantic, tensor = shipped.InterpreterBuilder, TritonSemantic, core.tensor
+    for name, operation in {**blocks.BUILDER, **pointers.BUILDER}.items():
+        yield builder, name, _always(operation)
+    yield builder, "create_masked_load", _always(shadow.load(_current))
+    yield builder, "create_masked_store", _always(shadow.store(_current))
+    yield shipped.BlockPointerHandle, "materialize_pointers", _always(pointers.materialise)
+    yield shipped.TensorDescHandle, "materialize_pointers", _always(pointers.materialise_descriptor)
+    yield shipped.TensorDescHandle, "validate", _always(pointers.validate)
+    yield types, "broadcast", _always(blocks.broadcast)
+    yield semantic, "expand_dims", _always(blocks.expand_dims)
+    yield operators, "values", blocks.values
+    yield tensor, "__add__", blocks.add
+    yield tensor, "__index__", _always(blocks.index)
+    yield tensor, "__bool__", _always(blocks.truth)
+    yield tensor, "T", _always(property(blocks.transposed))
+    for language in (tl, core):
+        yield language, "where", blocks.where
+    yield shipped.ReduceOps, "apply_impl", reductions.reduce
+    yield shipped.ReduceOps, "generic_reduce", _always(reductions.generic_reduce)
+    yield shipped.ReduceScanOpInterface, "to_tensor", _always(reductions.to_tensor)
+    yield shipped.ScanOps, "apply_impl", _always(reductions.scan_along)
+    yield scan, "block", _always(reductions.block)
+    yield shipped.InterpretedFunction, "__call__", _always(_call_device_function)
+    for module in (libdevice, cuda_libdevice):
+        for name, member in vars(module).items():
+            if getattr(member, "__name__", "") == "elementwise":
+                yield module, name, blocks.one_program_each
+
+
+def _current() -> shadow.Shadow:
+    return _memory[-1]
+
+
+def _always(operation: Any) -> Callable[[Any], Any]:
+    return lambda original: operation
+
+
+def _call_device_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+    kept = programs.active, programs.entered, programs.gone
+    programs.entered, programs.gone = programs.active, None
+    try:
+        return rewrite.batched(self.fn)(*args, **kwargs)
+    finally:
+        programs.active, programs.entered, programs.gone = kept

@@ -1,0 +1,146 @@
+"""All programs at once: the bits of one program after another, its faults with their texts, its memory."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from packproof.harness.interpreter import repair
+from packproof.harness.interpreter.batch import blocks, selftest, world
+from packproof.harness.interpreter.batch import launch as batch
+from packproof.harness.interpreter.batch.launch import BatchingSanitizer
+from packproof.harness.interpreter.batch.programs import programs
+from packproof.harness.interpreter.sanitizer import Order, Sanitizer
+from packproof.properties.call import KernelFault
+from tests.harness import triton_batches, triton_races, triton_samples
+from tests.harness.interpreter.interpreted_sanitizer import CASES, CORRECT, FAULTS
+
+repair.install()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> Iterator[None]:
+    yield
+    BatchingSanitizer.refused.clear()
+
+
+@pytest.fixture
+def _samples_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cases of the sanitizer run in batches, even those of one program."""
+
+    def sanitizer(read_only: Any = (), order: Order = "forward", seed: int = 0) -> Sanitizer:
+        return BatchingSanitizer(read_only) if order == "forward" else Sanitizer(read_only, order, seed)
+
+    monkeypatch.setattr(batch, "FEWEST", 1)
+    for module in (triton_samples, triton_races):
+        monkeypatch.setattr(module, "Sanitizer", sanitizer)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(torch.uint8)
+
+
+def both(run: Callable[[], list[Tensor]]) -> BatchingSanitizer:
+    """The sanitizer of a batch that has the results of programs one after another."""
+    with Sanitizer():
+        wanted = run()
+    with BatchingSanitizer() as sanitizer:
+        got = run()
+    assert all(torch.equal(bits(w), bits(g)) for w, g in zip(wanted, got, strict=True))
+    return sanitizer
+
+
+@pytest.mark.parametrize("name", triton_batches.LAUNCHES)
+def test_a_batch_has_the_bits_of_one_program_after_another(name: str) -> None:
+    sanitizer = both(triton_batches.LAUNCHES[name])
+    assert sanitizer.batches == sanitizer.launches > 0
+
+
+@pytest.mark.parametrize("name", triton_batches.LAUNCHES)
+def test_groups_of_programs_have_them_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "GROUPS", (3,))
+    sanitizer = both(triton_batches.LAUNCHES[name])
+    assert sanitizer.batches == sanitizer.launches
+
+
+def test_a_batch_of_large_blocks_has_fewer_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = []
+    begin = programs.begin
+
+    def note(linear: Any, grid: tuple[int, ...]) -> None:
+        groups.append(len(linear))
+        begin(linear, grid)
+
+    monkeypatch.setattr(programs, "begin", note)
+    monkeypatch.setattr(blocks, "LARGEST", 3 * 16 * 32)
+    monkeypatch.setattr(batch, "GROUPS", (1024, 3))
+    assert both(triton_batches.LAUNCHES["products_of_torch.float32"]).batches == 1
+    assert groups == [7, 3, 3, 1]
+
+
+@pytest.mark.parametrize("name", triton_batches.ONE_BY_ONE)
+def test_what_no_batch_can_do_runs_one_by_one(name: str) -> None:
+    launch, reason = triton_batches.ONE_BY_ONE[name]
+    sanitizer = both(launch)
+    assert sanitizer.batches == 0
+    assert [str(why) for why in BatchingSanitizer.refused.values()] == ([reason] if reason else [])
+
+
+@pytest.mark.parametrize("case", FAULTS)
+@pytest.mark.usefixtures("_samples_in_batches")
+def test_faults_have_the_texts_of_one_program_after_another(case: str) -> None:
+    with pytest.raises(KernelFault) as found:
+        CASES[case]()
+    assert str(found.value) == FAULTS[case]
+
+
+@pytest.mark.parametrize("case", CORRECT)
+@pytest.mark.usefixtures("_samples_in_batches")
+def test_correct_kernels_pass(case: str) -> None:
+    CASES[case]()
+
+
+@pytest.mark.parametrize("name", triton_batches.ROGUES)
+def test_a_kernel_that_tells_a_batch_from_one_by_one_is_reported(name: str) -> None:
+    launch, text = triton_batches.ROGUES[name]
+    with pytest.raises((KernelFault, AssertionError)) as found, BatchingSanitizer():
+        launch()
+    assert str(found.value) == text
+
+
+def test_a_device_assert_of_one_program_is_raised_as_it_is_one_by_one() -> None:
+    with pytest.raises(AssertionError, match=r"^below 5$"), BatchingSanitizer():
+        triton_batches.assert_below(5)
+    with BatchingSanitizer() as sanitizer:
+        triton_batches.assert_below(7)
+    assert sanitizer.batches == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["create_trans", "create_masked_store", "values", "__add__", "apply_impl", "generic_reduce", "tanh", "__call__"],
+)
+def test_without_a_replacement_the_self_test_refuses_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert selftest.run() == ""
+    known = [replacement for replacement in world._known if replacement[1] != name]
+    assert len(known) < len(world._known)
+    monkeypatch.setattr(world, "_known", known)
+    assert selftest.run()
+
+
+def test_where_the_self_test_fails_programs_run_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "_proved", False)
+    monkeypatch.setattr(BatchingSanitizer, "unfit", "")
+    monkeypatch.setattr(selftest, "run", lambda: "control flow: no batch ran: it raised")
+    with pytest.warns(UserWarning, match="one after another, several times slower: control flow: no batch ran"):
+        repair.install()
+    assert both(triton_batches.LAUNCHES["branches"]).batches == 0
+
+
+def test_different_bits_are_found_by_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    transpose = blocks.transposed
+    found = [(*row[:3], property(lambda t: transpose(t) * 1.01)) if row[1] == "T" else row for row in world._known]
+    monkeypatch.setattr(world, "_known", found)
+    assert selftest.run() == "blocks of float32: programs that run together have other bits than one after another"
