@@ -13,6 +13,9 @@ from packproof.harness.results import events
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.names import listed
 from packproof.harness.results.replay_file import read_replay, shown
+from packproof.harness.worker import zygote_client
+from packproof.harness.worker.isolation import isolated
+from packproof.harness.worker.settled import importing, is_settled
 from packproof.properties.domain import Domain
 from packproof.refs.errors import UsageError
 
@@ -83,6 +86,7 @@ def check(
     """
     request = _settled(
         device,
+        isolate=isolate,
         target=target,
         op=op,
         dtypes=tuple(map(dtype_name, listed(dtype))) or None,
@@ -96,18 +100,16 @@ def check(
         draw_configs=draw_configs,
         sanitizer=sanitizer,
     )
-    from packproof.harness.engine.check import run_check  # noqa: PLC0415
-    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
-    from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
-    from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
-    from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
+    with importing():
+        from packproof.harness.engine.check import run_check  # noqa: PLC0415
+        from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
+        from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
+        from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
 
-    if isolate:
-        _isolate(request.device)
     reports: list[Report] = [TerminalReport()]
     reports += [JsonReport(json)] if json else []
     reports += [JunitReport(junit)] if junit else []
-    reports += [HtmlReport(html)] if html else []
+    reports += _pages(html)
     return exit_code(follow(run_check(request), reports))
 
 
@@ -144,15 +146,15 @@ def peers(
         profile=profile,
         seed=seed,
     )
-    from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
-    from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
-    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
+    with importing():
+        from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
+        from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
 
     entries = open_peers(request, names or [])
     if not any(entry.targets for entry in entries):
         return say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes this op'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
-    reports += [HtmlReport(html)] if html else []
+    reports += _pages(html)
     code = exit_code(follow(check_peers(request, entries), reports))
     return HELD if code == FAILED else code
 
@@ -176,11 +178,12 @@ def replay(
         section(file, shown(data))
         return HELD
 
-    from packproof.harness.engine.replay import replay as run_replay  # noqa: PLC0415
-    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
-    from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
+    _start(data["device"])
+    with importing():
+        from packproof.harness.engine.replay import replay as run_replay  # noqa: PLC0415
+        from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
 
-    page = Reports([HtmlReport(html)] if html else [])
+    page = Reports(_pages(html))
     outcome = run_replay(file, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
@@ -190,18 +193,35 @@ def replay(
     return exit_code(page.finish(events.RunFinished((verdict,), verdict.seconds)))
 
 
-def _settled(device: str | None, **given: Any) -> CheckRequest:
+def _settled(device: str | None, *, isolate: bool = False, **given: Any) -> CheckRequest:
     """The request, on cuda where no device was named and there is one. A wrong name does not wait for torch."""
     check_names(request := CheckRequest(device=device or "cpu", **given))
-    import torch  # noqa: PLC0415
+    return replace(request, device=_start(device, isolate=isolate))
 
-    return request if device or not torch.cuda.is_available() else replace(request, device="cuda")
+
+def _start(device: str | None, *, isolate: bool = False) -> str:
+    """Import torch, start the process that kernels are forked from, and return the device: the one named or found."""
+    settle = zygote_client.early() if is_settled() and not isolate else None
+    with importing():
+        import torch  # noqa: PLC0415
+
+    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if settle:
+        settle(found == "cpu")
+    if isolate:
+        _isolate(found)
+    return found
+
+
+def _pages(html: str | None) -> list[Report]:
+    if not html:
+        return []
+    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
+
+    return [HtmlReport(html)]
 
 
 def _isolate(device: str) -> None:
-    from packproof.harness.worker import zygote_client  # noqa: PLC0415
-    from packproof.harness.worker.isolation import isolated  # noqa: PLC0415
-
     if device != "cpu":
         raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
     zygote_client.isolate(isolated())
