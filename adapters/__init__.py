@@ -1,19 +1,25 @@
 """Calling conventions as declared data: docs/adapters.md shows each. `registry` lists third-party kernels."""
 
-from packproof.adapters.adapter import adapt
-from packproof.adapters.metadata import (
-    cu_seqlens,
-    cu_seqlens_int32,
-    cu_seqlens_int64,
-    lengths,
-    mask,
-    max_seqlen,
-    once,
-    per_token,
-    position_ids,
-    seq_idx,
-)
-from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
+import sys
+from typing import TYPE_CHECKING
+
+from packproof.refs.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.adapters.adapter import adapt
+    from packproof.adapters.metadata import (
+        cu_seqlens,
+        cu_seqlens_int32,
+        cu_seqlens_int64,
+        lengths,
+        mask,
+        max_seqlen,
+        once,
+        per_token,
+        position_ids,
+        seq_idx,
+    )
+    from packproof.adapters.tokens import Batched, Gaps, Packed, Padded, Tokens
 
 __all__ = [
     "Batched",
@@ -33,3 +39,29 @@ __all__ = [
     "position_ids",
     "seq_idx",
 ]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.adapters.adapter": ("adapt",),
+        "packproof.adapters.metadata": (
+            "cu_seqlens",
+            "cu_seqlens_int32",
+            "cu_seqlens_int64",
+            "lengths",
+            "mask",
+            "max_seqlen",
+            "once",
+            "per_token",
+            "position_ids",
+            "seq_idx",
+        ),
+        "packproof.adapters.tokens": (
+            "Batched",
+            "Gaps",
+            "Packed",
+            "Padded",
+            "Tokens",
+        ),
+    },
+)

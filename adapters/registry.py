@@ -8,6 +8,7 @@ import importlib.metadata
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,8 +41,7 @@ class Peer:
 
     @property
     def installed(self) -> bool:
-        package = self.needs.partition(".")[0]  # first: find_spec raises for a submodule of a missing package
-        return find_spec(package) is not None and find_spec(self.needs) is not None
+        return _found(self.needs)
 
     def require(self) -> None:
         """UsageError unless it is installed."""
@@ -63,6 +63,16 @@ class Peer:
             except importlib.metadata.PackageNotFoundError:
                 continue
         return _version_in_source(self.needs.partition(".")[0])
+
+
+def _found(module: str) -> bool:
+    """Whether there is such a module; unlike `find_spec`, imports none of the packages that hold it."""
+    package, *below = module.split(".")
+    spec = find_spec(package)
+    for name in below:
+        package = f"{package}.{name}"
+        spec = PathFinder.find_spec(package, spec.submodule_search_locations or []) if spec else None
+    return spec is not None
 
 
 def _version_in_source(package: str) -> str:

@@ -18,6 +18,7 @@ from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel
 from packproof.kernels.causal_conv1d_launch import problem, refusal, variants
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.refs.arguments import bind, check_options, empty_output
 from packproof.refs.signatures import CAUSAL_CONV1D
 
 Activation = Literal["silu"] | None
@@ -58,7 +59,7 @@ def causal_conv1d(
     2 to 4 taps in fp32, bf16 or fp16, with packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU,
     so that the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
     """
-    CAUSAL_CONV1D.check_options(activation=activation)
+    check_options(CAUSAL_CONV1D, activation=activation)
     if not torch.compiler.is_compiling():
         _bind(x, weight, bias, cu_seqlens, initial_states, values=on_host(x))
         require_device(CAUSAL_CONV1D.op, x, _causal_conv1d_fwd_kernel)
@@ -81,7 +82,7 @@ def _bind(
     x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, values: bool
 ) -> dict[str, int]:
     tensors = {"x": x, "weight": weight, "bias": bias, "initial_states": initial_states}
-    return CAUSAL_CONV1D.bind(cu_seqlens, **tensors, values=values)
+    return bind(CAUSAL_CONV1D, cu_seqlens, **tensors, values=values)
 
 
 @operator
@@ -107,8 +108,8 @@ def _causal_conv1d_backward(
 @fake(_causal_conv1d)
 def _(x, weight, bias, cu_seqlens, initial_states, silu, return_final_states, impl):
     sizes = _bind(x, weight, bias, cu_seqlens, initial_states, values=False)
-    final_states = CAUSAL_CONV1D.empty_output("final_states", x, sizes) if return_final_states else x.new_empty(0)
-    return CAUSAL_CONV1D.empty_output("y", x, sizes), final_states
+    final_states = empty_output(CAUSAL_CONV1D, "final_states", x, sizes) if return_final_states else x.new_empty(0)
+    return empty_output(CAUSAL_CONV1D, "y", x, sizes), final_states
 
 
 @fake(_causal_conv1d_backward)

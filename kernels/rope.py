@@ -24,9 +24,9 @@ from packproof.kernels.launch import (
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import Signature, check_rotary_tables
+from packproof.refs.arguments import bind, check_options, check_rotary_tables, empty_output
 from packproof.refs.errors import ArgumentError
-from packproof.refs.signatures import ROPE, ROPE_QK
+from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 
 PROMISES: dict[str, Any] = {
     "grid": "token",
@@ -56,7 +56,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     others. Nothing waits for a GPU: there the values of cu_seqlens are not checked, and the rotated channels of a
     position past the end of the tables are NaN. Raises ArgumentError and LayoutError.
     """
-    ROPE.check_options(interleaved=interleaved)
+    check_options(ROPE, interleaved=interleaved)
     if not torch.compiler.is_compiling():
         _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=on_host(x))
         require_device(ROPE.op, x, _rope_kernel)
@@ -68,7 +68,7 @@ def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each."""
-    ROPE_QK.check_options(interleaved=interleaved)
+    check_options(ROPE_QK, interleaved=interleaved)
     if not torch.compiler.is_compiling():
         _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=on_host(q))
         require_device(ROPE_QK.op, q, _rope_kernel)
@@ -175,7 +175,7 @@ def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
 def _bind(
     signature: Signature, rotated: dict[str, Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool
 ) -> dict[str, int]:
-    sizes = signature.bind(cu_seqlens, **rotated, cos=cos, sin=sin, values=values)
+    sizes = bind(signature, cu_seqlens, **rotated, cos=cos, sin=sin, values=values)
     longest = int(cu_seqlens.diff().max()) if values and sizes["s"] else None
     check_rotary_tables(signature.op, next(iter(rotated)), sizes, longest)
     return sizes
@@ -227,13 +227,13 @@ def _rope_qk(
 @fake(_rope)
 def _(x, cos, sin, cu_seqlens, interleaved, inverse):
     sizes = _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=False)
-    return ROPE.empty_output("y", x, sizes)
+    return empty_output(ROPE, "y", x, sizes)
 
 
 @fake(_rope_qk)
 def _(q, k, cos, sin, cu_seqlens, interleaved, inverse):
     sizes = _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=False)
-    return ROPE_QK.empty_output("y_q", q, sizes), ROPE_QK.empty_output("y_k", q, sizes)
+    return empty_output(ROPE_QK, "y_q", q, sizes), empty_output(ROPE_QK, "y_k", q, sizes)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -18,6 +18,7 @@ from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.selective_scan_fwd import _selective_scan_fwd_kernel
 from packproof.kernels.selective_scan_launch import DTYPES, ScanProblem, kept_shape, refusal, variants
+from packproof.refs.arguments import bind, empty_gradients, empty_output
 from packproof.refs.signatures import SELECTIVE_SCAN
 
 PROMISES = {
@@ -85,7 +86,7 @@ def _native(impl: str, u: Tensor, A: Tensor) -> bool:
 
 def _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
     tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    sizes = SELECTIVE_SCAN.bind(cu_seqlens, **tensors, initial_states=initial_states, values=values)
+    sizes = bind(SELECTIVE_SCAN, cu_seqlens, **tensors, initial_states=initial_states, values=values)
     require_dtype(SELECTIVE_SCAN.op, "u", u, DTYPES)
     return sizes
 
@@ -136,13 +137,13 @@ def _(
     u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, return_final_states, keep_states, impl
 ):
     sizes = _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=False)
-    final_states = SELECTIVE_SCAN.empty_output("final_states", u, sizes) if return_final_states else A.new_empty(0)
-    return SELECTIVE_SCAN.empty_output("y", u, sizes), final_states, A.new_empty(kept_shape(u, A, B, C, keep_states))
+    final_states = empty_output(SELECTIVE_SCAN, "final_states", u, sizes) if return_final_states else A.new_empty(0)
+    return empty_output(SELECTIVE_SCAN, "y", u, sizes), final_states, A.new_empty(kept_shape(u, A, B, C, keep_states))
 
 
 @fake(_selective_scan_backward)
 def _(dy, dfinal, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, kept, softplus, impl):
-    return SELECTIVE_SCAN.empty_gradients(u, delta, A, B, C, D, z, delta_bias, initial_states)
+    return empty_gradients(SELECTIVE_SCAN, u, delta, A, B, C, D, z, delta_bias, initial_states)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

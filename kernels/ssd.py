@@ -25,6 +25,7 @@ from packproof.kernels.ssd_tiles import (
     SEGMENT_INTERPRETED,
     variants,
 )
+from packproof.refs.arguments import bind, empty_gradients, empty_output
 from packproof.refs.errors import ArgumentError
 from packproof.refs.signatures import SSD
 
@@ -86,7 +87,7 @@ def ssd(
 
 def _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
     tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    sizes = SSD.bind(cu_seqlens, **tensors, initial_states=initial_states, values=values)
+    sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=values)
     require_dtype(SSD.op, "x", x, _DTYPES)
     if sizes["n"] > MAX_STATES:
         raise ArgumentError(
@@ -160,13 +161,13 @@ def _ssd_backward(
 @fake(_ssd)
 def _(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, softplus, return_final_states):
     sizes = _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=False)
-    final_states = SSD.empty_output("final_states", x, sizes) if return_final_states else A.new_empty(0)
-    return SSD.empty_output("y", x, sizes), final_states, A.new_empty(ends_shape(x, B))
+    final_states = empty_output(SSD, "final_states", x, sizes) if return_final_states else A.new_empty(0)
+    return empty_output(SSD, "y", x, sizes), final_states, A.new_empty(ends_shape(x, B))
 
 
 @fake(_ssd_backward)
 def _(dy, dfinal, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus):
-    return SSD.empty_gradients(x, dt, A, B, C, D, z, dt_bias, initial_states)
+    return empty_gradients(SSD, x, dt, A, B, C, D, z, dt_bias, initial_states)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

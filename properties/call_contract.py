@@ -11,6 +11,7 @@ from packproof.properties.case import Case
 from packproof.properties.cases import CROWD, Space, golden_case
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.laws import LAWS
 from packproof.properties.layouts import DEFAULT_CHUNK
 from packproof.properties.property import Illustration, Property
 from packproof.properties.sample import Sample
@@ -79,7 +80,7 @@ def _with_crowds(space: Space, drawn: Collection[Case]) -> list[Case]:
 
 DETERMINISM = Property(
     "determinism",
-    "The same call gives the same result: again, after other shapes, in a new process, with metadata edited in place.",
+    LAWS["determinism"],
     _determinism,
     cases=_with_crowds,
     dtype_independent=True,
@@ -119,8 +120,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 MEMORY = Property(
     "memory",
-    "What comes in stays as it is, every output row is written, nothing is read before it is written, canaries stay "
-    "whole.",
+    LAWS["memory"],
     _memory,
     dtype_independent=True,
     shares="reference",
@@ -165,7 +165,7 @@ def _unless_contiguous(space: Space, drawn: Collection[Case]) -> list[Case]:
 
 STRIDES = Property(
     "strides",
-    "Transposed, sliced and expanded inputs and incoming gradients give the same result, or a refusal that names them.",
+    LAWS["strides"],
     _strides,
     cases=_unless_contiguous,
     dtype_independent=True,
@@ -211,7 +211,7 @@ def _metadata(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 METADATA = Property(
     "metadata",
-    "int64 offsets, empty sequences anywhere and more slack change nothing; zero tokens and zero sequences work.",
+    LAWS["metadata"],
     _metadata,
     dtype_independent=True,
     judges_empty_packs=True,

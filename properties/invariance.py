@@ -11,6 +11,7 @@ from packproof.properties.case import Case, shorten
 from packproof.properties.cases import CROWD, Space, golden_case
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.laws import LAWS
 from packproof.properties.property import Illustration, Property
 from packproof.properties.sample import Sample, total
 from packproof.properties.tensor_key import TensorKey, gradient
@@ -37,7 +38,7 @@ def _with_long_sums(space: Space, drawn: Collection[Case]) -> list[Case]:
 
 REFERENCE = Property(
     "reference",
-    "Values and gradients lie within the error budget of the float64 reference, element by element.",
+    LAWS["reference"],
     _reference,
     cases=_with_long_sums,
     shares="reference",
@@ -72,7 +73,7 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 PACKING = Property(
     "packing",
-    "A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences.",
+    LAWS["packing"],
     _packing,
     dtype_independent=True,
     illustration=Illustration(
@@ -135,7 +136,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 ISOLATION = Property(
     "isolation",
-    "What the other sequences and the slack hold (inputs, states, incoming gradients) changes nothing in this one.",
+    LAWS["isolation"],
     _isolation,
     dtype_independent=True,
     perturbs_with_nan=True,
@@ -179,7 +180,7 @@ def _causality(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 CAUSALITY = Property(
     "causality",
-    "Later tokens change no earlier output, and earlier incoming gradients no later token's gradient.",
+    LAWS["causality"],
     _causality,
     dtype_independent=True,
     quick=True,
@@ -218,7 +219,7 @@ def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 PERMUTATION = Property(
     "permutation",
-    "Reordering the sequences reorders the results; shared gradients stay within the budget.",
+    LAWS["permutation"],
     _permutation,
     dtype_independent=True,
     nothing_to_compare="no example has two sequences to reorder",

@@ -7,8 +7,8 @@ from packproof import refs
 from packproof.properties import flops, magnitude
 from packproof.properties.op import Op
 from packproof.refs import signatures
-from packproof.refs.arguments import Signature
 from packproof.refs.errors import UsageError
+from packproof.refs.signatures import Signature
 
 
 def _op(

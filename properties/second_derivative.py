@@ -9,6 +9,7 @@ from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.case import Case
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws import LAWS
 from packproof.properties.oracle import is_derived, magnitude_op
 from packproof.properties.property import Illustration, Property
 from packproof.properties.running_error import bounded
@@ -89,7 +90,7 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
 
 DOUBLE_BACKWARD = Property(
     "double_backward",
-    "A second derivative is the reference's, or an error: never another value.",
+    LAWS["double_backward"],
     _double_backward,
     cases=few,
     nothing_to_compare="no second derivative: differentiating twice raises an error, or gradients are not judged",

@@ -8,6 +8,7 @@ from packproof.properties.case import Case
 from packproof.properties.cases import Space, golden_case
 from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin
+from packproof.properties.laws import LAWS
 from packproof.properties.property import Illustration, Property, needs_gpu
 from packproof.properties.sample import Sample
 from packproof.properties.violation import Violation
@@ -93,7 +94,7 @@ _PACK = "aaa bbbbb cc"
 
 SIZE = Property(
     "size",
-    "Offsets past 2^31 and 2^32 elements and more than 65,535 sequences give what the same pack gives elsewhere.",
+    LAWS["size"],
     _size,
     cases=_whole_chunks,
     skip_reason=needs_gpu("only the memory and the grids of a GPU are that large"),

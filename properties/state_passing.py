@@ -13,6 +13,7 @@ from packproof.properties.cases import Space
 from packproof.properties.comparison import Comparison
 from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
+from packproof.properties.laws import LAWS
 from packproof.properties.property import Illustration, Property
 from packproof.properties.sample import Sample, total
 from packproof.properties.tensor_key import TensorKey, gradient
@@ -71,7 +72,7 @@ def _no_state(space: Space) -> str:
 
 CARRY = Property(
     "carry",
-    "Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run.",
+    LAWS["carry"],
     _carry,
     cases=_with_state,
     skip_reason=_no_state,

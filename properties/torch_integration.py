@@ -6,6 +6,7 @@ from packproof.properties.call import Mode
 from packproof.properties.case import Case
 from packproof.properties.cases import Space
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
+from packproof.properties.laws import LAWS
 from packproof.properties.property import Illustration, Property, needs_gpu
 from packproof.properties.sample import Sample
 from packproof.properties.violation import Violation
@@ -60,7 +61,7 @@ def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 TORCH_COMPILE = Property(
     "torch_compile",
-    "Through torch.compile it computes the same values and gradients.",
+    LAWS["torch_compile"],
     _torch_compile,
     cases=_few_and_tiny,
     skip_reason=_fp32_on_cpu,
@@ -90,7 +91,7 @@ def _not_capturable(space: Space) -> str:
 
 CUDA_GRAPH = Property(
     "cuda_graph",
-    "Replayed from a CUDA graph with other boundaries it computes the same, where it promises to be capturable.",
+    LAWS["cuda_graph"],
     _cuda_graph,
     cases=few,
     skip_reason=_not_capturable,
@@ -113,7 +114,7 @@ def _side_stream(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 SIDE_STREAM = Property(
     "side_stream",
-    "On a side stream whose work has yet to produce the inputs it computes the same.",
+    LAWS["side_stream"],
     _side_stream,
     cases=few,
     skip_reason=needs_gpu("only a GPU has streams"),
@@ -141,7 +142,7 @@ def _opcheck(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 OPCHECK = Property(
     "opcheck",
-    "Operators that it registers with torch pass torch.library.opcheck.",
+    LAWS["opcheck"],
     _opcheck,
     cases=_few_and_tiny,
     skip_reason=_fp32_on_cpu,

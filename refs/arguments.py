@@ -1,14 +1,14 @@
 """What a call of an op must look like: shapes, dtypes, devices and offsets, the same for references and kernels."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.refs.axes import Axis, parse, read_axis, shape
+from packproof.refs.axes import Axis, parse, shape
 from packproof.refs.errors import ArgumentError, LayoutError
+from packproof.refs.signatures import Signature
 from packproof.refs.wording import article, counted
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -33,151 +33,120 @@ _COUNTED = {
 _SHOWN_OFFSETS = 8
 
 
-@dataclass(frozen=True)
-class Signature:
-    """What every call of an op looks like, declared once: for its reference, its kernels and its properties.
+def bind(signature: Signature, cu_seqlens: Tensor, *, values: bool, **tensors: Tensor | None) -> dict[str, int]:
+    """Check every tensor of a call and return the size of each axis, such as `{"t": 36, "d": 64, "s": 2}`.
 
-    inputs, outputs: the axes of each tensor by name, in the order of arguments and results; `packproof.refs.axes` has
-        their grammar. The first input leads: the others are compared with its dtype, device and tokens (axis t).
-    options: the values that an option may have, the plainest first; an option of any other kind is not listed.
-    fixed: tensors that are fp32, or fp64 with an fp64 leader. tables: inputs that have the leader's dtype or fp32.
-    groups: axes over which another one splits evenly: {"g": "h"} for heads that share groups.
+    cu_seqlens: int32 or int64 (s + 1,), on the same device. tensors: the inputs by name, None where one is absent.
+    values: read the offsets on the host and check them too (on a GPU this waits for the device).
+
+    Raises ArgumentError naming the argument, what came and what was expected; LayoutError for the offsets.
     """
-
-    op: str
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    fixed: frozenset[str] = frozenset()
-    tables: frozenset[str] = frozenset()
-    groups: Mapping[str, str] = field(default_factory=dict)
-    _forms: Mapping[str, "_Forms"] = field(init=False, repr=False)
-    _shifted: tuple[Axis, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        forms = {name: _forms(spec) for name, spec in self.inputs.items()}
-        every = (axis for form in forms.values() for axes in form.by_ndim.values() for axis in axes)
-        object.__setattr__(self, "_forms", forms)
-        object.__setattr__(self, "_shifted", tuple(dict.fromkeys(axis for axis in every if axis.shift)))
-
-    def bind(self, cu_seqlens: Tensor, *, values: bool, **tensors: Tensor | None) -> dict[str, int]:
-        """Check every tensor of a call and return the size of each axis, such as `{"t": 36, "d": 64, "s": 2}`.
-
-        cu_seqlens: int32 or int64 (s + 1,), on the same device. tensors: the inputs by name, None where one is absent.
-        values: read the offsets on the host and check them too (on a GPU this waits for the device).
-
-        Raises ArgumentError naming the argument, what came and what was expected; LayoutError for the offsets.
-        """
-        given = self._given(tensors)
-        leader = next(iter(given))
-        check_offsets_form(self.op, cu_seqlens)
-        self._check_devices(given, cu_seqlens)
-        self._check_dtypes(given)
-        sizes = self._bind_axes(given, cu_seqlens)
-        if values:
-            check_offsets(self.op, cu_seqlens, sizes["t"], f"{leader} has", _listed({leader: given[leader]}))
-        for parts, whole in self.groups.items():
-            if parts in sizes and (sizes[parts] < 1 or sizes[whole] % sizes[parts]):
-                shared = f"{_counted(sizes[whole], whole)} cannot be shared evenly by {_counted(sizes[parts], parts)}"
-                raise ArgumentError(f"{self.op}: {shared}")
-        return sizes
-
-    def check_options(self, **given: Any) -> None:
-        """Raise ArgumentError unless each option has one of its values."""
-        for name, value in given.items():
-            check_option(self.op, name, value, self.options[name])
-
-    def dtype(self, name: str, leader: torch.dtype) -> torch.dtype:
-        """The dtype of an input or output in a call whose leader has this one."""
-        return _wide(leader) if name in self.fixed else leader
-
-    def empty_output(self, name: str, leader: Tensor, sizes: Mapping[str, int]) -> Tensor:
-        """A tensor of the shape, dtype and device of an output, its values not set."""
-        (axes,) = parse(self.outputs[name]).alternatives
-        return leader.new_empty(shape(axes, sizes), dtype=self.dtype(name, leader.dtype))
-
-    def empty_gradients(self, leader: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
-        """A tensor like the gradient of each input, in order, its values not set; empty for an absent input."""
-        return tuple(
-            leader.new_empty(0 if x is None else x.shape, dtype=self.dtype(name, leader.dtype))
-            for name, x in zip(self.inputs, (leader, *others), strict=True)
-        )
-
-    def _given(self, tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
-        """The tensors that are there, in the order of the inputs."""
-        given = {}
-        for name, forms in self._forms.items():
-            tensor = tensors.pop(name, None)
-            if isinstance(tensor, Tensor):
-                given[name] = tensor
-            elif tensor is not None or not forms.optional:
-                expected = f"a tensor of axes ({self.inputs[name].rstrip('?')}) was expected"
-                raise ArgumentError(f"{self.op}: {name} is {_kind(tensor)} but {expected}")
-        if tensors:
-            raise TypeError(f"{self.op} has no input {' or '.join(tensors)}; it has {', '.join(self.inputs)}")
-        return given
-
-    def _check_devices(self, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> None:
-        leader, first = next(iter(given.items()))
-        device = first.device
-        for name, tensor in {**given, "cu_seqlens": cu_seqlens}.items():
-            if tensor.device != device:
-                kind = LayoutError if name == "cu_seqlens" else ArgumentError
-                raise kind(
-                    f"{self.op}: {name} is on {tensor.device} but {leader} is on {device}\n"
-                    f"    All tensors of a call lie on one device: {name}.to({leader}.device)"
-                )
-
-    def _check_dtypes(self, given: Mapping[str, Tensor]) -> None:
-        leader, first = next(iter(given.items()))
-        own = first.dtype
-        if own not in FLOATS:
-            expected = " or ".join(map(_short, FLOATS))
-            raise ArgumentError(f"{self.op}: {leader} is {_short(own)} but {expected} was expected")
-        wide = _wide(own)
-        for name, tensor in given.items():
-            wanted = wide if name in self.fixed else own
-            if tensor.dtype != wanted and not (name in self.tables and tensor.dtype == torch.float32):
-                allowed = dict.fromkeys((wanted, torch.float32) if name in self.tables else (wanted,))
-                expected = f"{' or '.join(map(_short, allowed))} was expected with {_short(own)} {leader}"
-                listed = _listed(given).rstrip("\n")
-                raise ArgumentError(f"{self.op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
-
-    def _bind_axes(self, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> dict[str, int]:
-        sizes = {"s": cu_seqlens.shape[0] - 1}
-        holders = {"s": "cu_seqlens"}
-
-        def complain(text: str) -> ArgumentError:
-            return ArgumentError(f"{self.op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
-
-        for name, tensor in given.items():
-            by_ndim = self._forms[name].by_ndim
-            axes = by_ndim.get(tensor.ndim)
-            if axes is None:
-                expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in by_ndim.values())
-                raise complain(f"{name} has {counted(tensor.ndim, 'axis')} but {expected} was expected")
-            for axis, size in zip(axes, tensor.shape, strict=True):
-                wanted = sizes.get(axis.base)
-                if wanted is None:
-                    sizes[axis.base], holders[axis.base] = size - axis.shift, name
-                elif size != wanted + axis.shift:
-                    raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
-        for _, base, shift in self._shifted:
-            if sizes.get(base, -shift) < -shift:
-                raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
-        return sizes
+    given = _given(signature, tensors)
+    leader = next(iter(given))
+    check_offsets_form(signature.op, cu_seqlens)
+    _check_devices(signature, given, cu_seqlens)
+    _check_dtypes(signature, given)
+    sizes = _bind_axes(signature, given, cu_seqlens)
+    if values:
+        check_offsets(signature.op, cu_seqlens, sizes["t"], f"{leader} has", _listed({leader: given[leader]}))
+    for parts, whole in signature.groups.items():
+        if parts in sizes and (sizes[parts] < 1 or sizes[whole] % sizes[parts]):
+            shared = f"{_counted(sizes[whole], whole)} cannot be shared evenly by {_counted(sizes[parts], parts)}"
+            raise ArgumentError(f"{signature.op}: {shared}")
+    return sizes
 
 
-class _Forms(NamedTuple):
-    """The axes that an input may have, by their number, and whether it may be absent."""
+def check_options(signature: Signature, **given: Any) -> None:
+    """Raise ArgumentError unless each option has one of its values."""
+    for name, value in given.items():
+        check_option(signature.op, name, value, signature.options[name])
 
-    by_ndim: Mapping[int, tuple[Axis, ...]]
-    optional: bool
+
+def _dtype(signature: Signature, name: str, leader: torch.dtype) -> torch.dtype:
+    """The dtype of an input or output in a call whose leader has this one."""
+    return _wide(leader) if name in signature.fixed else leader
 
 
-def _forms(spec: str) -> _Forms:
-    parsed = parse(spec)
-    return _Forms({len(axes): tuple(map(read_axis, axes)) for axes in parsed.alternatives}, parsed.optional)
+def empty_output(signature: Signature, name: str, leader: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """A tensor of the shape, dtype and device of an output, its values not set."""
+    (axes,) = parse(signature.outputs[name]).alternatives
+    return leader.new_empty(shape(axes, sizes), dtype=_dtype(signature, name, leader.dtype))
+
+
+def empty_gradients(signature: Signature, leader: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
+    """A tensor like the gradient of each input, in order, its values not set; empty for an absent input."""
+    return tuple(
+        leader.new_empty(0 if x is None else x.shape, dtype=_dtype(signature, name, leader.dtype))
+        for name, x in zip(signature.inputs, (leader, *others), strict=True)
+    )
+
+
+def _given(signature: Signature, tensors: dict[str, Tensor | None]) -> dict[str, Tensor]:
+    """The tensors that are there, in the order of the inputs."""
+    given = {}
+    for name, forms in signature.forms.items():
+        tensor = tensors.pop(name, None)
+        if isinstance(tensor, Tensor):
+            given[name] = tensor
+        elif tensor is not None or not forms.optional:
+            expected = f"a tensor of axes ({signature.inputs[name].rstrip('?')}) was expected"
+            raise ArgumentError(f"{signature.op}: {name} is {_kind(tensor)} but {expected}")
+    if tensors:
+        raise TypeError(f"{signature.op} has no input {' or '.join(tensors)}; it has {', '.join(signature.inputs)}")
+    return given
+
+
+def _check_devices(signature: Signature, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> None:
+    leader, first = next(iter(given.items()))
+    device = first.device
+    for name, tensor in {**given, "cu_seqlens": cu_seqlens}.items():
+        if tensor.device != device:
+            kind = LayoutError if name == "cu_seqlens" else ArgumentError
+            raise kind(
+                f"{signature.op}: {name} is on {tensor.device} but {leader} is on {device}\n"
+                f"    All tensors of a call lie on one device: {name}.to({leader}.device)"
+            )
+
+
+def _check_dtypes(signature: Signature, given: Mapping[str, Tensor]) -> None:
+    leader, first = next(iter(given.items()))
+    own = first.dtype
+    if own not in FLOATS:
+        expected = " or ".join(map(_short, FLOATS))
+        raise ArgumentError(f"{signature.op}: {leader} is {_short(own)} but {expected} was expected")
+    wide = _wide(own)
+    for name, tensor in given.items():
+        wanted = wide if name in signature.fixed else own
+        if tensor.dtype != wanted and not (name in signature.tables and tensor.dtype == torch.float32):
+            allowed = dict.fromkeys((wanted, torch.float32) if name in signature.tables else (wanted,))
+            expected = f"{' or '.join(map(_short, allowed))} was expected with {_short(own)} {leader}"
+            listed = _listed(given).rstrip("\n")
+            raise ArgumentError(f"{signature.op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
+
+
+def _bind_axes(signature: Signature, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> dict[str, int]:
+    sizes = {"s": cu_seqlens.shape[0] - 1}
+    holders = {"s": "cu_seqlens"}
+
+    def complain(text: str) -> ArgumentError:
+        return ArgumentError(f"{signature.op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
+
+    for name, tensor in given.items():
+        by_ndim = signature.forms[name].by_ndim
+        axes = by_ndim.get(tensor.ndim)
+        if axes is None:
+            expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in by_ndim.values())
+            raise complain(f"{name} has {counted(tensor.ndim, 'axis')} but {expected} was expected")
+        for axis, size in zip(axes, tensor.shape, strict=True):
+            wanted = sizes.get(axis.base)
+            if wanted is None:
+                sizes[axis.base], holders[axis.base] = size - axis.shift, name
+            elif size != wanted + axis.shift:
+                raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
+    for _, base, shift in signature.shifted:
+        if sizes.get(base, -shift) < -shift:
+            raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
+    return sizes
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -6,6 +6,7 @@ import torch
 from einops import einsum, repeat
 from torch import Tensor
 
+from packproof.refs.arguments import bind, check_options
 from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.signatures import ATTENTION
@@ -30,8 +31,8 @@ def attention(
 
     Returns (t, hq, v), zero in slack. Raises ArgumentError and LayoutError.
     """
-    sizes = ATTENTION.bind(cu_seqlens, q=q, k=k, v=v, values=True)
-    ATTENTION.check_options(causal=causal)
+    sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, values=True)
+    check_options(ATTENTION, causal=causal)
     left, right = _window(window_size)
     scale = max(sizes["k"], 1) ** -0.5 if softmax_scale is None else softmax_scale
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.refs.arguments import check_option
+from packproof.refs.arguments import bind, check_option, check_options
 from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import (
     join_sequences,
@@ -59,8 +59,8 @@ def causal_conv1d(
     Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
     which begin with part of the initial state where the sequence is shorter. Raises ArgumentError and LayoutError.
     """
-    sizes = CAUSAL_CONV1D.bind(cu_seqlens, x=x, weight=weight, bias=bias, initial_states=initial_states, values=True)
-    CAUSAL_CONV1D.check_options(activation=activation)
+    sizes = bind(CAUSAL_CONV1D, cu_seqlens, x=x, weight=weight, bias=bias, initial_states=initial_states, values=True)
+    check_options(CAUSAL_CONV1D, activation=activation)
     taps, offset = to_compute_dtype(weight), None if bias is None else to_compute_dtype(bias)
     shape = (sizes["d"], sizes["w"] - 1)
 

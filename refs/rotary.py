@@ -4,7 +4,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from packproof.refs.arguments import check_rotary_tables
+from packproof.refs.arguments import bind, check_options, check_rotary_tables
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.signatures import ROPE
 
@@ -18,8 +18,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 
     Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
     """
-    sizes = ROPE.bind(cu_seqlens, x=x, cos=cos, sin=sin, values=True)
-    ROPE.check_options(interleaved=interleaved)
+    sizes = bind(ROPE, cu_seqlens, x=x, cos=cos, sin=sin, values=True)
+    check_options(ROPE, interleaved=interleaved)
     tokens = to_compute_dtype(x)
     cos, sin = cos.to(tokens.dtype), sin.to(tokens.dtype)
     sequences = split_sequences(tokens, cu_seqlens)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.refs.arguments import bind
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.signatures import SELECTIVE_SCAN
 
@@ -78,7 +79,7 @@ def _scan(
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    sizes = SELECTIVE_SCAN.bind(cu_seqlens, **tensors, initial_states=initial_states, values=True)
+    sizes = bind(SELECTIVE_SCAN, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     y, final_states = state_space(
         recurrence,
         *(u, delta, A, B, C, D, z, delta_bias, initial_states),

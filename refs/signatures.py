@@ -3,9 +3,55 @@
 The error messages of `packproof.refs.arguments` say what each axis counts.
 """
 
-from packproof.refs.arguments import Signature
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from packproof.refs.axes import Axis, parse, read_axis
 
 _FLAG = (False, True)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What every call of an op looks like, declared once: for its reference, its kernels and its properties.
+
+    inputs, outputs: the axes of each tensor by name, in the order of arguments and results; `packproof.refs.axes` has
+        their grammar. The first input leads: the others are compared with its dtype, device and tokens (axis t).
+    options: the values that an option may have, the plainest first; an option of any other kind is not listed.
+    fixed: tensors that are fp32, or fp64 with an fp64 leader. tables: inputs that have the leader's dtype or fp32.
+    groups: axes over which another one splits evenly: {"g": "h"} for heads that share groups.
+    forms, shifted: worked out of the inputs: the forms of each, and the axes such as w-1.
+    """
+
+    op: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+    groups: Mapping[str, str] = field(default_factory=dict)
+    forms: Mapping[str, "Forms"] = field(init=False, repr=False)
+    shifted: tuple[Axis, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        forms = {name: _forms(spec) for name, spec in self.inputs.items()}
+        every = (axis for form in forms.values() for axes in form.by_ndim.values() for axis in axes)
+        object.__setattr__(self, "forms", forms)
+        object.__setattr__(self, "shifted", tuple(dict.fromkeys(axis for axis in every if axis.shift)))
+
+
+class Forms(NamedTuple):
+    """The axes that an input may have, by their number, and whether it may be absent."""
+
+    by_ndim: Mapping[int, tuple[Axis, ...]]
+    optional: bool
+
+
+def _forms(spec: str) -> Forms:
+    parsed = parse(spec)
+    return Forms({len(axes): tuple(map(read_axis, axes)) for axes in parsed.alternatives}, parsed.optional)
+
 
 CAUSAL_CONV1D = Signature(
     op="causal_conv1d",
@@ -75,3 +121,7 @@ ATTENTION = Signature(
     options={"causal": _FLAG},
     groups={"hk": "hq"},
 )
+
+SIGNATURES: Mapping[str, Signature] = {
+    signature.op: signature for signature in (CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION)
+}

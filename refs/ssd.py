@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.refs.arguments import bind
 from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.segsum import segsum
@@ -88,7 +89,7 @@ def _ssd(
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    sizes = SSD.bind(cu_seqlens, **tensors, initial_states=initial_states, values=True)
+    sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
         recurrence,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import packproof
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.refs.errors import CheckFailed, UsageError
@@ -90,19 +90,19 @@ OPTIONS = ("--property", HOMOGENEOUS, "--profile", "quick", "--dtype", "fp32", "
 def test_a_correct_kernel_is_judged_by_every_property_and_the_users(
     target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.run(["check", target, *OPTIONS, "--property", "reference,packing"]) == main.HELD
+    assert main.run(["check", target, *OPTIONS, "--property", "reference,packing"]) == ending.HELD
     assert "3 passed" in capsys.readouterr().out
 
 
 def test_the_users_property_fails_an_incorrect_kernel_and_its_failure_is_replayed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main.run(["check", "toys.kernels:shifted", *OPTIONS, "--json", "results.json"]) == main.FAILED
+    assert main.run(["check", "toys.kernels:shifted", *OPTIONS, "--json", "results.json"]) == ending.FAILED
     [result] = json.loads(Path("results.json").read_text())["results"]
     assert (result["property"], result["status"]) == (HOMOGENEOUS, "failed")
     assert result["lengths"] == [1]
     [file] = Path(".packproof").glob("scaled-HOMOGENEOUS-*.json")
-    assert main.run(["replay", str(file)]) == main.FAILED
+    assert main.run(["replay", str(file)]) == ending.FAILED
     assert "still failing" in capsys.readouterr().out
 
 
@@ -111,7 +111,7 @@ def test_a_report_is_what_takes_events() -> None:
 
     report = Failures()
     request = CheckRequest("toys.kernels:shifted", dtypes=("float32",), properties=(HOMOGENEOUS,), profile="quick")
-    main.follow(run_check(request), [report])
+    ending.follow(run_check(request), [report])
     assert report.lines == [f"{HOMOGENEOUS} [1]"]
 
 

@@ -24,9 +24,8 @@ from packproof.harness.bench.results import (
 )
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import Footprint, Run, Tensors, footprint, host_times, measure
-from packproof.harness.engine.request import DEVICES
 from packproof.harness.results.environment import environment
-from packproof.harness.results.names import known
+from packproof.harness.results.names import DEVICES, known
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.call import Refused

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-HELD, FAILED = 0, 1
+from packproof.harness.cli.ending import FAILED, HELD
 
 app = typer.Typer(add_completion=False)
 

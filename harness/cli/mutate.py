@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-HELD, FAILED = 0, 1
+from packproof.harness.cli.ending import FAILED, HELD
+
 _PROGRESS_SECONDS = 30.0
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import select
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -16,6 +17,14 @@ def print_safely() -> None:
             _open_null(descriptor)
     sys.stdout = _stream(1, sys.stdout)
     sys.stderr = _stream(2, sys.stderr)
+
+
+def section(name: str, rows: Mapping[str, str]) -> None:
+    """Print rows of a name and a text, under a title."""
+    width = max(map(len, rows)) + 2
+    print(name)
+    for key, text in rows.items():
+        print(f"  {key:<{width}}{text}".rstrip())
 
 
 def _open_null(descriptor: int) -> None:

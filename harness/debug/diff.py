@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from packproof.harness.debug.local import Local
-from packproof.harness.engine.replay import check_fits, read_replay
+from packproof.harness.engine.replay import check_fits
 from packproof.harness.engine.target import resolve_op
 from packproof.harness.results.maps import Layout, compact
+from packproof.harness.results.replay_file import read_replay
 from packproof.harness.targets.location import Location
 from packproof.properties.budget import score
 from packproof.properties.case import Case

@@ -14,9 +14,8 @@ from packproof.harness.engine.failure import FoundViolation, ReplayInfo, as_foun
 from packproof.harness.engine.own_faults import caught, not_judged
 from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
-from packproof.harness.engine.request import PROFILES
+from packproof.harness.engine.request import PROFILES, Allowance
 from packproof.harness.engine.rounds import rounds
-from packproof.harness.engine.shrink import Allowance
 from packproof.harness.engine.target import CheckTarget
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.coverage import NOT_ITS_OWN, Coverage

@@ -9,7 +9,8 @@ from zlib import crc32
 
 from packproof.harness.diagnosis.diagnose import diagnose
 from packproof.harness.diagnosis.measure import measure
-from packproof.harness.engine.shrink import Allowance, shrink
+from packproof.harness.engine.request import Allowance
+from packproof.harness.engine.shrink import shrink
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.events import Cell, Failure
 from packproof.harness.results.files import replace_text

@@ -10,36 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packproof.harness.diagnosis.measure import measure
-from packproof.harness.engine.request import DEVICES, CheckRequest, resolve_property
+from packproof.harness.engine.request import CheckRequest, resolve_property
 from packproof.harness.engine.target import open_target
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
-from packproof.harness.results.files import read_bytes
-from packproof.harness.results.names import known, short
-from packproof.harness.results.text import printable
+from packproof.harness.results.names import short
+from packproof.harness.results.replay_file import damaged, read_replay
 from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.case import Case
-from packproof.properties.catalogue import PROPERTIES
 from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
-from packproof.properties.promises import Promises
-from packproof.properties.sample import DTYPES
 from packproof.refs.axes import parse, shape
 from packproof.refs.errors import UsageError
 
-_FIELDS = {
-    "target": str,
-    "op": str,
-    "property": str,
-    "dtype": str,
-    "device": str,
-    "case": dict,
-    "promises": dict,
-    "gradients": bool,
-}
-_MAX_BYTES = 1 << 20
-_WIDEST = 300
 _MOST_ELEMENTS = 1 << 27
 _SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
 
@@ -118,53 +102,10 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, ma
     return outcome("failing", "\n    ".join(["still failing", *lines]), tier, failure)
 
 
-def read_replay(path: Path) -> dict[str, Any]:
-    """The file's content, with every field that a replay needs, its `case` a Case and its `promises` Promises.
-
-    Raises UsageError, one line that names the file, if it cannot be read or is damaged.
-    """
-    data = _read(path)
-    if not isinstance(data, dict) or data.get("version") != 1:
-        raise UsageError(f"{path}: not a replay file of version 1")
-    for name, kind in _FIELDS.items():
-        if not isinstance(data.get(name), kind) or "\0" in str(data[name]):
-            raise _damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
-    try:
-        case = Case.from_json(data["case"])
-        if ":" not in data["property"]:  # else it is imported where the kernel is
-            known("property", data["property"], PROPERTIES)
-        for what, name, names in (
-            ("dtype", data["dtype"], DTYPES),
-            ("dtype", case.dtype, DTYPES),
-            ("device", data["device"], DEVICES),
-        ):
-            known(what, name, names)
-        return {**data, "case": case, "promises": _promises(data["promises"])}
-    except UsageError as error:
-        raise _damaged(path, f"{error}") from None
-
-
-def _read(path: Path) -> Any:
-    """The JSON of a file, which may be anything: a device, a pipe, gigabytes, a million brackets."""
-    try:
-        return json.loads(read_bytes(path, _MAX_BYTES).decode())
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"not JSON ({str(error)[:100]})") from None
-
-
 def _conditions(data: Any) -> tuple[str, ...]:
     if not isinstance(data, list) or not all(isinstance(text, str) for text in data):
         raise UsageError(f"domain: damaged, {json.dumps(data)[:60]}, expected a list of conditions")
     return tuple(data)
-
-
-def _promises(data: dict[str, Any]) -> Promises:
-    try:
-        return Promises(**data)
-    except TypeError as error:
-        raise UsageError(f"promises: {error}") from None
 
 
 def check_fits(case: Case, op: Op, path: str | Path) -> None:
@@ -178,19 +119,19 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
     ):
         for name in names:
             if name not in there:
-                raise _damaged(path, f"the {owner} has no {what} {name!r}")
+                raise damaged(path, f"the {owner} has no {what} {name!r}")
     for name, form in case.axes:
         if form >= len(parse({**op.inputs, **op.outputs}[name]).alternatives):
-            raise _damaged(path, f"{name} has no form {form}")
+            raise damaged(path, f"{name} has no form {form}")
     for name, value in case.options:
         if value not in op.options[name]:
-            raise _damaged(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
+            raise damaged(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
     for name, size in case.sizes:
         words = {str(sizes[name]) for sizes in (*op.sizes, *op.model_sizes)} & {*_SIZE_WORDS}
         if size not in words and not (type(size) is int and size >= 1):
-            raise _damaged(path, f"size {name} is {size!r}, expected {' or '.join(['an integer above 0', *words])}")
+            raise damaged(path, f"size {name} is {size!r}, expected {' or '.join(['an integer above 0', *words])}")
     if not Domain.of(op.where).allows(op, case):
-        raise _damaged(path, f"its sizes are none of {op.name}: {'; '.join(op.where)}")
+        raise damaged(path, f"its sizes are none of {op.name}: {'; '.join(op.where)}")
     if (elements := _elements(case, op)) > _MOST_ELEMENTS:
         raise UsageError(
             f"{path}: damaged, its tensors have {elements:,} elements, expected {_MOST_ELEMENTS:,} at most"
@@ -205,10 +146,6 @@ def _elements(case: Case, op: Op) -> int:
     forms = dict(case.axes)
     specs = ((name, parse(spec).alternatives) for name, spec in (*op.inputs.items(), *op.outputs.items()))
     return sum(prod(shape(alternatives[forms.get(name, 0)], counts)) for name, alternatives in specs)
-
-
-def _damaged(path: str | Path, what: str) -> UsageError:
-    return UsageError(f"{path}: damaged, {' '.join(printable(what)[:_WIDEST].split())}")
 
 
 def _has_cuda() -> bool:

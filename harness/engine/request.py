@@ -3,26 +3,31 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from packproof.harness.compute_sanitizer.cell import require_sanitizer
 from packproof.harness.compute_sanitizer.findings import TOOLS
-from packproof.harness.engine.shrink import Allowance
 from packproof.harness.results.events import Tier
-from packproof.harness.results.names import known
+from packproof.harness.results.names import DEVICES, known
 from packproof.harness.targets.location import Location
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.case import SHORT
+from packproof.properties.laws import LAWS
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.properties.property import Property
-from packproof.properties.sample import DTYPES
 from packproof.refs.errors import UsageError
 
-DEVICES = ("cpu", "cuda")
+if TYPE_CHECKING:
+    from packproof.properties.property import Property
+
 COMPILE = "compile"  # the compile tier, where a request names it among the properties
 TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
+
+
+@dataclass
+class Allowance:
+    """How much shrinking may cost: kernel cases tried and seconds."""
+
+    tries: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class CheckRequest:
     op: str | Op | None = None
     device: str = "cpu"
     dtypes: tuple[str, ...] | None = None
-    properties: tuple[str | Property, ...] | None = None
+    properties: "tuple[str | Property, ...] | None" = None
     profile: str = "standard"
     seed: int = 0
     timeout: float | None = None
@@ -76,11 +81,9 @@ class CheckRequest:
     max_time: float | None = None
 
     @cached_property
-    def laws(self) -> Mapping[str, Property]:
+    def laws(self) -> "Mapping[str, Property]":
         """Its properties by the names that cells and replay files have for them; without the compile tier."""
-        if not self.properties:
-            return PROPERTIES
-        named = {p.name if isinstance(p, Property) else p: p for p in self.properties if p != COMPILE}
+        named = {p if isinstance(p, str) else p.name: p for p in self.properties or LAWS if p != COMPILE}
         return {name: resolve_property(p) for name, p in named.items()}
 
     @property
@@ -94,31 +97,47 @@ class CheckRequest:
         return self.timeout or TIME_LIMITS[self.device]
 
 
-def resolve_property(given: str | Property) -> Property:
+def resolve_property(given: "str | Property") -> "Property":
     """A property, from its name or "module:NAME"; UsageError where there is none."""
+    from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415  (torch)
+    from packproof.properties.property import Property  # noqa: PLC0415
+
     if isinstance(given, Property):
         if PROPERTIES.get(given.name, given) is not given:
             raise UsageError(f"property: packproof has a property {given.name!r} of its own; give yours another name")
         return given
     if ":" not in given:
-        return PROPERTIES[known("property", given, [*PROPERTIES, COMPILE])]
+        return PROPERTIES[known("property", given, [*LAWS, COMPILE])]
     found = Location.parse(given).find()
     if not isinstance(found, Property):
         raise UsageError(f"property: {given!r} is of type {type(found).__name__}, expected a packproof.Property")
     return found
 
 
-def validate(request: CheckRequest) -> None:
-    """UsageError for a device, dtype, property or profile that does not exist, with the nearest that does."""
+def check_names(request: CheckRequest) -> None:
+    """UsageError for a device, dtype, property or profile that does not exist, with the nearest that does; no torch."""
     known("device", request.device, DEVICES)
     known("profile", request.profile, PROFILES)
-    if request.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
     for dtype in request.dtypes or ():
-        known("dtype", dtype, DTYPES)
+        known("dtype", dtype, SHORT)
     if request.max_time is not None and not request.max_time > 0:
         raise UsageError(f"max_time: {request.max_time} seconds; expected a number above zero, or None for no limit")
+    for name in request.properties or ():
+        if isinstance(name, str) and ":" not in name:
+            known("property", name, [*LAWS, COMPILE])
     if request.sanitizer is not None:
         known("sanitizer", request.sanitizer, TOOLS)
+
+
+def validate(request: CheckRequest) -> None:
+    """UsageError for a name that does not exist, or for what is not available here."""
+    import torch  # noqa: PLC0415  (a second, which a wrong name does not wait for)
+
+    from packproof.harness.compute_sanitizer.cell import require_sanitizer  # noqa: PLC0415  (torch)
+
+    check_names(request)
+    if request.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
+    if request.sanitizer is not None:
         require_sanitizer(request.device)
     _ = request.laws

@@ -6,20 +6,12 @@ so ends at textbook minima in a number of kernel calls that can be bounded.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from packproof.harness.engine.request import Allowance
 from packproof.properties.case import Case
 from packproof.properties.cases import Space
 
 Lengths = tuple[int, ...]
-
-
-@dataclass
-class Allowance:
-    """How much shrinking may cost: kernel cases tried and seconds."""
-
-    tries: int
-    seconds: float
 
 
 def shrink(case: Case, space: Space, fails: Callable[[Case], bool], allowance: Allowance) -> tuple[Case, int]:

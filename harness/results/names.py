@@ -1,4 +1,4 @@
-"""Names that users type: dtypes in short and long form, and the error for an unknown name."""
+"""Names that users type: devices, dtypes in short and long form, and the error for an unknown name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from packproof.properties.case import SHORT
 from packproof.refs.errors import UsageError
 
+DEVICES = ("cpu", "cuda")
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 _LONG = {short: long for long, short in SHORT.items()}
 
@@ -23,6 +24,11 @@ def known(kind: str, name: str, names: Iterable[str]) -> str:
 def dtype(name: str) -> str:
     """The long form of a dtype's name: bf16 and bfloat16 are bfloat16."""
     return _LONG.get(name) or known("dtype", name, SHORT)
+
+
+def listed(values: Iterable[str] | None) -> list[str]:
+    """The names in the values of an option, each of which may be several with commas between them."""
+    return [name for value in values or () for name in value.split(",") if name]
 
 
 def short(dtype_name: str) -> str:

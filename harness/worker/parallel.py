@@ -25,7 +25,6 @@ from packproof.harness.worker import gpus
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
 from packproof.harness.worker.wire import Decoder, Frame, WireError, encode
-from packproof.harness.worker.zygote import import_early
 from packproof.harness.worker.zygote_client import keep_private, shared
 from packproof.refs.errors import PackproofError, UsageError
 
@@ -87,7 +86,6 @@ def side_by_side(
     an exception such as Ctrl-C or by closing it, ends every unit. Where this process has used autograd beside a GPU,
     which no fork survives, the units run in it, one after another.
     """
-    import_early()  # here, and not in each fork
     failed: list[BaseException] = []
     try:
         with closing(

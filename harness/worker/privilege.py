@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from os import listdir  # the original: a kernel may change the module's
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 24, 36
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 3, 4, 15
+_PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 24, 36
 _CAP_VERSION_3 = 0x20080522
 _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21  # the second may read any process's memory too
 
@@ -62,6 +63,11 @@ def end_with_parent(parent: int) -> bool:
     """Be killed when the process that forked this one ends; False if it has ended already."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
     return os.getppid() == parent
+
+
+def rename(name: str) -> None:
+    """Give this process, and its forks, the name that `ps` and `top` show; 15 characters at most."""
+    _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -8,13 +8,13 @@ are pickled; its socket has a name that any process of the same user may connect
 and processes that they leave in other sessions are adopted by init. Fixing each of these would add the leash, the death
 signal, the subreaper and the frames, which are most of this module.
 
-It starts no threads and never uses a GPU: neither would survive the fork. The parent requests workers on the control
-socket, one packet each, and passes three descriptors: the worker's channel (frames of `wire`), the pipe for what it
-prints, and its leash. On the leash the parent sends ABORT or KILL (closing it means KILL), and the zygote reports how
-the worker ended, as a wait status.
+It is a fork of the command, before that has done anything but import torch, where `early` could fork it; otherwise a
+process of its own. It starts no threads and never uses a GPU: neither would survive the fork. The parent requests
+workers on the control socket, one packet each, and passes three descriptors: the worker's channel (frames of `wire`),
+the pipe for what it prints, and its leash. On the leash the parent sends ABORT or KILL (closing it means KILL), and the
+zygote reports how the worker ended, as a wait status.
 """
 
-import gc
 import importlib
 import json
 import os
@@ -22,19 +22,23 @@ import select
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 from packproof.harness.execution.torch_state import TorchState
-from packproof.harness.worker.privilege import adopt_orphans, children, conceal, end_with_parent
+from packproof.harness.worker.privilege import adopt_orphans, children, conceal, end_with_parent, rename
+from packproof.harness.worker.settled import importing
 from packproof.harness.worker.worker_main import work
 
+importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch.autograd.grad does so at its first call
+
+NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
 ABORT, KILL = b"A", b"K"
 STATUS = struct.Struct("<i")
 _MAX_PACKET = 1 << 17
+_IDLE_MS = 500
 
 
 class Zygote:
@@ -44,6 +48,7 @@ class Zygote:
         self._control = control
         self._function = function
         self._snapshot = TorchState()
+        self._idle_ms: int | None = _IDLE_MS
         self._leashes: dict[int, socket.socket] = {}
         self._poll = select.poll()
         self._wake, self._bell = os.pipe()
@@ -58,10 +63,10 @@ class Zygote:
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
         self._poll.register(self._control, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
-        gc.collect()
-        gc.freeze()
         while True:
-            ready = {number for number, _ in self._poll.poll()}
+            ready = {number for number, _ in self._poll.poll(self._idle_ms)}
+            if not ready:
+                self._import_late()
             if self._wake in ready:
                 os.read(self._wake, 4096)
             for pid, leash in list(self._leashes.items()):
@@ -76,6 +81,11 @@ class Zygote:
             os.waitpid(pid, 0)
             del self._leashes[pid]
         end_children()
+
+    def _import_late(self) -> None:
+        """While no one waits, import what only some kernels need."""
+        import_late()
+        self._snapshot, self._idle_ms = TorchState(), None
 
     def _hire(self) -> bool:
         """Fork one worker as ordered; False when there will be no more orders."""
@@ -144,13 +154,15 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None) ->
     kernel may have killed it.
     """
     conceal()
+    rename(NAME)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     me = os.getpid()
     zygote = os.fork()
     if zygote == 0:
         if end_with_parent(me):
-            prepare()
+            with importing():
+                prepare()
             Zygote(control, function).serve()
         return
     poll = select.poll()
@@ -168,21 +180,14 @@ def end_children(but: Collection[int] = ()) -> None:
             os.waitpid(pid, 0)
 
 
-def main() -> None:
-    """Run as `python -m packproof.harness.worker.zygote <fd of the control socket>`."""
-    serve(socket.socket(fileno=int(sys.argv[1])))
-
-
-def import_early() -> None:
-    """Import what would cost every fresh worker seconds: torch.autograd.grad and custom ops do so at first use."""
-    for name in ("torch.fx.experimental.symbolic_shapes", "torch._dynamo", "triton"):
-        if find_spec(name) is not None:
-            importlib.import_module(name)
+def import_late() -> None:
+    """Import what torch.compile and operators that are registered with torch import when they are first called."""
+    with importing():
+        importlib.import_module("torch._dynamo")
 
 
 def prepare() -> None:
     """Import what workers will need; repair Triton's interpreter where it is on."""
-    import_early()
     if find_spec("triton") is None:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -197,7 +202,3 @@ def _hash_triton() -> None:
     """Have Triton hash its own files, 400 MB, and cache the result: every worker needs it to launch."""
     with suppress(ImportError, AttributeError):  # not a public name: if it has moved, each worker hashes
         importlib.import_module("triton.runtime.cache").triton_key()
-
-
-if __name__ == "__main__":
-    main()

@@ -12,17 +12,13 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
-)
-_SETTLED = {
-    *_ONE_THREAD,
-    "PYTHONHASHSEED",
-    "PYTHONPATH",
-    "TRITON_INTERPRET",
-}  # fixed in a zygote, whatever the parent has
+from packproof.harness.worker.settled import ENVIRONMENT, importing
+
+_SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever the parent has
+_SPAWNED = f"from {__name__} import become_zygote; become_zygote()"
+_INTERPRETED, _COMPILED = b"1", b"0"
 _TAIL = 2000
 
 _prefix: tuple[str, ...] = ()  # before the command of each zygote that this process starts
@@ -67,6 +63,11 @@ class ZygoteClient:
         os.close(its_output)
         return keep_private(channel), output, keep_private(leash)
 
+    def settle(self, *, interpreted: bool) -> None:
+        """Answer the zygote that `early` has forked."""
+        with suppress(ConnectionError):
+            self._control.send(_INTERPRETED if interpreted else _COMPILED)
+
     def _changes(self) -> dict[str, str | None]:
         """Changes of the environment since the zygote was started; None for a name that was removed."""
         names = {*self._environment, *os.environ} - _SETTLED
@@ -97,9 +98,13 @@ _shared: dict[bool, ZygoteClient] = {}
 def shared(interpreted: bool) -> ZygoteClient:
     """The zygote with or without Triton's interpreter, of this process or its parent; it ends with its starter."""
     if interpreted not in _shared:
-        _shared[interpreted] = client = spawned(interpreted)
-        atexit.register(client.close)
+        _share(spawned(interpreted), interpreted=interpreted)
     return _shared[interpreted]
+
+
+def _share(client: ZygoteClient, *, interpreted: bool) -> None:
+    _shared[interpreted] = client
+    atexit.register(client.close)
 
 
 def discard(client: ZygoteClient) -> None:
@@ -122,13 +127,12 @@ def are_isolated() -> bool:
 
 def spawned(interpreted: bool) -> ZygoteClient:
     """A new zygote, with or without Triton's interpreter; the caller closes it."""
-    environment = os.environ | _ONE_THREAD | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(import_path())}
-    environment["TRITON_INTERPRET"] = "1" if interpreted else "0"
+    environment = os.environ | _environment(interpreted=interpreted)
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
     with theirs:
         process = subprocess.Popen(
-            [*_prefix, sys.executable, "-P", "-m", "packproof.harness.worker.zygote", str(theirs.fileno())],
+            [*_prefix, sys.executable, "-P", "-c", _SPAWNED, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -139,39 +143,88 @@ def spawned(interpreted: bool) -> ZygoteClient:
     return ZygoteClient(control, log, process.wait)
 
 
+def become_zygote() -> None:
+    """Be a zygote, in a process started for that whose argument is the descriptor of its control socket."""
+    with importing():
+        from packproof.harness.worker.zygote import serve  # noqa: PLC0415
+
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def _environment(*, interpreted: bool) -> dict[str, str]:
+    """What is fixed in the environment of a zygote."""
+    path = os.pathsep.join(import_path())
+    return {**ENVIRONMENT, "PYTHONPATH": path, "TRITON_INTERPRET": "1" if interpreted else "0"}
+
+
 def forked(function: Callable[..., Any]) -> ZygoteClient:
     """A zygote that is a fork of this very process, for a function that no other process could import."""
-    from packproof.harness.worker.zygote import import_early  # noqa: PLC0415  (torch: the shared zygote starts before it is here)
+    from packproof.harness.worker.zygote import serve  # noqa: PLC0415  (torch: the shared zygote starts before it is here)
 
-    import_early()  # here, where it lasts
+    return _fork(lambda control: serve(control, function))
+
+
+def early() -> Callable[[bool], None]:
+    """Import torch and fork the shared zygote; call the result once it is known whether Triton is interpreted there.
+
+    For a process that `is_settled`, has one thread and has not used CUDA.
+    """
+    with importing():
+        from packproof.harness.worker.zygote import serve  # noqa: PLC0415
+
+    def become(control: socket.socket) -> None:
+        _close_all_but(control)
+        answer = control.recv(1)
+        if answer:
+            os.environ.update(_environment(interpreted=answer == _INTERPRETED))
+            serve(control)
+
+    client = _fork(become)
+
+    def settle(interpreted: bool) -> None:
+        _share(client, interpreted=interpreted)
+        client.settle(interpreted=interpreted)
+
+    return settle
+
+
+def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:
+    """A zygote that is a fork of this process, in which `become` serves the control socket."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about other threads, none of which the child runs
         pid = os.fork()
     if pid == 0:
-        _become_zygote(function, control, theirs, log)
+        _become_zygote(become, control, theirs, log)
     theirs.close()
     return ZygoteClient(control, log, lambda: os.waitpid(pid, 0))
 
 
 def _become_zygote(
-    function: Callable[..., Any], parents: socket.socket, control: socket.socket, log: IO[bytes]
-) -> None:
+    become: Callable[[socket.socket], None], parents: socket.socket, control: socket.socket, log: IO[bytes]
+) -> NoReturn:
     try:
-        from packproof.harness.worker.worker_main import speak_into  # noqa: PLC0415
-        from packproof.harness.worker.zygote import serve  # noqa: PLC0415
+        from packproof.harness.worker.worker_main import speak_into  # noqa: PLC0415  (torch)
 
         parents.close()
         for end in list(_private):
             end.close()
         os.setsid()
         speak_into(log.fileno())
-        serve(control, function)
+        become(control)
     except BaseException:  # no frame above may see it: those belong to the parent
         traceback.print_exc()
     finally:
         os._exit(0)
+
+
+def _close_all_but(control: socket.socket) -> None:
+    """Close what this process has inherited, as a program that is started does; 0, 1 and 2 are its own by now."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != control.fileno():
+            with suppress(OSError):
+                os.close(int(name))
 
 
 def import_path() -> list[str]:

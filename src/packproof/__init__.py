@@ -3,15 +3,14 @@
 Names are imported when they are first used: `import packproof` costs nothing, and needs neither triton nor hypothesis.
 """
 
-from importlib import import_module
-from types import ModuleType
+import sys
 from typing import TYPE_CHECKING, Any
 
-from packproof import kernels
+from packproof import adapters, kernels, refs
+from packproof.refs.lazy import LazyPackage, export
 from packproof.version import __version__
 
 if TYPE_CHECKING:
-    from packproof import adapters, refs
     from packproof.harness.debug.diff import diff
     from packproof.harness.debug.gradcheck import dot_product_test, gradcheck
     from packproof.harness.engine.check import check
@@ -65,65 +64,34 @@ _HOMES = {
     "packproof.refs.errors": ("ArgumentError", "CheckFailed", "LayoutError", "PackproofError", "UsageError"),
     "packproof.refs.packing": ("PackLayout", "pack", "unpack"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
 _KERNELS = {
-    "causal_conv1d": "packproof.kernels.causal_conv1d",
-    "rope": "packproof.kernels.rope",
-    "rope_qk": "packproof.kernels.rope",
-    "selective_scan": "packproof.kernels.selective_scan",
-    "ssd": "packproof.kernels.ssd",
+    "packproof.kernels.causal_conv1d": ("causal_conv1d",),
+    "packproof.kernels.rope": ("rope", "rope_qk"),
+    "packproof.kernels.selective_scan": ("selective_scan",),
+    "packproof.kernels.ssd": ("ssd",),
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("adapters", "refs"):
-        return import_module(f"packproof.{name}")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'packproof' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
-    return value
+class _Kernels(LazyPackage):
+    """The folder of kernels, which has no __init__ of its own."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except ModuleNotFoundError as error:
+            if error.name != "triton":
+                raise
+            way_out = f"install it, or use packproof.refs.{name}"
+            raise ImportError(f"packproof.kernels.{name} needs triton: {way_out}") from error
+
+    @staticmethod
+    def install_interpreter() -> None:
+        """Repair Triton's interpreter, once: as shipped it computes other values than a GPU. Raises PackproofError."""
+        from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
+
+        install()
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def _kernel(name: str) -> Any:
-    if name not in _KERNELS:
-        raise AttributeError(f"module 'packproof.kernels' has no attribute {name!r}")
-    try:
-        value = getattr(import_module(_KERNELS[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        raise ImportError(f"packproof.kernels.{name} needs triton: install it, or use packproof.refs.{name}") from error
-    setattr(kernels, name, value)
-    return value
-
-
-def _install_interpreter() -> None:
-    """Repair Triton's interpreter, once: as shipped it computes other values than a GPU. Raises PackproofError."""
-    from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
-
-    install()
-
-
-class _Kernels(ModuleType):
-    """The folder of kernels. The name of an op is its function, also once the module of that name is imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        is_home = name in _KERNELS and isinstance(value, ModuleType)
-        super().__setattr__(name, getattr(value, name) if is_home else value)
-
-
-def _export_kernels(module: ModuleType) -> None:
-    """Give the folder of kernels, which has no __init__.py of its own, its public names."""
-    module.__class__ = _Kernels
-    module.__getattr__ = _kernel  # type: ignore[method-assign]
-    module.__dir__ = lambda: sorted({*vars(module), *_KERNELS})  # type: ignore[method-assign]
-    module.install_interpreter = _install_interpreter  # type: ignore[attr-defined]
-    module.__doc__ = "Fast packed kernels, with the names and signatures of packproof.refs."
-
-
-_export_kernels(kernels)
+export(sys.modules[__name__], _HOMES)
+export(kernels, _KERNELS, _Kernels)
+kernels.__doc__ = "Fast packed kernels, with the names and signatures of packproof.refs."

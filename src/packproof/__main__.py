@@ -1,6 +1,20 @@
-"""`python -m packproof` is the `packproof` command."""
+"""The `packproof` command; `python -m packproof` is the same."""
 
-from packproof.harness.cli.main import main
+import sys
+
+from packproof.harness.worker.settled import restart_settled
+
+_RUN_KERNELS = ("check", "peers", "replay")
+
+
+def main() -> None:
+    """Run the command line; one that runs kernels restarts at once, so that they can run in forks of this process."""
+    if sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"--help", "--show"} & set(sys.argv):
+        restart_settled()
+    from packproof.harness.cli.main import main as run  # noqa: PLC0415  (a tenth of a second)
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from packproof.refs import ArgumentError, LayoutError
-from packproof.refs.arguments import Signature, check_option
+from packproof.refs.arguments import bind, check_option, check_options, empty_gradients, empty_output
+from packproof.refs.signatures import Signature
 
 X = torch.zeros(36, 4)
 B = torch.zeros(36, 2, 3)
@@ -28,7 +29,7 @@ OP = Signature(
 
 
 def call(x: Any = X, b: Any = B, a: Any = None, cu: Any = CU, values: bool = True) -> dict[str, int]:
-    return OP.bind(cu, x=x, B=b, A=a, states=None, values=values)
+    return bind(OP, cu, x=x, B=b, A=a, states=None, values=values)
 
 
 def test_sizes_of_every_axis() -> None:
@@ -41,7 +42,7 @@ def test_sizes_of_every_axis() -> None:
 
 
 def test_a_derived_axis_gives_its_base() -> None:
-    assert Signature("op", {"x": "t d-1"}).bind(CU, x=X, values=True)["d"] == 5
+    assert bind(Signature("op", {"x": "t d-1"}), CU, x=X, values=True)["d"] == 5
 
 
 def test_offsets_are_read_only_on_request() -> None:
@@ -69,7 +70,7 @@ def test_dtypes_of_fixed_tensors_and_tables(token: torch.dtype, other: torch.dty
 
 def test_tokens_share_one_dtype() -> None:
     with pytest.raises(ArgumentError) as caught:
-        Signature("op", {"x": "t d", "y": "t d"}).bind(CU, x=X.half(), y=X, values=True)
+        bind(Signature("op", {"x": "t d", "y": "t d"}), CU, x=X.half(), y=X, values=True)
     assert str(caught.value) == (
         "op: y is float32 but float16 was expected with float16 x\n"
         "    x                float16 (36, 4)\n"
@@ -87,17 +88,17 @@ def offsets(*values: int) -> Tensor:
 
 def test_an_unknown_tensor_is_a_mistake_in_the_call_of_bind() -> None:
     with pytest.raises(TypeError, match="op has no input z; it has x, B, A, states"):
-        OP.bind(CU, x=X, B=B, z=X, values=True)
+        bind(OP, CU, x=X, B=B, z=X, values=True)
 
 
 @pytest.mark.parametrize("token", [torch.float64, torch.bfloat16])
 def test_outputs_and_gradients_have_the_declared_shapes_and_dtypes(token: torch.dtype) -> None:
     wide = torch.float64 if token == torch.float64 else torch.float32
     x, b, a = X.to(token, copy=True).to("meta"), B.to(token), A.to(wide)
-    y, final = (OP.empty_output(name, x, call(X, B)) for name in OP.outputs)
+    y, final = (empty_output(OP, name, x, call(X, B)) for name in OP.outputs)
     assert (y.shape, y.dtype, y.device) == ((36, 4), token, x.device)
     assert (final.shape, final.dtype) == ((4, 4, 2), wide)
-    found = OP.empty_gradients(x, b, a, None)
+    found = empty_gradients(OP, x, b, a, None)
     assert [(tuple(g.shape), g.dtype) for g in found] == [
         ((36, 4), token), ((36, 2, 3), token), ((4, 3), wide), ((0,), token)
     ]  # fmt: skip
@@ -205,7 +206,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         + "    B                float32 (36, 0)\n    cu_seqlens       int32 (5,)",
     ),
     "option": (
-        lambda: OP.check_options(activation="silu", flag=1),
+        lambda: check_options(OP, activation="silu", flag=1),
         ArgumentError,
         "op: flag is 1 but False or True was expected",
     ),

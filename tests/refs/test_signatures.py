@@ -8,15 +8,14 @@ import pytest
 
 from packproof import kernels, refs
 from packproof.refs import signatures
-from packproof.refs.arguments import Signature
+from packproof.refs.signatures import SIGNATURES, Signature
 
 ROOT = Path(__file__).parents[2]
-SIGNATURES = [value for value in vars(signatures).values() if isinstance(value, Signature)]
 IMPLEMENTED = [
-    *((refs, signature) for signature in SIGNATURES),
-    *((kernels, signature) for signature in SIGNATURES if signature is not signatures.ATTENTION),
+    *((refs, signature) for signature in SIGNATURES.values()),
+    *((kernels, signature) for signature in SIGNATURES.values() if signature is not signatures.ATTENTION),
 ]
-SPECS = {s for signature in SIGNATURES for s in (*signature.inputs.values(), *signature.outputs.values()) if " " in s}
+SPECS = {s for one in SIGNATURES.values() for s in (*one.inputs.values(), *one.outputs.values()) if " " in s}
 
 
 @pytest.mark.parametrize(("package", "signature"), IMPLEMENTED, ids=lambda value: getattr(value, "op", None))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.harness.engine.evaluate import Effort, Evaluator
 from packproof.harness.engine.failure import ReplayInfo
 from packproof.harness.engine.shrink import Allowance
@@ -208,13 +208,13 @@ def test_the_command_line_reports_what_a_kernel_does_not_take(
         "--device",
         "cpu",
     ]
-    assert main.run(["check", "mine.py:conv", *request]) == main.HELD
+    assert main.run(["check", "mine.py:conv", *request]) == ending.HELD
     shown = capsys.readouterr().out
     assert "checked within domain=['d % 8 == 0', 'length > 0'], inferred from the calls that it refuses" in shown
     assert "it does not take inputs that any data loader produces: an empty sequence" in shown
     assert "a sequence has the same bits alone and in a pack: " in shown
-    assert main.run(["check", "mine.py:conv", *request, "--domain", "d % 8 == 0; length > 0"]) == main.HELD
+    assert main.run(["check", "mine.py:conv", *request, "--domain", "d % 8 == 0; length > 0"]) == ending.HELD
     assert "limits found" not in capsys.readouterr().out
-    assert main.run(["check", "mine.py:nothing", *request]) == main.INCONCLUSIVE
-    assert main.run(["check", "mine.py:conv", *request, "--domain", "dd % 8 == 0"]) == main.WRONG_CALL
+    assert main.run(["check", "mine.py:nothing", *request]) == ending.INCONCLUSIVE
+    assert main.run(["check", "mine.py:conv", *request, "--domain", "dd % 8 == 0"]) == ending.WRONG_CALL
     assert "domain has 'dd' in 'dd % 8 == 0', which a call of causal_conv1d does not have" in capsys.readouterr().err

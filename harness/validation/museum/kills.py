@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from packproof.harness.worker.zygote import NAME
+
 Kind = Literal["main", "evaluator", "keeper", "zygote", "worker"]
 KINDS: tuple[Kind, ...] = ("main", "evaluator", "keeper", "zygote", "worker")
 _BELOW: dict[Kind, Kind] = {"keeper": "zygote", "zygote": "worker", "worker": "worker"}
@@ -105,7 +107,7 @@ def _processes(main: int) -> dict[int, Kind]:
     while below:
         parent, kind = below.pop()
         for pid in _processes_below(parent):
-            forks = b"packproof.harness.worker.zygote" in _read(f"/proc/{pid}/cmdline")
+            forks = _read(f"/proc/{pid}/comm").decode().strip() == NAME
             of_pid = _BELOW.get(kind, "keeper" if forks else "evaluator")
             found[pid] = of_pid
             below.append((pid, of_pid))

@@ -15,7 +15,7 @@ from packproof.harness.bench.markdown import table
 from packproof.harness.bench.proof import _chosen, prove, spot_check
 from packproof.harness.bench.results import BenchResult, BenchStarted, LayoutFinished, SizeProof
 from packproof.harness.bench.settings import Setting, setting
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import open_target
 from packproof.properties.ops import OPS
@@ -130,7 +130,7 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     file = tmp_path / "bench.json"
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--dtype", "fp32", "--against", "", "--json", str(file), "--lengths", "50,0,6"]
-    assert main.run(line) == main.HELD
+    assert main.run(line) == ending.HELD
     printed = capsys.readouterr().out
     assert "causal_conv1d · lengths: 3 sequences, 56 tokens, longest 50 · fp32" in printed
     assert "proven eager" in printed
@@ -140,12 +140,12 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     assert written["environment"]["device"] == "cpu"
     assert [row["pass"] for row in written["rows"]] == ["forward", "backward", "both"]
     assert {row["host_ms"] for row in written["rows"]} == {None}  # the host does the work here
-    assert main.run([*line, "--compare", str(file)]) == main.HELD
+    assert main.run([*line, "--compare", str(file)]) == ending.HELD
     assert "3 rows compared, none slower than allowed" in capsys.readouterr().out
     for row in written["rows"]:
         row["ms"] = {key: value / (1 if key == "rounds" else 1.2) for key, value in row["ms"].items()}
     file.with_name("fast.json").write_text(json.dumps(written))
-    assert main.run([*line, "--compare", str(file.with_name("fast.json"))]) == main.FAILED
+    assert main.run([*line, "--compare", str(file.with_name("fast.json"))]) == ending.FAILED
     assert "forward · lengths, 56 tokens · float32 · d=3 w=2, bias, activation=silu: 2 ms, was 1.667: 1.20 x" in (
         capsys.readouterr().out
     )
@@ -158,7 +158,7 @@ def test_running_out_of_memory_is_not_a_failure(
     file = tmp_path / "bench.json"
     targets = [f"{SAMPLES}:correct", f"{SAMPLES}:fits_on_few_tokens"]
     line = ["bench", *targets, "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu", "--against", ""]
-    assert main.run([*line, "--lengths", "150,30", "--json", str(file)]) == main.HELD
+    assert main.run([*line, "--lengths", "150,30", "--json", str(file)]) == ending.HELD
     assert "not timed: OutOfMemoryError: CUDA out of memory. Tried to allocate 644.00 GiB" in capsys.readouterr().out
     data = json.loads(file.read_text())
     assert [limit["implementation"] for limit in data["limits"]] == ["bench_samples.py:fits_on_few_tokens"]
@@ -168,7 +168,7 @@ def test_running_out_of_memory_is_not_a_failure(
 
 def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["bench", f"{SAMPLES}:takes_no_bias", "--op", "causal_conv1d", "--device", "cpu", "--against", ""]
-    assert main.run(line) == main.WRONG_CALL
+    assert main.run(line) == ending.WRONG_CALL
     printed = capsys.readouterr()
     assert "does not take bias" in printed.out
     assert printed.err == "packproof: nothing could be timed or proven: see the reasons above\n"
@@ -194,7 +194,7 @@ def test_the_spot_check_prefers_later_sequences_unless_the_budget_depends_on_ear
 
 def test_a_wrong_target_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["bench", f"{SAMPLES}:leaky", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
-    assert main.run([*line, "--lengths", "20,30"]) == main.FAILED
+    assert main.run([*line, "--lengths", "20,30"]) == ending.FAILED
     printed = capsys.readouterr().out
     assert "FAILED eager" in printed
     assert "FAILED reference (y): lengths [2, 130, 1]; no time" in printed
@@ -207,7 +207,7 @@ def test_a_sweep_shows_how_cost_grows_and_draws_it(
     monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--against", "", "--sweep", "sequences", "--tokens", "20", "--plot", str(tmp_path / "sweep.svg")]
-    assert main.run(line) == main.HELD
+    assert main.run(line) == ending.HELD
     printed = capsys.readouterr().out
     assert "causal_conv1d · growth of the time with sequences" in printed
     assert printed.rstrip().splitlines()[-1].split()[-4:] == ["both", "1.00", "1.00", "1.00"]

@@ -11,7 +11,7 @@ from packproof.harness.bench.file import BenchFile
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.markdown import table
 from packproof.harness.bench.results import LayoutFinished, SizeProof
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import result, stream
 
@@ -55,9 +55,9 @@ def test_a_line_for_each_implementation_and_a_column_for_each_layout() -> None:
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["table", "bench.json"]) == main.HELD
+    assert main.run(["table", "bench.json"]) == ending.HELD
     assert capsys.readouterr().out == TABLE + "\n"
-    assert main.run(["table", "none.json"]) == main.WRONG_CALL
+    assert main.run(["table", "none.json"]) == ending.WRONG_CALL
     assert capsys.readouterr().err == "packproof: none.json: No such file or directory\n"
 
 

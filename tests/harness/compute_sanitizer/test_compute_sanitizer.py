@@ -10,7 +10,6 @@ import pytest
 from packproof.harness.cli.main import run
 from packproof.harness.compute_sanitizer.cell import require_sanitizer
 from packproof.harness.compute_sanitizer.findings import counted, findings
-from packproof.harness.engine import request as requests
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, Verdict
@@ -83,7 +82,7 @@ def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, *, call: int, report
     fake.write_text(FAKE.format(python=sys.executable, call=call, report=report, end=end))
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(requests, "require_sanitizer", lambda device: require_sanitizer("cuda"))
+    monkeypatch.setattr(f"{require_sanitizer.__module__}.require_sanitizer", lambda device: require_sanitizer("cuda"))
     monkeypatch.chdir(folder)
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from packproof.harness.engine.replay import check_fits, read_replay
+from packproof.harness.engine.replay import check_fits
 from packproof.harness.results.events import Cell, Event, Progress
+from packproof.harness.results.replay_file import read_replay
 from packproof.harness.worker.records import RecordError, of_json, to_json
 from packproof.harness.worker.wire import Decoder, Frame, OwnFault, WireError, answer_of, encode
 from packproof.properties.call import KernelFault, Refused

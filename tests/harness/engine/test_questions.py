@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 import packproof
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.harness.results.conclusions import answers
 from packproof.refs import seq_idx_from_cu_seqlens
 from packproof.refs.errors import CheckFailed
@@ -92,9 +92,9 @@ def test_strict_makes_them_count(capsys: pytest.CaptureFixture[str], tmp_path: P
     with pytest.raises(CheckFailed, match="isolation"):
         packproof.check(multiplies, profile="quick", strict=True, **REQUEST)  # type: ignore[arg-type]
     request = ["check", f"{KERNELS}:multiplying", "--property", "isolation", "--profile", "quick", "--device", "cpu"]
-    assert main.run(request) == main.HELD
+    assert main.run(request) == ending.HELD
     shown = capsys.readouterr().out
     assert "checked though not promised:" in shown
     assert f"{MEANINGS['NaN']}: does not hold (fp32), smallest lengths [1, 2] · packproof replay " in shown
-    assert main.run([*request, "--strict", "--json", str(tmp_path / "strict.json")]) == main.FAILED
+    assert main.run([*request, "--strict", "--json", str(tmp_path / "strict.json")]) == ending.FAILED
     assert "isolation (NaN)" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from rich.console import Console
 from packproof.adapters import registry
 from packproof.adapters.peers.torch import compiled_rope
 from packproof.adapters.registry import PEERS, Peer
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.harness.engine.replay import replay
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.peers import run
@@ -144,7 +144,7 @@ def test_the_scoreboard_in_a_terminal_in_markdown_and_as_data(tmp_path: Path) ->
     console = Console(record=True, width=200, soft_wrap=True, file=(tmp_path / "out").open("w"))
     files = {kind: tmp_path / f"peers.{kind}" for kind in ("md", "json")}
     report = PeersReport(entries, markdown=str(files["md"]), json=str(files["json"]), console=console)
-    main.follow(check_peers(requested, entries), [report])
+    ending.follow(check_peers(requested, entries), [report])
     text, page, data = console.export_text(), files["md"].read_text(), json.loads(files["json"].read_text())
     version = PEERS["torch:jagged_sdpa"].version
     row = next(line.split() for line in text.splitlines() if "isolation (NaN)" in line and "does not hold" in line)

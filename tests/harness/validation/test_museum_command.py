@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.harness.validation.museum.detect import detect
 from packproof.museum import controls, entries
 
@@ -51,7 +51,7 @@ def test_a_control_that_fails_is_a_false_alarm(
     incorrect = dataclasses.replace(controls()["rotary.correct"], id="rotary.incorrect", kernel=entries()["R1"].kernel)
     monkeypatch.setattr("packproof.museum.controls", lambda: controls() | {"rotary.incorrect": incorrect})
     file = tmp_path / "alarms.json"
-    assert main.run(["museum", "alarms", "rotary.incorrect", "--seeds", "8", "--json", str(file)]) == main.FAILED
+    assert main.run(["museum", "alarms", "rotary.incorrect", "--seeds", "8", "--json", str(file)]) == ending.FAILED
     assert "reference, lengths" in capsys.readouterr().out
     [result] = json.loads(file.read_text())["results"]
     assert result["false"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packproof.harness.cli import main
+from packproof.harness.cli import ending, main
 from packproof.harness.validation.proof_report import PARTS, report
 
 RUN = {"property": "", "examples": 3, "seconds": 1.5, "tier": "eager"}
@@ -73,7 +73,8 @@ def test_the_report_is_written_as_markdown_and_json(runs: Path) -> None:
 
 def test_a_run_that_is_not_there_is_answered_in_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (runs / "alarms.json").unlink()
-    assert main.run(["proof", str(runs), str(runs / "proof.md"), "--json", str(runs / "proof.json")]) == main.WRONG_CALL
+    line = ["proof", str(runs), str(runs / "proof.md"), "--json", str(runs / "proof.json")]
+    assert main.run(line) == ending.WRONG_CALL
     assert "alarms.json: No such file or directory; `make proof` writes it" in capsys.readouterr().err
 
 

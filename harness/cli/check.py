@@ -1,0 +1,243 @@
+"""The commands that judge kernels: `packproof check`, `peers` and `replay`."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from packproof.harness.cli.durations import seconds
+from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Reports, exit_code, follow, say
+from packproof.harness.cli.printing import section
+from packproof.harness.engine.request import CheckRequest, check_names
+from packproof.harness.results import events
+from packproof.harness.results.names import dtype as dtype_name
+from packproof.harness.results.names import listed
+from packproof.harness.results.replay_file import read_replay, shown
+from packproof.harness.worker import zygote_client
+from packproof.harness.worker.isolation import isolated
+from packproof.harness.worker.settled import importing, is_settled
+from packproof.properties.domain import Domain
+from packproof.properties.stopwatch import add
+from packproof.refs.errors import UsageError
+
+
+def check(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="package.module:function, path/file.py:function, or a peer as `packproof list` names it; without it, "
+            "packproof's own kernels"
+        ),
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="the op that the target computes; see `packproof list`")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated")] = None,
+    property: Annotated[  # noqa: A002
+        list[str] | None, typer.Option(help="only these properties, or your own as module:NAME; comma-separated")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what the kernel supports, such as 'k in (64, 128)', 'd % 8 == 0', 'tokens % 16 == 0', 'length > 0' "
+            "or 'dtype == bf16'; separate several by ; or repeat  [default: declared, else inferred from its refusals]"
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="a property that does not hold fails the run even if it is not promised")
+    ] = False,
+    exitfirst: Annotated[bool, typer.Option("--exitfirst", "-x", help="end the run at the first failure")] = False,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            help="time that the run may take, such as 60s or 2m: the most telling cases come first, and what is not "
+            "reached is inconclusive"
+        ),
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
+    forward_only: Annotated[bool, typer.Option("--forward-only", help="check no gradients")] = False,
+    draw_configs: Annotated[
+        bool,
+        typer.Option(
+            "--draw-configs",
+            help="draw a random configuration of an autotuned Triton kernel for each kind of call, without timing: "
+            "faster, and checks more configurations",
+        ),
+    ] = False,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="run the kernel under bubblewrap: no network, no other processes, nowhere to write; CPU only",
+        ),
+    ] = False,
+    sanitizer: Annotated[
+        str | None,
+        typer.Option(
+            help="run the golden cases under compute-sanitizer, not the properties: memcheck, racecheck or initcheck"
+        ),
+    ] = None,
+    timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+) -> int:
+    """Check a kernel: every property at every dtype, with the smallest layout that breaks each one that fails.
+
+    \b
+    packproof check
+    packproof check my_kernels:conv --op causal_conv1d
+    packproof check src/kernels/scan.py:scan --op selective_scan --dtype bf16,fp32 --property packing
+    packproof check my_kernels:rope --op rope --profile quick --json results.json
+    packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
+    packproof check mamba_ssm:ssd
+    """
+    began = time.perf_counter()
+    request = _settled(
+        device,
+        isolate=isolate,
+        target=target,
+        op=op,
+        dtypes=tuple(map(dtype_name, listed(dtype))) or None,
+        properties=tuple(listed(property)) or None,
+        profile=profile,
+        seed=seed,
+        domain=Domain.of(domain or ()).texts,
+        strict=strict,
+        timeout=timeout,
+        forward_only=forward_only,
+        draw_configs=draw_configs,
+        sanitizer=sanitizer,
+        fail_fast=exitfirst,
+        max_time=None if max_time is None else seconds(max_time, "--max-time"),
+    )
+    with importing():
+        from packproof.harness.engine.check import run_check  # noqa: PLC0415
+        from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
+        from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
+        from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
+
+    add("start", time.perf_counter() - began)
+    reports: list[Report] = [TerminalReport(timings=timings)]
+    reports += [JsonReport(json)] if json else []
+    reports += [JunitReport(junit)] if junit else []
+    reports += _pages(html)
+    return exit_code(follow(run_check(request), reports))
+
+
+def peers(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; default: all")
+    ] = None,
+    *,
+    op: Annotated[str | None, typer.Option(help="only peers that compute this op")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated")] = None,
+    property: Annotated[list[str] | None, typer.Option(help="only these properties; comma-separated")] = None,  # noqa: A002
+    profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
+    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
+    markdown: Annotated[str | None, typer.Option(help="write the scoreboard and every failure to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+) -> int:
+    """Check the third-party kernels that are installed, and write one scoreboard.
+
+    Properties that they do not promise are checked too, and marked as such. Exit code 0 if any peer could be judged,
+    whatever was found.
+
+    \b
+    packproof peers
+    packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
+    packproof peers --op attention --device cpu
+    """
+    request = _settled(
+        device,
+        op=op,
+        dtypes=tuple(map(dtype_name, listed(dtype))) or None,
+        properties=tuple(listed(property)) or None,
+        profile=profile,
+        seed=seed,
+    )
+    with importing():
+        from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
+        from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
+
+    entries = open_peers(request, names or [])
+    if not any(entry.targets for entry in entries):
+        return say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes this op'}", WRONG_CALL)
+    reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
+    reports += _pages(html)
+    code = exit_code(follow(check_peers(request, entries), reports))
+    return HELD if code == FAILED else code
+
+
+def replay(
+    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` wrote")],
+    *,
+    map: Annotated[bool, typer.Option("--map", help="show the error map and the leak map")] = False,  # noqa: A002
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+    show: Annotated[bool, typer.Option("--show", help="print what the file holds, and run nothing")] = False,
+) -> int:
+    """Run one failing case again, here or on another machine: fixed (exit 0), still failing (1) or not applicable (2).
+
+    \b
+    packproof replay .packproof/ssd-packing-5e1c.json
+    packproof replay .packproof/ssd-packing-5e1c.json --map
+    packproof replay .packproof/ssd-packing-5e1c.json --show
+    """
+    data = read_replay(Path(file))
+    if show:
+        section(file, shown(data))
+        return HELD
+
+    _start(data["device"])
+    with importing():
+        from packproof.harness.engine.replay import replay as run_replay  # noqa: PLC0415
+        from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
+
+    page = Reports(_pages(html))
+    outcome = run_replay(file, maps=map or html is not None)
+    typer.echo(outcome.text)
+    verdict = outcome.verdict
+    if map and verdict.failure and verdict.failure.evidence:
+        typer.echo("\n" + "\n".join(evidence_lines(verdict.failure.evidence)))
+    page.send(events.RunStarted((verdict.cell,), "replay", 0, (f"only the case of {file} was run",)))
+    return exit_code(page.finish(events.RunFinished((verdict,), verdict.seconds)))
+
+
+def _settled(device: str | None, *, isolate: bool = False, **given: Any) -> CheckRequest:
+    """The request, on cuda where no device was named and there is one. A wrong name does not wait for torch."""
+    check_names(request := CheckRequest(device=device or "cpu", **given))
+    return replace(request, device=_start(device, isolate=isolate))
+
+
+def _start(device: str | None, *, isolate: bool = False) -> str:
+    """Import torch, start the process that kernels are forked from, and return the device: the one named or found."""
+    settle = zygote_client.early() if is_settled() and not isolate else None
+    with importing():
+        import torch  # noqa: PLC0415
+
+    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if settle:
+        settle(found == "cpu")
+    if isolate:
+        _isolate(found)
+    return found
+
+
+def _pages(html: str | None) -> list[Report]:
+    if not html:
+        return []
+    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
+
+    return [HtmlReport(html)]
+
+
+def _isolate(device: str) -> None:
+    if device != "cpu":
+        raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
+    zygote_client.isolate(isolated())

@@ -1,0 +1,95 @@
+"""From a stream of events to reports and an exit code; a message and its exit code where there is no stream."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import typer
+
+from packproof.harness.results import events
+from packproof.harness.results.files import Unwritten
+from packproof.harness.results.text import printable
+from packproof.refs.errors import PackproofError
+
+HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+Report = Callable[[events.Event], None]
+
+
+def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.RunFinished:
+    """Send every event to every report until the run ends, normally, by Ctrl-C or by a bug of packproof."""
+    verdicts: list[events.Verdict] = []
+    sinks = Reports(reports)
+    start = time.monotonic()
+    started = False
+    try:
+        for event in stream:
+            started = True
+            if isinstance(event, events.RunFinished):
+                return sinks.finish(event)
+            if isinstance(event, events.CellFinished):
+                verdicts.append(event.verdict)
+            sinks.send(event)
+        raise RuntimeError("the stream of events ended without RunFinished")
+    except KeyboardInterrupt:
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
+    except Exception as error:
+        if isinstance(error, PackproofError) and not started:
+            raise
+        traceback.print_exc()
+        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=in_one_line(error))
+    return sinks.finish(end)
+
+
+class Reports:
+    """Independent reports: one that cannot be written is dropped, with a message."""
+
+    def __init__(self, reports: Sequence[Report]) -> None:
+        self._reports = list(reports)
+        self._unwritten, self._error = False, ""
+
+    def send(self, event: events.Event) -> None:
+        for report in list(self._reports):
+            try:
+                report(event)
+            except Exception as error:
+                self._reports.remove(report)
+                if isinstance(error, Unwritten):
+                    self._unwritten = True
+                    say(f"a report could not be written: {error}", WRONG_CALL)
+                else:
+                    traceback.print_exc()
+                    self._error = in_one_line(error)
+
+    def finish(self, end: events.RunFinished) -> events.RunFinished:
+        """Send the last event; return it with what happened to the reports."""
+        self.send(end)
+        return replace(end, unwritten=self._unwritten, error=end.error or self._error)
+
+
+def exit_code(end: events.RunFinished) -> int:
+    """The exit code of a run. If no cell applies to the kernel, nothing was checked: the call was wrong."""
+    statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}
+    refused = any(verdict.refused for verdict in end.verdicts)
+    if any(verdict.failed for verdict in end.verdicts):
+        return FAILED
+    if end.error or any(verdict.status == "error" for verdict in end.verdicts):
+        return OWN_FAULT
+    if end.unwritten:
+        return WRONG_CALL
+    if end.interrupted:
+        return INTERRUPTED
+    if "inconclusive" in statuses or (refused and "passed" not in statuses):
+        return INCONCLUSIVE
+    return HELD if "passed" in statuses else WRONG_CALL
+
+
+def say(text: str, code: int) -> int:
+    typer.echo(f"packproof: {printable(text)}", err=True)
+    return code
+
+
+def in_one_line(error: Exception) -> str:
+    """Type and first line of an error; stderr has the rest."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

@@ -1,0 +1,32 @@
+"""The command `packproof list`: all that has a name, without importing torch."""
+
+from collections.abc import Mapping
+
+from packproof.adapters.registry import PEERS, Peer
+from packproof.harness.cli.ending import HELD
+from packproof.harness.cli.printing import section
+from packproof.harness.engine.request import PROFILES
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.properties.case import SHORT
+from packproof.properties.laws import LAWS
+from packproof.refs.signatures import SIGNATURES
+
+
+def list_everything() -> int:
+    """List the ops with their tensors, the kernels that packproof ships, the peers, properties, profiles and dtypes."""
+    section("ops", {op: f"{_tensors(of.inputs)} -> {_tensors(of.outputs)}" for op, of in SIGNATURES.items()})
+    section("kernels", {name: own.target for name, own in BUILTIN_KERNELS.items()})
+    section("peers", {peer.name: f"{peer.op}, {_here(peer)}" for peer in PEERS.values()})
+    section("properties", LAWS)
+    section("profiles", dict.fromkeys(PROFILES, ""))
+    section("dtypes", {short: name for name, short in SHORT.items()})
+    return HELD
+
+
+def _tensors(specs: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}[{spec}]" for name, spec in specs.items())
+
+
+def _here(peer: Peer) -> str:
+    """The installed version of a peer, or how to install it."""
+    return f"{peer.distributions[0]} {peer.version}" if peer.installed else f"pip install {peer.distributions[0]}"

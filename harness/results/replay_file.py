@@ -1,0 +1,112 @@
+"""The replay file of a failure: read, checked, and shown without running anything."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from packproof.harness.results.files import read_bytes
+from packproof.harness.results.names import DEVICES, known
+from packproof.harness.results.text import printable
+from packproof.properties.case import MEANINGS, SHORT, Case, shorten
+from packproof.properties.laws import LAWS
+from packproof.properties.promises import Promises
+from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
+
+_FIELDS = {
+    "target": str,
+    "op": str,
+    "property": str,
+    "dtype": str,
+    "device": str,
+    "case": dict,
+    "promises": dict,
+    "gradients": bool,
+}
+_MAX_BYTES = 1 << 20
+_WIDEST = 300
+
+
+def read_replay(path: Path) -> dict[str, Any]:
+    """The file's content, with every field that a replay needs, its `case` a Case and its `promises` Promises.
+
+    Raises UsageError, one line that names the file, if it cannot be read or is damaged.
+    """
+    data = _read(path)
+    if not isinstance(data, dict) or data.get("version") != 1:
+        raise UsageError(f"{path}: not a replay file of version 1")
+    for name, kind in _FIELDS.items():
+        if not isinstance(data.get(name), kind) or "\0" in str(data[name]):
+            raise damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
+    try:
+        case = Case.from_json(data["case"])
+        if ":" not in data["property"]:  # else it is imported where the kernel is
+            known("property", data["property"], LAWS)
+        for what, name, names in (
+            ("dtype", data["dtype"], SHORT),
+            ("dtype", case.dtype, SHORT),
+            ("device", data["device"], DEVICES),
+        ):
+            known(what, name, names)
+        return {**data, "case": case, "promises": _promises(data["promises"])}
+    except UsageError as error:
+        raise damaged(path, f"{error}") from None
+
+
+def shown(data: Mapping[str, Any]) -> dict[str, str]:
+    """What the file of `read_replay` holds, in words, by what it is."""
+    case: Case = data["case"]
+    law = LAWS.get(data["property"], "")
+    promised = {name: value for name, value in asdict(data["promises"]).items() if value not in (None, False)}
+    rows = {
+        "kernel": data["target"],
+        "op": data["op"],
+        "property": f"{data['property']}: {law}" if law else data["property"],
+        "dtype": data["dtype"],
+        "device": data["device"],
+        "layout": f"lengths {shorten(case.lengths)}, {counted(case.n_tokens, 'token')}, slack {case.slack}",
+        "sizes": _listed(case.sizes),
+        "inputs": ", ".join(case.present),
+        "options": _listed(case.options),
+        "offsets": case.index_dtype,
+        "values": f"{case.regime}: {MEANINGS[case.regime]}",
+        "seed": str(case.seed),
+        "gradients": "judged" if data["gradients"] else "not judged",
+        "promises": _listed(promised.items()),
+        "domain": _texts(data.get("domain")),
+        "found": _texts(data.get("message")),
+        "versions": f"packproof {data.get('packproof', 'unknown')}, file {data['version']}",
+    }
+    return {name: printable(text) for name, text in rows.items() if text}
+
+
+def _texts(data: Any) -> str:
+    return "; ".join(map(str, data)) if isinstance(data, list) else str(data or "")
+
+
+def _listed(pairs: Iterable[tuple[str, Any]]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in pairs)
+
+
+def _read(path: Path) -> Any:
+    """The JSON of a file, which may be anything: a device, a pipe, gigabytes, a million brackets."""
+    try:
+        return json.loads(read_bytes(path, _MAX_BYTES).decode())
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"not JSON ({str(error)[:100]})") from None
+
+
+def _promises(data: dict[str, Any]) -> Promises:
+    try:
+        return Promises(**data)
+    except TypeError as error:
+        raise UsageError(f"promises: {error}") from None
+
+
+def damaged(path: str | Path, what: str) -> UsageError:
+    """The error for a replay file with invalid content."""
+    return UsageError(f"{path}: damaged, {' '.join(printable(what)[:_WIDEST].split())}")

@@ -1,0 +1,46 @@
+"""The laws of packproof's properties, one sentence each, those first that detect bugs at the least cost.
+
+`catalogue` has the properties themselves; this needs no torch.
+"""
+
+from collections.abc import Mapping
+
+LAWS: Mapping[str, str] = {
+    "reference": "Values and gradients lie within the error budget of the float64 reference, element by element.",
+    "packing": (
+        "A sequence computes in the pack what it computes alone; shared gradients are the sum over the sequences."
+    ),
+    "isolation": (
+        "What the other sequences and the slack hold (inputs, states, incoming gradients) changes nothing in this one."
+    ),
+    "causality": "Later tokens change no earlier output, and earlier incoming gradients no later token's gradient.",
+    "permutation": "Reordering the sequences reorders the results; shared gradients stay within the budget.",
+    "carry": (
+        "Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run."
+    ),
+    "determinism": (
+        "The same call gives the same result: again, after other shapes, in a new process, "
+        "with metadata edited in place."
+    ),
+    "memory": (
+        "What comes in stays as it is, every output row is written, nothing is read before it is written, "
+        "canaries stay whole."
+    ),
+    "strides": (
+        "Transposed, sliced and expanded inputs and incoming gradients give the same result, or a refusal "
+        "that names them."
+    ),
+    "metadata": (
+        "int64 offsets, empty sequences anywhere and more slack change nothing; zero tokens and zero sequences work."
+    ),
+    "double_backward": "A second derivative is the reference's, or an error: never another value.",
+    "opcheck": "Operators that it registers with torch pass torch.library.opcheck.",
+    "torch_compile": "Through torch.compile it computes the same values and gradients.",
+    "side_stream": "On a side stream whose work has yet to produce the inputs it computes the same.",
+    "cuda_graph": (
+        "Replayed from a CUDA graph with other boundaries it computes the same, where it promises to be capturable."
+    ),
+    "size": (
+        "Offsets past 2^31 and 2^32 elements and more than 65,535 sequences give what the same pack gives elsewhere."
+    ),
+}

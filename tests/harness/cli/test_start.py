@@ -1,0 +1,136 @@
+"""How `packproof check` starts: torch is imported once, and the process that kernels run in is a fork of the command.
+
+Such a fork has to be what a process started afresh would be: these kernels report what they find in theirs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packproof.harness.worker.settled import ENVIRONMENT
+
+COMMAND = (sys.executable, "-m", "packproof", "check")
+FEW = ("--op", "rope", "--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu")
+KERNEL = """
+import gc, json, os, sys
+from pathlib import Path
+from packproof.refs import rope as kernel
+
+LOADED = [name for name in ("torch._dynamo", "hypothesis", "packproof.harness.engine.check") if name in sys.modules]
+
+def kinds():
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            yield os.readlink(link).partition(":")[0]
+        except OSError:
+            pass  # of the listing itself
+
+def can_look_into(pid):
+    try:
+        return bool(os.readlink(f"/proc/{pid}/fd/1"))
+    except OSError:
+        return False
+
+def found():
+    return {
+        "argv": sys.argv,
+        "comm": Path("/proc/self/comm").read_text(),
+        "descriptors": sorted(kinds()),
+        "environment": dict(os.environ),
+        "path": sys.path,
+        "hash": hash("text"),
+        "loaded": LOADED,
+        "collects": gc.isenabled(),
+        "session": os.getsid(0),
+        "sees its parent": can_look_into(os.getppid()),
+    }
+
+def rope(x, cos, sin, *, cu_seqlens, interleaved=False):
+    file = Path("found.json")
+    if not file.exists():
+        file.write_text(json.dumps(found()))
+    return kernel(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+"""
+
+
+def found_by(command: tuple[str, ...], folder: Path, **environment: str) -> dict[str, Any]:
+    """What the kernel found in its process, in a check by this command, which inherits a descriptor."""
+    (folder / "kernel.py").write_text(KERNEL)
+    reader, writer = os.pipe()
+    done = subprocess.run(
+        [*command, "kernel.py:rope", *FEW],
+        cwd=folder,
+        env=os.environ | environment,
+        pass_fds=(writer,),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    os.close(reader)
+    os.close(writer)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads((folder / "found.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return found_by(COMMAND, tmp_path_factory.mktemp("forked"), PYTHONHASHSEED="7", OMP_NUM_THREADS="3", MARK="here")
+
+
+@pytest.fixture(scope="module")
+def spawned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    run = f"import sys; from packproof.harness.cli.main import run; sys.exit(run({list(COMMAND[3:])!r} + sys.argv[1:]))"
+    folder = tmp_path_factory.mktemp("spawned")
+    return found_by((sys.executable, "-P", "-c", run), folder, PYTHONHASHSEED="7", OMP_NUM_THREADS="3", MARK="here")
+
+
+def test_kernels_run_in_a_fork_of_the_command(forked: dict[str, Any], spawned: dict[str, Any]) -> None:
+    assert forked["argv"][1] == "check"
+    assert spawned["argv"][0] == "-c"
+    assert forked["comm"] == spawned["comm"] == "pp-zygote\n"
+
+
+def test_what_the_first_case_does_not_need_is_not_imported(forked: dict[str, Any], spawned: dict[str, Any]) -> None:
+    assert forked["loaded"] == spawned["loaded"] == []
+
+
+def test_a_fork_has_the_environment_of_a_process_started_afresh(
+    forked: dict[str, Any], spawned: dict[str, Any]
+) -> None:
+    own = {"PYTHONPATH", "PWD", "OLDPWD"}  # they name the folder
+    ours, theirs = ({n: v for n, v in found["environment"].items() if n not in own} for found in (forked, spawned))
+    assert ours == theirs
+    assert ours.items() >= {**ENVIRONMENT, "TRITON_INTERPRET": "1", "MARK": "here"}.items()
+    assert forked["hash"] == spawned["hash"]
+    assert forked["collects"]
+
+
+def test_a_fork_inherits_no_descriptor_of_the_command(forked: dict[str, Any], spawned: dict[str, Any]) -> None:
+    assert forked["descriptors"] == spawned["descriptors"] == ["/dev/null", "pipe", "pipe", "socket"]
+
+
+def test_a_fork_is_concealed_and_in_a_session_of_its_own(forked: dict[str, Any]) -> None:
+    assert not forked["sees its parent"]
+    assert forked["session"] not in (os.getsid(0), 0)
+
+
+def test_a_file_in_the_working_directory_shadows_no_module(tmp_path: Path) -> None:
+    for name in ("torch", "triton", "json", "safetensors", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this file was imported')")
+    start = "import sys; from packproof.__main__ import main; sys.argv[0] = 'packproof'; main()"
+    found = found_by((sys.executable, "-P", "-c", start, "check"), tmp_path)
+    assert found["argv"][1] == "check"
+
+
+def test_the_command_ends_with_the_code_of_the_check(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL.replace("return kernel(x,", "return 2 * kernel(x,"))
+    line = [*COMMAND, "kernel.py:rope", *(word.replace("packing", "reference") for word in FEW)]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED  reference" in done.stdout
+    assert done.stderr == ""
