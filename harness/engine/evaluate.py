@@ -154,10 +154,11 @@ class Effort:
 @dataclass
 class _Course:
     """How far a cell has come. space: the part of its cases' space that is inside the domain, as far as it was `found`.
-    left: the rounds to come. planned: cases in all. reported: when its progress was."""
+    golden: the golden cases there. left: the rounds to come. planned: cases in all. reported: when its progress was."""
 
     space: Space
     found: Found | None
+    golden: frozenset[Case]
     left: list[list[Case]]
     seen: Coverage
     planned: int
@@ -210,8 +211,9 @@ class Evaluator:
     def _course(self, law: Property, space: Space, seen: Coverage) -> _Course:
         """The whole course of a cell, from its first round."""
         inside = self._inside(space)
-        left = rounds(self._cases(law, inside), frozenset(self._drawn(inside)[0]), inside)
-        return _Course(inside, self.found, left, seen, sum(map(len, left)))
+        cases, golden = self._cases(law, inside), frozenset(self._drawn(inside)[0])
+        left = rounds(cases, golden, inside)
+        return _Course(inside, self.found, golden, left, seen, len(cases))
 
     def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FoundViolation | None]:
         """Judge the next round, until a violation, or a refusal that leads to the kernel's domain."""
@@ -223,7 +225,8 @@ class Evaluator:
                 yield Progress(cell, seen.drawn, course.planned, case.lengths)
             violation, stopped = self._judged(law, space, case, seen)
             if violation is not None:
-                return FoundViolation(cell, law, space, case, violation, seen.drawn)
+                untried = tuple(c for c in chain(*course.left) if c in course.golden)
+                return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
                 self._judged(
                     law, space, min(self._cases(law, space), key=_size), seen
