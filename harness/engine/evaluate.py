@@ -153,11 +153,12 @@ class Effort:
 @dataclass
 class _Course:
     """How far a cell has come. space: the part of its cases' space that is inside the domain, as far as it was `found`.
-    tier: that its cases were chosen for. left: the rounds to come; begun: the cases of those before. planned: cases in
-    all. reported: when its progress was."""
+    golden: the golden cases there. tier: that its cases were chosen for. left: the rounds to come; begun: the cases of
+    those before. planned: cases in all. reported: when its progress was."""
 
     space: Space
     found: Found | None
+    golden: frozenset[Case]
     tier: Tier
     left: list[list[Case]]
     begun: list[Case]
@@ -214,9 +215,11 @@ class Evaluator:
     def _course(self, law: Property, space: Space, seen: Coverage, begun: Sequence[Case] = ()) -> _Course:
         """The course of a cell from its first round, or from after the cases that were begun."""
         inside = self._inside(space)
-        every = rounds(self._cases(law, inside), frozenset(self._drawn(inside)[0]), inside)
+        golden = frozenset(self._drawn(inside)[0])
+        every = rounds(self._cases(law, inside), golden, inside)
         left = [new for cases in every if (new := [case for case in cases if case not in begun])]
-        return _Course(inside, self.found, self.tier, left, list(begun), len(begun) + sum(map(len, left)), seen)
+        planned = len(begun) + sum(map(len, left))
+        return _Course(inside, self.found, golden, self.tier, left, list(begun), planned, seen)
 
     def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FoundViolation | None]:
         """Judge the next round, until a violation, or a refusal that leads to the kernel's domain."""
@@ -229,7 +232,8 @@ class Evaluator:
                 yield Progress(cell, seen.drawn, course.planned, case.lengths)
             violation, stopped = self._judged(law, space, case, seen)
             if violation is not None:
-                return FoundViolation(cell, law, space, case, violation, seen.drawn)
+                untried = tuple(c for c in chain(*course.left) if c in course.golden)
+                return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
                 smallest = min(self._cases(law, space), key=_size)
                 self._judged(law, space, smallest, seen)  # so that a limit has a small pack

@@ -40,7 +40,8 @@ class ReplayInfo:
 
 @dataclass(frozen=True)
 class FoundViolation:
-    """A violation as it was found: at the nth example of a cell, which was a case of this space."""
+    """A violation as it was found: at the nth example of a cell, which was a case of this space. untried: golden cases
+    that the cell has not come to."""
 
     cell: Cell
     law: Property
@@ -48,6 +49,7 @@ class FoundViolation:
     case: Case
     violation: Violation
     example: int
+    untried: tuple[Case, ...] = ()
 
 
 def as_found(kernel: KernelUnderTest, finding: FoundViolation) -> Failure:
@@ -72,8 +74,9 @@ def failure_of(
         found = evaluated(kernel, law, candidate)[0]
         return found is not None and found.fault == violation.fault
 
+    allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, finding.untried)
     with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
-        small, tried = shrink(case, finding.space, fails, _FEW if violation.fault == "killed" else allowance)
+        small, tried = shrink(case, finding.space, fails, allowance, others)
     kernel.renew()  # so that the kernel is called again, and prints again
     kernel.runner.printed()
     found = evaluated(kernel, law, small)[0]

@@ -5,7 +5,7 @@ so ends at textbook minima in a number of kernel calls that can be bounded.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from packproof.harness.engine.request import Allowance
 from packproof.properties.case import Case
@@ -14,9 +14,13 @@ from packproof.properties.cases import Space
 Lengths = tuple[int, ...]
 
 
-def shrink(case: Case, space: Space, fails: Callable[[Case], bool], allowance: Allowance) -> tuple[Case, int]:
-    """The smallest case found that still fails, and how many cases were tried."""
+def shrink(
+    case: Case, space: Space, fails: Callable[[Case], bool], allowance: Allowance, others: Collection[Case] = ()
+) -> tuple[Case, int]:
+    """The smallest case found that still fails, and how many cases were tried. others: cases that may fail too; the
+    search begins at the smallest of them that does."""
     search = _ShrinkSearch(fails, allowance)
+    case = search.start(case, others)
     smaller = True
     while smaller and search.going:
         before = case
@@ -37,6 +41,11 @@ class _ShrinkSearch:
     def going(self) -> bool:
         return self.tried < self._allowance.tries and time.monotonic() < self._until
 
+    def start(self, case: Case, others: Collection[Case]) -> Case:
+        """The first of the cases smaller than this one that fails, or this one."""
+        smaller = sorted((c for c in others if _cost(c.lengths) < _cost(case.lengths)), key=lambda c: _cost(c.lengths))
+        return next((other for other in smaller if self.going and self._try(other)), case)
+
     def descend(self, case: Case, moves: Callable[[Case, Space], Iterator[Case]], space: Space) -> Case:
         """Follow the first move that still fails until none does."""
         moved = True
@@ -45,14 +54,15 @@ class _ShrinkSearch:
             for candidate in moves(case, space):
                 if not self.going:
                     break
-                if candidate in self._seen:
-                    continue
-                self._seen.add(candidate)
-                self.tried += 1
-                if self._fails(candidate):
+                if candidate not in self._seen and self._try(candidate):
                     case, moved = candidate, True
                     break
         return case
+
+    def _try(self, case: Case) -> bool:
+        self._seen.add(case)
+        self.tried += 1
+        return self._fails(case)
 
 
 def _cost(lengths: Lengths) -> tuple[int, int, Lengths]:

@@ -78,7 +78,8 @@ def found_lines(verdict: Verdict) -> Iterator[str]:
     failure = verdict.failure
     assert failure is not None
     tensor = f" ({failure.tensor})" if failure.tensor else ""
-    yield f"failing  {title(verdict.cell)}{tensor}: lengths {shorten(failure.lengths)}; looking for the smallest layout"
+    lengths = shorten(failure.lengths, 6)
+    yield f"failing  {title(verdict.cell)}{tensor}: lengths {lengths}; looking for the smallest layout"
     yield from (f"         {line}" for line in failure.lines[1:2])
 
 
