@@ -2,13 +2,13 @@
 
 import builtins
 import math
-import operator
 import sys
-from builtins import all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
+from builtins import KeyError, all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter, is_, itemgetter
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.testing
@@ -29,7 +29,22 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 
 _OURS = ("packproof.harness.", "packproof.properties.", "packproof.refs.")
 _OTHERS = ("safetensors.torch", "json")
-_code = operator.attrgetter("__code__")
+_code = attrgetter("__code__")
+
+
+class _Row(NamedTuple):
+    """Names of a namespace and their values, None for one that is absent and must stay so.
+
+    fetch: the values of the names that are there, faster than one by one; there: those values. absent: the other names.
+    """
+
+    label: str
+    namespace: Any
+    names: tuple[str, ...]
+    before: tuple[Any, ...]
+    fetch: Callable[[Any], tuple[Any, ...]]
+    there: tuple[Any, ...]
+    absent: frozenset[str]
 
 
 class TorchState:
@@ -39,7 +54,7 @@ class TorchState:
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple[str, Any, tuple[str, ...], tuple[Any, ...]]] = []
+        self._rows: list[_Row] = []
         self._functions: dict[FunctionType, str] = {}
         self._codes: tuple[CodeType, ...] = ()
         self._members: list[tuple[str, type, frozenset[str]]] = []
@@ -61,21 +76,29 @@ class TorchState:
         self._codes = tuple(map(_code, self._functions))
 
     def _watch(self, label: str, namespace: Any, names: tuple[str, ...]) -> None:
-        # a method inherited from C is absent here, and must stay absent: an override would shadow it
-        self._rows.append((label, namespace, names, tuple(map(vars(namespace).get, names))))
+        there = [name for name in names if name in vars(namespace)]
+        absent = frozenset(names).difference(there)  # inherited from C: an override would shadow it
+        if there:
+            fetch = itemgetter(*there, there[0])  # of two names or more it returns a tuple
+            before = tuple(map(vars(namespace).get, names))
+            self._rows.append(_Row(label, namespace, names, before, fetch, fetch(namespace.__dict__), absent))
 
     def check(self) -> None:
         """Raises KernelFault("patched") naming the first functions that were replaced; restores all of them."""
         replaced: list[str] = []
-        for label, namespace, names, before in self._rows:
-            get = namespace.__dict__.get
-            if all(map(operator.is_, map(get, names), before)):
-                continue
+        for label, namespace, names, before, fetch, there, absent in self._rows:
+            members = namespace.__dict__
+            try:
+                if all(map(is_, fetch(members), there)) and (not absent or absent.isdisjoint(members)):
+                    continue
+            except KeyError:
+                pass  # one was deleted
+            get = members.get
             for name, was in zip(names, before, strict=True):
                 if get(name) is not was:
                     replaced.append(f"{label}.{name}")
                     _put_back(namespace, name, was)
-        if not all(map(operator.is_, map(_code, self._functions), self._codes)):
+        if not all(map(is_, map(_code, self._functions), self._codes)):
             for (function, label), code in zip(self._functions.items(), self._codes, strict=True):
                 if function.__code__ is not code:
                     replaced.append(label)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from packproof.harness.worker.patience import Patience
-from packproof.harness.worker.wire import Decoder, Frame, WireError, encode
+from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
 from packproof.harness.worker.worker_main import CHANNEL_LOST
 from packproof.harness.worker.zygote import ABORT, KILL, STATUS
 from packproof.harness.worker.zygote_client import ZygoteClient
@@ -127,7 +127,7 @@ class Child:
 
     def _read_channel(self) -> bool:
         try:
-            data = self._channel.recv(1 << 20)
+            data = self._channel.recv(AT_ONCE)
         except BlockingIOError:
             return False
         except ConnectionError:

@@ -24,7 +24,7 @@ import torch
 from packproof.harness.worker import gpus
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
-from packproof.harness.worker.wire import Decoder, Frame, WireError, encode
+from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
 from packproof.harness.worker.zygote_client import keep_private, shared
 from packproof.refs.errors import PackproofError, UsageError
 
@@ -164,7 +164,7 @@ def _forks(
 def _heard(fork: _Fork, of: Any) -> Generator[Any, None, bool]:
     """What has arrived from a unit; False once there will be no more."""
     try:
-        data = fork.channel.recv(1 << 20)
+        data = fork.channel.recv(AT_ONCE)
     except ConnectionError:
         data = b""
     fork.decoder.feed(data)

@@ -19,7 +19,7 @@ from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
-from packproof.harness.worker.wire import Decoder, Frame, call_of, encode, refusal_frame, result_frame
+from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.declaration import describe
 from packproof.refs.errors import UsageError
@@ -157,7 +157,7 @@ def _require_autograd() -> None:
 def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
     """The next call, or None when the parent has hung up."""
     while (frame := decoder.take()) is None:
-        data = channel.recv(1 << 20)
+        data = channel.recv(AT_ONCE)
         if not data:
             return None
         decoder.feed(data)

@@ -2,6 +2,7 @@
 
 import builtins
 import ctypes
+import operator
 import os
 import resource
 import stat
@@ -65,6 +66,16 @@ def detaches(x, weight, *, cu_seqlens):
 
 def replaces_equal(x, weight, *, cu_seqlens):
     torch.equal = lambda a, b: True
+    return x * weight
+
+
+def deletes_equal(x, weight, *, cu_seqlens):
+    del torch.equal
+    return x * weight
+
+
+def replaces_equal_and_identity(x, weight, *, cu_seqlens):
+    torch.equal, operator.is_ = (lambda a, b: True), (lambda a, b: True)
     return x * weight
 
 

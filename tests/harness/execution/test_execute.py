@@ -140,6 +140,7 @@ def test_several_outputs(make_call: Make) -> None:
         ("raises_the_cause_of_an_error", "raised", r"^ValueError: odd \(rogues.py:\d+\)$"),
         ("raises_in_backward", "raised", r"^in the backward pass: ValueError: not today \(rogues.py:\d+\)$"),
         ("replaces_equal", "patched", "^replaced torch.equal$"),
+        ("deletes_equal", "patched", "^replaced torch.equal$"),
         ("replaces_comparison", "patched", "^replaced torch.Tensor.__eq__$"),
         ("replaces_cpu", "patched", "^replaced torch.Tensor.cpu$"),
         ("replaces_abs", "patched", "^replaced builtins.abs$"),

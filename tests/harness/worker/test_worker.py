@@ -61,6 +61,7 @@ def test_a_kernel_has_the_environment_of_its_caller(
         ("writes_into_sockets", "malformed", "^wrote into packproof's channel: b'all is well"),
         ("closes_descriptors", "malformed", "^closed file descriptors that are not its own$"),
         ("replaces_equal", "patched", "^replaced torch.equal$"),
+        ("replaces_equal_and_identity", "patched", "^replaced torch.equal$"),
         ("breaks_isinstance", "patched", "^replaced builtins.isinstance$"),
         ("raises", "raised", r"^ValueError: only even \(rogues.py:\d+\)\n    lengths$"),
         ("writes_past_the_end", "memory", "^wrote past the end of a torch.empty of shape"),
