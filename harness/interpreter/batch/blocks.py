@@ -90,11 +90,15 @@ def _assert(self: Any, condition: Any, message: str) -> None:
 
 def _unsupported(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported(name)
+        raise Unsupported(name.removeprefix("create_"))
 
     return refuse
 
 
+_REFUSED = (  # not all are in each release of Triton
+    *("create_atomic_rmw", "create_atomic_cas", "create_histogram", "create_print"),
+    *("create_descriptor_gather", "create_descriptor_scatter"),
+)
 BUILDER: Mapping[str, Callable[..., Any]] = {
     "create_get_program_id": lambda self, axis: Handle(programs.ids[axis], tl.int32),
     "create_make_range": _make_range,
@@ -109,8 +113,9 @@ BUILDER: Mapping[str, Callable[..., Any]] = {
     "create_assert": _assert,
     "create_assume": lambda self, condition: _assert(self, condition, "Assume failed"),
     **{
-        f"create_{name}": _unsupported(name)
-        for name in ("atomic_rmw", "atomic_cas", "histogram", "print", "descriptor_gather", "descriptor_scatter")
+        name: _unsupported(name.removeprefix("create_"))
+        for name in _REFUSED
+        if name in vars(shipped.InterpreterBuilder)
     },
 }
 
@@ -138,9 +143,10 @@ def values(original: Callable[..., Any]) -> Callable[..., Any]:
         if programs.counting and not self.sizes and self.dtype.is_int() and _is_float(other):
             raise Unsupported("a counter that differs between programs, and a float")  # one by one in float64
         found = original(self, other, kinds)
-        if found is None or not getattr(found[1], "ndim", 0) or found[0].ndim == found[1].ndim:
+        if found is None or not getattr(found[1], "ndim", 0) or found[0].shape == found[1].shape:
             return found
         left, right, dtype, sizes = found
+        require_size((max(len(left), len(right)), *sizes))
         return lift(left, len(sizes)), lift(right, len(sizes)), dtype, sizes
 
     return lifted

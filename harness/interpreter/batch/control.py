@@ -4,6 +4,7 @@ The functions are called by the code that `rewrite` makes. A condition that diff
 mask, and merges what they assign; a loop runs until its last program has ended.
 """
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -132,7 +133,7 @@ def _bound(value: Any) -> Any:
     if isinstance(value, core.tensor):
         agreed = programs.agreed(value.handle.data)
         return int(agreed) if agreed is not None else programs.everywhere(value.handle.data)
-    return int(getattr(value, "value", value))
+    return operator.index(getattr(value, "value", value))
 
 
 def _counter(at: Any) -> Any:

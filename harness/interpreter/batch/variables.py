@@ -18,7 +18,7 @@ class Variables:
         self.escaping = {id(loop) for loop in loops if self._escapes(loop, loops)}
         self._counters = {id(loop.target) for loop in loops if id(loop) not in self.escaping}
         self.merged = {
-            id(node): self._assigned(node.body + node.orelse) if isinstance(node, ast.If) else self._carried(node.body)
+            id(node): list(dict.fromkeys(self._handed_on(node.body) + self._handed_on(node.orelse)))
             for node in self._branches
         }
 
@@ -48,11 +48,11 @@ class Variables:
         stores = (name for name in self._within(body) if not _is_read(name) and id(name) not in self._counters)
         return list(dict.fromkeys(name.id for name in stores))
 
-    def _carried(self, body: list[ast.stmt]) -> list[str]:
-        """The variables that an iteration leaves to the next, or to what follows the loop."""
+    def _handed_on(self, body: list[ast.stmt]) -> list[str]:
+        """The variables that a branch, or an iteration, leaves to what runs after it."""
         within = {id(name) for name in self._within(body)}
         read_elsewhere = {name.id for name in self._names if _is_read(name) and id(name) not in within}
-        fresh: set[str] = set()  # assigned before they are read
+        fresh: set[str] = set()  # assigned before it reads them
         read: set[str] = set()
         for statement in body:
             names = self._within([statement])

@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from packproof.harness.debug.local import Local
+from packproof.harness.execution.execute import InProcess
 from packproof.harness.interpreter import repair
 from packproof.harness.interpreter.batch import blocks, selftest, world
 from packproof.harness.interpreter.batch import launch as batch
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
 from packproof.harness.interpreter.batch.programs import programs
 from packproof.harness.interpreter.sanitizer import Order, Sanitizer
-from packproof.properties.call import KernelFault
-from tests.harness import triton_batches, triton_races, triton_samples
+from packproof.properties.call import Call, KernelFault
+from tests.harness import triton_batches, triton_fallbacks, triton_races, triton_samples
 from tests.harness.interpreter.interpreted_sanitizer import CASES, CORRECT, FAULTS
 
 repair.install()
@@ -80,12 +82,18 @@ def test_a_batch_of_large_blocks_has_fewer_programs(monkeypatch: pytest.MonkeyPa
     assert groups == [7, 3, 3, 1]
 
 
-@pytest.mark.parametrize("name", triton_batches.ONE_BY_ONE)
+@pytest.mark.parametrize("name", triton_fallbacks.ONE_BY_ONE)
 def test_what_no_batch_can_do_runs_one_by_one(name: str) -> None:
-    launch, reason = triton_batches.ONE_BY_ONE[name]
+    launch, reason = triton_fallbacks.ONE_BY_ONE[name]
     sanitizer = both(launch)
     assert sanitizer.batches == 0
     assert [str(why) for why in BatchingSanitizer.refused.values()] == ([reason] if reason else [])
+
+
+def test_hooks_run_once_although_the_launch_starts_again() -> None:
+    with BatchingSanitizer() as sanitizer:
+        assert triton_fallbacks.hooks_of_a_launch_that_starts_again() == 1
+    assert sanitizer.batches == 0
 
 
 @pytest.mark.parametrize("case", FAULTS)
@@ -102,9 +110,9 @@ def test_correct_kernels_pass(case: str) -> None:
     CASES[case]()
 
 
-@pytest.mark.parametrize("name", triton_batches.ROGUES)
+@pytest.mark.parametrize("name", triton_fallbacks.ROGUES)
 def test_a_kernel_that_tells_a_batch_from_one_by_one_is_reported(name: str) -> None:
-    launch, text = triton_batches.ROGUES[name]
+    launch, text = triton_fallbacks.ROGUES[name]
     with pytest.raises((KernelFault, AssertionError)) as found, BatchingSanitizer():
         launch()
     assert str(found.value) == text
@@ -112,10 +120,27 @@ def test_a_kernel_that_tells_a_batch_from_one_by_one_is_reported(name: str) -> N
 
 def test_a_device_assert_of_one_program_is_raised_as_it_is_one_by_one() -> None:
     with pytest.raises(AssertionError, match=r"^below 5$"), BatchingSanitizer():
-        triton_batches.assert_below(5)
+        triton_fallbacks.assert_below(5)
     with BatchingSanitizer() as sanitizer:
-        triton_batches.assert_below(7)
+        triton_fallbacks.assert_below(7)
     assert sanitizer.batches == 1
+
+
+@pytest.mark.parametrize(
+    ("runner", "guard", "programs"),
+    [
+        (InProcess, False, [[0, 1, 2, 3]]),
+        (InProcess, True, [[3], [2], [1], [0]]),
+        (Local, False, [[0], [1], [2], [3]]),  # where breakpoints work
+    ],
+)
+def test_who_runs_programs_together(
+    runner: type[InProcess], guard: bool, programs: list[list[int]], make_call: Callable[..., Call]
+) -> None:
+    call = make_call(3, 1, wrt=(), cotangents={}, guard=guard)
+    result = runner(triton_fallbacks.scale).run(call)
+    assert triton_fallbacks.programs_of_each_call() == programs
+    assert torch.equal(result.outputs["y"], call.inputs["x"] * call.inputs["weight"])
 
 
 @pytest.mark.parametrize(
