@@ -1,0 +1,157 @@
+"""How long packproof takes: python -m packproof.harness.validation.speed [--museum] [--json FILE] [--compare FILE].
+
+Every figure is a multiple of what `python -c "import torch, triton"` takes on the same machine at the same time, so
+that figures of two machines can be compared: in CPU seconds of all processes, or, of starts and first failures, in
+seconds that pass.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from packproof.museum import Entry, entries
+
+_CONVOLUTION = ("packproof.museum.convolution:correct", "--op", "causal_conv1d")
+CHECKS: dict[str, tuple[str, ...]] = {
+    "a PyTorch convolution": _CONVOLUTION,
+    "the same, --profile quick": (*_CONVOLUTION, "--profile", "quick"),
+    "a PyTorch SSD": ("packproof.museum.ssd:correct", "--op", "ssd"),
+    "a Triton rotary embedding, interpreted": ("packproof.kernels.rope:rope", "--op", "rope"),
+    "a Triton convolution, interpreted": ("packproof.museum.tiles:correct", "--op", "causal_conv1d"),
+}
+_FIRST_CALL = """
+import time
+from packproof.refs import causal_conv1d
+def conv(*args, **kwargs):
+    with open({file!r}, "a") as file:
+        print(time.time(), file=file)
+    return causal_conv1d(*args, **kwargs)
+"""
+_DECLARED = """
+import packproof
+from {module} import {name} as kernel
+kernel = packproof.kernel(op={op!r}, promises=packproof.Promises(**{promises!r}), gradients={gradients})(kernel)
+"""
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+_SLACK = 1.3  # two runs of a check on a busy machine differ by a fifth
+_LIMIT = 300.0
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One figure. of: CPU seconds of all processes, or seconds that pass. units: as a multiple of importing torch."""
+
+    what: str
+    of: Literal["cpu", "wall"]
+    seconds: float
+    units: float
+
+
+def measured(museum: bool) -> Iterator[Speed]:
+    """Every figure, one after another; with the museum also the time to the first failure of its entries."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        unit = statistics.median(_used(["-c", "import torch, triton"], folder) for _ in range(3))
+        wall = min(_passed(["-c", "import torch, triton"], folder) for _ in range(3))
+        yield Speed("import torch, triton", "wall", wall, 1.0)
+        for command in ("--help", "list"):
+            passed = min(_passed(["-m", "packproof", command], folder) for _ in range(3))
+            yield Speed(f"packproof {command}", "wall", passed, passed / wall)
+        started = min(_first_call(folder) for _ in range(3))
+        yield Speed("from the command to the first call", "wall", started, started / wall)
+        for what, arguments in CHECKS.items():
+            used = _used(["-m", "packproof", "check", *arguments, "--device", "cpu"], folder)
+            yield Speed(what, "cpu", used, used / unit)
+        if museum:
+            yield from _first_failures(folder, wall)
+
+
+def _used(arguments: Sequence[str], folder: Path) -> float:
+    """CPU seconds of a Python process and of all that it starts and waits for."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _passed(arguments, folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _passed(arguments: Sequence[str], folder: Path) -> float:
+    started = time.monotonic()
+    subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, timeout=_LIMIT, check=False)
+    return time.monotonic() - started
+
+
+def _first_call(folder: Path) -> float:
+    """Seconds from the command until the kernel is called."""
+    calls, source = folder / "calls", folder / "first_call.py"
+    calls.unlink(missing_ok=True)
+    source.write_text(_FIRST_CALL.format(file=str(calls)))
+    started = time.time()
+    _passed(["-m", "packproof", "check", f"{source}:conv", *_CONVOLUTION[1:], "--profile", "quick", "-x"], folder)
+    return float(calls.read_text().split()[0]) - started
+
+
+def _first_failures(folder: Path, wall: float) -> Iterator[Speed]:
+    """The time to the first failure that is printed, over all entries of the museum that need no GPU."""
+    seconds = sorted(_first_failure(entry, folder) for entry in entries().values() if not entry.needs_gpu)
+    for what, at in (("median", 0.5), ("90th percentile", 0.9), ("longest", 1.0)):
+        value = seconds[min(int(at * len(seconds)), len(seconds) - 1)]
+        yield Speed(f"first failure of {len(seconds)} bugs, {what}", "wall", value, value / wall)
+
+
+def _first_failure(entry: Entry, folder: Path) -> float:
+    module, _, name = entry.kernel.partition(":")
+    source = folder / f"{entry.id}.py"
+    fields = {"op": entry.op, "promises": dict(entry.promises), "gradients": entry.gradients}
+    source.write_text(_DECLARED.format(module=module, name=name, **fields))
+    command = [sys.executable, "-m", "packproof", "check", f"{source}:kernel", "--device", "cpu", "--timeout", "6"]
+    started = time.monotonic()
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | _UNBUFFERED
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(("failing ", "failed ")):
+                break
+        passed = time.monotonic() - started
+        process.terminate()
+    return passed
+
+
+def slower(now: Sequence[Speed], before: Sequence[Speed]) -> list[str]:
+    """What takes more units now than before, beyond what two runs differ by."""
+    known = {speed.what: speed.units for speed in before}
+    found = [(s, known[s.what]) for s in now if s.units > _SLACK * known.get(s.what, float("inf"))]
+    return [f"{speed.what}: {speed.units:.1f} units, {was:.1f} before" for speed, was in found]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="How long packproof takes, in units of importing torch and triton.")
+    parser.add_argument("--museum", action="store_true", help="also the time to the first failure of its entries")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--compare", type=Path, help="a file written by --json; exit 1 if something is slower now")
+    wanted = parser.parse_args()
+    done = []
+    for speed in measured(wanted.museum):
+        print(f"{speed.what:<44} {speed.seconds:7.1f} s ({speed.of:<4}) {speed.units:7.2f}", flush=True)
+        done.append(speed)
+    if wanted.json:
+        wanted.json.write_text(json.dumps([asdict(speed) for speed in done], indent=1) + "\n")
+    before = [Speed(**fields) for fields in json.loads(wanted.compare.read_text())] if wanted.compare else []
+    lines = slower(done, before)
+    for line in lines:
+        print(f"SLOWER: {line}")
+    return int(bool(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
