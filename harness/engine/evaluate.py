@@ -232,7 +232,7 @@ class Evaluator:
                 yield Progress(cell, seen.drawn, course.planned, case.lengths)
             violation, stopped = self._judged(law, space, case, seen)
             if violation is not None:
-                untried = tuple(c for c in chain(*course.left) if c in course.golden)
+                untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
                 return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
                 smallest = min(self._cases(law, space), key=_size)

@@ -41,7 +41,7 @@ class ReplayInfo:
 @dataclass(frozen=True)
 class FoundViolation:
     """A violation as it was found: at the nth example of a cell, which was a case of this space. untried: golden cases
-    that the cell has not come to."""
+    with tokens that the cell has not come to."""
 
     cell: Cell
     law: Property

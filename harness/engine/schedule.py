@@ -98,7 +98,7 @@ class _PlanRun:
         if isinstance(event, CellFinished):
             self._done[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
-            self._found[event.verdict.cell] = event.verdict
+            self._found[event.so_far.cell] = event.so_far
         elif isinstance(event, Timings):
             for name, seconds in event.seconds.items():
                 self.timings[name] = self.timings.get(name, 0.0) + seconds

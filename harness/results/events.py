@@ -131,9 +131,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class FailureFound:
-    """A property does not hold. verdict: with the failure as it was found; CellFinished has the smallest one."""
+    """A property does not hold. so_far: the verdict with the failure as it was found; CellFinished has the smallest."""
 
-    verdict: Verdict
+    so_far: Verdict
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ def unsteady(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlen
     _CALLS.append(None)
     y = refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
     assert isinstance(y, Tensor)
-    return y * (1 + 2.0**-23 * (len(_CALLS) % 2))
+    return y * (1 + 2.0**-23 * (len(_CALLS) % 3 == 1))  # not of a period that a property's pairs of calls may have
 
 
 _CALLS: list[None] = []

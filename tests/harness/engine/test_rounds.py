@@ -9,6 +9,7 @@ from packproof.harness.cli import main
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.rounds import rounds
+from packproof.harness.engine.shrink import Allowance, shrink
 from packproof.harness.results.events import CellFinished, CellStarted, Event, FailureFound, RunFinished
 from packproof.properties.cases import Space, golden_cases
 from packproof.properties.layouts import CLASSES
@@ -36,7 +37,8 @@ def events(source: str, **settings: object) -> list[Event]:
 
 def place(found: list[Event], kind: type, law: str) -> int:
     """Where the event of a kind and property is."""
-    cells = [getattr(getattr(event, "verdict", event), "cell", None) for event in found]
+    verdicts = [getattr(event, "so_far", getattr(event, "verdict", event)) for event in found]
+    cells = [getattr(verdict, "cell", None) for verdict in verdicts]
     return next(at for at, cell in enumerate(cells) if isinstance(found[at], kind) and cell and cell.property == law)
 
 
@@ -74,7 +76,7 @@ def test_a_failure_is_sent_before_it_is_made_small() -> None:
     found = events(WRONG_IN_METADATA)
     at = place(found, FailureFound, "metadata")
     assert at < place(found, CellFinished, "metadata")
-    early = found[at].verdict.failure  # type: ignore[union-attr]
+    early = found[at].so_far.failure  # type: ignore[union-attr]
     small = found[place(found, CellFinished, "metadata")].verdict.failure  # type: ignore[union-attr]
     assert early is not None
     assert small is not None
@@ -114,3 +116,15 @@ def scaled(x, weight, *, cu_seqlens):
         ("determinism", ""): "passed",
         ("determinism", "same bits"): "failed",
     }
+
+
+def test_a_failure_shrinks_from_the_smallest_case_that_fails_too() -> None:
+    """No step of the shrinker leads from the large pack to the small one."""
+    golden = list(golden_cases(SPACE))
+    large = next(case for case in golden if len(case.lengths) > 30)
+    small = next(case for case in golden if case.lengths == (16, 16, 1))
+    failing = {large, small}
+    assert shrink(large, SPACE, failing.__contains__, Allowance(400, 10))[0] == large
+    found, tried = shrink(large, SPACE, failing.__contains__, Allowance(400, 10), golden)
+    assert found == small
+    assert tried <= 400
