@@ -7,9 +7,9 @@ import pytest
 
 from packproof.harness.cli import main
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.request import Allowance, CheckRequest
 from packproof.harness.engine.rounds import rounds
-from packproof.harness.engine.shrink import Allowance, shrink
+from packproof.harness.engine.shrink import shrink
 from packproof.harness.results.events import CellFinished, CellStarted, Event, FailureFound, RunFinished
 from packproof.properties.cases import Space, golden_cases
 from packproof.properties.layouts import CLASSES
