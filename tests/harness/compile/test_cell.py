@@ -34,7 +34,8 @@ def form(name: str, failure: str = "", slow: str = "", skipped: str = "") -> Com
 @pytest.fixture
 def verdict_of(monkeypatch: pytest.MonkeyPatch) -> VerdictOf:
     def found(triton: str, *forms: Compiled) -> Verdict:
-        def compiled(module: str) -> Iterator[Compiled]:
+        def compiled(module: str, jobs: int) -> Iterator[Compiled]:
+            assert jobs >= 2
             yield from forms
 
         monkeypatch.setattr(compile_cells, "compile_variants", compiled)

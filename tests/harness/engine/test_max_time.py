@@ -41,7 +41,18 @@ def test_what_is_not_reached_is_inconclusive_and_named(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)  # the second dtype has to wait
     Path("mine.py").write_text(SLOW + "\n")
-    call = ["check", "mine.py:scaled", "--op", OP, "--dtype", "fp64,fp32", "--property", "reference,strides"]
+    call = [
+        "check",
+        "mine.py:scaled",
+        "--op",
+        OP,
+        "--device",
+        "cpu",
+        "--dtype",
+        "fp64,fp32",
+        "--property",
+        "reference,strides",
+    ]
     assert main.run([*call, "--profile", "quick", "--max-time", "4s", "--json", "r.json", "--timings"]) == 4
     document = json.loads(Path("r.json").read_text())
     assert document["verdict"] == "inconclusive"
