@@ -17,7 +17,7 @@ from packproof.harness.results.names import listed
 from packproof.harness.results.replay_file import read_replay, shown
 from packproof.harness.worker import zygote_client
 from packproof.harness.worker.isolation import isolated
-from packproof.harness.worker.settled import importing, is_settled
+from packproof.harness.worker.settled import importing, is_fresh
 from packproof.properties.domain import Domain
 from packproof.properties.stopwatch import add
 from packproof.refs.errors import UsageError
@@ -217,7 +217,7 @@ def _settled(device: str | None, *, isolate: bool = False, **given: Any) -> Chec
 
 def _start(device: str | None, *, isolate: bool = False) -> str:
     """Import torch, start the process that kernels are forked from, and return the device: the one named or found."""
-    settle = zygote_client.early() if is_settled() and not isolate else None
+    settle = zygote_client.early() if is_fresh() and not isolate else None
     with importing():
         import torch  # noqa: PLC0415
 

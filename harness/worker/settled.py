@@ -14,15 +14,19 @@ ENVIRONMENT = {
 }
 
 
-def is_settled() -> bool:
-    """Whether this process was started so."""
-    return not sys.flags.hash_randomization and ENVIRONMENT.items() <= os.environ.items()
+def is_fresh() -> bool:
+    """Whether processes that run kernels can be forks of this one: it was started so, and has done nothing yet."""
+    return _is_settled() and "torch" not in sys.modules
 
 
 def restart_settled() -> None:
     """Become the same command, started so. Does nothing where that is so already, or cannot be."""
-    if not (is_settled() or sys.flags.ignore_environment) and sys.executable:
+    if not (_is_settled() or sys.flags.ignore_environment) and sys.executable:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ENVIRONMENT)
+
+
+def _is_settled() -> bool:
+    return not sys.flags.hash_randomization and ENVIRONMENT.items() <= os.environ.items()
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def forked(function: Callable[..., Any]) -> ZygoteClient:
 def early() -> Callable[[bool], None]:
     """Import torch and fork the shared zygote; call the result once it is known whether Triton is interpreted there.
 
-    For a process that `is_settled`, has one thread and has not used CUDA.
+    For a process that `is_fresh`: it has one thread and has not used CUDA.
     """
     with importing():
         from packproof.harness.worker.zygote import serve  # noqa: PLC0415
