@@ -12,13 +12,14 @@ _CALL = 128  # what a call costs beside its tokens, in tokens
 def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> list[list[Case]]:
     """The same cases in rounds: first one by one those golden ones with tokens that meet the most boundary classes at
     the least cost, or the first cases where none is golden; then the others in their order. Where there are only a few
-    cases, which then cost seconds each, as with torch.compile, they wait for these first rounds of other properties."""
+    cases, which then cost seconds each, as with torch.compile, they wait for the golden ones of other properties."""
     first = _telling([case for case in cases if case.n_tokens and case in golden] or cases[:_TELLING], space)
     rest = list(cases)
     for case in first:
         rest.remove(case)
-    idle: list[list[Case]] = [[] for _ in range(_TELLING)] if len(cases) < _TELLING else []
-    return [*idle, *([case] for case in first), *(rest[at : at + _AT_A_TIME] for at in range(0, len(rest), _AT_A_TIME))]
+    idle = _TELLING + len(golden) // _AT_A_TIME if len(cases) <= _TELLING else 0
+    later = (rest[at : at + _AT_A_TIME] for at in range(0, len(rest), _AT_A_TIME))
+    return [*([] for _ in range(idle)), *([case] for case in first), *later]
 
 
 def _telling(cases: Sequence[Case], space: Space) -> list[Case]:

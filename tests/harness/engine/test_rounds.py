@@ -1,16 +1,28 @@
 """Bad news first: the order in which cells are judged, and what is sent when a property fails."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from packproof.harness.cli import main
+from packproof.harness.engine import schedule
 from packproof.harness.engine.check import run_check
+from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.request import Allowance, CheckRequest
 from packproof.harness.engine.rounds import rounds
 from packproof.harness.engine.shrink import shrink
-from packproof.harness.results.events import CellFinished, CellStarted, Event, FailureFound, RunFinished
+from packproof.harness.results.events import (
+    Cell,
+    CellFinished,
+    CellStarted,
+    Event,
+    Failure,
+    FailureFound,
+    RunFinished,
+    Verdict,
+)
 from packproof.properties.cases import Space, golden_cases
 from packproof.properties.layouts import CLASSES
 from packproof.properties.ops import OPS
@@ -60,9 +72,11 @@ def test_rounds_of_cases_without_a_golden_one() -> None:
     assert sorted((case for each in rounds(cases, (), SPACE) for case in each), key=str) == sorted(cases, key=str)
 
 
-def test_a_few_cases_wait_for_the_first_rounds_of_others() -> None:
-    few = list(golden_cases(SPACE))[:2]
-    assert [len(cases) for cases in rounds(few, frozenset(few), SPACE)] == [0, 0, 0, 0, 1, 1]
+def test_a_few_cases_wait_for_the_golden_ones_of_others() -> None:
+    golden = list(golden_cases(SPACE))
+    counts = [len(cases) for cases in rounds(golden[:2], frozenset(golden), SPACE)]
+    assert counts == [*(0,) * (len(counts) - 2), 1, 1]
+    assert len(counts) - 2 >= len(rounds(golden, frozenset(golden), SPACE))
     assert not any(rounds([], (), SPACE))
 
 
@@ -128,3 +142,21 @@ def test_a_failure_shrinks_from_the_smallest_case_that_fails_too() -> None:
     found, tried = shrink(large, SPACE, failing.__contains__, Allowance(400, 10), golden)
     assert found == small
     assert tried <= 400
+
+
+def test_an_interrupt_keeps_a_failure_that_is_not_yet_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (Cell("scaled", "m:f", law, "float32", "cpu") for law in ("reference", "packing"))
+    so_far = Verdict(first, "eager", "failed", 1, 0.1, judged=1, failure=Failure((5, 3), "y", ("wrong",), 1, 0))
+
+    def interrupted(*_: object, **__: object) -> Iterator[Event]:
+        yield FailureFound(so_far)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schedule, "on_every_core", interrupted)
+    units = (Unit("evaluate", None, (first, second)),)  # type: ignore[arg-type]
+    plan = Plan(CheckRequest(), (first, second), units, ())
+    *_, finished, end = schedule.run_plan(plan)
+    assert finished == CellFinished(so_far)
+    assert isinstance(end, RunFinished)
+    assert end.interrupted
+    assert end.verdicts == (so_far,)
