@@ -128,8 +128,8 @@ def select(flags: Flags, new: Any, old: Any) -> Any:
 
 
 def _counted(value: Any) -> Any:
-    """A Python int as the tensor that acts like it; a negative one is divided otherwise, a float has more bits."""
-    if isinstance(value, core.tensor) or (type(value) is int and 0 <= value < 2**31):
+    """A Python int or bool as the tensor that acts like it; a negative int is divided otherwise, a float is wider."""
+    if isinstance(value, core.tensor) or (isinstance(value, int) and 0 <= value < 2**31):
         return to_tensor(value)
     raise Unsupported("a Python value in some programs, a tensor in others")
 
