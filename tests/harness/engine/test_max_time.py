@@ -53,7 +53,7 @@ def test_what_is_not_reached_is_inconclusive_and_named(
         "--property",
         "reference,strides",
     ]
-    assert main.run([*call, "--profile", "quick", "--max-time", "4s", "--json", "r.json", "--timings"]) == 4
+    assert main.run([*call, "--profile", "quick", "--max-time", "2s", "--json", "r.json", "--timings"]) == 4
     document = json.loads(Path("r.json").read_text())
     assert document["verdict"] == "inconclusive"
     assert document["finished"]
