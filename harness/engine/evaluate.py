@@ -328,10 +328,6 @@ def _dealt(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> lis
     return [alike[place % len(alike)] for alike in layouts.values()][(dtype + place) % dtypes :: dtypes]
 
 
-def _size(case: Case) -> tuple[int, int]:
-    return case.n_tokens + len(case.lengths), len(case.lengths)
-
-
 def _declines(stopped: Refused | None) -> bool:
     """Whether the kernel declined a call of the case as it is."""
     return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, NOT_ITS_OWN))
