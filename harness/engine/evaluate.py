@@ -228,9 +228,6 @@ class Evaluator:
                 untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
                 return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
-                self._judged(
-                    law, space, min(self._cases(law, space), key=_size), seen
-                )  # so that a limit has a small pack
                 self.found = probe(self.kernel, space, case)
                 return None
         if not cases:
