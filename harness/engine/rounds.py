@@ -29,8 +29,8 @@ def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> lis
 
 
 def _telling(cases: Sequence[Case], space: Space) -> list[Case]:
-    """A few of the cases: one sequence alone, then each time the one that meets the most classes for its cost that those
-    before it do not meet."""
+    """A few of the cases: one sequence alone, then each time the one that meets the most classes for its cost that
+    those before it do not meet."""
     left = {case: space.classes(case) for case in cases}
     chosen = [case for case in cases if len(case.lengths) == 1][:1]
     met = frozenset[str]().union(*map(left.pop, chosen))
