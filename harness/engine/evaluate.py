@@ -235,8 +235,6 @@ class Evaluator:
                 untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
                 return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
-                smallest = min(self._cases(law, space), key=_size)
-                self._judged(law, space, smallest, seen)  # so that a limit has a small pack
                 self.found = probe(self.kernel, space, case)
                 return None
         if not cases:
@@ -334,10 +332,6 @@ def _dealt(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> lis
     for case in cases:
         layouts.setdefault(case.lengths, []).append(case)
     return [alike[place % len(alike)] for alike in layouts.values()][(dtype + place) % dtypes :: dtypes]
-
-
-def _size(case: Case) -> tuple[int, int]:
-    return case.n_tokens + len(case.lengths), len(case.lengths)
 
 
 def _declines(stopped: Refused | None) -> bool:
