@@ -169,7 +169,8 @@ def test_the_restricted_kernel_of_the_page_on_checking(tmp_path: Path) -> None:
     done = check(tmp_path, "mine.py:conv", "--op", "causal_conv1d")
     assert done.returncode == 0, done.stdout
     [shown] = re.findall(r"(  limits found:\n.*?)\.\.\.", (ROOT / "docs/check.md").read_text(), re.S)
-    assert shown in done.stdout
+    calls = re.compile(r"refused \d+ calls")  # of how many processes, depends on the cores
+    assert calls.sub("", shown) in calls.sub("", done.stdout)
 
 
 def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
