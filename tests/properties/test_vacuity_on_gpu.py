@@ -104,6 +104,7 @@ def test_an_illegal_access_is_detected_made_small_and_the_other_properties_are_j
         dtypes=("float32",),
         properties=("reference", "packing", "causality", "determinism", "memory", "strides"),
         profile="quick",
+        questions=False,
     )
     verdicts = {e.verdict.cell.property: e.verdict for e in run_check(request) if isinstance(e, CellFinished)}
     failure = verdicts["reference"].failure
