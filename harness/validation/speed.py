@@ -1,4 +1,5 @@
-"""How long packproof takes: python -m packproof.harness.validation.speed [--museum] [--json FILE] [--compare FILE].
+"""How long packproof takes: python -m packproof.harness.validation.speed [NAME]... [--museum] [--json FILE]
+[--compare FILE], where NAME is one of the checks.
 
 Every figure is a multiple of what `python -c "import torch, triton"` takes on the same machine at the same time, so
 that figures of two machines can be compared: in CPU seconds of all processes, or, of starts and first failures, in
@@ -22,12 +23,14 @@ from typing import Literal
 from packproof.museum import Entry, entries
 
 _CONVOLUTION = ("packproof.museum.convolution:correct", "--op", "causal_conv1d")
+_TILES = ("packproof.museum.tiles:correct", "--op", "causal_conv1d")
 CHECKS: dict[str, tuple[str, ...]] = {
-    "a PyTorch convolution": _CONVOLUTION,
-    "the same, --profile quick": (*_CONVOLUTION, "--profile", "quick"),
-    "a PyTorch SSD": ("packproof.museum.ssd:correct", "--op", "ssd"),
-    "a Triton rotary embedding, interpreted": ("packproof.kernels.rope:rope", "--op", "rope"),
-    "a Triton convolution, interpreted": ("packproof.museum.tiles:correct", "--op", "causal_conv1d"),
+    "conv": _CONVOLUTION,
+    "conv-quick": (*_CONVOLUTION, "--profile", "quick"),
+    "ssd": ("packproof.museum.ssd:correct", "--op", "ssd"),
+    "triton-rope": ("packproof.kernels.rope:rope", "--op", "rope"),
+    "triton-conv": _TILES,
+    "triton-conv-quick": (*_TILES, "--profile", "quick"),
 }
 _FIRST_CALL = """
 import time
@@ -42,8 +45,9 @@ import packproof
 from {module} import {name} as kernel
 kernel = packproof.kernel(op={op!r}, promises=packproof.Promises(**{promises!r}), gradients={gradients})(kernel)
 """
+_IMPORT = ("-c", "import torch, triton")
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
-_SLACK = 1.3  # two runs of a check on a busy machine differ by a fifth
+_SLACK = 1.4  # two runs of a check on a busy machine differ by a fifth
 _LIMIT = 300.0
 
 
@@ -57,23 +61,29 @@ class Speed:
     units: float
 
 
-def measured(museum: bool) -> Iterator[Speed]:
-    """Every figure, one after another; with the museum also the time to the first failure of its entries."""
+def measured(checks: Sequence[str], *, starts: bool = True, museum: bool = False) -> Iterator[Speed]:
+    """The figures of these checks, one after another; before them those of starts, after them the time to the first
+    failure of the museum's entries."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        unit = statistics.median(_used(["-c", "import torch, triton"], folder) for _ in range(3))
-        wall = min(_passed(["-c", "import torch, triton"], folder) for _ in range(3))
-        yield Speed("import torch, triton", "wall", wall, 1.0)
-        for command in ("--help", "list"):
-            passed = min(_passed(["-m", "packproof", command], folder) for _ in range(3))
-            yield Speed(f"packproof {command}", "wall", passed, passed / wall)
-        started = min(_first_call(folder) for _ in range(3))
-        yield Speed("from the command to the first call", "wall", started, started / wall)
-        for what, arguments in CHECKS.items():
-            used = _used(["-m", "packproof", "check", *arguments, "--device", "cpu"], folder)
+        unit = statistics.median(_used(_IMPORT, folder) for _ in range(3))
+        wall = min(_passed(_IMPORT, folder) for _ in range(3))
+        if starts:
+            yield Speed("import torch, triton", "wall", wall, 1.0)
+            yield from _starts(folder, wall)
+        for what in checks:
+            used = _used(["-m", "packproof", "check", *CHECKS[what], "--device", "cpu"], folder)
             yield Speed(what, "cpu", used, used / unit)
         if museum:
             yield from _first_failures(folder, wall)
+
+
+def _starts(folder: Path, wall: float) -> Iterator[Speed]:
+    for command in ("--help", "list"):
+        passed = min(_passed(["-m", "packproof", command], folder) for _ in range(3))
+        yield Speed(f"packproof {command}", "wall", passed, passed / wall)
+    started = min(_first_call(folder) for _ in range(3))
+    yield Speed("to the first call", "wall", started, started / wall)
 
 
 def _used(arguments: Sequence[str], folder: Path) -> float:
@@ -127,6 +137,11 @@ def _first_failure(entry: Entry, folder: Path) -> float:
     return passed
 
 
+def read(file: Path) -> list[Speed]:
+    """The figures of a file that was written by --json."""
+    return [Speed(**fields) for fields in json.loads(file.read_text())]
+
+
 def slower(now: Sequence[Speed], before: Sequence[Speed]) -> list[str]:
     """What takes more units now than before, beyond what two runs differ by."""
     known = {speed.what: speed.units for speed in before}
@@ -136,18 +151,20 @@ def slower(now: Sequence[Speed], before: Sequence[Speed]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="How long packproof takes, in units of importing torch and triton.")
+    parser.add_argument("checks", nargs="*", metavar="NAME", help=f"one of {', '.join(CHECKS)}; default: all")
     parser.add_argument("--museum", action="store_true", help="also the time to the first failure of its entries")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--compare", type=Path, help="a file written by --json; exit 1 if something is slower now")
     wanted = parser.parse_args()
     done = []
-    for speed in measured(wanted.museum):
+    if unknown := [name for name in wanted.checks if name not in CHECKS]:
+        parser.error(f"NAME: {', '.join(unknown)} came but one of {', '.join(CHECKS)} was expected")
+    for speed in measured(wanted.checks or tuple(CHECKS), starts=not wanted.checks, museum=wanted.museum):
         print(f"{speed.what:<44} {speed.seconds:7.1f} s ({speed.of:<4}) {speed.units:7.2f}", flush=True)
         done.append(speed)
     if wanted.json:
         wanted.json.write_text(json.dumps([asdict(speed) for speed in done], indent=1) + "\n")
-    before = [Speed(**fields) for fields in json.loads(wanted.compare.read_text())] if wanted.compare else []
-    lines = slower(done, before)
+    lines = slower(done, read(wanted.compare)) if wanted.compare else []
     for line in lines:
         print(f"SLOWER: {line}")
     return int(bool(lines))

@@ -50,6 +50,18 @@ def test_variants_of_a_module_are_compiled_once() -> None:
     assert [cell.target for cell in alone.cells] == ["packproof.kernels.rope:rope_qk"]
 
 
+def test_on_a_cpu_the_dtypes_share_the_layouts_that_none_of_them_decides(tmp_path: Path) -> None:
+    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
+    dtypes, properties = ("float64", "float32"), ("reference", "strides")
+    target = f"{tmp_path / 'scales.py'}:scaled"
+    request = CheckRequest(target, op=OP, dtypes=dtypes, properties=properties, profile="quick", questions=False)
+    verdicts = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
+    examples = {law: [v.examples for v in verdicts if v.cell.property == law] for law in properties}
+    assert set(examples["reference"]) == {21}
+    assert sum(examples["strides"]) == 15  # layouts
+    assert all(examples["strides"])
+
+
 @pytest.mark.parametrize(("apart", "processes"), [(False, 2), (True, 3)])
 def test_cells_run_beside_those_that_share_something_or_apart(tmp_path: Path, apart: bool, processes: int) -> None:
     (tmp_path / "tells.py").write_text(
