@@ -12,12 +12,12 @@ from torch import Tensor
 
 from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, once
 from packproof.adapters.tokens import Packed, Tokens
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.sample import DTYPES
 from packproof.properties.declaration import DEFAULT_DTYPES, kernel
-from packproof.properties.domain import Domain
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.properties.promises import Promises
-from packproof.properties.sample import DTYPES
 from packproof.refs.axes import parse, role
 from packproof.refs.errors import UsageError
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from packproof.properties.budget import Budget, same_bits, score
+from packproof.properties.bounds.budget import Budget, same_bits, score
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation, number

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from packproof.properties.domain import Domain
+from packproof.properties.cases.domain import Domain
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError

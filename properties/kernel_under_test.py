@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from packproof.properties.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget
+from packproof.properties.bounds.oracle import Expected, expected
 from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
-from packproof.properties.case import SHORT, Case, shorten
+from packproof.properties.cases.case import SHORT, Case, shorten
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.fitting import fillers
+from packproof.properties.cases.sample import Sample, draw, dtype_of
 from packproof.properties.comparison import Comparison, RowMap
-from packproof.properties.domain import Domain
-from packproof.properties.fitting import fillers
 from packproof.properties.op import Op
-from packproof.properties.oracle import Expected, expected
 from packproof.properties.promises import Promises
-from packproof.properties.sample import Sample, draw, dtype_of
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from packproof import refs
-from packproof.properties import flops, magnitude
+from packproof.properties import flops
+from packproof.properties.bounds import magnitude
 from packproof.properties.op import Op
 from packproof.refs import signatures
 from packproof.refs.errors import UsageError

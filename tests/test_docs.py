@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from packproof.harness.cli.main import app
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.laws.catalogue import PROPERTIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = (

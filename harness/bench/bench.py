@@ -29,7 +29,7 @@ from packproof.harness.results.names import DEVICES, known
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.call import Refused
-from packproof.properties.sample import Sample
+from packproof.properties.cases.sample import Sample
 from packproof.refs.errors import UsageError
 
 _SECONDS = {"cpu": 0.5, "cuda": 2.0}  # of timed rounds, for one op at one layout

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from packproof.properties.cases.sample import Sample, dtype_of
 from packproof.properties.flops import Flops
-from packproof.properties.sample import Sample, dtype_of
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from packproof.harness.bench.settings import Setting
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Tier
+from packproof.properties.bounds.oracle import expected
 from packproof.properties.call import KernelFault, Refused
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
-from packproof.properties.invariance import PACKING, REFERENCE
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.oracle import expected
-from packproof.properties.sample import Sample
+from packproof.properties.laws.invariance import PACKING, REFERENCE
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from packproof.harness.bench.layouts import BenchLayout
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample, draw
 from packproof.properties.op import Op
-from packproof.properties.sample import Sample, draw
 from packproof.refs.axes import Axes, parse, role
 from packproof.refs.errors import UsageError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from packproof.harness.bench.clocks import Clock
 from packproof.harness.bench.results import PassName, Spread
-from packproof.properties.sample import Sample
+from packproof.properties.cases.sample import Sample
 
 Outputs = tuple[Tensor, ...]
 

@@ -18,7 +18,7 @@ from packproof.harness.results.replay_file import read_replay, shown
 from packproof.harness.worker import zygote_client
 from packproof.harness.worker.isolation import isolated
 from packproof.harness.worker.settled import importing, is_fresh
-from packproof.properties.domain import Domain
+from packproof.properties.cases.domain import Domain
 from packproof.properties.stopwatch import add
 from packproof.refs.errors import UsageError
 

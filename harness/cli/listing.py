@@ -7,8 +7,8 @@ from packproof.harness.cli.ending import HELD
 from packproof.harness.cli.printing import section
 from packproof.harness.engine.request import PROFILES
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.properties.case import SHORT
-from packproof.properties.laws import LAWS
+from packproof.properties.cases.case import SHORT
+from packproof.properties.laws.names import LAWS
 from packproof.refs.signatures import SIGNATURES
 
 

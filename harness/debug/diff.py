@@ -17,14 +17,14 @@ from packproof.harness.engine.target import resolve_op
 from packproof.harness.results.maps import Layout, compact
 from packproof.harness.results.replay_file import read_replay
 from packproof.harness.targets.location import Location
-from packproof.properties.budget import score
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
+from packproof.properties.bounds.budget import score
+from packproof.properties.bounds.oracle import vjp
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
+from packproof.properties.cases.space import Space
 from packproof.properties.declaration import Declaration, brought_op, check_signature, declaration, describe
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
-from packproof.properties.oracle import vjp
-from packproof.properties.sample import Sample
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import role
 from packproof.refs.errors import UsageError

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from packproof.harness.debug.local import Local
 from packproof.harness.engine.target import resolve_op
-from packproof.properties.budget import K_ACC, UNIT_ROUNDOFF
+from packproof.properties.bounds.budget import K_ACC, UNIT_ROUNDOFF
+from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
 from packproof.properties.declaration import Declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.properties.sample import Sample
 from packproof.refs.axes import parse
 from packproof.refs.errors import ArgumentError, CheckFailed
 from packproof.refs.wording import counted

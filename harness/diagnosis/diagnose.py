@@ -5,9 +5,9 @@ from math import isnan
 from torch import Tensor
 
 from packproof.properties.call import KernelFault, Refused
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.sample import Sample
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 

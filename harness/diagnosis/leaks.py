@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from packproof.harness.results.maps import LeakCell, LeakMap, Place
-from packproof.properties.budget import same_bits, score
-from packproof.properties.case import Case
+from packproof.properties.bounds.budget import same_bits, score
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.sample import Sample
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import role
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from packproof.harness.diagnosis.leaks import leak_map
 from packproof.harness.results.maps import ErrorMap, Evidence, Layout, MapRow, Worst
-from packproof.properties.budget import same_bits, score
+from packproof.properties.bounds.budget import same_bits, score
 from packproof.properties.call import KernelFault, Refused
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison, comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.property import Property
-from packproof.properties.sample import Sample
+from packproof.properties.laws.property import Property
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 

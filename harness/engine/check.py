@@ -10,10 +10,10 @@ from packproof.harness.engine.target import open_targets
 from packproof.harness.results.events import Event, RunFinished, Verdict
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.wording import failure_texts, title
-from packproof.properties.domain import Domain
+from packproof.properties.cases.domain import Domain
+from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.properties.property import Property
 from packproof.properties.stopwatch import span
 from packproof.refs.errors import CheckFailed, PackproofError
 

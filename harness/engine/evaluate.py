@@ -34,14 +34,14 @@ from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import OutsideDomain, Refused
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.layouts import Lengths
+from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.comparison import comparisons
-from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.layouts import Lengths
-from packproof.properties.property import Property
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.property import Property
 from packproof.properties.stopwatch import span
 from packproof.properties.violation import Violation
 from packproof.refs.errors import PackproofError

@@ -15,11 +15,11 @@ from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.events import Cell, Failure
 from packproof.harness.results.files import replace_text
 from packproof.harness.results.text import printable
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
-from packproof.properties.property import Property
 from packproof.properties.violation import Violation
 from packproof.refs.axes import parse
 from packproof.version import __version__

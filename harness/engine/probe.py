@@ -15,9 +15,9 @@ from packproof.harness.engine.probe_conditions import bounded, largest, multiple
 from packproof.harness.results.coverage import LINE, kind_of
 from packproof.harness.results.names import short
 from packproof.properties.call import KernelFault, Refused
-from packproof.properties.case import SHORT, Case
-from packproof.properties.cases import Space, golden_cases
-from packproof.properties.domain import Domain
+from packproof.properties.cases.case import SHORT, Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 
 _MOST_CALLS = 400  # most are refused at once; those of a kernel with one restriction are some dozen

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.case import Case
+from packproof.properties.bounds.oracle import vjp
+from packproof.properties.bounds.running_error import bounded
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample, draw
 from packproof.properties.op import Op
-from packproof.properties.oracle import vjp
-from packproof.properties.running_error import bounded
-from packproof.properties.sample import Sample, draw
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError
 

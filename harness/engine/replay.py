@@ -17,8 +17,8 @@ from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdic
 from packproof.harness.results.names import short
 from packproof.harness.results.replay_file import damaged, read_replay
 from packproof.harness.worker.parallel import on_every_core
-from packproof.properties.case import Case
-from packproof.properties.domain import Domain
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.refs.axes import parse, shape

@@ -9,14 +9,14 @@ from packproof.harness.compute_sanitizer.findings import TOOLS
 from packproof.harness.results.events import Tier
 from packproof.harness.results.names import DEVICES, known
 from packproof.harness.targets.location import Location
-from packproof.properties.case import SHORT
-from packproof.properties.laws import LAWS
+from packproof.properties.cases.case import SHORT
+from packproof.properties.laws.names import LAWS
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
 
 if TYPE_CHECKING:
-    from packproof.properties.property import Property
+    from packproof.properties.laws.property import Property
 
 COMPILE = "compile"  # the compile tier, where a request names it among the properties
 TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
@@ -99,8 +99,8 @@ class CheckRequest:
 
 def resolve_property(given: "str | Property") -> "Property":
     """A property, from its name or "module:NAME"; UsageError where there is none."""
-    from packproof.properties.catalogue import PROPERTIES  # noqa: PLC0415  (torch)
-    from packproof.properties.property import Property  # noqa: PLC0415
+    from packproof.properties.laws.catalogue import PROPERTIES  # noqa: PLC0415  (torch)
+    from packproof.properties.laws.property import Property  # noqa: PLC0415
 
     if isinstance(given, Property):
         if PROPERTIES.get(given.name, given) is not given:

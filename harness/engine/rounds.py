@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
-from packproof.properties.layouts import Lengths
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.layouts import Lengths
+from packproof.properties.cases.space import Space
 
 _TELLING, _AT_A_TIME = 5, 4  # cases in the first rounds, and in each later round
 _CALL = 128  # what a call costs beside its tokens, in tokens

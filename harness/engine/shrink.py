@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from packproof.harness.engine.request import Allowance
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space
 
 Lengths = tuple[int, ...]
 

@@ -11,10 +11,10 @@ from packproof.harness.results.text import printable
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS, BuiltinKernel
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.worker import Worker
-from packproof.properties.cases import Space
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.fitting import LARGEST
+from packproof.properties.cases.space import Space
 from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, brought_op, check_signature, declaration
-from packproof.properties.domain import Domain
-from packproof.properties.fitting import LARGEST
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError

@@ -1,9 +1,9 @@
 """A property at one case: the first violation, and the refusal that kept the case from being judged."""
 
 from packproof.properties.call import BoundVacuous, KernelFault, Refused
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.property import Property
+from packproof.properties.laws.property import Property
 from packproof.properties.violation import Violation
 
 

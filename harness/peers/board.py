@@ -18,7 +18,7 @@ from packproof.harness.results.files import replace_text, writable
 from packproof.harness.results.names import short
 from packproof.harness.results.questions import OF_PEERS
 from packproof.harness.results.wording import failure_text, summary
-from packproof.properties.case import shorten
+from packproof.properties.cases.case import shorten
 from packproof.refs.wording import counted
 from packproof.version import __version__
 

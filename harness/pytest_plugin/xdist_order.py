@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.laws.catalogue import PROPERTIES
 
 
 def interleaved(items: Sequence[pytest.Item]) -> list[pytest.Item]:

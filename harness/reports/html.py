@@ -19,8 +19,8 @@ from packproof.harness.results.files import replace_text, writable
 from packproof.harness.results.names import short
 from packproof.harness.results.text import printable
 from packproof.harness.results.wording import regime_lines, share_text, summary
-from packproof.properties.case import shorten
-from packproof.properties.layouts import CLASSES
+from packproof.properties.cases.case import shorten
+from packproof.properties.cases.layouts import CLASSES
 from packproof.version import __version__
 
 SYMBOLS = {"passed": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "error": "!", "not run": "·"}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from packproof.harness.results import events
 from packproof.harness.results.names import short
-from packproof.properties.case import shorten
+from packproof.properties.cases.case import shorten
 
 _FEW = 5  # lengths of the case that runs
 _SOON = 2.0  # seconds before which a rate means little

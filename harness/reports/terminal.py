@@ -24,7 +24,7 @@ from packproof.harness.results.wording import (
     timings_lines,
     title,
 )
-from packproof.properties.layouts import CLASSES
+from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.wording import counted
 
 _QUIET = 10.0  # seconds without a line

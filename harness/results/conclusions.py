@@ -7,8 +7,8 @@ from packproof.harness.results.coverage import kind_of
 from packproof.harness.results.events import Limit, Verdict
 from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
-from packproof.properties.case import shorten
-from packproof.properties.domain import Domain
+from packproof.properties.cases.case import shorten
+from packproof.properties.cases.domain import Domain
 from packproof.refs.wording import counted
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from packproof.properties.case import SHORT
+from packproof.properties.cases.case import SHORT
 from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from packproof.properties.call_contract import DETERMINISM, MEMORY
+from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import Declaration
-from packproof.properties.domain import Domain
-from packproof.properties.invariance import ISOLATION, PACKING
+from packproof.properties.laws.call_contract import DETERMINISM, MEMORY
+from packproof.properties.laws.invariance import ISOLATION, PACKING
 
 
 @dataclass(frozen=True)

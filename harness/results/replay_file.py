@@ -9,8 +9,8 @@ from typing import Any
 from packproof.harness.results.files import read_bytes
 from packproof.harness.results.names import DEVICES, known
 from packproof.harness.results.text import printable
-from packproof.properties.case import MEANINGS, SHORT, Case, shorten
-from packproof.properties.laws import LAWS
+from packproof.properties.cases.case import MEANINGS, SHORT, Case, shorten
+from packproof.properties.laws.names import LAWS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted

@@ -8,7 +8,7 @@ from packproof.harness.results.coverage import kind_of
 from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
 from packproof.harness.results.map_text import small_error_lines
 from packproof.harness.results.names import short
-from packproof.properties.case import MEANINGS, shorten
+from packproof.properties.cases.case import MEANINGS, shorten
 from packproof.refs.wording import counted
 
 

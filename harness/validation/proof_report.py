@@ -16,8 +16,8 @@ import torch
 
 from packproof.harness.engine.request import PROFILES
 from packproof.museum import classes as bug_classes
-from packproof.properties.cases import Space, golden_cases, random_cases
-from packproof.properties.layouts import CLASSES, classes
+from packproof.properties.cases.layouts import CLASSES, classes
+from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from packproof.harness.debug.gradcheck import dot_product_test, gradcheck
     from packproof.harness.engine.check import check
     from packproof.harness.engine.replay import replay
+    from packproof.properties.bounds.magnitude import magnitude
+    from packproof.properties.cases.domain import Domain
     from packproof.properties.declaration import kernel
-    from packproof.properties.domain import Domain
-    from packproof.properties.magnitude import magnitude
+    from packproof.properties.laws.property import Property
     from packproof.properties.op import Op
     from packproof.properties.promises import Promises
-    from packproof.properties.property import Property
     from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
     from packproof.refs.packing import PackLayout, pack, unpack
 
@@ -56,11 +56,11 @@ _HOMES = {
     "packproof.harness.debug.gradcheck": ("dot_product_test", "gradcheck"),
     "packproof.harness.engine.replay": ("replay",),
     "packproof.properties.declaration": ("kernel",),
-    "packproof.properties.magnitude": ("magnitude",),
-    "packproof.properties.domain": ("Domain",),
+    "packproof.properties.bounds.magnitude": ("magnitude",),
+    "packproof.properties.cases.domain": ("Domain",),
     "packproof.properties.op": ("Op",),
     "packproof.properties.promises": ("Promises",),
-    "packproof.properties.property": ("Property",),
+    "packproof.properties.laws.property": ("Property",),
     "packproof.refs.errors": ("ArgumentError", "CheckFailed", "LayoutError", "PackproofError", "UsageError"),
     "packproof.refs.packing": ("PackLayout", "pack", "unpack"),
 }

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.properties.bounds.oracle import Expected, expected, vjp
 from packproof.properties.call import Result
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample, draw
 from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.op import Op
-from packproof.properties.oracle import Expected, expected, vjp
-from packproof.properties.sample import Sample, draw
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.axes import parse, role
 

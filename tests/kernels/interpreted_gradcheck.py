@@ -4,9 +4,9 @@ import pytest
 
 import packproof
 from packproof import kernels
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import draw
 from packproof.properties.ops import OPS
-from packproof.properties.sample import draw
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

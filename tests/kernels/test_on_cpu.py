@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import packproof
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
 from packproof.refs.errors import ArgumentError, UsageError
 
 HERE = Path(__file__).parent
@@ -103,7 +103,7 @@ def test_debugging_tools_repair_the_interpreter_for_a_third_party_kernel(tmp_pat
         f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import packproof, scale
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
 from tests.harness.rogues_op import SCALED
 from tests.kernels.test_on_cpu import forward_only
 case = Case((3, 0, 2), "bfloat16", tuple(SCALED.sizes[0].items()))

@@ -5,10 +5,10 @@ from types import ModuleType
 
 import pytest
 
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import draw
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.sample import draw
 from packproof.refs.errors import ArgumentError
 
 MODULES = [import_module(f"packproof.kernels.{name}") for name in ("causal_conv1d", "rope", "selective_scan", "ssd")]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from packproof.museum import classes, controls, entries
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.cases.sample import DTYPES
+from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.sample import DTYPES
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = entries()

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from packproof import museum, refs
 from packproof.museum import ssd
-from packproof.properties import magnitude
-from packproof.properties.budget import K_ACC, K_ACC_WITH_CUMSUM, score
-from packproof.properties.case import REGIMES, Case
+from packproof.properties.bounds import magnitude
+from packproof.properties.bounds.budget import K_ACC, K_ACC_WITH_CUMSUM, score
+from packproof.properties.bounds.oracle import Expected, expected, vjp
+from packproof.properties.cases.case import REGIMES, Case
+from packproof.properties.cases.sample import Sample, draw
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
-from packproof.properties.oracle import Expected, expected, vjp
 from packproof.properties.promises import Promises
-from packproof.properties.sample import Sample, draw
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.axes import parse
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space

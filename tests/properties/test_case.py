@@ -7,14 +7,14 @@ import torch
 
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import Call, Result
-from packproof.properties.call_contract import DETERMINISM
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.call_contract import DETERMINISM
+from packproof.properties.laws.state_passing import CARRY
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.sample import Sample, draw
-from packproof.properties.state_passing import CARRY
 from packproof.refs.errors import UsageError
 
 

@@ -7,15 +7,15 @@ import torch
 
 from packproof import refs
 from packproof.harness.engine.probe_conditions import largest, sizes_condition
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases
-from packproof.properties.catalogue import PROPERTIES
-from packproof.properties.domain import Domain
-from packproof.properties.fitting import fillers
-from packproof.properties.layouts import classes
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.fitting import fillers
+from packproof.properties.cases.layouts import classes
+from packproof.properties.cases.sample import draw
+from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.sample import draw
 from packproof.refs.errors import UsageError
 
 DOMAINS = [

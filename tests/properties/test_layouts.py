@@ -2,8 +2,8 @@
 
 import pytest
 
-from packproof.properties.cases import Space, golden_cases, random_cases
-from packproof.properties.layouts import CLASSES, classes, golden
+from packproof.properties.cases.layouts import CLASSES, classes, golden
+from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.ops import CAUSAL_CONV1D
 from packproof.properties.promises import Promises
 

@@ -5,9 +5,9 @@ import pytest
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
 from packproof.museum import controls
-from packproof.properties.case import Case
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 

@@ -9,13 +9,13 @@ import packproof
 from packproof.harness.engine.reference_trial import try_reference
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.execution.execute import InProcess
+from packproof.properties.bounds.running_error import bounded
 from packproof.properties.call import BoundVacuous
-from packproof.properties.cases import Space, golden_cases
-from packproof.properties.catalogue import PROPERTIES
-from packproof.properties.invariance import REFERENCE
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.promises import Promises
-from packproof.properties.running_error import bounded
 from packproof.refs import join_sequences, over_time, split_sequences
 from packproof.refs.errors import UsageError
 from tests.properties.own_ops import KERNELS, SOFTMAX

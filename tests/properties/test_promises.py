@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.cases.layouts import golden, golden_segments
+from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.declaration import declaration
-from packproof.properties.layouts import golden, golden_segments
 from packproof.properties.ops import SELECTIVE_SCAN
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError

@@ -10,18 +10,18 @@ from packproof import refs
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution import execute
 from packproof.harness.execution.execute import InProcess
-from packproof.properties import size as sizes
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.comparison import comparisons
 from packproof.properties.declaration import describe
-from packproof.properties.invariance import REFERENCE
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws import size as sizes
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.laws.torch_integration import OPCHECK
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import gradient
-from packproof.properties.torch_integration import OPCHECK
 from packproof.properties.violation import Violation
 from tests.properties import segments, wrong
 from tests.properties.wrong import INCORRECT

@@ -11,16 +11,16 @@ from packproof.harness.engine.violations import broken
 from packproof.harness.results.events import CellFinished
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import Refused
-from packproof.properties.call_contract import DETERMINISM
-from packproof.properties.cases import Space, golden_cases
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.call_contract import DETERMINISM
+from packproof.properties.laws.property import Property
+from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
+from packproof.properties.laws.size import SIZE
+from packproof.properties.laws.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
 from packproof.properties.ops import CAUSAL_CONV1D
 from packproof.properties.promises import Promises
-from packproof.properties.property import Property
-from packproof.properties.second_derivative import DOUBLE_BACKWARD
-from packproof.properties.size import SIZE
 from packproof.properties.tensor_key import gradient
-from packproof.properties.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
 from packproof.properties.violation import Violation
 
 pytestmark = [

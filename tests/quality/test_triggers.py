@@ -7,8 +7,8 @@ import pytest
 
 from packproof.harness.validation.museum import detect as detection
 from packproof.museum import Entry, entries
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space, golden_cases, random_cases
 
 ENTRIES = entries()
 

@@ -18,11 +18,11 @@ from packproof.harness.engine.failure import ReplayInfo
 from packproof.harness.engine.shrink import Allowance
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Cell, CellFinished, Verdict
-from packproof.properties.cases import Space
-from packproof.properties.catalogue import PROPERTIES as LAWS
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import Space
 from packproof.properties.declaration import Declaration, describe
-from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES as LAWS
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only

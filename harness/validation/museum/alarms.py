@@ -11,14 +11,14 @@ from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Control
 from packproof.properties.call import Refused
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, random_cases
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space, random_cases
 from packproof.properties.declaration import declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.property import Property
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.property import Property
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _MOST_TOKENS = 120  # several chunks; more would cost the reference seconds

@@ -15,15 +15,15 @@ from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Entry
 from packproof.properties.call import Refused
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases, random_cases
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.layouts import Lengths
+from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.declaration import declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.layouts import Lengths
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.property import Property
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.properties.property import Property
 
 T = TypeVar("T")
 SHORT_LIMITS = {**TIME_LIMITS, "cpu": 6.0}  # one kernel of the museum never returns

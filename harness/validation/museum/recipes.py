@@ -20,15 +20,15 @@ from packproof.harness.validation.museum.detect import SHORT_LIMITS, detect
 from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
 from packproof.museum import Control, Entry
+from packproof.properties.bounds.oracle import vjp
 from packproof.properties.call import KernelFault, Refused
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import draw
+from packproof.properties.cases.space import Space
 from packproof.properties.declaration import declaration
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.ops import OPS
-from packproof.properties.oracle import vjp
 from packproof.properties.promises import Promises
-from packproof.properties.sample import draw
 from packproof.properties.tensor_key import TensorKey, gradient
 
 LAYOUTS = ((15,), (128,), (64, 64, 64, 64), (61, 44, 57, 52), (32, 30, 62), (2, 11, 25, 112, 100))

@@ -12,7 +12,7 @@ from packproof.harness.validation.museum.alarms import ControlResult
 from packproof.harness.validation.museum.detect import Detection
 from packproof.harness.validation.museum.recipes import OURS, RECIPES, RecipeComparison
 from packproof.museum import BugClass, Entry
-from packproof.properties.case import shorten
+from packproof.properties.cases.case import shorten
 from packproof.version import __version__
 
 Row = Sequence[str]

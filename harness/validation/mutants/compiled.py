@@ -14,11 +14,11 @@ from packproof.harness.validation.mutants.mutant import KERNELS, Mutant, as_it_i
 from packproof.harness.validation.mutants.outcome import DECIDING, MutantOutcome, detected_by
 from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.worker import Worker
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.property import Property
 from packproof.properties.ops import OPS
-from packproof.properties.property import Property
 from packproof.refs.errors import PackproofError
 
 _DTYPES = ("bfloat16", "float32", "float64")  # fp16 takes the same paths

@@ -19,13 +19,13 @@ from packproof.harness.validation.mutants.fork_pool import TAINTED
 from packproof.harness.validation.mutants.mutant import Mutant, installed
 from packproof.harness.validation.mutants.outcome import DECIDING, detected_by
 from packproof.properties.call import Refused
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_cases
-from packproof.properties.catalogue import PROPERTIES
-from packproof.properties.invariance import REFERENCE
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.laws.property import Property
 from packproof.properties.ops import OPS
-from packproof.properties.property import Property
 from packproof.refs.errors import PackproofError
 
 _PACKAGE = "packproof.kernels."

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from packproof.harness.engine.violations import broken
 from packproof.properties.call import Refused
-from packproof.properties.case import Case
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.property import Property
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.property import Property
 
 DECIDING = tuple(law for law in PROPERTIES.values() if law.decides_mutants)
 

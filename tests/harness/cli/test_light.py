@@ -11,8 +11,8 @@ from packproof.harness.cli import main
 from packproof.harness.engine.request import PROFILES
 from packproof.harness.results.replay_file import read_replay, shown
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
-from packproof.properties.catalogue import PROPERTIES
-from packproof.properties.laws import LAWS
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.names import LAWS
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES

@@ -115,7 +115,7 @@ def test_a_finding_fails_the_kernel_and_names_the_layout(tmp_path: Path, monkeyp
 
 
 def _golden_lengths() -> list[tuple[int, ...]]:
-    from packproof.properties.cases import Space, golden_cases  # noqa: PLC0415
+    from packproof.properties.cases.space import Space, golden_cases  # noqa: PLC0415
     from packproof.properties.promises import Promises  # noqa: PLC0415
     from tests.harness.rogues_op import SCALED  # noqa: PLC0415
 

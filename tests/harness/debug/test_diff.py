@@ -12,8 +12,8 @@ import packproof
 from packproof import Promises, UsageError, refs
 from packproof.harness.debug.diff import Divergence
 from packproof.museum import convolution
+from packproof.properties.cases.sample import draw
 from packproof.properties.ops import SELECTIVE_SCAN
-from packproof.properties.sample import draw
 
 
 @packproof.kernel(op="selective_scan", promises=Promises(grid="sequence", chunk=4))

@@ -15,10 +15,10 @@ from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.map_text import error_lines, leak_lines, small_error_lines
 from packproof.harness.results.maps import Evidence, Layout, LeakMap, Place, compact
 from packproof.museum import convolution
-from packproof.properties.case import Case
-from packproof.properties.catalogue import PROPERTIES
-from packproof.properties.invariance import PACKING
+from packproof.properties.cases.case import Case
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.invariance import PACKING
 from packproof.properties.op import Op
 from packproof.properties.ops import ATTENTION, CAUSAL_CONV1D, OPS, ROPE
 from packproof.properties.promises import Promises

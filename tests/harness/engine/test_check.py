@@ -16,8 +16,8 @@ from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import open_target
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
-from packproof.properties.cases import Space
-from packproof.properties.property import Property
+from packproof.properties.cases.space import Space
+from packproof.properties.laws.property import Property
 from packproof.refs.errors import CheckFailed, UsageError
 
 HERE = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from packproof.harness.engine.check import run_check
 from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import Event, FailureFound, RunFinished
-from packproof.properties.layouts import CLASSES
+from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.errors import UsageError
 
 OP = f"{Path(__file__).parents[1] / 'rogues_op.py'}:SCALED"

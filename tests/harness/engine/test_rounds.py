@@ -23,8 +23,8 @@ from packproof.harness.results.events import (
     RunFinished,
     Verdict,
 )
-from packproof.properties.cases import Space, golden_cases
-from packproof.properties.layouts import CLASSES
+from packproof.properties.cases.layouts import CLASSES
+from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 

@@ -12,7 +12,7 @@ import pytest
 
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import Cell, CellFinished, Event, Failure, RunFinished, RunStarted, Verdict
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.refs.errors import UsageError
 
 pytest_plugins = ["pytester"]

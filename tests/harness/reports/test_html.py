@@ -15,7 +15,7 @@ from packproof.harness.reports.html import HtmlReport, page
 from packproof.harness.reports.svg import palette
 from packproof.harness.results.events import Cell, Failure, RunFinished, RunStarted, Verdict
 from packproof.harness.results.maps import ErrorMap, Evidence, Layout, LeakCell, LeakMap, MapRow, Place, Worst
-from packproof.properties.layouts import CLASSES
+from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.errors import UsageError
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "rect", "line", "path"}

@@ -24,8 +24,8 @@ from packproof.harness.results.events import (
     Verdict,
 )
 from packproof.harness.results.wording import failure_text
-from packproof.properties.case import MEANINGS
-from packproof.properties.layouts import CLASSES
+from packproof.properties.cases.case import MEANINGS
+from packproof.properties.cases.layouts import CLASSES
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 from packproof.refs.errors import UsageError

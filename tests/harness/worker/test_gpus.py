@@ -17,7 +17,7 @@ from packproof.harness.pytest_plugin import xdist_order
 from packproof.harness.pytest_plugin.plugin import Proof
 from packproof.harness.results.events import Cell, Event, RunFinished, Verdict
 from packproof.harness.worker import gpus
-from packproof.properties.catalogue import PROPERTIES
+from packproof.properties.laws.catalogue import PROPERTIES
 
 ROOT = Path(__file__).parents[3]
 INSTALLED = any(entry.name == "packproof" for entry in importlib.metadata.entry_points(group="pytest11"))

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from packproof.properties.call import KernelFault, Placement, Refused
-from packproof.properties.case import Case
-from packproof.properties.cases import CROWD, Space, golden_case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.layouts import DEFAULT_CHUNK
+from packproof.properties.cases.sample import Sample
+from packproof.properties.cases.space import CROWD, Space, golden_case
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
-from packproof.properties.laws import LAWS
-from packproof.properties.layouts import DEFAULT_CHUNK
-from packproof.properties.property import Illustration, Property
-from packproof.properties.sample import Sample
+from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.violation import Violation
 

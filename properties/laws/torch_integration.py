@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator
 
 from packproof.properties.call import Mode
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
+from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
-from packproof.properties.laws import LAWS
-from packproof.properties.property import Illustration, Property, needs_gpu
-from packproof.properties.sample import Sample
+from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.violation import Violation
 
 SMALL = 12  # tokens: torch.compile unrolls what loops over them

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
-from packproof.properties.case import REGIMES, Case
-from packproof.properties.domain import Domain
-from packproof.properties.fitting import fitted, fitted_sizes
-from packproof.properties.layouts import (
+from packproof.properties.cases.case import REGIMES, Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.fitting import fitted, fitted_sizes
+from packproof.properties.cases.layouts import (
     DEFAULT_CHUNK,
     DEFAULT_WIDTH,
     Lengths,

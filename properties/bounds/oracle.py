@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.budget import Budget, budget
+from packproof.properties.bounds.budget import Budget, budget
+from packproof.properties.bounds.running_error import bounded
+from packproof.properties.cases.sample import Sample, dtype_of
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.properties.running_error import bounded
-from packproof.properties.sample import Sample, dtype_of
 from packproof.properties.tensor_key import TensorKey, gradient
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
@@ -54,7 +54,7 @@ def is_derived(op: Op, promises: Promises) -> bool:
 
 
 def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
-    """The declared magnitude op, which bounds the terms of the op's values and gradients (`properties.magnitude`)."""
+    """The declared magnitude op, which bounds the terms of the op's values and gradients (`bounds.magnitude`)."""
     declared = op.cumsum(promises) if promises.cumsum and op.cumsum else op.absolute
     assert declared is not None
     return declared

@@ -18,7 +18,7 @@ from functools import cached_property
 from types import CodeType
 from typing import Any
 
-from packproof.properties.case import SHORT, Case
+from packproof.properties.cases.case import SHORT, Case
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError

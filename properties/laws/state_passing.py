@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from packproof.properties.budget import Budget
-from packproof.properties.case import Case
-from packproof.properties.cases import Space
+from packproof.properties.bounds.budget import Budget
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.sample import Sample, total
+from packproof.properties.cases.space import Space
 from packproof.properties.comparison import Comparison
-from packproof.properties.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
-from packproof.properties.laws import LAWS
-from packproof.properties.property import Illustration, Property
-from packproof.properties.sample import Sample, total
+from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role

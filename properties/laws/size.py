@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Collection, Iterator
 
 from packproof.properties.call import KernelFault, MachineLimit, Placement, Refused
-from packproof.properties.case import Case
-from packproof.properties.cases import Space, golden_case
-from packproof.properties.domain import Domain
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.sample import Sample
+from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin
-from packproof.properties.laws import LAWS
-from packproof.properties.property import Illustration, Property, needs_gpu
-from packproof.properties.sample import Sample
+from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 

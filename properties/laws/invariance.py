@@ -7,13 +7,13 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from packproof.properties.case import Case, shorten
-from packproof.properties.cases import CROWD, Space, golden_case
+from packproof.properties.cases.case import Case, shorten
+from packproof.properties.cases.sample import Sample, total
+from packproof.properties.cases.space import CROWD, Space, golden_case
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
-from packproof.properties.laws import LAWS
-from packproof.properties.property import Illustration, Property
-from packproof.properties.sample import Sample, total
+from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from packproof.properties.case import Case
-from packproof.properties.domain import LAYOUT, Domain, axes, layout_values, optional_inputs, values_of
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import LAYOUT, Domain, axes, layout_values, optional_inputs, values_of
+from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
-from packproof.properties.sample import Sample
 
 Sizes = Mapping[str, int | str]
 Lengths = tuple[int, ...]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.call import Call, Placement
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
 from packproof.properties.op import Op
 from packproof.refs.axes import Axes, parse, role, shape
 

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, autograd, full_like, zeros_like
 
-from packproof.properties.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator
+from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator
+from packproof.properties.bounds.oracle import is_derived, magnitude_op
+from packproof.properties.bounds.running_error import bounded
 from packproof.properties.call import KernelFault, MachineLimit, Refused
-from packproof.properties.case import Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws import LAWS
-from packproof.properties.oracle import is_derived, magnitude_op
-from packproof.properties.property import Illustration, Property
-from packproof.properties.running_error import bounded
-from packproof.properties.sample import Sample
+from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.property import Illustration, Property
+from packproof.properties.laws.torch_integration import few
 from packproof.properties.tensor_key import TensorKey
-from packproof.properties.torch_integration import few
 from packproof.properties.violation import Violation
 
 _NOTE = "differentiated twice"

@@ -1,0 +1,1 @@
+"""The laws that a kernel is held to, each a `Property`."""

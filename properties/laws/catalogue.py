@@ -1,0 +1,31 @@
+"""The properties of packproof by name, those first that detect bugs at the least cost."""
+
+from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
+from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
+from packproof.properties.laws.property import Property
+from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
+from packproof.properties.laws.size import SIZE
+from packproof.properties.laws.state_passing import CARRY
+from packproof.properties.laws.torch_integration import CUDA_GRAPH, OPCHECK, SIDE_STREAM, TORCH_COMPILE
+
+PROPERTIES: dict[str, Property] = {
+    p.name: p
+    for p in (
+        REFERENCE,
+        PACKING,
+        ISOLATION,
+        CAUSALITY,
+        PERMUTATION,
+        CARRY,
+        DETERMINISM,
+        MEMORY,
+        STRIDES,
+        METADATA,
+        DOUBLE_BACKWARD,
+        OPCHECK,
+        TORCH_COMPILE,
+        SIDE_STREAM,
+        CUDA_GRAPH,
+        SIZE,
+    )
+}
