@@ -6,6 +6,7 @@ from collections.abc import Callable
 from packproof.harness.results import events
 from packproof.harness.results.names import short
 from packproof.properties.cases.case import shorten
+from packproof.refs.wording import counted
 
 _FEW = 5  # lengths of the case that runs
 _SOON = 2.0  # seconds before which a rate means little
@@ -38,7 +39,7 @@ class Headway:
                 self._judged[verdict.cell] = self._planned[verdict.cell] = verdict.examples
 
     def __str__(self) -> str:
-        words = [f"{len(self._done)} of {self._total} cells"]
+        words = [f"{len(self._done)} of {counted(self._total, 'cell')}"]
         if self.rate:
             words.append(f"{self.rate:.{0 if self.rate >= 10 else 1}f} examples/s")
         if (left := self.seconds_left) is not None:

@@ -27,7 +27,7 @@ _MAGIC = b"pkpf"
 _SIZES = struct.Struct("<IQ")
 _MAX_JSON = 1 << 24
 MAX_TENSORS = 1 << 40  # bytes
-AT_ONCE = 1 << 16  # bytes to ask a channel for: a larger buffer is mapped anew for each read
+AT_ONCE = 1 << 16  # bytes to ask a channel for: a larger buffer is mapped again for each read
 
 
 class OwnFault(PackproofError):

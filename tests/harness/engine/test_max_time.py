@@ -81,7 +81,7 @@ def test_without_time_for_one_example_every_class_is_missing() -> None:
 
 
 def test_units_share_the_time_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has the same slice, once it begins; the last ones what is left."""
+    """Each has the same slice, once it begins; the last ones have the rest."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     ends: list[float] = []
 

@@ -87,7 +87,7 @@ def test_a_cell_without_a_plan_leaves_the_end_open() -> None:
     clock.now = 4
     assert line.seconds_left is None
     line(Progress(FIRST, 4))
-    assert str(line) == "0 of 1 cells, 1.0 examples/s, about 1 s left · reference bf16"
+    assert str(line) == "0 of 1 cell, 1.0 examples/s, about 1 s left · reference bf16"
 
 
 @pytest.mark.parametrize(
