@@ -129,11 +129,11 @@ def _first_failure(entry: Entry, folder: Path) -> float:
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | _UNBUFFERED
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(("failing ", "failed ")):
-                break
+        failing = any(line.startswith(("failing ", "failed ")) for line in process.stdout)
         passed = time.monotonic() - started
         process.terminate()
+    if not failing:
+        raise RuntimeError(f"{entry.id}: the check of a kernel with a bug printed no failure")
     return passed
 
 
