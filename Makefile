@@ -2,7 +2,7 @@
 .PHONY: check test lint words docs proof matrix
 
 check:
-	@.ci/env python -m packproof check
+	@.ci/env python -m packproof check --compiled data/compiled.json
 
 test:
 	@.ci/env python -m pytest -n auto
@@ -24,6 +24,9 @@ docs:
 runs = .packproof/proof
 proof:
 	@mkdir -p $(runs)
+	@.ci/env python -m packproof.harness.validation.compiled data/compiled.json
+	@.ci/env python -m pytest -q -n auto -m proof
+	@.ci/env python -m packproof.harness.validation.speed --compare data/speed.json
 	@PACKPROOF_FUZZ=10000 .ci/env python -m pytest -q tests/harness/engine/test_fuzz.py
 	@.ci/env python -m packproof museum run --device cpu --json $(runs)/museum.json
 	@.ci/env python -m packproof museum compare --json $(runs)/recipes.json

@@ -37,7 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "debug": {"engine", "execution", "interpreter", "results", "targets", "worker"},
     "reports": {"results"},
     "bench": {"engine", "execution", "results", "targets", "worker"},
-    "validation": {"engine", "execution", "results", "targets", "worker"},
+    "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results"},
     "pytest_plugin": {"engine", "results", "worker"},
     "cli": {"bench", "engine", "peers", "reports", "results", "targets", "validation", "worker"},

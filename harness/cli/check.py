@@ -81,6 +81,13 @@ def check(
             help="run the golden cases under compute-sanitizer, not the properties: memcheck, racecheck or initcheck"
         ),
     ] = None,
+    compiled: Annotated[
+        str | None,
+        typer.Option(
+            help="what forms of packproof's own kernels took when they were compiled, such as data/compiled.json: only "
+            "what has changed since is compiled, and a sample of the rest, which has to agree"
+        ),
+    ] = None,
     timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
@@ -114,6 +121,7 @@ def check(
         sanitizer=sanitizer,
         fail_fast=exitfirst,
         max_time=None if max_time is None else seconds(max_time, "--max-time"),
+        compiled=compiled,
     )
     with importing():
         from packproof.harness.engine.check import run_check  # noqa: PLC0415

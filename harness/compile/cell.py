@@ -13,8 +13,10 @@ _MOST_LINES = 8
 _TUNED_WITH = "3.7."  # the Triton version that the forms were tuned with; another may spill a few bytes of some
 
 
-def compile_cell(cell: Cell, own: BuiltinKernel) -> Iterator[Event]:
+def compile_cell(cell: Cell, own: BuiltinKernel, record: str | None = None) -> Iterator[Event]:
     """Compile the variants; the kernel fails if one does not compile or needs more shared memory than there is.
+
+    record: a file of forms that need not be compiled again. A form whose sample disagrees with it fails too.
 
     A variant that spills more than it declares is still correct. It fails with the Triton that its form was tuned with,
     and is reported as a note with any other.
@@ -22,7 +24,7 @@ def compile_cell(cell: Cell, own: BuiltinKernel) -> Iterator[Event]:
     yield CellStarted(cell)
     started = time.monotonic()
     results: list[Compiled] = []
-    for compiled in compile_variants(own.module, jobs=max(2, (os.cpu_count() or 1) // 4)):
+    for compiled in compile_variants(own.module, jobs=max(2, (os.cpu_count() or 1) // 4), record=record):
         results.append(compiled)
         yield Progress(cell, len(results))
     triton = version("triton")
@@ -32,6 +34,8 @@ def compile_cell(cell: Cell, own: BuiltinKernel) -> Iterator[Event]:
     failure = Failure((), "", tuple(_first(bad)), 0, 0) if bad else None
     built = [r for r in results if not r["skipped"]]
     notes = sorted({f"{r['target']}: {r['skipped']}" for r in results if r["skipped"]})
+    known = sum(not r["compiled"] for r in built)
+    notes += [f"{known} of {len(built)} forms were known, of the same source and compiler"] if known else []
     notes += [f"with triton {triton} some forms are slower: {', '.join(_first(slow))}"] if slow else []
     status: Status = "failed" if bad else "passed" if built else "skipped"
     seconds = time.monotonic() - started

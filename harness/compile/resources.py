@@ -51,8 +51,22 @@ def compiled_resources(variant: Variant, target: str) -> Resources:
         dot="tt.dot" in kernel.asm["ttir"],
         atomics=sorted(set(re.findall(r"tt\.atomic_(?:rmw )?(\w+)", kernel.asm["ttir"]))),
     )
-    _store(variant, target).put(json.dumps(found), _FILE, binary=False)
+    keep_resources(variant, target, found)
     return found
+
+
+def keep_resources(variant: Variant, target: str, found: Resources) -> None:
+    """Keep them in Triton's cache, as the result of compiling this source."""
+    _store(variant, target).put(json.dumps(found), _FILE, binary=False)
+
+
+def key_of(variant: Variant, target: str) -> str:
+    """A digest of all that the result depends on: source, target, options, Triton, and this file."""
+    from triton.runtime.cache import get_cache_key  # noqa: PLC0415
+
+    backend = _backend(target)
+    compiled = get_cache_key(_source(variant), backend, backend.parse_options(_options(variant)), env_vars={})
+    return hashlib.sha256(f"{compiled}-{_own_digest()}".encode()).hexdigest()
 
 
 def digest_tools(target: str) -> None:
@@ -67,11 +81,9 @@ def digest_tools(target: str) -> None:
 
 
 def _store(variant: Variant, target: str) -> Any:
-    from triton.runtime.cache import get_cache_key, get_cache_manager  # noqa: PLC0415
+    from triton.runtime.cache import get_cache_manager  # noqa: PLC0415
 
-    backend = _backend(target)
-    compiled = get_cache_key(_source(variant), backend, backend.parse_options(_options(variant)), env_vars={})
-    return get_cache_manager(hashlib.sha256(f"{compiled}-{_own_digest()}".encode()).hexdigest())
+    return get_cache_manager(key_of(variant, target))
 
 
 @cache

@@ -21,7 +21,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypedDict
 
-from packproof.harness.compile.resources import compiled_resources, digest_tools, known_resources
+from packproof.harness.compile.record import adopt, disagreement, read_record
+from packproof.harness.compile.resources import compiled_resources, digest_tools, key_of, known_resources
 from packproof.harness.targets.location import Location
 from packproof.kernels.variant import Variant
 from packproof.refs.errors import UsageError
@@ -47,6 +48,7 @@ class Compiled(TypedDict):
     registers: per thread.
     spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
     atomics: the kinds of `tl.atomic_*` found. Counts are None where compilation did not get that far.
+    key: a digest of all that the result depends on. compiled: whether it was compiled now, not known.
     """
 
     variant: str
@@ -62,19 +64,23 @@ class Compiled(TypedDict):
     shared_limit: int
     dot: bool
     atomics: list[str]
+    key: str
+    compiled: bool
 
 
 def compile_variants(
-    variants: str, targets: Sequence[str] = TARGETS, limit_s: float = 60.0, jobs: int = 2
+    variants: str, targets: Sequence[str] = TARGETS, limit_s: float = 60.0, jobs: int = 2, record: str | None = None
 ) -> Iterator[Compiled]:
     """Compile what the function `variants` lists for each target; yields results as they come.
 
     variants: "package.module:function" or "path/file.py:function", of a function without arguments that returns a list
     of Variant; the function is "variants" where only the module is named. limit_s: seconds for one variant and target.
-    jobs: compilations at the same time. Raises UsageError if the variants cannot be listed.
+    jobs: compilations at the same time. record: a file of forms that need not be compiled again (`record`).
+    Raises UsageError if the variants cannot be listed.
     """
     command = [sys.executable, "-m", "packproof.harness.compile.variants", variants]
     command += ["--limit", str(limit_s), "--jobs", str(jobs), "--targets", *targets]
+    command += ["--record", record] if record else []
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_DISABLE_LINE_INFO"] = "1"  # these are never debugged; saves a sixth of the time
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -102,6 +108,7 @@ def _main() -> int:
     parser.add_argument("--targets", nargs="+", default=TARGETS, choices=sorted(SHARED_LIMITS))
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one variant and target")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--record", help="a file of forms that need not be compiled again")
     wanted = parser.parse_args()
     spec = wanted.variants if ":" in wanted.variants else f"{wanted.variants}:variants"
     results = os.fdopen(os.dup(1), "w")
@@ -113,7 +120,10 @@ def _main() -> int:
             skipped = _result(variant, target) | {"skipped": unable[target]}
             print(json.dumps(skipped), file=results, flush=True)
         work = [(v, t) for v in variants for t in wanted.targets if t not in unable and _chosen(v, t)]
+        expected = adopt(read_record(wanted.record), work) if wanted.record else {}
         for result in _compile_all(work, wanted.limit, wanted.jobs):
+            if result["key"] in expected and not result["failure"]:
+                result["failure"] = disagreement(result, expected[result["key"]])
             print(json.dumps(result), file=results, flush=True)
     except UsageError as error:
         print(error, file=sys.stderr)
@@ -137,7 +147,7 @@ def _prepare(targets: Sequence[str]) -> dict[str, str]:
     return unable
 
 
-def _compile_all(work: list[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
+def _compile_all(work: Sequence[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
     """At most `jobs` forks at a time, each with its own deadline."""
     waiting = list(reversed(work))
     running: dict[Connection, _Compiler] = {}
@@ -208,6 +218,8 @@ def _result(variant: Variant, target: str) -> Compiled:
         shared_limit=SHARED_LIMITS[target],
         dot=False,
         atomics=[],
+        key="",
+        compiled=False,
     )
 
 
@@ -229,12 +241,15 @@ def _first_line(error: BaseException) -> str:
 def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
     """The resources it needs, compiled in this process or known, and why they are too much. Raises what the compiler
     raises."""
-    found = known_resources(variant, target) or compiled_resources(variant, target)
+    known = known_resources(variant, target)
+    found = known or compiled_resources(variant, target)
     registers, spills, shared, limit = found["registers"], found["spills"], found["shared"], SHARED_LIMITS[target]
     refused = f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch"
     spilled = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
     return {
         **found,
+        "key": key_of(variant, target),
+        "compiled": known is None,
         "failure": refused if shared > limit else "",
         "slow": spilled if spills > variant.spills else "",
     }

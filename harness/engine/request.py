@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packproof.harness.compute_sanitizer.findings import TOOLS
@@ -58,7 +59,8 @@ class CheckRequest:
     draw_configs: kernels that tune themselves get drawn configurations, untimed, on a GPU; on a CPU they have the first
     one. sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
     fail_fast: the run ends at the first failure. max_time: seconds that it may take, once the kernels are imported;
-    what it does not reach in them is inconclusive.
+    what it does not reach in them is inconclusive. compiled: a file of what forms of packproof's own kernels take of a
+    GPU; those that have not changed since are not compiled again, but for a sample, which has to agree.
     """
 
     target: str | Callable[..., Any] | None = None
@@ -79,6 +81,7 @@ class CheckRequest:
     draw_configs: bool = False
     fail_fast: bool = False
     max_time: float | None = None
+    compiled: str | None = None
 
     @cached_property
     def laws(self) -> "Mapping[str, Property]":
@@ -127,6 +130,8 @@ def check_names(request: CheckRequest) -> None:
             known("property", name, [*LAWS, COMPILE])
     if request.sanitizer is not None:
         known("sanitizer", request.sanitizer, TOOLS)
+    if request.compiled is not None and not Path(request.compiled).is_file():
+        raise UsageError(f"compiled: {request.compiled} is no file; expected data/compiled.json of a clone, or nothing")
 
 
 def validate(request: CheckRequest) -> None:

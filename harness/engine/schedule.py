@@ -129,7 +129,7 @@ def run_unit(unit: Unit, until: float = math.inf) -> Iterator[Event]:
     for cell in unit.cells:
         if unit.kind == "compile":
             assert unit.target.builtin is not None
-            events = compile_cell(cell, unit.target.builtin)
+            events = compile_cell(cell, unit.target.builtin, unit.target.request.compiled)
         else:
             events = _sanitized(unit.target, cell)
         yield from caught(cell, _in_time(cell, events, until))

@@ -66,6 +66,7 @@ def test_an_op_that_was_not_requested_checks_nothing() -> None:
     assert (outcome.by, outcome.op) == ("", "")
 
 
+@pytest.mark.proof
 def test_a_kernel_is_recompiled_for_a_mutant_of_what_it_calls() -> None:
     pytest.importorskip("triton", reason="needs triton")
     assert printed(CACHE_KEY) == printed(CACHE_KEY)
@@ -73,6 +74,7 @@ def test_a_kernel_is_recompiled_for_a_mutant_of_what_it_calls() -> None:
     assert printed(CACHE_KEY) != printed(CACHE_KEY, "sequences:bounds:extremum:0")
 
 
+@pytest.mark.proof
 def test_a_kernel_that_is_launched_is_compiled_as_the_mutant() -> None:
     pytest.importorskip("triton", reason="needs triton")
     mutated, original = (printed(LAUNCHED, *names) for names in ([WEIGHT_TERM], []))

@@ -3,6 +3,7 @@
 import time
 
 import mpmath
+import pytest
 import torch
 
 from packproof.refs import selective_scan, selective_scan_step
@@ -77,6 +78,7 @@ def test_steps_make_the_scan():
     assert torch.equal(torch.stack(ys), selective_scan(u, delta, A, B, C, cu_seqlens=torch.tensor([0, 6])))
 
 
+@pytest.mark.proof
 def test_sixteen_thousand_tokens_backward_in_seconds():
     t, d, n = 16_384, 8, 2
     inputs = [normal(t, d, seed=0), normal(t, d, seed=1).abs(), -normal(d, n, seed=2).abs(), *normal(2, t, n, seed=3)]

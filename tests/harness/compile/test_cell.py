@@ -13,7 +13,7 @@ from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 VerdictOf = Callable[..., Verdict]
 
 
-def form(name: str, failure: str = "", slow: str = "", skipped: str = "") -> Compiled:
+def form(name: str, failure: str = "", slow: str = "", skipped: str = "", compiled: bool = True) -> Compiled:
     return Compiled(
         variant=name,
         target="sm_90",
@@ -28,13 +28,15 @@ def form(name: str, failure: str = "", slow: str = "", skipped: str = "") -> Com
         shared_limit=1,
         dot=False,
         atomics=[],
+        key="",
+        compiled=compiled,
     )
 
 
 @pytest.fixture
 def verdict_of(monkeypatch: pytest.MonkeyPatch) -> VerdictOf:
     def found(triton: str, *forms: Compiled) -> Verdict:
-        def compiled(module: str, jobs: int) -> Iterator[Compiled]:
+        def compiled(module: str, jobs: int, record: str | None) -> Iterator[Compiled]:
             assert jobs >= 2
             yield from forms
 
@@ -80,3 +82,8 @@ def test_what_cannot_be_launched_fails_with_any(verdict_of: VerdictOf) -> None:
 def test_a_target_that_triton_has_no_tools_for_is_reported(verdict_of: VerdictOf) -> None:
     verdict = verdict_of("3.7.1", form("fine", skipped="no ROCm linker"))
     assert (verdict.status, verdict.reason) == ("skipped", "sm_90: no ROCm linker")
+
+
+def test_forms_that_were_known_are_counted(verdict_of: VerdictOf) -> None:
+    verdict = verdict_of("3.7.1", form("fine"), form("known", compiled=False))
+    assert verdict.reason == "1 of 2 forms were known, of the same source and compiler"

@@ -15,8 +15,8 @@ from packproof.harness.worker.zygote_client import ZygoteClient, shared
 from packproof.properties.call import Call
 
 
+@pytest.mark.proof
 def test_a_process_may_be_killed_at_any_time(tmp_path: Path) -> None:
-    """Of two kinds, for time: `make proof` kills fifty of all kinds."""
     kinds: tuple[Kind, ...] = ("evaluator", "zygote")
     found = list(kills(len(kinds), 0, tmp_path, kinds))
     assert [kill for kill in found if kill.wrong] == []

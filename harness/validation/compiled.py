@@ -1,0 +1,41 @@
+"""Compiles every form of packproof's own kernels, and records it: python -m packproof.harness.validation.compiled FILE
+
+`packproof check --compiled FILE` then compiles what has changed since, and a sample of the rest.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from packproof.harness.compile.variants import compile_variants
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
+from packproof.refs.errors import UsageError
+
+_FIELDS = ("registers", "spills", "shared", "dot", "atomics", "key")
+
+
+def recorded_lines() -> Iterator[str]:
+    """A line for each form; those that this machine knows are not compiled again. UsageError where one fails."""
+    for module in dict.fromkeys(own.module for own in BUILTIN_KERNELS.values()):
+        for form in map(dict, compile_variants(module, jobs=os.cpu_count() or 1)):
+            name = f"{module.rpartition('.')[2]} {form['variant']} {form['target']}"
+            if failure := form["failure"] or form["skipped"]:
+                raise UsageError(f"{name}: {failure}")
+            yield json.dumps({"form": name, **{field: form[field] for field in _FIELDS}})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compile every form of packproof's own kernels, and record it.")
+    parser.add_argument("file", type=Path, help="such as data/compiled.json")
+    wanted = parser.parse_args()
+    lines = sorted(recorded_lines())
+    wanted.file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    print(f"{wanted.file}: {len(lines)} forms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
