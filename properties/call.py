@@ -33,6 +33,8 @@ class Call:
     mode: how the kernel is called, each a function in `harness.execution.modes`. "eager" is plain.
     copies: the kernel gets the pack that many times over, one after another; the results are the last one's rows.
     shared: the inputs that are not copied then, nor are their gradients cut.
+    history: the first sequence has so many tokens of zeros before its own; the results do not have their rows.
+    token_rows: the inputs, outputs and "cotangent:<output>" whose rows are tokens.
     """
 
     inputs: Mapping[str, Tensor]
@@ -47,6 +49,8 @@ class Call:
     mode: Mode = "eager"
     copies: int = 1
     shared: tuple[str, ...] = ()
+    history: int = 0
+    token_rows: tuple[str, ...] = ()
 
     @property
     def most_bytes(self) -> int:
@@ -57,7 +61,9 @@ class Call:
     @property
     def large(self) -> bool:
         """Whether it takes gigabytes on its device, however small it is here."""
-        return self.copies > 1 or any(where.startswith("beyond") for where in self.placement.values())
+        return (
+            self.copies > 1 or self.history > 0 or any(where.startswith("beyond") for where in self.placement.values())
+        )
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Result:
         the kernel left them.
     interpreted: Triton programs ran in the interpreter, under the sanitizer. operators: with mode "opcheck", how many
         registered operators the kernel called.
+    outliers: of a repeated pack, the copy that differs most from the last, by "output:<name>" and "gradient:<name>",
+        with its number from 0; a tensor whose copies all have the same bits is left out.
     """
 
     outputs: Mapping[str, Tensor]
@@ -77,6 +85,7 @@ class Result:
     inputs_after: Mapping[str, Tensor] = field(default_factory=dict)
     interpreted: bool = False
     operators: int = 0
+    outliers: Mapping[str, tuple[int, Tensor]] = field(default_factory=dict)
 
 
 class KernelFault(PackproofError):

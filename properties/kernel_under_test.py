@@ -253,6 +253,10 @@ def _cut(sample: Sample, result: Result) -> Result:
     return replace(
         result,
         outputs=cut(result.outputs),
+        outliers={
+            name: (k, cut({name.partition(":")[2]: x})[name.partition(":")[2]])
+            for name, (k, x) in result.outliers.items()
+        },
         gradients=cut(result.gradients, "cotangent:"),
         inputs_after={**cut(after, "cotangent:"), **offsets} if after else {},
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from packproof.harness.engine.failure import FoundViolation, ReplayInfo, as_found, failure_of
-from packproof.harness.engine.own_faults import caught, not_judged
+from packproof.harness.engine.own_faults import caught, not_judged, said
 from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
 from packproof.harness.engine.request import PROFILES, Allowance
@@ -260,7 +260,11 @@ class Evaluator:
         seconds = min(effort.allowance.seconds, max((effort.until - time.monotonic()) / 4, _LATE_SECONDS))
         with span("shrink", whole=True):
             allowance = replace(effort.allowance, seconds=seconds)
-            return failure_of(self.kernel, finding, allowance, self.replay, empty_packs=empty)
+            try:
+                return failure_of(self.kernel, finding, allowance, self.replay, empty_packs=empty)
+            except Exception as error:  # what was found stands
+                found = as_found(self.kernel, finding)
+                return replace(found, lines=(*found.lines, f"not made small: {said(error)}"))
 
     def _inside(self, space: Space) -> Space:
         """The part of the space that lies inside the domain found."""

@@ -9,6 +9,7 @@ from zlib import crc32
 
 from packproof.harness.diagnosis.diagnose import diagnose
 from packproof.harness.diagnosis.measure import measure
+from packproof.harness.engine.own_faults import said
 from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
 from packproof.harness.engine.violations import evaluated
@@ -90,7 +91,11 @@ def failure_of(
         lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
     file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)
     lines += [trouble] if trouble else []
-    evidence = measure(kernel, law, small, found, case)
+    try:
+        evidence = measure(kernel, law, small, found, case)
+    except Exception as error:  # the failure stands without it
+        evidence = None
+        lines += [f"not measured: {said(error)}"]
     shown = (setting(kernel.op, small), *lines)
     tensor = str(found.tensor or "")
     return Failure(small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime)

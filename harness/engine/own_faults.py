@@ -11,6 +11,13 @@ from packproof.refs.errors import PackproofError
 E = TypeVar("E")
 
 
+def said(error: Exception) -> str:
+    """One line for a fault of packproof, whose traceback goes to stderr."""
+    traceback.print_exception(error)
+    text = str(error) if isinstance(error, PackproofError) else f"{type(error).__name__}: {error}"
+    return f"packproof itself failed: {text}"
+
+
 def not_judged(cells: Sequence[Cell], why: str) -> Iterator[CellFinished]:
     for cell in cells:
         yield CellFinished(Verdict(cell, "eager", "error", 0, 0.0, reason=why))
@@ -26,6 +33,4 @@ def caught(cell: Cell, events: Iterator[E]) -> Iterator[E | CellFinished]:
     try:
         yield from events
     except Exception as error:
-        traceback.print_exc()
-        text = str(error) if isinstance(error, PackproofError) else f"{type(error).__name__}: {error}"
-        yield from not_judged([cell], f"packproof itself failed: {text}")
+        yield from not_judged([cell], said(error))

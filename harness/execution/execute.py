@@ -19,6 +19,7 @@ from packproof.harness.interpreter.memory_guard import FENCE_BYTES, POISON, Guar
 from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Result
 from packproof.refs.errors import UsageError
 
+_COMPARED = 1 << 26  # elements at a time
 _REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
 
 
@@ -106,6 +107,7 @@ class InProcess:
             inputs_after=_on_host({**inputs, **incoming}) if call.guard else {},
             interpreted=sanitizer is not None and sanitizer.launches > 0,
             operators=invocation.operators,
+            outliers=_outliers(outputs, gradients, call) if call.copies > 1 else {},
         )
 
     def _prepared(self, guard: Guard, call: Call) -> Invocation:
@@ -134,13 +136,18 @@ class InProcess:
     def _place(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
         """A copy of `tensor`, the nth of a call, on the device, between canaries, placed as the call requires."""
         many = 1 if name in call.shared else call.copies
+        zeros = call.history if name in call.token_rows else 0
         if tensor.dtype not in POISON:
-            return (torch.cat([tensor] * many) if many > 1 else tensor).to(self._device, copy=True)
-        shape = (len(tensor) * many, *tensor.shape[1:]) if many > 1 else tuple(tensor.shape)
+            before = tensor.new_zeros((zeros, *tensor.shape[1:])) if zeros else tensor[:0]
+            return torch.cat([before, *[tensor] * many]).to(self._device, copy=True)
+        shape = (zeros + len(tensor) * many, *tensor.shape[1:]) if tensor.dim() else ()
         stride, lead = _strides(shape, call.placement.get(name, "contiguous"), nth)
         placed = guard.fence(name, shape, stride, tensor.dtype, self._device, lead=lead).tensor
         cells = distinct(placed)
-        if many > 1:
+        if zeros:
+            cells[:zeros].zero_()
+            cells[zeros:].copy_(tensor)
+        elif many > 1:
             cells.view(many, *tensor.shape).copy_(tensor.to(self._device))  # else the host repeats it first
         else:
             cells.copy_(tensor[:1] if cells.shape != placed.shape else tensor)
@@ -149,6 +156,7 @@ class InProcess:
     def _cu_seqlens(self, guard: Guard, call: Call) -> Tensor:
         """The offsets on the device: a fresh tensor, or the one of the last such call, edited in place."""
         offsets = _repeated(call.cu_seqlens, call.copies)
+        offsets = torch.cat([offsets[:1], offsets[1:] + call.history]) if call.history else offsets
         key = (offsets.numel(), offsets.dtype)
         if call.edit_metadata and key in self._metadata:
             fenced = guard.adopt(self._metadata[key])
@@ -247,20 +255,51 @@ def _bytes(call: Call) -> int:
     for name, t in given.items():
         reach = _REACH.get(call.placement.get(name, "contiguous"), 0)
         copied = 1 if name in call.shared or call.copies == 1 else 3 * call.copies
-        total += max(reach, t.numel() * copied) * t.element_size()
+        zeros = 3 * call.history * t[:1].numel() if name in call.token_rows else 0
+        total += max(reach, t.numel() * copied + zeros) * t.element_size()
     return total
 
 
 def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
     """Raises KernelFault for a tensor too large to copy, whatever its storage: `expand` makes any shape."""
     for name, tensor in tensors.items():
-        if (n_bytes := tensor.numel() * tensor.element_size()) > call.most_bytes * call.copies:
+        most = call.most_bytes * (call.copies + call.history)
+        if (n_bytes := tensor.numel() * tensor.element_size()) > most:
             raise KernelFault("malformed", f"{name} has shape {tuple(tensor.shape)}, {n_bytes:,} bytes")
 
 
 def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:
-    """Copies of the tensors by name; of a repeated pack only the rows of the last copy."""
-    copies = call.copies if call else 1
-    shared = call.shared if call else ()
-    kept = {n: t if copies == 1 or n in shared else t[len(t) - len(t) // copies :] for n, t in tensors.items()}
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in kept.items()}
+    """Copies of the tensors by name; of a repeated pack only the rows of the last copy, and none of a history."""
+
+    def kept(name: str, x: Tensor) -> Tensor:
+        if call and call.copies > 1 and name not in call.shared:
+            return x[len(x) - len(x) // call.copies :]
+        return x[call.history :] if call and name in call.token_rows else x
+
+    return {name: kept(name, x).detach().to("cpu", copy=True) for name, x in tensors.items()}
+
+
+def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tuple[int, Tensor]]:
+    """Of each tensor of a repeated pack the copy that differs most from the last, found on the device."""
+    named = {**{f"output:{n}": x for n, x in outputs.items()}, **{f"gradient:{n}": x for n, x in gradients.items()}}
+    found = {}
+    for name, x in named.items():
+        if name.partition(":")[2] in call.shared or not x.numel() or len(x) % call.copies:
+            continue
+        copies = x.detach().reshape(call.copies, -1, *x.shape[1:])
+        if (number := _farthest(copies)) is not None:
+            found[name] = number, copies[number].to("cpu", copy=True)
+    return found
+
+
+def _farthest(copies: Tensor) -> int | None:
+    """The copy with the largest difference from the last, NaN and Inf first; None where all are equal."""
+    last, most, where = copies[-1], 0.0, None
+    step = max(1, _COMPARED // last.numel())
+    for start in range(0, len(copies), step):
+        some = copies[start : start + step]
+        apart = torch.where((some == last) | (some.isnan() & last.isnan()), 0.0, (some.float() - last.float()).abs())
+        differences = apart.nan_to_num(nan=torch.inf).flatten(1).amax(1)
+        if float(differences.max()) > most:
+            most, where = float(differences.max()), start + int(differences.argmax())
+    return where

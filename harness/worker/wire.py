@@ -143,6 +143,8 @@ def call_frame(call: Call, number: int) -> Frame:
         "mode": call.mode,
         "copies": call.copies,
         "shared": call.shared,
+        "history": call.history,
+        "token_rows": call.token_rows,
     }
     tensors = {"cu_seqlens": call.cu_seqlens, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
@@ -164,6 +166,8 @@ def call_of(frame: Frame) -> Call:
         mode=cast("Mode", body["mode"]),
         copies=body["copies"],
         shared=body["shared"],
+        history=body["history"],
+        token_rows=body["token_rows"],
     )
 
 
@@ -173,8 +177,11 @@ def result_frame(result: Result, number: int) -> Frame:
         **_named("output", result.outputs),
         **_named("gradient", result.gradients),
         **_named("after", result.inputs_after),
+        **_named("outlier", {name: rows for name, (_, rows) in result.outliers.items()}),
     }
-    return Frame("result", number, {"interpreted": result.interpreted, "operators": result.operators}, tensors)
+    copies = {name: copy for name, (copy, _) in result.outliers.items()}
+    body = {"interpreted": result.interpreted, "operators": result.operators, "copies": copies}
+    return Frame("result", number, body, tensors)
 
 
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
@@ -203,7 +210,8 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             gradients=_group("gradient", frame.tensors),
             inputs_after=_group("after", frame.tensors),
             interpreted=frame.body.get("interpreted") is True,
-            operators=frame.body["operators"] if type(frame.body.get("operators")) is int else 0,
+            operators=_whole(frame.body.get("operators")),
+            outliers=_outliers(frame),
         )
     if frame.kind == "refused":
         if frame.body.get("memory") is True:
@@ -214,6 +222,16 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
     if frame.kind == "broken":
         raise OwnFault(f"the worker process failed by itself:\n{text}")
     raise WireError(f"a frame of kind {frame.kind!r} is not an answer to a call")
+
+
+def _outliers(frame: Frame) -> dict[str, tuple[int, Tensor]]:
+    copies = frame.body.get("copies")
+    numbers = copies if isinstance(copies, dict) else {}
+    return {name: (_whole(numbers.get(name)), rows) for name, rows in _group("outlier", frame.tensors).items()}
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int else 0
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

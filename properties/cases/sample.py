@@ -88,6 +88,10 @@ class Sample:
             cotangents=self.cotangents if gradients else {},
             placement={} if placement == "contiguous" else every,
             shared=tuple(n for n in self.inputs if role(self.axes[n]) == "shared"),
+            token_rows=tuple(
+                [n for n, axes in self.axes.items() if role(axes) == "token"]
+                + [f"cotangent:{n}" for n in self.cotangents if role(self.axes[n]) == "token"]
+            ),
             **flags,
         )
 

@@ -1,4 +1,4 @@
-"""Sizes that only a GPU reaches: memory past 2^31 and 2^32 elements, grids of more than 65,535 programs."""
+"""Sizes that only a GPU reaches: memory past 2^32 elements, 131,072 sequences, 65,536 chunks of 256 tokens."""
 
 import dataclasses
 from collections.abc import Collection, Iterator
@@ -8,36 +8,68 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_case
-from packproof.properties.kernel_under_test import KernelUnderTest, Origin
+from packproof.properties.kernel_under_test import KernelUnderTest, Origin, Tensors
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
+from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 FAR: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
-MOST_PROGRAMS = 65_535  # of the second and third axis of a grid
-MOST_ELEMENTS = 2**31
-WIDE = 64  # elements of a token from which on 2^31 of them are no more tokens than a kernel may get
+MOST_SEQUENCES = 131_071  # twice what 16 bits count, and the second and third axis of a grid
+MOST_TOKENS = 65_535 * 256  # as many chunks, of up to 256 tokens, as those axes of a grid have programs
+HISTORY = 4097 * 4096  # more tokens than that, in whole chunks
+MOST_ELEMENTS = (2**32, 2**31)  # the first that the memory allows
+WIDE = 64  # elements of a token from which on 2^32 of them are no more tokens than a kernel may get
+SHORT_HISTORY = 16
 
 
 def _size(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """One tensor at a time lies in rows so far apart that the last begins past as many elements: a few tokens, little
-    work. Then the pack is repeated until it has more than 65,535 sequences; with wide tokens, until their widest tensor
-    has more than 2^31 elements instead. The last repetition computes what the pack computes alone. What the memory of
-    the GPU, or the time limit, does not let through is not judged.
+    """Each case goes past one limit. A small pack: one tensor at a time lies in rows so far apart that the last begins
+    past 2^31 and 2^32 elements; then the pack is repeated, past 131,071 sequences and 65,535 chunks of 256 tokens. Wide
+    tokens, or short sequences with wide states, are repeated past 2^32 elements. Every copy computes what the pack
+    computes alone. One sequence grows past 65,535 chunks by zeros before its tokens, if a few change nothing. What the
+    memory of the GPU, or the time limit, does not let through is not judged.
     """
     sample = kernel.sample(case)
     if not sum(case.lengths):
         return
-    widest = max(sample.inputs[n][:1].numel() for n in sample.inputs if role(sample.axes[n]) == "token")
-    if widest >= WIDE:
-        yield from _repeated(kernel, sample, MOST_ELEMENTS // (widest * sample.offsets[-1]) + 1, "2^31 elements")
-        return
+    state = kernel.op.carry[0] if kernel.op.carry else ""
+    if _widest(sample) < WIDE:
+        yield from _small(kernel, sample)
+        yield from _long(kernel, kernel.sample(case.without(state)))
+    elif state in sample.inputs:
+        yield from _past_elements(kernel, sample, sample.inputs[state].numel(), f"of {state}")
+    else:
+        yield from _past_elements(kernel, sample, _widest(sample) * sample.offsets[-1], "of a token's tensor")
+
+
+def _widest(sample: Sample) -> int:
+    """The most elements that a token has in one tensor."""
+    return max(sample.inputs[n][:1].numel() for n in sample.inputs if role(sample.axes[n]) == "token")
+
+
+def _small(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
     for name in _movable(kernel, sample) if kernel.domain.allows_strides else ():
         for reach in FAR:
             yield from _far(kernel, sample, name, reach)
+    copies = max(MOST_SEQUENCES // len(sample.lengths), MOST_TOKENS // sample.offsets[-1]) + 1
     with kernel.optional():
-        yield from _repeated(kernel, sample, MOST_PROGRAMS // len(case.lengths) + 1, f"{MOST_PROGRAMS:,} sequences")
+        yield from _repeated(kernel, sample, copies, f"{MOST_SEQUENCES:,} sequences and 65,535 chunks of 256 tokens")
+
+
+def _past_elements(kernel: KernelUnderTest, sample: Sample, each: int, of: str) -> Iterator[Violation]:
+    """The pack repeated until a tensor with so many elements in each copy is past the largest limit that fits."""
+    limited: list[MachineLimit] = []
+    for most in MOST_ELEMENTS:
+        try:
+            yield from _repeated(kernel, sample, most // each + 1, f"2^{most.bit_length() - 1} elements {of}")
+            break
+        except MachineLimit as limit:
+            limited.append(limit)
+    else:
+        raise limited[-1]
+    kernel.refusals += limited  # judged, but not as far
 
 
 def _far(kernel: KernelUnderTest, sample: Sample, name: str, reach: Placement) -> Iterator[Violation]:
@@ -57,19 +89,54 @@ def _far(kernel: KernelUnderTest, sample: Sample, name: str, reach: Placement) -
 
 
 def _repeated(kernel: KernelUnderTest, sample: Sample, copies: int, what: str) -> Iterator[Violation]:
-    """The pack after that many copies of itself."""
-    note = f"after {copies:,} packs like it, more than {what}"
+    """The pack so many times over. Of each tensor the last copy is compared, and the one that differs most from it."""
+    note = f"repeated {copies:,} times, past {what}"
     try:
-        got = kernel.run(sample, copies=copies + 1)
+        got, result = kernel.results(sample, copies=copies)
     except KernelFault as fault:
-        if fault.kind == "hung":
-            raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
-        yield Violation(text=str(fault), note=note, fault=fault.kind)
+        yield _fault(fault, note)
         return
     plain = kernel.remembered(sample)
     for key, x in got.items():
         if not kernel.shared(key, sample):
-            yield from kernel.agree(key, x, plain[key], Origin(sample), other="alone", note=note)
+            yield from kernel.agree(key, x, plain[key], Origin(sample), other="alone", note=f"the last, {note}")
+    for name, (number, x) in result.outliers.items():
+        kind, _, tensor = name.partition(":")
+        key = TensorKey(tensor) if kind == "output" else gradient(tensor)
+        if key in plain and x.shape == plain[key].shape:
+            place = f"copy {number + 1:,} of the pack, {note}"
+            yield from kernel.agree(key, x, plain[key], Origin(sample), other="alone", note=place)
+
+
+def _long(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
+    """Zeros before the first sequence, which leave its state at zero: if a few of them change nothing, then neither do
+    more than 65,535 chunks of 256. Nothing is said of an op whose state they change, or of running sums."""
+    if kernel.promises.cumsum or not kernel.op.carry:
+        return
+    plain = kernel.remembered(sample)
+
+    def differ(got: Tensors, note: str) -> Iterator[Violation]:
+        for key, x in got.items():
+            yield from kernel.agree(key, x, plain[key], Origin(sample), exact=False, other="alone", note=note)
+
+    with kernel.optional():
+        few = kernel.run(sample, history=SHORT_HISTORY)
+        if next(differ(few, ""), None) is not None:
+            return
+        note = f"after {HISTORY:,} tokens of zeros"
+        try:
+            got = kernel.run(sample, history=HISTORY)
+        except KernelFault as fault:
+            yield _fault(fault, note)
+            return
+        yield from differ(got, note)
+
+
+def _fault(fault: KernelFault, note: str) -> Violation:
+    """The violation that a fault is. Raises MachineLimit for one that takes too long."""
+    if fault.kind == "hung":
+        raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
+    return Violation(text=str(fault), note=note, fault=fault.kind)
 
 
 def _movable(kernel: KernelUnderTest, sample: Sample) -> list[str]:
@@ -80,14 +147,17 @@ def _movable(kernel: KernelUnderTest, sample: Sample) -> list[str]:
 
 
 def _whole_chunks(space: Space, _drawn: Collection[Case]) -> list[Case]:
-    """A pack of whole chunks, so that one after many lies on the same grid, in the first sizes and in those of a
-    model."""
+    """Packs of whole chunks, so that one after many lies on the same grid. Small ones, all that a kernel offers and the
+    least of it; wide ones of a model's size, with states for sequences of one token, and without."""
     packed = dataclasses.replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
-    lengths = (1, 0, 2, max(2 * space.chunk - 3, 1))
-    small = [golden_case(space, 0, lengths, size, rich=True) for size in space.plain_sizes[:1]]
-    # without states, which so many short sequences would fill a GPU with
-    wide = [golden_case(space, 0, lengths, size, rich=False) for size in space.model_sizes[:1]]
-    return [c for c in map(packed.fit, small + wide) if c]
+    some = (-(-500 // space.chunk) * space.chunk - 2, 1, 0, 1)  # tokens, four to a pack: both limits at about the same
+    few, ones = (1, 0, 2, max(2 * space.chunk - 3, 1)), (1,) * space.chunk
+    small, wide = space.plain_sizes[:1], space.model_sizes[:1]
+    chosen = [golden_case(space, 0, some, size, rich=True) for size in small]
+    chosen += [golden_case(space, 0, few, size, rich=False) for size in wide]
+    if space.op.carry and space.op.carry[0] in space.optional:
+        chosen += [golden_case(space, 0, ones, size, rich=True) for size in wide]
+    return [c for c in map(packed.fit, chosen) if c]
 
 
 _PACK = "aaa bbbbb cc"
@@ -101,7 +171,7 @@ SIZE = Property(
     decides_mutants=False,
     shares="nothing",
     illustration=Illustration(
-        "f(S)[j] does not change past 2³¹ and 2³² elements or 65,535 sequences",
+        "f(S)[j] does not change past 2³² elements, 131,071 sequences or 65,535 chunks of 256 tokens",
         ("the pack", _PACK),
         ("far away", f"?..? {_PACK}"),
         "machines without the memory, where it reports so",
