@@ -147,11 +147,13 @@ def _movable(kernel: KernelUnderTest, sample: Sample) -> list[str]:
 
 
 def _whole_chunks(space: Space, _drawn: Collection[Case]) -> list[Case]:
-    """Packs of whole chunks, so that one after many lies on the same grid. Small ones, all that a kernel offers and the
-    least of it; wide ones of a model's size, with states for sequences of one token, and without."""
+    """Packs of whole chunks, so that each copy lies on the same grid: a small one with all that a kernel offers, and
+    wide ones of a model's size, without states, and with those of sequences of one token. Five sequences and a multiple
+    of three tokens: what wraps at a power of two meets another place in a copy, not the same."""
     packed = dataclasses.replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
-    some = (-(-500 // space.chunk) * space.chunk - 2, 1, 0, 1)  # tokens, four to a pack: both limits at about the same
-    few, ones = (1, 0, 2, max(2 * space.chunk - 3, 1)), (1,) * space.chunk
+    three = 3 * space.chunk
+    some = (-(-600 // three) * three - 3, 1, 0, 1, 1)  # so many tokens that both limits are met at about the same time
+    few, ones = (1, 0, 2, max(three - 4, 1), 1), (1,) * three
     small, wide = space.plain_sizes[:1], space.model_sizes[:1]
     chosen = [golden_case(space, 0, some, size, rich=True) for size in small]
     chosen += [golden_case(space, 0, few, size, rich=False) for size in wide]

@@ -35,7 +35,8 @@ CAPTURABLE = Promises(capturable=True)
 
 def judge(law: Property, target: str, promises: Promises, *, gradients: bool) -> list[Violation | None]:
     """What the property finds at each of its cases; those that do not fit the machine are left out."""
-    space = Space(CAUSAL_CONV1D, "float32", promises, PARAMETERS, on_gpu=True)
+    parameters = PARAMETERS | ({"initial_states"} if target.startswith("sizes_on_gpu") else set())
+    space = Space(CAUSAL_CONV1D, "float32", promises, parameters, on_gpu=True)
     found: list[Violation | None] = []
     with Worker(str(HERE / target), "cuda", time_limit=120) as worker:
         kernel = KernelUnderTest(CAUSAL_CONV1D, worker, promises, gradients=gradients)
@@ -50,19 +51,47 @@ def judge(law: Property, target: str, promises: Promises, *, gradients: bool) ->
 @pytest.mark.parametrize(
     ("target", "note"),
     [
-        ("offsets_of_32_bits", "with rows of x beyond 2^31 elements"),
-        ("rows_on_the_second_axis", "more than 65,535 sequences"),
+        ("wrong_on_gpu.py:offsets_of_32_bits", "with rows of x beyond 2^31 elements"),
+        ("wrong_on_gpu.py:rows_on_the_second_axis", "65,535 chunks of 256 tokens"),
+        ("sizes_on_gpu.py:chunks_on_the_second_axis", "65,535 chunks of 256 tokens"),
+        ("sizes_on_gpu.py:chunks_on_the_third_axis", "65,535 chunks of 256 tokens"),
+        ("sizes_on_gpu.py:offsets_in_int32", "elements"),
+        ("sizes_on_gpu.py:offsets_in_uint32", "past 2^32 elements"),
+        ("sizes_on_gpu.py:offsets_in_bytes", "elements"),
+        ("sizes_on_gpu.py:sequences_in_int16", "copy"),
+        ("sizes_on_gpu.py:sequences_in_uint16", "131,071 sequences"),
+        ("sizes_on_gpu.py:sequences_in_17_bits", "131,071 sequences"),
     ],
 )
 def test_sizes(target: str, note: str) -> None:
-    found = judge(SIZE, f"wrong_on_gpu.py:{target}", Promises(), gradients=False)
-    assert any(violation is not None and note in violation.note for violation in found)
+    found = judge(SIZE, target, Promises(), gradients=False)
+    assert any(violation is not None and note in violation.note for violation in found), found
 
 
-def test_sizes_of_a_correct_kernel() -> None:
-    found = judge(SIZE, "wrong_on_gpu.py:right", Promises(), gradients=False)
+@pytest.mark.parametrize("file", ["wrong_on_gpu.py", "sizes_on_gpu.py"])
+def test_sizes_of_a_correct_kernel(file: str) -> None:
+    found = judge(SIZE, f"{file}:right", Promises(), gradients=False)
     assert found
     assert not any(found)
+
+
+def test_a_kernel_that_goes_wrong_past_2_31_elements_is_a_failure_with_its_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = CheckRequest(
+        target=f"{HERE / 'sizes_on_gpu.py'}:offsets_in_int32",
+        op="causal_conv1d",
+        device="cuda",
+        dtypes=("float32",),
+        properties=("size",),
+        forward_only=True,
+        questions=False,
+    )
+    [verdict] = [e.verdict for e in run_check(request) if isinstance(e, CellFinished)]
+    assert verdict.status == "failed", verdict.reason
+    assert verdict.failure is not None
+    assert "packproof itself failed" not in "\n".join(verdict.failure.lines)
 
 
 def test_a_sum_by_atomics_has_other_bits_when_thousands_of_tokens_add_to_it() -> None:
