@@ -19,6 +19,8 @@ from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
+_OP_OF_OWN = {kernel.target: kernel.op for kernel in BUILTIN_KERNELS.values()}  # where one is named as a target
+
 
 @dataclass(frozen=True)
 class CheckTarget:
@@ -105,7 +107,7 @@ def open_target(request: CheckRequest, builtin: BuiltinKernel | None = None) -> 
     declared = builtin.declaration(request.device) if builtin else declaration(described, name)
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
-    wanted = builtin.op if builtin else request.op
+    wanted = builtin.op if builtin else request.op or _OP_OF_OWN.get(name)
     if wanted is None and declared.op == "":  # it brings its own, which is imported here
         wanted = kernel if isinstance(kernel, str) else brought_op(kernel)
     op = resolve_op(wanted, declared, name)

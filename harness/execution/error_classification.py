@@ -22,6 +22,7 @@ _LAUNCH = re.compile(
     r"invalid configuration argument|too many resources requested for launch|Triton Error \[CUDA\]: invalid argument"
     r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
 )
+_FULL_OF_ADVICE = re.compile(r"(CUDA out of memory. Tried to allocate [^.]*\.\d+ \w+)\. .*?(?= \([\w.]+:\d+\)$|$)")
 _NO_MEMORY = re.compile(
     r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|DefaultCPUAllocator: can't allocate"
@@ -53,7 +54,7 @@ def verdict_on(
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
     text = f"{stage}{_in_full(error)}"
     if any(map(_lacks_memory, causes)):
-        return _without_memory(text, n_bytes, free_bytes(device))
+        return _without_memory(_FULL_OF_ADVICE.sub(r"\1", text), n_bytes, free_bytes(device))
     if _declined(error, invocation, again):
         return Refused(text, backward=stage == BACKWARD)
     if any(_LAUNCH.search(str(cause)) for cause in causes):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from packproof.harness.execution.modes import MODES
 from packproof.harness.execution.refusals import Computing
 from packproof.harness.execution.torch_state import TorchState, settings_kept
 from packproof.harness.interpreter.memory_guard import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct
-from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Result
+from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Refused, Result
 from packproof.refs.errors import UsageError
 
 _COMPARED = 1 << 26  # elements at a time
@@ -71,11 +72,12 @@ class InProcess:
         try:
             self._require_memory(call)
             return self._run(call)
-        except KernelFault as fault:
-            lost = fault.kind == "crashed"  # the CUDA context is gone, and empty_cache would raise again
+        except (KernelFault, Refused) as error:
+            lost = isinstance(error, KernelFault) and error.kind == "crashed"
+            _let_go(error)
             raise
         finally:
-            if not lost:
+            if not lost:  # else the CUDA context is gone, and empty_cache would raise again
                 torch.cuda.empty_cache()
 
     def _run(self, call: Call) -> Result:
@@ -198,7 +200,8 @@ class InProcess:
         return Sanitizer(read_only, order="reverse" if guarded else "forward")
 
     def _require_memory(self, call: Call) -> None:
-        """Raises MachineLimit where the device has too little free memory."""
+        """Raises MachineLimit where the device has too little free memory, once torch keeps none of earlier calls."""
+        torch.cuda.empty_cache()
         needed, free = _bytes(call), free_bytes(self._device)
         if free is not None and needed > free:
             raise MachineLimit(f"needs about {needed / 1e9:.0f} GB of GPU memory, {free / 1e9:.0f} GB are free")
@@ -258,6 +261,13 @@ def _bytes(call: Call) -> int:
         zeros = 3 * call.history * t[:1].numel() if name in call.token_rows else 0
         total += max(reach, t.numel() * copied + zeros) * t.element_size()
     return total
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Clear the frames of an exception and of its causes, which hold gigabytes of a GPU's memory."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:

@@ -39,6 +39,7 @@ class Coverage:
     wanted: frozenset[str] = frozenset()
     boundary: bool = False
     too_large: list[MachineLimit] = field(default_factory=list)
+    not_as_far: dict[str, MachineLimit] = field(default_factory=dict)
     outside: list[OutsideDomain] = field(default_factory=list)
     vacuous: list[BoundVacuous] = field(default_factory=list)
     limits: dict[str, Limit] = field(default_factory=dict)
@@ -74,7 +75,11 @@ class Coverage:
         self.wanted |= classes
 
     def note(self, case: Case, refused: Refused) -> None:
-        """Record a refusal among the limits of the kernel; the smallest case of each kind is kept."""
+        """Record a refusal among the kernel's limits, with the smallest case of each kind. A limit of the machine is none
+        of them."""
+        if isinstance(refused, MachineLimit):
+            self.not_as_far[refused.note] = refused
+            return
         key = refused.note + kind_of(str(refused))
         known = self.limits.get(key, Limit(str(refused), refused.note, case.lengths, 0, gradients=refused.backward))
         small = min(known.lengths, case.lengths, key=lambda ns: (sum(ns) + len(ns), len(ns), ns))
@@ -115,6 +120,8 @@ class Coverage:
         if self.too_large:
             drawn, are = counted(self.drawn, "example"), "is" if len(self.too_large) == 1 else "are"
             yield f"{len(self.too_large)} of {drawn} {are} too large to be judged here: {self.too_large[0]}"
+        for note, limit in self.not_as_far.items():
+            yield f"not judged {note}: {limit}"
         if self.values_only:
             text = next(limit.text for limit in self.limits.values() if limit.gradients)
             judged = counted(self.judged, "example")

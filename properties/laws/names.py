@@ -41,6 +41,6 @@ LAWS: Mapping[str, str] = {
         "Replayed from a CUDA graph with other boundaries it computes the same, where it promises to be capturable."
     ),
     "size": (
-        "Offsets past 2^31 and 2^32 elements and more than 65,535 sequences give what the same pack gives elsewhere."
+        "Past 2^32 elements, 131,071 sequences and 65,535 chunks of 256 tokens a pack gives what it gives elsewhere."
     ),
 }

@@ -66,6 +66,7 @@ def _past_elements(kernel: KernelUnderTest, sample: Sample, each: int, of: str) 
             yield from _repeated(kernel, sample, most // each + 1, f"2^{most.bit_length() - 1} elements {of}")
             break
         except MachineLimit as limit:
+            limit.note = f"past 2^{most.bit_length() - 1} elements {of}"
             limited.append(limit)
     else:
         raise limited[-1]

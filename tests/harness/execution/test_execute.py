@@ -219,6 +219,40 @@ def test_a_pack_many_times_over_gives_the_rows_of_the_last_copy(make_call: Make)
     torch.testing.assert_close(result.gradients["weight"], 3 * plain.gradients["weight"])
 
 
+def test_the_copy_that_differs_most_from_the_last_is_handed_back(make_call: Make) -> None:
+    def off_in_one_copy(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        off = torch.zeros(len(x), 1)
+        off[3:6] = torch.tensor([[0.0], [2.0], [float("nan")]])
+        off[6:9] = 1e-3
+        return x * weight + off
+
+    call = make_call(2, 0, 1)
+    result = InProcess(off_in_one_copy).run(replace(call, copies=4, shared=("weight",)))
+    copy, rows = result.outliers["output:y"]
+    assert copy == 1
+    assert rows[2].isnan().all()
+    assert set(result.outliers) == {"output:y"}
+    assert InProcess(product).run(replace(call, copies=4, shared=("weight",))).outliers == {}
+
+
+def test_a_history_of_zeros_belongs_to_the_first_sequence(make_call: Make) -> None:
+    seen = []
+
+    def look(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        seen.append((cu_seqlens.tolist(), x.detach().clone()))
+        return x * weight
+
+    call = make_call(2, 0, 1)
+    result = InProcess(look).run(replace(call, history=4, token_rows=("x", "y", "cotangent:y")))
+    plain = InProcess(product).run(call)
+    [(offsets, x)] = seen
+    assert offsets == [0, 6, 6, 7]
+    assert not x[:4].any()
+    assert torch.equal(x[4:], call.inputs["x"])
+    assert torch.equal(result.outputs["y"], plain.outputs["y"])
+    assert torch.equal(result.gradients["x"], plain.gradients["x"])
+
+
 def test_a_second_derivative(make_call: Make) -> None:
     call = make_call(2, 3, mode="double backward")
     x, weight, dy = call.inputs["x"], call.inputs["weight"], call.cotangents["y"]

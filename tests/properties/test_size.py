@@ -1,0 +1,114 @@
+"""The property size on a CPU, with limits so small that packs go past them. Its real ones: test_vacuity_on_gpu.py."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from packproof import refs
+from packproof.harness.execution import execute
+from packproof.harness.execution.execute import InProcess
+from packproof.harness.results.coverage import Coverage
+from packproof.properties.call import Call, MachineLimit, Result
+from packproof.properties.cases.space import Space, golden_cases
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws import size
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.violation import Violation
+
+PROMISES = Promises(chunk=16)
+MOST_TOKENS, MOST_SEQUENCES, MOST_ELEMENTS = 700, 9, (2**16, 2**15)
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TOKENS", MOST_TOKENS), ("SEQUENCES", MOST_SEQUENCES), ("ELEMENTS", MOST_ELEMENTS)):
+        monkeypatch.setattr(size, f"MOST_{name}", value)
+    monkeypatch.setattr(size, "HISTORY", 800)
+    monkeypatch.setattr(execute, "_REACH", {"beyond 2^31": 2**12, "beyond 2^32": 2**13})
+
+
+def judged(function: Callable[..., object], op: str, runner: type[InProcess] = InProcess) -> Iterator[Violation]:
+    """The first violation of each case."""
+    space = Space(OPS[op], "float32", PROMISES, on_gpu=True)
+    for case in size.SIZE.suited(space, list(golden_cases(space))):
+        kernel = KernelUnderTest(OPS[op], runner(function), PROMISES)
+        yield from list(size.SIZE.check(kernel, case))[:1]
+
+
+@pytest.mark.parametrize("op", ["causal_conv1d", "rope"])
+def test_references_pass(op: str) -> None:
+    assert list(judged(getattr(refs, op), op)) == []
+
+
+def off(where: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., object]:
+    """A convolution that adds one to the rows that `where` chooses, by x and the sequence of each token."""
+
+    def conv(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, **others: Any) -> object:
+        ids = torch.searchsorted(cu_seqlens, torch.arange(len(x)), right=True) - 1
+        y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, **others)
+        wrong = where(x, ids)[:, None]
+        return (y[0] + wrong, y[1]) if isinstance(y, tuple) else y + wrong
+
+    return conv
+
+
+@pytest.mark.parametrize(
+    ("where", "note"),
+    [
+        (lambda x, ids: (ids < 5) & (ids.max() > 8), "copy 1 of the pack, repeated"),
+        (lambda x, ids: torch.arange(len(x)) >= MOST_TOKENS, "past 9 sequences and 65,535 chunks"),
+        (
+            lambda x, ids: torch.arange(len(x)) * x.shape[1] >= MOST_ELEMENTS[0],
+            "past 2^16 elements of a token's tensor",
+        ),
+        (lambda x, ids: torch.full((len(x),), int(x.stride(0)) > 8) & (x.shape[1] < 8), "rows of x beyond 2^31"),
+        (
+            lambda x, ids: (torch.arange(len(x)) > MOST_TOKENS) & (ids == 0),
+            "after 800 tokens of zeros",
+        ),
+    ],
+    ids=["one copy", "tokens", "elements", "rows far apart", "one long sequence"],
+)
+def test_each_limit_is_found(where: Callable[[Tensor, Tensor], Tensor], note: str) -> None:
+    assert any(note in violation.note for violation in judged(off(where), "causal_conv1d"))
+
+
+def test_what_zeros_change_is_no_violation() -> None:
+    """An op whose state a zero moves: nothing is said of a long history, since a short one changes it too."""
+
+    def affine(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor, **others: Any) -> object:
+        y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, **others)
+        position = (
+            torch.arange(len(x)) - cu_seqlens[torch.searchsorted(cu_seqlens, torch.arange(len(x)), right=True) - 1]
+        )
+        moved = torch.tanh(position[:, None] / 100).to(x.dtype)
+        return (y[0] + moved, y[1]) if isinstance(y, tuple) else y + moved
+
+    assert not any("zeros" in violation.note for violation in judged(affine, "causal_conv1d"))
+
+
+class Small(InProcess):
+    """A machine without memory for the largest limit."""
+
+    def run(self, call: Call) -> Result:
+        if call.copies * call.inputs["x"].numel() > MOST_ELEMENTS[0]:
+            raise MachineLimit("needs about 52 GB of GPU memory, 9 GB are free")
+        return super().run(call)
+
+
+def test_what_the_memory_does_not_allow_is_reported_and_the_rest_judged() -> None:
+    space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
+    *_, wide = size.SIZE.suited(space, list(golden_cases(space)))
+    kernel = KernelUnderTest(OPS["rope"], Small(refs.rope), PROMISES)
+    assert list(size.SIZE.check(kernel, wide)) == []
+    [limit] = kernel.refusals
+    seen = Coverage()
+    seen.note(wide, limit)
+    assert list(seen.reasons()) == [
+        "not judged past 2^16 elements of a token's tensor: needs about 52 GB of GPU memory, 9 GB are free"
+    ]
+    assert not seen.limits
