@@ -75,8 +75,8 @@ class Coverage:
         self.wanted |= classes
 
     def note(self, case: Case, refused: Refused) -> None:
-        """Record a refusal among the kernel's limits, with the smallest case of each kind. A limit of the machine is none
-        of them."""
+        """Record a refusal among the kernel's limits, with the smallest case of each kind. What the machine cannot
+        hold is none of them."""
         if isinstance(refused, MachineLimit):
             self.not_as_far[refused.note] = refused
             return

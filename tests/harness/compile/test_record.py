@@ -24,7 +24,8 @@ class Clone:
         monkeypatch.setenv("TRITON_CACHE_DIR", str(self._cache))
 
     def compiled(self, record: Path | None = None) -> dict[str, Compiled]:
-        found = compile_variants(f"{self.source}:good", ("sm_90",), record=record and str(record))
+        given = None if record is None else str(record)
+        found = compile_variants(f"{self.source}:good", ("sm_90",), record=given)
         return {one["variant"]: one for one in found}
 
     def write(self, forms: dict[str, Compiled], **instead: object) -> None:
