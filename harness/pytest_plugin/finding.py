@@ -14,7 +14,7 @@ _LONGEST = 100
 _PLUGIN = Path(__file__).parent
 
 
-class Finding(pytest.fail.Exception):  # type: ignore[name-defined, misc]
+class PlainFailure(pytest.fail.Exception):  # type: ignore[name-defined, misc]
     """Fails a test, or the collection of a module, with a text and no traceback. headline: the text in one line."""
 
     def __init__(self, text: str, headline: str = "") -> None:
@@ -23,7 +23,7 @@ class Finding(pytest.fail.Exception):  # type: ignore[name-defined, misc]
         self.headline = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
 
 
-class WrongCall(Finding):
+class WrongCall(PlainFailure):
     """A test that cannot be collected, since its marker or an option of the run is wrong. path, line: where it is."""
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
@@ -45,8 +45,8 @@ def headline(verdict: "Verdict") -> str:
 
 
 def show_at(path: Path, line: int, report: Any, error: BaseException | None) -> None:
-    """Let the report of a test or a module point at this line, not into the plugin, with a Finding's headline."""
-    if isinstance(error, Finding) and (crash := getattr(report.longrepr, "reprcrash", None)):
+    """Let the report of a test or a module point at this line, not into the plugin, with a PlainFailure's headline."""
+    if isinstance(error, PlainFailure) and (crash := getattr(report.longrepr, "reprcrash", None)):
         crash.path, crash.lineno, crash.message = str(path), line, error.headline
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
         skipped_in, _, reason = report.longrepr

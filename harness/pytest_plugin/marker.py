@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from packproof.adapters.registry import PEERS
 from packproof.harness.engine.request import CheckRequest, check_names, validate
 from packproof.harness.pytest_plugin.options import chosen
-from packproof.harness.results.names import dtype, short
+from packproof.harness.results.names import dtype, known, short
+from packproof.harness.targets.location import Location
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES
 from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
+from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import article
@@ -44,8 +47,10 @@ def arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
         raise UsageError(f"the test has {len(marks)} of these markers and checks one kernel; write a test for each")
     [mark] = marks
     _require_names(mark)
-    if len(mark.args) > 1 or ("target" in mark.kwargs and mark.args):
-        raise UsageError(f"{len(mark.args)} arguments without a name; only the target has none, the others are op=...")
+    if len(mark.args) > 1:
+        raise UsageError(f"{len(mark.args)} arguments have no name; all but the first, the target, need one: op=...")
+    if mark.args and "target" in mark.kwargs:
+        raise UsageError(f"two targets: {mark.args[0]!r} and {mark.kwargs['target']!r}; expected one")
     given = {**dict(zip(["target"], mark.args, strict=False)), **mark.kwargs}
     given = {name: value for name, value in given.items() if value is not None}
     _require_target(given.get("target"))
@@ -61,11 +66,15 @@ def arguments(marks: Sequence[pytest.Mark]) -> dict[str, Any]:
 
 
 def request(given: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
-    """The request of a marker with these arguments in a run with these options. UsageError for a name or a number that
-    does not exist."""
+    """The request of a marker with these arguments in a run with these options. UsageError for an unknown name, a
+    missing file or a number out of its range."""
     kinds = tuple(dict.fromkeys(map(dtype, given.get("dtypes", DEFAULT_DTYPES))))
     asked = CheckRequest(**{"questions": bool(given.get("strict")), **given, **run, "dtypes": kinds})
     check_names(asked)
+    if isinstance(asked.op, str) and ":" not in asked.op:
+        known("op", asked.op, OPS)
+    if isinstance(asked.target, str) and asked.target not in PEERS:
+        Location.parse(asked.target)
     if asked.timeout is not None and not asked.timeout > 0:
         raise UsageError(f"timeout: {asked.timeout} seconds; expected a number above zero")
     if not 0 <= asked.seed < 2**32:

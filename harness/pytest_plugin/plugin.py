@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.pytest_plugin.finding import MARKER, Finding, WrongCall, show_at
+from packproof.harness.pytest_plugin.finding import MARKER, PlainFailure, WrongCall, show_at
 from packproof.harness.pytest_plugin.options import add_options, chosen, require_ini
 from packproof.harness.pytest_plugin.proof import Proof
 
@@ -67,10 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if nearest is None:
         return
     if "proof" not in metafunc.fixturenames:
-        raise _wrong(
-            metafunc,
-            f"{metafunc.definition.name} has no argument `proof`; expected def {metafunc.definition.name}(proof)",
-        )
+        raise _wrong(metafunc, f"{MARKER}the test has no argument `proof`, which checks the kernel when it is called")
     _fork_soon(metafunc.config)
     marks = [mark for mark in metafunc.definition.own_markers if mark.name == "packproof"] or [nearest]
     requests = _requests(marks, metafunc)
@@ -132,7 +129,7 @@ def _not_now(item: pytest.Item, config: pytest.Config) -> str:
 def proof(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Proof:
     """Call it to check the kernel that the marker `packproof` names."""
     if not hasattr(request, "param"):
-        raise Finding("`proof` needs a kernel to check: mark the test with @pytest.mark.packproof(target)")
+        raise PlainFailure("`proof` needs a kernel to check: mark the test with @pytest.mark.packproof(target)")
     return Proof(request.param, record_property)
 
 
@@ -140,7 +137,7 @@ def proof(request: pytest.FixtureRequest, record_property: Callable[[str, object
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     result = yield
     if isinstance(given := pyfuncitem.funcargs.get("proof"), Proof) and not given.called:
-        raise Finding("the test ended without calling proof(): nothing was checked")
+        raise PlainFailure("the test ended without calling proof(): nothing was checked")
     return result
 
 

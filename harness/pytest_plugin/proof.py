@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from packproof.harness.pytest_plugin.finding import Finding, headline
+from packproof.harness.pytest_plugin.finding import PlainFailure, headline
 
 if TYPE_CHECKING:
     from packproof.harness.engine.request import CheckRequest
@@ -42,7 +42,7 @@ class Proof:
                 return [event for event in check.run_check(self._request) if isinstance(event, RunFinished)][-1]
         except UsageError as error:
             problem = str(error)
-        raise Finding(problem)  # here, so that pytest shows it without the error that it stems from
+        raise PlainFailure(problem)  # here, so that pytest shows it without the error that it stems from
 
     def _gpu(self) -> dict[str, str]:
         """The environment that gives kernel processes one GPU, in a worker of pytest-xdist."""
@@ -66,16 +66,16 @@ class Proof:
 
 
 def _require_passed(end: "RunFinished") -> None:
-    """Finding unless a verdict is a pass and none is worse; a skip where none could be judged."""
+    """PlainFailure unless a verdict is a pass and none is worse; a skip where none could be judged."""
     from packproof.harness.results.wording import failure_texts  # noqa: PLC0415
 
     if failed := [v for v in end.verdicts if v.failed]:
-        raise Finding("\n\n".join(failure_texts(failed)), headline(failed[0]))
+        raise PlainFailure("\n\n".join(failure_texts(failed)), headline(failed[0]))
     if end.error:
-        raise Finding(end.error)
+        raise PlainFailure(end.error)
     if unjudged := [v for v in end.verdicts if v.status == "error"]:
-        raise Finding("; ".join(v.reason for v in unjudged), headline(unjudged[0]))
+        raise PlainFailure("; ".join(v.reason for v in unjudged), headline(unjudged[0]))
     if inconclusive := [v for v in end.verdicts if v.status == "inconclusive"]:
-        raise Finding("inconclusive: " + "; ".join(v.reason for v in inconclusive), headline(inconclusive[0]))
+        raise PlainFailure("inconclusive: " + "; ".join(v.reason for v in inconclusive), headline(inconclusive[0]))
     if not any(verdict.status == "passed" for verdict in end.verdicts):
         pytest.skip("; ".join(verdict.reason for verdict in end.verdicts))
