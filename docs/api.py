@@ -123,8 +123,9 @@ def _public() -> dict[str, str]:
 
 def _members(owner: type) -> Iterator[str]:
     """The entries of the public methods and properties of a class."""
+    fields = getattr(owner, "__dataclass_fields__", ())
     for name, member in vars(owner).items():
-        if name.startswith("_") or name in getattr(owner, "__dataclass_fields__", ()) or not inspect.getdoc(getattr(owner, name)):
+        if name.startswith("_") or name in fields or not inspect.getdoc(getattr(owner, name)):
             continue
         if isinstance(member, property | cached_property):
             yield _directive("property", name, _doc(member))
