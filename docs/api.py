@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import packproof
-from packproof import adapters, kernels, refs
+from packproof import adapters, kernels, museum, properties, refs
 
-PACKAGES = (packproof, refs, kernels, adapters)
+PACKAGES = (packproof, refs, kernels, adapters, properties, museum)
 COMMENT = re.compile(r"<!-- api: (.*?) -->")
 ELSE = "else"
 _FIELD = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): ")
@@ -53,10 +53,11 @@ def entries() -> list[Entry]:
     """One for each public object; where two packages export it, under the shorter name."""
     found: dict[tuple[str, str], list[tuple[str, Any]]] = {}
     for package in PACKAGES:
-        homes = vars(package)["_homes"]
+        homes = vars(package).get("_homes", {})
         for name in getattr(package, "__all__", None) or homes:
             full, value = f"{package.__name__}.{name}", getattr(package, name)
-            found.setdefault((homes.get(name, full), name), []).append((full, value))
+            mine = package.__name__ if getattr(value, "__module__", "") == package.__name__ else full
+            found.setdefault((homes.get(name, mine), name), []).append((full, value))
     return [
         Entry(names[0][0], tuple(name for name, _ in names[1:]), home, names[0][1])
         for (home, _), names in found.items()
@@ -96,7 +97,7 @@ def signature(value: Callable[..., Any], *, bound: bool = False) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    stars = "*" * ((parameter.kind is parameter.VAR_POSITIONAL) + 2 * (parameter.kind is parameter.VAR_KEYWORD))
     annotated = parameter.annotation is not parameter.empty
     text = f"{stars}{parameter.name}" + (f": {_type(parameter.annotation)}" if annotated else "")
     if parameter.default is parameter.empty:
@@ -157,7 +158,7 @@ def _block(block: str) -> str:
         return "\n".join(["```python", *(line.removeprefix(" " * _indent(lines[0])) for line in lines), "```"])
     if lines and all(line.startswith("    ") for line in lines):
         return block
-    shown = []
+    shown: list[str] = []
     for line in lines:
         if shown and _RESULT.match(line):
             shown.append("")

@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
+__all__ = ["BugClass", "Control", "Entry", "classes", "controls", "entries"]
+
 
 @dataclass(frozen=True)
 class BugClass:

@@ -1,15 +1,20 @@
-"""The API page has an entry for each public name, made from its signature and docstring."""
+"""The API page has an entry for each public name, made from its signature and docstring; pages import no other."""
 
+import ast
 import importlib.util
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import packproof
-from packproof import adapters, kernels, refs
+from packproof import adapters, kernels, museum, properties, refs
 
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PYTHON = re.compile(r"```python\n(.*?)```", re.S)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,8 @@ def api() -> ModuleType:
 
 
 def public_names() -> set[str]:
-    names = {f"{p.__name__}.{name}" for p in (packproof, refs, adapters) for name in p.__all__}
+    packages = (packproof, refs, adapters, properties, museum)
+    names = {f"{package.__name__}.{name}" for package in packages for name in package.__all__}
     return names | {f"packproof.kernels.{name}" for name in vars(kernels)["_homes"]}
 
 
@@ -60,3 +66,38 @@ def test_docstrings_become_markdown(api: ModuleType) -> None:
 def test_a_comment_that_stands_for_nothing_is_refused(api: ModuleType) -> None:
     with pytest.raises(ValueError, match="stands for no public name"):
         api.fill("<!-- api: packproof.refs.nothing -->")
+
+
+def used(source: str) -> Iterator[str]:
+    """The names of packproof that a source imports, and the attributes of packages that it reads."""
+    packages = {"packproof": "packproof"}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "packproof":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            packages |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("packproof."))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in packages:
+            package = packages[node.value.id]
+            if package.removeprefix("packproof.") in ("packproof", "refs", "kernels", "adapters", "museum"):
+                yield f"{package}.{node.attr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_use_public_names_only(page: Path) -> None:
+    found = {name for source in PYTHON.findall(page.read_text()) for name in used(source)}
+    assert found <= public_names() | {"packproof.museum", "packproof.properties"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from packproof.refs.recurrence import over_time",
+        "import packproof.properties.op",
+        "from packproof import refs\ny = refs.arguments",
+        "import packproof\npackproof.harness",
+    ],
+)
+def test_a_private_name_is_seen(source: str) -> None:
+    assert not set(used(source)) <= public_names()
