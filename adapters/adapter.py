@@ -70,6 +70,21 @@ def adapt(
 
     The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
     Raises UsageError for an invalid declaration; for one that does not fit the kernel's signature, at the first call.
+
+    >>> import torch
+    >>> from packproof import adapters, refs
+    >>> def rotated(hidden, cos, sin, offsets):  # hidden: (1, t, h, k)
+    ...     return refs.rope(hidden[0], cos, sin, cu_seqlens=offsets)[None]
+    >>> rope = adapters.adapt(
+    ...     rotated,
+    ...     op="rope",
+    ...     tokens=adapters.Batched(),
+    ...     metadata={"offsets": adapters.cu_seqlens_int64},
+    ...     names={"x": "hidden"},
+    ... )
+    >>> x, cos, sin = torch.ones(3, 1, 2), torch.ones(2, 1), torch.zeros(2, 1)
+    >>> rope(x, cos, sin, cu_seqlens=torch.tensor([0, 2, 3])).shape
+    torch.Size([3, 1, 2])
     """
     declared = find_op(op) if isinstance(op, str) else op
     adapter = Adapter(

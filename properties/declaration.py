@@ -74,6 +74,11 @@ def kernel(
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read.
+
+    >>> import packproof
+    >>> @packproof.kernel(op="rope", promises=packproof.Promises(grid="token"), domain="k % 2 == 0")
+    ... def rope(x, cos, sin, *, cu_seqlens):
+    ...     return packproof.refs.rope(x, cos, sin, cu_seqlens=cu_seqlens)
     """
     declared = {
         "op": "" if isinstance(op, Op) else op,

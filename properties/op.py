@@ -37,6 +37,15 @@ class Op:
         not to.
     saved: inputs that the backward pass has to read; None: all. flops: counts the operations of both passes. A bench
         derives from them what a call costs at least.
+
+    >>> import packproof
+    >>> def tripled(x, *, cu_seqlens):
+    ...     return 3 * x
+    >>> op = packproof.Op(
+    ...     name="tripled", reference=tripled, inputs={"x": "t d"}, outputs={"y": "t d"}, sizes=({"d": 3},)
+    ... )
+    >>> op.inputs
+    {'x': 't d'}
     """
 
     name: str

@@ -28,6 +28,13 @@ class Promises:
         Layouts at its edges are added where the others end before one.
     capturable: a call, with its backward pass, can be captured into a CUDA graph and replayed with other boundaries of
         as many sequences and tokens: it neither waits for the GPU nor reads cu_seqlens on the host.
+
+    Raises UsageError for a chunk or segment that is no number of tokens, and for a segment that is not whole chunks.
+
+    >>> import packproof
+    >>> promises = packproof.Promises(grid="sequence", chunk=64, segment=256, deterministic=True)
+    >>> promises.independent, promises.handover
+    (True, 256)
     """
 
     grid: Grid | None = None

@@ -61,6 +61,15 @@ class Property:
     decides_mutants: mutants of a kernel's source are judged by it.
     quick: it judges few cases: a parallel test run leaves it for last.
     illustration: for docs/properties.md.
+
+    >>> import packproof
+    >>> def finite(kernel, case):
+    ...     sample = kernel.sample(case)
+    ...     for key, y in kernel.run(sample, gradients=False).items():
+    ...         if not y.isfinite().all():
+    ...             yield packproof.properties.Violation(key, text="an output is not finite")
+    >>> packproof.Property("finite", "Finite inputs have finite outputs.", finite).name
+    'finite'
     """
 
     name: str
