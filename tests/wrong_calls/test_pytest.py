@@ -44,8 +44,8 @@ MARKERS = {
     "op without its name": Wrong(marked(*TARGET, "rope"), ("2 arguments have no name", "op=...")),
     "two targets": Wrong(marked(*TARGET, target="m:f"), ("two targets", "'m:f'")),
     "argument misspelt": Wrong(
-        marked(*TARGET, propertys=["packing"]),
-        ("'propertys' is not an argument; did you mean 'properties'?", "arguments: target, op, device"),
+        marked(*TARGET, property=["packing"]),
+        ("'property' is not an argument; did you mean 'properties'?", "arguments: target, op, device"),
     ),
     "argument cut short": Wrong(marked(*TARGET, dtype=["fp32"]), ("'dtype'", "did you mean 'dtypes'?")),
     "argument unknown": Wrong(marked(*TARGET, colour="red"), ("'colour' is not an argument\n", "arguments: target,")),

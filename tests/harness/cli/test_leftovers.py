@@ -15,7 +15,7 @@ KERNEL = "def scaled(x, weight, *, cu_seqlens): return x * weight"
 
 
 def test_a_check_that_passes_leaves_nothing(tmp_path: Path) -> None:
-    """Random examples too: Hypothesis, which draws them, keeps a cache in the folder unless it is told not to."""
+    """Random examples too: Hypothesis, which draws them, would keep a cache in the folder."""
     source, place = tmp_path / "kernels.py", tmp_path / "place"
     source.write_text(KERNEL)
     place.mkdir()
