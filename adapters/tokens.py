@@ -18,7 +18,18 @@ _MOST_ELEMENTS = 2**31
 
 
 class Tokens(ABC):
-    """A convention; write your own with these two methods."""
+    """A convention; write your own with these two methods.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> class Reversed(adapters.Tokens):
+    ...     def to(self, x, cu_seqlens, outside=None):
+    ...         return x.flip(0)
+    ...     def back(self, y, cu_seqlens, tokens):
+    ...         return y.flip(0)
+    >>> Reversed().to(torch.tensor([1, 2]), torch.tensor([0, 2]))
+    tensor([2, 1])
+    """
 
     @abstractmethod
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
@@ -31,7 +42,13 @@ class Tokens(ABC):
 
 @dataclass(frozen=True)
 class Packed(Tokens):
-    """(t, ...), as packproof has it."""
+    """(t, ...), as packproof has it.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Packed().to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
+    torch.Size([5, 3])
+    """
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         return x
@@ -45,6 +62,11 @@ class Batched(Tokens):
     """A batch of one pack. axis: where the tokens lie in it; views, no copies.
 
     1: (1, t, ...). 2: heads first, (1, h, t, k). -1: channels first, (1, d, t), which is channel-last in memory.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Batched(axis=-1).to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
+    torch.Size([1, 3, 5])
     """
 
     axis: int = 1
@@ -68,6 +90,12 @@ class Padded(Tokens):
 
     axis: where the tokens lie in it, as in Batched. fill: what padding holds; not zero, so that a kernel that reads it
     is noticed. Slack is left out. A pack that would need a tensor of more than 2^31 elements is declined.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Padded().to(torch.zeros(3, 1), torch.tensor([0, 1, 3])).squeeze(-1)
+    tensor([[0., 1.],
+            [0., 0.]])
     """
 
     axis: int = 1
@@ -106,6 +134,11 @@ class Gaps(Tokens):
     """(t', ...): each sequence followed by rows up to a multiple, as in Transformer Engine's THD. Slack is left out.
 
     multiple: of rows. fill: what the rows between hold; not zero, so that a kernel that reads them is noticed.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Gaps(multiple=2).to(torch.zeros(3, 1), torch.tensor([0, 1, 3])).squeeze(-1)
+    tensor([0., 1., 0., 0.])
     """
 
     multiple: int = 16
