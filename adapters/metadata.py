@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from packproof.refs import seq_idx_from_cu_seqlens
+from packproof.refs.arguments import check_offsets_form
+from packproof.refs.errors import UsageError
 
 T = TypeVar("T")
 Metadata = Callable[[Tensor, int], Any]
@@ -58,7 +60,8 @@ class PerToken:
 
 
 def per_token(*, outside: float | bool) -> Callable[[Metadata], PerToken]:
-    """Declare metadata that has an entry for each row of the pack, (t, ...).
+    """Declare metadata that has an entry for each row of the pack, (t, ...). outside: the entry of rows that a
+    convention adds, a number or a truth value; UsageError for anything else.
 
     >>> import torch
     >>> from packproof import adapters
@@ -68,6 +71,8 @@ def per_token(*, outside: float | bool) -> Callable[[Metadata], PerToken]:
     >>> first(torch.tensor([0, 2, 5]), 5)
     tensor([1, 0, 1, 0, 0], dtype=torch.int32)
     """
+    if not isinstance(outside, bool | int | float):
+        raise UsageError(f"per_token: outside is {outside!r}, expected a number, True or False")
     return lambda make: PerToken(make, outside)
 
 
@@ -79,6 +84,7 @@ def cu_seqlens(cu_seqlens: Tensor, tokens: int) -> Tensor:
     >>> adapters.cu_seqlens(torch.tensor([0, 2, 5]), 5)
     tensor([0, 2, 5])
     """
+    check_offsets_form("cu_seqlens", cu_seqlens)
     return cu_seqlens
 
 
@@ -90,6 +96,7 @@ def cu_seqlens_int32(cu_seqlens: Tensor, tokens: int) -> Tensor:
     >>> adapters.cu_seqlens_int32(torch.tensor([0, 2, 5]), 5)
     tensor([0, 2, 5], dtype=torch.int32)
     """
+    check_offsets_form("cu_seqlens_int32", cu_seqlens)
     return cu_seqlens.int()
 
 
@@ -101,6 +108,7 @@ def cu_seqlens_int64(cu_seqlens: Tensor, tokens: int) -> Tensor:
     >>> adapters.cu_seqlens_int64(torch.tensor([0, 2, 5], dtype=torch.int32), 5)
     tensor([0, 2, 5])
     """
+    check_offsets_form("cu_seqlens_int64", cu_seqlens)
     return cu_seqlens.long()
 
 
@@ -112,6 +120,7 @@ def lengths(cu_seqlens: Tensor, tokens: int) -> Tensor:
     >>> adapters.lengths(torch.tensor([0, 2, 5]), 5)
     tensor([2, 3], dtype=torch.int32)
     """
+    check_offsets_form("lengths", cu_seqlens)
     return cu_seqlens.diff().int()
 
 
@@ -123,6 +132,7 @@ def max_seqlen(cu_seqlens: Tensor, tokens: int) -> int:
     >>> adapters.max_seqlen(torch.tensor([0, 2, 5]), 5)
     3
     """
+    check_offsets_form("max_seqlen", cu_seqlens)
     return int(cu_seqlens.diff().max()) if len(cu_seqlens) > 1 else 0
 
 

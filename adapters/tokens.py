@@ -103,6 +103,7 @@ class Padded(Tokens):
 
     def __post_init__(self) -> None:
         _check_axis("Padded", self.axis)
+        _check_fill("Padded", self.fill)
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
@@ -145,8 +146,9 @@ class Gaps(Tokens):
     fill: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.multiple < 1:
-            raise UsageError(f"Gaps: multiple is {self.multiple}, expected a number of rows, at least 1")
+        if type(self.multiple) is not int or self.multiple < 1:
+            raise UsageError(f"Gaps: multiple is {self.multiple!r}, expected a number of rows, at least 1")
+        _check_fill("Gaps", self.fill)
 
     def cu_seqlens(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
         """Metadata: (s + 1,), where each sequence starts among the rows, and their end; `cu_seqlens_padded` in THD."""
@@ -206,3 +208,8 @@ def _misshapen(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
         f"a kernel with tokens={tokens} returned {tuple(y.shape)}, expected {expected}; declare how its tokens are "
         "laid out, or return the tensor in the layout of its input"
     )
+
+
+def _check_fill(convention: str, fill: object) -> None:
+    if isinstance(fill, bool) or not isinstance(fill, int | float):
+        raise UsageError(f"{convention}: fill is {fill!r}, expected a number")

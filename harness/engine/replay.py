@@ -56,6 +56,8 @@ def replay(
     ...     print("no-such-file.json" in str(error))
     True
     """
+    if not isinstance(path, str | Path):
+        raise UsageError(f"replay: path is {path!r}; expected the path of a replay file")
     data = read_replay(Path(path))
     where = device or data["device"]
     unit = partial(_replayed, data, str(path), target, where, maps)

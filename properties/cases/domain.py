@@ -99,11 +99,17 @@ class Domain:
 
     conditions: tuple[Condition, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.conditions, tuple) or not all(isinstance(c, Condition) for c in self.conditions):
+            raise UsageError(f"domain: conditions is {self.conditions!r}; Domain.of('k in (64, 128)') reads text")
+
     @classmethod
-    def of(cls, texts: str | Iterable[str]) -> "Domain":
-        """The domain with these conditions, each of which may be several with `;` between them."""
-        listed = [texts] if isinstance(texts, str) else list(texts)
-        parts = [part.strip() for text in listed for part in str(text).split(";")]
+    def of(cls, texts: str | Sequence[str]) -> "Domain":
+        """The domain with these conditions, each of which may be several with `;` between them. Raises UsageError."""
+        if not isinstance(texts, str | Sequence) or not all(isinstance(text, str) for text in texts):
+            raise UsageError(f"domain: {texts!r}; expected conditions, such as 'k in (64, 128)' or ['d % 8 == 0']")
+        listed = [texts] if isinstance(texts, str) else texts
+        parts = [part.strip() for text in listed for part in text.split(";")]
         return cls(tuple(Condition(part) for part in dict.fromkeys(parts) if part))
 
     @property
