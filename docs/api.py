@@ -56,8 +56,8 @@ def entries() -> list[Entry]:
         homes = vars(package).get("_homes", {})
         for name in getattr(package, "__all__", None) or homes:
             full, value = f"{package.__name__}.{name}", getattr(package, name)
-            mine = package.__name__ if getattr(value, "__module__", "") == package.__name__ else full
-            found.setdefault((homes.get(name, mine), name), []).append((full, value))
+            home = full if inspect.ismodule(value) else homes.get(name) or getattr(value, "__module__", full)
+            found.setdefault((home, name), []).append((full, value))
     return [
         Entry(names[0][0], tuple(name for name, _ in names[1:]), home, names[0][1])
         for (home, _), names in found.items()
