@@ -18,7 +18,7 @@ words:
 
 docs:
 	@.ci/env python docs/properties.py
-	@.ci/env python -m sphinx -q -W -c docs . build/site
+	@.ci/env python -m sphinx -q -W -n -c docs . build/site
 	@echo build/site/index.html
 
 runs = .packproof/proof

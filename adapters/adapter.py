@@ -13,8 +13,8 @@ from torch import Tensor
 from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, once
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.sample import DTYPES
 from packproof.properties.declaration import DEFAULT_DTYPES, kernel
+from packproof.properties.declared import long_dtypes, require, require_mapping
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.properties.promises import Promises
@@ -70,7 +70,23 @@ def adapt(
 
     The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
     Raises UsageError for an invalid declaration; for one that does not fit the kernel's signature, at the first call.
+
+    >>> import torch
+    >>> from packproof import adapters, refs
+    >>> def rotated(hidden, cos, sin, offsets):  # hidden: (1, t, h, k)
+    ...     return refs.rope(hidden[0], cos, sin, cu_seqlens=offsets)[None]
+    >>> rope = adapters.adapt(
+    ...     rotated,
+    ...     op="rope",
+    ...     tokens=adapters.Batched(),
+    ...     metadata={"offsets": adapters.cu_seqlens_int64},
+    ...     names={"x": "hidden"},
+    ... )
+    >>> x, cos, sin = torch.ones(3, 1, 2), torch.ones(2, 1), torch.zeros(2, 1)
+    >>> rope(x, cos, sin, cu_seqlens=torch.tensor([0, 2, 3])).shape
+    torch.Size([3, 1, 2])
     """
+    _check_types(target, op, metadata, names, given, declines, promises)
     declared = find_op(op) if isinstance(op, str) else op
     adapter = Adapter(
         target,
@@ -83,19 +99,34 @@ def adapt(
         frozenset(in_place),
         declines,
     )
-    adapter.check_declaration(dtypes)
+    adapter.check_declaration()
     Domain.of(domain).check(declared, f"adapt({adapter.title})")
     mark = kernel(
         op=declared.name if OPS.get(declared.name) is declared else declared,
         promises=promises,
         gradients=gradients,
-        dtypes=dtypes,
+        dtypes=long_dtypes(f"adapt({adapter.title})", dtypes),
         slack=slack,
         domain=domain,
         mixed=mixed,
         refuses=refuses,
     )
     return mark(adapter)
+
+
+def _check_types(
+    target: Any, op: Any, metadata: Any, names: Any, given: Any, declines: Any, promises: Promises | None
+) -> None:
+    named = isinstance(target, str) and all(target.partition(":"))
+    require(named or callable(target), "adapt", "target", target, "a function or package.module:function")
+    require(isinstance(op, str | Op), "adapt", "op", op, "the name of an op, or a packproof.Op")
+    require_mapping(
+        "adapt", "metadata", metadata, "of functions by the kernel's argument, such as {'seq_idx': seq_idx}"
+    )
+    require_mapping("adapt", "names", names or {}, "of the kernel's names by the op's, such as {'x': 'hidden'}")
+    require_mapping("adapt", "given", given or {}, "of values by the kernel's argument, such as {'chunk_size': 64}")
+    require(declines is None or callable(declines), "adapt", "declines", declines, "a function, or None")
+    require(promises is None or isinstance(promises, Promises), "adapt", "promises", promises, "a packproof.Promises")
 
 
 @dataclass(eq=False)
@@ -143,7 +174,7 @@ class Adapter:
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._taken, "cu_seqlens")])
 
-    def check_declaration(self, dtypes: Sequence[str]) -> None:
+    def check_declaration(self) -> None:
         """Raises UsageError for a name that the op does not have, or tokens that are not a convention."""
         known = [*self.op.inputs, *self.op.options]
         tokens = [n for n in self.op.inputs if self._per_token(n)]
@@ -151,7 +182,6 @@ class Adapter:
             "names": (self.names, known, "inputs and options of the op"),
             "without": (self.without, [n for n in known if n not in self._required], "optional arguments of the op"),
             "in_place": (self.in_place, tokens, "inputs along the tokens"),
-            "dtypes": (dtypes, list(DTYPES), "dtypes"),
         }
         for argument, (names, known_names, what) in expected.items():
             for name in names:

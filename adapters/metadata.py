@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from packproof.refs import seq_idx_from_cu_seqlens
+from packproof.refs.arguments import check_offsets_form
+from packproof.refs.errors import UsageError
 
 T = TypeVar("T")
 Metadata = Callable[[Tensor, int], Any]
@@ -21,7 +23,18 @@ _prepared: Any = WeakIdKeyDictionary()  # by offsets: what was made from them, f
 
 
 def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Tensor) -> T:
-    """What `make` returns for these tensors, kept with the offsets until one of them is written to."""
+    """What `make` returns for these tensors, kept with the offsets until one of them is written to.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> offsets = torch.tensor([0, 2, 5])
+    >>> first = adapters.once("lengths", offsets.diff, offsets)
+    >>> adapters.once("lengths", offsets.diff, offsets) is first
+    True
+    >>> offsets[1] = 3
+    >>> adapters.once("lengths", offsets.diff, offsets)
+    tensor([3, 2])
+    """
     kept = _prepared.setdefault(cu_seqlens, {})
     state = [(id(x), x._version) for x in (cu_seqlens, *others)]
     if what in kept and kept[what][0] == state:
@@ -39,55 +52,123 @@ class PerToken:
     make: Metadata
     outside: int | float | bool
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__doc__", self.make.__doc__)
+
     def __call__(self, cu_seqlens: Tensor, tokens: int) -> Any:
         return self.make(cu_seqlens, tokens)
 
 
 def per_token(*, outside: float | bool) -> Callable[[Metadata], PerToken]:
-    """Declare metadata that has an entry for each row of the pack, (t, ...)."""
+    """Declare metadata that has an entry for each row of the pack, (t, ...). outside: the entry of rows that a
+    convention adds, a number or a truth value; UsageError for anything else.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> @adapters.per_token(outside=0)
+    ... def first(cu_seqlens, tokens):
+    ...     return torch.zeros(tokens, dtype=torch.int32).index_fill(0, cu_seqlens[:-1], 1)
+    >>> first(torch.tensor([0, 2, 5]), 5)
+    tensor([1, 0, 1, 0, 0], dtype=torch.int32)
+    """
+    if not isinstance(outside, bool | int | float):
+        raise UsageError(f"per_token: outside is {outside!r}, expected a number, True or False")
     return lambda make: PerToken(make, outside)
 
 
 def cu_seqlens(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,): the offsets unchanged, int32 or int64; the same tensor."""
+    """(s + 1,): the offsets unchanged, int32 or int64; the same tensor.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.cu_seqlens(torch.tensor([0, 2, 5]), 5)
+    tensor([0, 2, 5])
+    """
+    check_offsets_form("cu_seqlens", cu_seqlens)
     return cu_seqlens
 
 
 def cu_seqlens_int32(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,) int32: the offsets, for kernels that take int32 only."""
+    """(s + 1,) int32: the offsets, for kernels that take int32 only.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.cu_seqlens_int32(torch.tensor([0, 2, 5]), 5)
+    tensor([0, 2, 5], dtype=torch.int32)
+    """
+    check_offsets_form("cu_seqlens_int32", cu_seqlens)
     return cu_seqlens.int()
 
 
 def cu_seqlens_int64(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,) int64: the offsets, for kernels that take int64 only."""
+    """(s + 1,) int64: the offsets, for kernels that take int64 only.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.cu_seqlens_int64(torch.tensor([0, 2, 5], dtype=torch.int32), 5)
+    tensor([0, 2, 5])
+    """
+    check_offsets_form("cu_seqlens_int64", cu_seqlens)
     return cu_seqlens.long()
 
 
 def lengths(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s,) int32: the number of tokens of each sequence."""
+    """(s,) int32: the number of tokens of each sequence.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.lengths(torch.tensor([0, 2, 5]), 5)
+    tensor([2, 3], dtype=torch.int32)
+    """
+    check_offsets_form("lengths", cu_seqlens)
     return cu_seqlens.diff().int()
 
 
 def max_seqlen(cu_seqlens: Tensor, tokens: int) -> int:
-    """The number of tokens of the longest sequence, on the host."""
+    """The number of tokens of the longest sequence, on the host.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.max_seqlen(torch.tensor([0, 2, 5]), 5)
+    3
+    """
+    check_offsets_form("max_seqlen", cu_seqlens)
     return int(cu_seqlens.diff().max()) if len(cu_seqlens) > 1 else 0
 
 
 @per_token(outside=-1)
 def seq_idx(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(t,) int32: the sequence of each row, -1 in slack."""
+    """(t,) int32: the sequence of each row, -1 in slack.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.seq_idx(torch.tensor([0, 2, 5]), 6)
+    tensor([ 0,  0,  1,  1,  1, -1], dtype=torch.int32)
+    """
     return seq_idx_from_cu_seqlens(cu_seqlens, tokens)
 
 
 @per_token(outside=0)
 def position_ids(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(t,) int32: the position of each row in its sequence, 0 in slack."""
+    """(t,) int32: the position of each row in its sequence, 0 in slack.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.position_ids(torch.tensor([0, 2, 5]), 6)
+    tensor([0, 1, 0, 1, 2, 0], dtype=torch.int32)
+    """
     return positions(cu_seqlens, tokens).clamp(min=0)
 
 
 @per_token(outside=False)
 def mask(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(t,) bool: whether a row belongs to a sequence."""
+    """(t,) bool: whether a row belongs to a sequence.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.mask(torch.tensor([0, 2, 5]), 6)
+    tensor([ True,  True,  True,  True,  True, False])
+    """
     return seq_idx(cu_seqlens, tokens) >= 0  # type: ignore[no-any-return]
 
 

@@ -18,7 +18,18 @@ _MOST_ELEMENTS = 2**31
 
 
 class Tokens(ABC):
-    """A convention; write your own with these two methods."""
+    """A convention; write your own with these two methods.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> class Reversed(adapters.Tokens):
+    ...     def to(self, x, cu_seqlens, outside=None):
+    ...         return x.flip(0)
+    ...     def back(self, y, cu_seqlens, tokens):
+    ...         return y.flip(0)
+    >>> Reversed().to(torch.tensor([1, 2]), torch.tensor([0, 2]))
+    tensor([2, 1])
+    """
 
     @abstractmethod
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
@@ -31,7 +42,13 @@ class Tokens(ABC):
 
 @dataclass(frozen=True)
 class Packed(Tokens):
-    """(t, ...), as packproof has it."""
+    """(t, ...), as packproof has it.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Packed().to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
+    torch.Size([5, 3])
+    """
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         return x
@@ -45,6 +62,11 @@ class Batched(Tokens):
     """A batch of one pack. axis: where the tokens lie in it; views, no copies.
 
     1: (1, t, ...). 2: heads first, (1, h, t, k). -1: channels first, (1, d, t), which is channel-last in memory.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Batched(axis=-1).to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
+    torch.Size([1, 3, 5])
     """
 
     axis: int = 1
@@ -68,6 +90,12 @@ class Padded(Tokens):
 
     axis: where the tokens lie in it, as in Batched. fill: what padding holds; not zero, so that a kernel that reads it
     is noticed. Slack is left out. A pack that would need a tensor of more than 2^31 elements is declined.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Padded().to(torch.zeros(3, 1), torch.tensor([0, 1, 3])).squeeze(-1)
+    tensor([[0., 1.],
+            [0., 0.]])
     """
 
     axis: int = 1
@@ -75,6 +103,7 @@ class Padded(Tokens):
 
     def __post_init__(self) -> None:
         _check_axis("Padded", self.axis)
+        _check_fill("Padded", self.fill)
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
@@ -106,14 +135,20 @@ class Gaps(Tokens):
     """(t', ...): each sequence followed by rows up to a multiple, as in Transformer Engine's THD. Slack is left out.
 
     multiple: of rows. fill: what the rows between hold; not zero, so that a kernel that reads them is noticed.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Gaps(multiple=2).to(torch.zeros(3, 1), torch.tensor([0, 1, 3])).squeeze(-1)
+    tensor([0., 1., 0., 0.])
     """
 
     multiple: int = 16
     fill: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.multiple < 1:
-            raise UsageError(f"Gaps: multiple is {self.multiple}, expected a number of rows, at least 1")
+        if type(self.multiple) is not int or self.multiple < 1:
+            raise UsageError(f"Gaps: multiple is {self.multiple!r}, expected a number of rows, at least 1")
+        _check_fill("Gaps", self.fill)
 
     def cu_seqlens(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
         """Metadata: (s + 1,), where each sequence starts among the rows, and their end; `cu_seqlens_padded` in THD."""
@@ -173,3 +208,8 @@ def _misshapen(tokens: Tokens, y: Tensor, expected: str) -> ArgumentError:
         f"a kernel with tokens={tokens} returned {tuple(y.shape)}, expected {expected}; declare how its tokens are "
         "laid out, or return the tensor in the layout of its input"
     )
+
+
+def _check_fill(convention: str, fill: object) -> None:
+    if isinstance(fill, bool) or not isinstance(fill, int | float):
+        raise UsageError(f"{convention}: fill is {fill!r}, expected a number")

@@ -1,5 +1,12 @@
 """The site: `make docs`. Its sources are the pages as they lie in a checkout, so that their links are right in both."""
 
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import api
+
 project = "packproof"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
@@ -12,3 +19,15 @@ html_copy_source = False
 html_show_copyright = False
 html_additional_pages = {"index": "start.html"}
 templates_path = ["templates"]
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+nitpick_ignore_regex = [("py:class", r"(?!packproof\.).*")]  # types of torch and of Python, which are not on the site
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _with_entries)
+
+
+def _with_entries(_: Any, page: str, source: list[str]) -> None:
+    if page == "docs/api":
+        source[0] = api.fill(source[0])

@@ -28,8 +28,32 @@ In the pictures a letter is a token of a sequence, `|` a boundary, `?` another v
 marks what has to be equal. The bugs are entries of the [museum](museum.md) that the property detects: `packproof museum
 show S4` shows one. This page is written by `docs/properties.py`.
 
-A property of your own is a `packproof.Property`: a name, a law, and a function of the kernel under test and a case that
-yields violations. `packproof check --property my_laws:NAME` judges by it; `packproof.check` takes the object as well.
+## A property of your own
+
+It is a `packproof.Property`: a name, a law, and a function of the kernel under test and a case that yields violations.
+What it works with is in `packproof.properties`. This one runs a case, runs it again with twice the input, and lets
+`agree` compare within the budget of the second run, `my_laws.py`:
+
+```python
+from collections.abc import Iterator
+from dataclasses import replace
+
+from packproof import Property
+from packproof.properties import Case, KernelUnderTest, Origin, Violation
+
+
+def _homogeneous(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    sample = kernel.sample(case)
+    twice = replace(sample, inputs={**sample.inputs, "x": 2 * sample.inputs["x"]})
+    before, after = kernel.run(sample, gradients=False), kernel.run(twice, gradients=False)
+    for key, y in after.items():
+        yield from kernel.agree(key, y, 2 * before[key], Origin(twice), other="twice", exact=False)
+
+
+HOMOGENEOUS = Property("homogeneous", "Twice the input gives twice the output.", _homogeneous)
+```
+
+`packproof check --property my_laws:HOMOGENEOUS` judges by it; `packproof.check` takes the object as well.
 """
 
 

@@ -11,10 +11,17 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
+__all__ = ["BugClass", "Control", "Entry", "classes", "controls", "entries"]
+
 
 @dataclass(frozen=True)
 class BugClass:
-    """What a class of bugs has in common: a title, and a note on why tests miss it."""
+    """What a class of bugs has in common: a title, and a note on why tests miss it.
+
+    >>> from packproof import museum
+    >>> all(bug_class.title and bug_class.note for bug_class in museum.classes().values())
+    True
+    """
 
     title: str
     note: str
@@ -22,7 +29,13 @@ class BugClass:
 
 @dataclass(frozen=True)
 class Control:
-    """A correct kernel: a check that fails it raises a false alarm. promises: what its design guarantees."""
+    """A correct kernel: a check that fails it raises a false alarm. promises: what its design guarantees.
+
+    >>> from packproof import museum
+    >>> control = next(iter(museum.controls().values()))
+    >>> control.op in ("causal_conv1d", "selective_scan", "ssd", "rope", "rope_qk", "attention")
+    True
+    """
 
     id: str
     op: str
@@ -44,6 +57,11 @@ class Entry(Control):
     bug_class: a key of `classes()`. cause: what is wrong. lengths: the smallest layout that shows it; when: what else
     it takes. links: where it was found, none for a bug that was made up. properties: those that detect it, the best
     first. dtype: of the tokens. gradients: whether the kernel has any. needs_gpu: only hardware shows it.
+
+    >>> from packproof import museum
+    >>> bug = museum.entries()["C1"]
+    >>> bug.op, bug.title
+    ('causal_conv1d', 'no sequence mask: taps read the previous sequence')
     """
 
     bug_class: str = ""
@@ -58,17 +76,32 @@ class Entry(Control):
 
 
 def classes() -> dict[str, BugClass]:
-    """The classes of bugs, by key."""
+    """The classes of bugs, by key.
+
+    >>> from packproof import museum
+    >>> museum.entries()["C1"].bug_class in museum.classes()
+    True
+    """
     return {key: BugClass(**fields) for key, fields in _data()["classes"].items()}
 
 
 def controls() -> dict[str, Control]:
-    """The correct kernels, by id."""
+    """The correct kernels, by id.
+
+    >>> from packproof import museum
+    >>> all(id == control.id for id, control in museum.controls().items())
+    True
+    """
     return {fields["id"]: Control(**fields) for fields in _data()["controls"]}
 
 
 def entries() -> dict[str, Entry]:
-    """The kernels with a bug, by id."""
+    """The kernels with a bug, by id.
+
+    >>> from packproof import museum
+    >>> museum.entries()["C1"].properties[0]
+    'packing'
+    """
     return {fields["id"]: _entry(fields) for fields in _data()["entries"]}
 
 

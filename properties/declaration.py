@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from packproof.properties.cases.domain import Domain
+from packproof.properties.declared import long_dtypes, require, require_switch, texts
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
@@ -73,19 +74,29 @@ def kernel(
     mixed: whether inputs such as B and C of a scan, (t, n) or (t, g, n), may have different forms in one call.
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
-    Raises UsageError for a condition that cannot be read.
+    Raises UsageError for a condition that cannot be read, and for an argument of another type.
+
+    >>> import packproof
+    >>> @packproof.kernel(op="rope", promises=packproof.Promises(grid="token"), domain="k % 2 == 0")
+    ... def rope(x, cos, sin, *, cu_seqlens):
+    ...     return packproof.refs.rope(x, cos, sin, cu_seqlens=cu_seqlens)
     """
+    require(op is None or isinstance(op, str | Op), "kernel", "op", op, "the name of an op, or a packproof.Op")
+    require(promises is None or isinstance(promises, Promises), "kernel", "promises", promises, "a packproof.Promises")
+    for name, value in (("gradients", gradients), ("slack", slack), ("mixed", mixed)):
+        require_switch("kernel", name, value)
     declared = {
         "op": "" if isinstance(op, Op) else op,
         "promises": dataclasses.asdict(promises or Promises()),
         "gradients": gradients,
-        "dtypes": list(dtypes),
+        "dtypes": long_dtypes("kernel", dtypes),
         "domain": [*Domain.of(domain).texts, *([] if slack else [_NO_SLACK])],
         "mixed": mixed,
-        "refuses": list(refuses),
+        "refuses": texts("kernel", "refuses", refuses, "refuses=['only supports width']"),
     }
 
     def mark(function: F) -> F:
+        require(callable(function), "kernel", "what it declares", function, "a function")
         setattr(function, _MARK, declared)
         if isinstance(op, Op):
             setattr(function, _OP, op)

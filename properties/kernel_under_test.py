@@ -33,7 +33,17 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True)
 class Origin:
-    """Where compared rows come from: a sample, whose budget holds for them, and the row at which they begin there."""
+    """Where compared rows come from: a sample, whose budget holds for them, and the row at which they begin there.
+
+    >>> from packproof.properties import Origin
+    >>> def last_alone(kernel, case):
+    ...     sample = kernel.sample(case)
+    ...     packed, alone = kernel.run(sample), kernel.run(sample.alone(-1))
+    ...     for key, y in alone.items():
+    ...         start = sample.offsets[-2]
+    ...         rows = packed[key][start : sample.offsets[-1]]
+    ...         yield from kernel.agree(key, rows, y, Origin(sample, start), other="alone")
+    """
 
     sample: Sample
     start: int = 0
@@ -43,6 +53,13 @@ class KernelUnderTest:
     """A kernel that a runner calls, with its op and promises.
 
     Results of plain runs and the oracle's answers are remembered, since several properties need the same ones.
+
+    >>> from packproof.properties import Origin
+    >>> def same_again(kernel, case):  # the check of a packproof.Property is given one
+    ...     sample = kernel.sample(case)
+    ...     first, second = kernel.run(sample), kernel.run(sample)
+    ...     for key, y in second.items():
+    ...         yield from kernel.agree(key, y, first[key], Origin(sample), other="again")
     """
 
     def __init__(

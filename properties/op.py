@@ -4,8 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from packproof.properties.declared import require, require_mapping, require_names
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
+from packproof.refs.axes import parse, read_axis
+
+_DRAWN = ("normal", "decay", "step", "unit", "distinct")
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,17 @@ class Op:
         not to.
     saved: inputs that the backward pass has to read; None: all. flops: counts the operations of both passes. A bench
         derives from them what a call costs at least.
+
+    Raises UsageError for a field that does not fit the others, such as a size that is missing.
+
+    >>> import packproof
+    >>> def tripled(x, *, cu_seqlens):
+    ...     return 3 * x
+    >>> op = packproof.Op(
+    ...     name="tripled", reference=tripled, inputs={"x": "t d"}, outputs={"y": "t d"}, sizes=({"d": 3},)
+    ... )
+    >>> op.inputs
+    {'x': 't d'}
     """
 
     name: str
@@ -58,3 +73,66 @@ class Op:
     matmul: bool = False
     saved: frozenset[str] | None = None
     flops: CountFlops | None = None
+
+    def __post_init__(self) -> None:
+        where = f"op {self.name!r}"
+        require(isinstance(self.name, str) and bool(self.name), "op", "name", self.name, "a name")
+        require(callable(self.reference), where, "reference", self.reference, "a function")
+        for name in ("absolute", "cumsum", "flops"):
+            made = getattr(self, name)
+            require(made is None or callable(made), where, name, made, "a function, or None")
+        axes = _axes(self, where)
+        _check_sizes(self, where, axes)
+        _check_names(self, where, axes)
+
+
+def _axes(op: Op, where: str) -> list[str]:
+    """The axes that need a size: all but tokens, sequences and numbers. UsageError for a spec that cannot be read."""
+    found: dict[str, None] = {}
+    for name in ("inputs", "outputs"):
+        tensors = getattr(op, name)
+        require_mapping(where, name, tensors, "of axes by name, such as {'x': 't d'}")
+        require(bool(tensors), where, name, tensors, "at least one tensor")
+        for tensor, spec in tensors.items():
+            is_spec = isinstance(spec, str) and bool(spec.strip())
+            require(is_spec, where, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
+            found |= {read_axis(axis).base: None for axes in parse(spec).alternatives for axis in axes}
+    require("t" in found, where, "inputs", dict(op.inputs), "a tensor along t, the packed tokens")
+    return [axis for axis in found if axis not in ("t", "s") and not axis.isdigit()]
+
+
+def _check_sizes(op: Op, where: str, axes: list[str]) -> None:
+    for name in ("sizes", "model_sizes"):
+        choices = getattr(op, name)
+        is_list = isinstance(choices, list | tuple) and (bool(choices) or name == "model_sizes")
+        require(is_list, where, name, choices, "a tuple of sizes by axis, such as ({'d': 3},)")
+        for sizes in choices:
+            require_mapping(where, name, sizes, "of sizes by axis, such as {'d': 3}")
+            for axis in axes:
+                require(axis in sizes, where, name, sizes, f"a size for axis {axis}")
+            for axis, size in sizes.items():
+                good = size in ("longest", "rows") or (type(size) is int and size > 0)
+                require(good, where, f"the size of {axis}", size, "a number above zero, 'longest' or 'rows'")
+
+
+def _check_names(op: Op, where: str, axes: list[str]) -> None:
+    require_mapping(where, "options", op.options, "of each option's values, such as {'activation': (None, 'silu')}")
+    for option, values in op.options.items():
+        is_list = isinstance(values, list | tuple) and bool(values)
+        require(is_list, where, f"options[{option!r}]", values, "a tuple of values, the plainest first")
+    require_mapping(where, "draws", op.draws, "of how inputs are drawn, such as {'a': 'unit'}")
+    require_names(where, "draws", op.draws, op.inputs, "inputs")
+    for name, drawn in op.draws.items():
+        known = isinstance(drawn, str) and drawn.partition("|")[0] in _DRAWN
+        require(known, where, f"draws[{name!r}]", drawn, f"one of {', '.join(_DRAWN)}")
+    require_names(where, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
+    require_names(where, "constants", op.constants, op.inputs, "inputs")
+    require_names(where, "saved", op.saved or (), op.inputs, "inputs")
+    if op.carry is not None:
+        groups = (op.inputs, op.outputs, op.options)
+        is_carry = isinstance(op.carry, list | tuple) and len(op.carry) == len(groups)
+        good = is_carry and all(name in group for name, group in zip(op.carry, groups, strict=True))
+        require(good, where, "carry", op.carry, "(initial state, final state, option): an input, an output, an option")
+    require(op.window is None or op.window in axes, where, "window", op.window, f"an axis: {', '.join(axes)}")
+    good = isinstance(op.causal, bool) or op.causal in op.options
+    require(good, where, "causal", op.causal, "True, False or the name of an option")

@@ -1,12 +1,15 @@
 """What a kernel's design guarantees, as data: which checks are bitwise and the budget's constants follow from it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from packproof.properties.declared import require, require_switch
 from packproof.refs.errors import UsageError
 
 Grid = Literal["sequence", "token", "pack"]
 Compute = Literal["fp32", "operand", "tf32"]
+StateEntry = Literal["carry", "folded"]
+_WORDS = {"grid": get_args(Grid), "compute": get_args(Compute), "state_entry": get_args(StateEntry)}
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,14 @@ class Promises:
         Layouts at its edges are added where the others end before one.
     capturable: a call, with its backward pass, can be captured into a CUDA graph and replayed with other boundaries of
         as many sequences and tokens: it neither waits for the GPU nor reads cu_seqlens on the host.
+
+    Raises UsageError for a word that is none of these, a chunk or segment that is no number of tokens, and a segment
+    that is not whole chunks.
+
+    >>> import packproof
+    >>> promises = packproof.Promises(grid="sequence", chunk=64, segment=256, deterministic=True)
+    >>> promises.independent, promises.handover
+    (True, 256)
     """
 
     grid: Grid | None = None
@@ -35,12 +46,18 @@ class Promises:
     compute: Compute | None = None
     deterministic: bool = False
     isolated: bool = False
-    state_entry: Literal["carry", "folded"] | None = None
+    state_entry: StateEntry | None = None
     cumsum: bool = False
     segment: int | None = None
     capturable: bool = False
 
     def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            given = getattr(self, name)
+            expected = f"one of {', '.join(map(repr, words))}, or None"
+            require(given is None or given in words, "promises", name, given, expected)
+        for name in ("deterministic", "isolated", "cumsum", "capturable"):
+            require_switch("promises", name, getattr(self, name))
         for name in ("chunk", "segment"):
             tokens = getattr(self, name)
             if tokens is not None and (type(tokens) is not int or tokens < 1):

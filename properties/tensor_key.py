@@ -16,7 +16,12 @@ _PREFIXES: dict[TensorKind, str] = {
 
 @dataclass(frozen=True)
 class TensorKey:
-    """An output, an input, or a gradient of one. name: in the op's declaration. As text it is what reports show."""
+    """An output, an input, or a gradient of one. name: in the op's declaration. As text it is what reports show.
+
+    >>> from packproof.properties import TensorKey
+    >>> print(TensorKey("B", "gradient"))
+    gradient of B
+    """
 
     name: str
     kind: TensorKind = "output"

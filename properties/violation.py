@@ -14,6 +14,10 @@ class Violation:
     multiple of the budget, or None where bits were compared. term: the budget's dominant term there. text: what
     happened, where there are no numbers; fault: its kind. note: what had been done to the pack. expected: what the
     reference has there, where two runs of the kernel were compared; allowed: how far a run may be from it.
+
+    >>> from packproof.properties import TensorKey, Violation
+    >>> Violation(TensorKey("y"), 1, 0, (2,), got=0.5, wanted=0.25, excess=12.0, term="accumulation").lines()
+    ['sequence 1, token 0, element [2]: got 0.5, reference 0.25; 12 x the budget (accumulation)']
     """
 
     tensor: TensorKey | None = None

@@ -108,7 +108,7 @@ def test_the_workflow_for_gpus_runs_what_pytest_takes(line: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     if not only:
-        assert "test_ssd[packing-bfloat16]" in done.stdout
+        assert "test_ssd[packing-bf16]" in done.stdout
 
 
 def test_the_nightly_run_tries_every_python_that_is_allowed() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+import packproof
 from packproof.harness.cli.main import app
 from packproof.properties.laws.catalogue import PROPERTIES
 
@@ -244,8 +245,11 @@ def test_the_page_of_properties_is_what_its_script_writes(tmp_path: Path) -> Non
 def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     for module in ("sphinx", "furo", "myst_parser"):
         pytest.importorskip(module, reason="needs the extra `docs`")
-    done = run(ROOT, "-m", "sphinx", "-q", "-W", "-c", "docs", ".", str(tmp_path))
+    done = run(ROOT, "-m", "sphinx", "-q", "-W", "-n", "-c", "docs", ".", str(tmp_path))
     assert done.returncode == 0, done.stderr
+    described = set(re.findall(r'id="(?:module-)?(packproof[\w.]*)"', (tmp_path / "docs/api.html").read_text()))
+    assert {f"packproof.{name}" for name in packproof.__all__} <= described
+    assert "README.html" in (tmp_path / "index.html").read_text()
     pages = list(tmp_path.rglob("*.html"))
     assert {page.stem for page in pages} >= {Path(page).stem for page in PAGES}
     for page in pages:

@@ -1,6 +1,7 @@
 """A property, an op, a kernel, an adapter and a report, each from one place in a package outside the tree."""
 
 import json
+import re
 import textwrap
 from pathlib import Path
 
@@ -12,24 +13,9 @@ from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.refs.errors import CheckFailed, UsageError
 
+PAGE = Path(__file__).parent.parent / "docs/properties.md"
 TOYS = {
-    "laws": """
-        from dataclasses import replace
-
-        from packproof import Property
-        from packproof.properties.kernel_under_test import Origin
-
-
-        def _homogeneous(kernel, case):
-            sample = kernel.sample(case)
-            twice = replace(sample, inputs={**sample.inputs, "x": 2 * sample.inputs["x"]})
-            before, after = kernel.run(sample, gradients=False), kernel.run(twice, gradients=False)
-            for key, y in after.items():
-                yield from kernel.agree(key, y, 2 * before[key], Origin(twice), other="twice", exact=False)
-
-
-        HOMOGENEOUS = Property("homogeneous", "Twice the input gives twice the output.", _homogeneous)
-    """,
+    "laws": re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[0],
     "ops": """
         from packproof import Op
 

@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "bench": {"engine", "execution", "results", "targets", "worker"},
     "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results"},
-    "pytest_plugin": {"engine", "results", "worker"},
+    "pytest_plugin": {"engine", "results", "targets", "worker"},
     "cli": {"bench", "engine", "peers", "reports", "results", "targets", "validation", "worker"},
 }
 MOST_MODULES = 15

@@ -14,7 +14,7 @@ from packproof.kernels.selective_scan import PROMISES as SELECTIVE_SCAN
 from packproof.kernels.ssd import PROMISES as SSD
 
 pytestmark = pytest.mark.gpu
-SIXTEEN_BITS = ["bfloat16", "float16"]
+SIXTEEN_BITS = ["bf16", "fp16"]
 
 
 @pytest.mark.packproof("packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**SSD), dtypes=SIXTEEN_BITS)
@@ -51,6 +51,6 @@ def test_rope_qk(proof):
 
 
 @pytest.mark.slow
-@pytest.mark.packproof("packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**SSD), dtypes=["float32"])
+@pytest.mark.packproof("packproof.kernels.ssd:ssd", op="ssd", promises=packproof.Promises(**SSD), dtypes=["fp32"])
 def test_ssd_in_fp32(proof):
     proof()

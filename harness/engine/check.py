@@ -52,6 +52,14 @@ def check(
 
     Raises CheckFailed with the report of every failure, or where not everything could be judged; UsageError if the
     check cannot be run; PackproofError where packproof itself fails.
+
+    >>> import packproof
+    >>> rope = "packproof.refs:rope"
+    >>> verdicts = packproof.check(
+    ...     rope, op="rope", device="cpu", dtypes=["fp32"], properties=["packing"], profile="quick"
+    ... )
+    >>> verdicts[0].status
+    'passed'
     """
     request = CheckRequest(
         target=target,

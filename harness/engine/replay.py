@@ -48,7 +48,16 @@ def replay(
     target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
     Raises UsageError if the file cannot be read or is damaged. A kernel that cannot be imported here, or a device that
     is not here, makes the outcome "not applicable". A user's op or property is imported in a process of its own.
+
+    >>> import packproof
+    >>> try:
+    ...     packproof.replay("no-such-file.json")
+    ... except packproof.UsageError as error:
+    ...     print("no-such-file.json" in str(error))
+    True
     """
+    if not isinstance(path, str | Path):
+        raise UsageError(f"replay: path is {path!r}; expected the path of a replay file")
     data = read_replay(Path(path))
     where = device or data["device"]
     unit = partial(_replayed, data, str(path), target, where, maps)

@@ -22,8 +22,8 @@ def known(kind: str, name: str, names: Iterable[str]) -> str:
 
 
 def dtype(name: str) -> str:
-    """The long form of a dtype's name: bf16 and bfloat16 are bfloat16."""
-    return _LONG.get(name) or known("dtype", name, SHORT)
+    """The long form of a dtype's name: bf16 and bfloat16 are bfloat16. UsageError where no dtype is called so."""
+    return name if name in SHORT else _LONG[known("dtype", name, _LONG)]
 
 
 def listed(values: Iterable[str] | None) -> list[str]:

@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 
 from packproof import refs
 from packproof.properties.promises import Promises
+from packproof.refs.errors import ArgumentError
 from packproof.refs.recurrence import (
     expand_groups,
     join_sequences,
@@ -34,6 +35,7 @@ from packproof.refs.recurrence import (
     state_space,
     time_step,
 )
+from packproof.refs.wording import article
 
 MagnitudeOp = Callable[..., Any]
 
@@ -255,7 +257,18 @@ def magnitude(x: Tensor) -> Tensor: ...
 @overload
 def magnitude(x: None) -> None: ...
 def magnitude(x: Tensor | None) -> Tensor | None:
-    """|x| with slope 1: what a linear term is, and what its gradient is, in absolute terms."""
+    """|x| with slope 1: what a linear term is, and what its gradient is, in absolute terms. None remains None.
+
+    Raises ArgumentError for what is not a floating tensor.
+
+    >>> import torch, packproof
+    >>> x = torch.tensor([-2.0, 3.0], requires_grad=True)
+    >>> packproof.magnitude(x).detach(), torch.autograd.grad(packproof.magnitude(x).sum(), x)[0]
+    (tensor([2., 3.]), tensor([1., 1.]))
+    """
+    if x is not None and not (isinstance(x, Tensor) and x.is_floating_point()):
+        what = f"{x.dtype} tensor" if isinstance(x, Tensor) else type(x).__name__
+        raise ArgumentError(f"magnitude: x is {article(what)}; expected a floating tensor, or None")
     return None if x is None else _sloped(x.abs(), x)
 
 

@@ -1,15 +1,4 @@
-"""A kernel's domain: the calls that it supports, as conditions over the sizes, the layout and the options of a call.
-
-A condition is a comparison in Python's syntax, with `and`, `or`, `not`, `in`, + - * // %, numbers, strings and tuples:
-
-    k in (64, 128)        d % 8 == 0          16 <= k <= 128       hq // hk in (1, 2, 4, 8)      k == v
-    tokens % 16 == 0      tokens <= 4096      length > 0           sequences <= 8                slack == 0
-    dtype == bf16         contiguous          not gradients        bias                          not (z and D)
-
-It may name the op's axes; `tokens` (rows of the pack, slack included), `sequences`, `slack`, `longest`, and `length`,
-for which it holds if it holds for every sequence; `dtype`, one of fp64, fp32, bf16 and fp16; `contiguous` (tensors lie
-so) and `gradients` (the call is differentiated); optional inputs, true where given; and options by their values.
-"""
+"""A kernel's domain: the calls that it supports, as conditions over the sizes, the layout and the options of a call."""
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,15 +74,42 @@ def _calculates_with_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Domain:
-    """The calls that a kernel supports: those for which all conditions hold; without conditions, every call."""
+    """The calls that a kernel supports: those for which all conditions hold; without conditions, every call.
+
+    A condition is a comparison in Python's syntax, with `and`, `or`, `not`, `in`, + - * // %, numbers, strings and
+    tuples:
+
+        k in (64, 128)        d % 8 == 0          16 <= k <= 128       hq // hk in (1, 2, 4, 8)
+        tokens % 16 == 0      tokens <= 4096      length > 0           sequences <= 8
+        dtype == bf16         contiguous          not gradients        not (z and D)
+        slack == 0            bias                k == v
+
+    It may name the op's axes; `tokens` (rows of the pack, slack included), `sequences`, `slack`, `longest`, and
+    `length`, for which it holds if it holds for every sequence; `dtype`, one of fp64, fp32, bf16 and fp16; `contiguous`
+    (tensors lie so) and `gradients` (the call is differentiated); optional inputs, true where given; and options by
+    their values.
+
+    >>> import packproof
+    >>> domain = packproof.Domain.of("k in (64, 128); length > 0")
+    >>> domain.texts
+    ('k in (64, 128)', 'length > 0')
+    >>> domain.holds({"k": 64}, lengths=[3, 1]), domain.holds({"k": 64}, lengths=[3, 0])
+    (True, False)
+    """
 
     conditions: tuple[Condition, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.conditions, tuple) or not all(isinstance(c, Condition) for c in self.conditions):
+            raise UsageError(f"domain: conditions is {self.conditions!r}; Domain.of('k in (64, 128)') reads text")
+
     @classmethod
-    def of(cls, texts: str | Iterable[str]) -> "Domain":
-        """The domain with these conditions, each of which may be several with `;` between them."""
-        listed = [texts] if isinstance(texts, str) else list(texts)
-        parts = [part.strip() for text in listed for part in str(text).split(";")]
+    def of(cls, texts: str | Sequence[str]) -> "Domain":
+        """The domain with these conditions, each of which may be several with `;` between them. Raises UsageError."""
+        if not isinstance(texts, str | Sequence) or not all(isinstance(text, str) for text in texts):
+            raise UsageError(f"domain: {texts!r}; expected conditions, such as 'k in (64, 128)' or ['d % 8 == 0']")
+        listed = [texts] if isinstance(texts, str) else texts
+        parts = [part.strip() for text in listed for part in text.split(";")]
         return cls(tuple(Condition(part) for part in dict.fromkeys(parts) if part))
 
     @property

@@ -25,6 +25,10 @@ class Sample:
     """Concrete inputs and incoming gradients for one call of an op, on the CPU.
 
     axes: of every input and output by name. cotangents: by output name. dtypes: of every output by name.
+
+    >>> def parts(kernel, case):  # in the check of a packproof.Property
+    ...     sample = kernel.sample(case)
+    ...     return [sample.alone(j) for j in range(len(sample.lengths))]
     """
 
     op: Op

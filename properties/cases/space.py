@@ -1,13 +1,16 @@
 """How cases are drawn: golden ones, one for each boundary class, then a Hypothesis strategy biased to boundaries."""
 
+import os
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, configuration, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
@@ -241,5 +244,21 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     def collect(case: Case) -> None:
         drawn.extend(filter(None, [space.fit(case)]))
 
-    collect()
+    with _storing_nothing():
+        collect()
     return list(dict.fromkeys(drawn)) if space.domain else drawn
+
+
+@contextmanager
+def _storing_nothing() -> Iterator[None]:
+    """Keeps Hypothesis from creating its cache, `.hypothesis/`, in the user's folder; one that is there is used, and so
+    is a place that the user has chosen."""
+    chosen = vars(configuration).get("__hypothesis_home_directory") or os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY")
+    if chosen or Path(".hypothesis").exists():
+        yield
+        return
+    configuration.set_hypothesis_home_dir(os.devnull)  # where no folder can be made, Hypothesis does without
+    try:
+        yield
+    finally:
+        configuration.set_hypothesis_home_dir(None)

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
+from packproof.properties.declared import require
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.violation import Violation
 
@@ -61,6 +62,15 @@ class Property:
     decides_mutants: mutants of a kernel's source are judged by it.
     quick: it judges few cases: a parallel test run leaves it for last.
     illustration: for docs/properties.md.
+
+    >>> import packproof
+    >>> def finite(kernel, case):
+    ...     sample = kernel.sample(case)
+    ...     for key, y in kernel.run(sample, gradients=False).items():
+    ...         if not y.isfinite().all():
+    ...             yield packproof.properties.Violation(key, text="an output is not finite")
+    >>> packproof.Property("finite", "Finite inputs have finite outputs.", finite).name
+    'finite'
     """
 
     name: str
@@ -77,6 +87,15 @@ class Property:
     decides_mutants: bool = True
     quick: bool = False
     illustration: Illustration | None = None
+
+    def __post_init__(self) -> None:
+        where = f"property {self.name!r}"
+        require(isinstance(self.name, str) and bool(self.name), "property", "name", self.name, "a name")
+        require(isinstance(self.law, str), where, "law", self.law, "a sentence")
+        for name in ("check", "cases", "skip_reason"):
+            require(callable(getattr(self, name)), where, name, getattr(self, name), "a function")
+        words = get_args(Shared)
+        require(self.shares in words, where, "shares", self.shares, f"one of {', '.join(map(repr, words))}")
 
     def suited(self, space: Space, drawn: Collection[Case]) -> list[Case]:
         """The cases that it is judged at, each in the kernel's domain."""

@@ -132,7 +132,7 @@ def square(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         ({"names": {"y": "out"}}, "names has 'y', expected inputs and options of the op: x, weight, bias"),
         ({"without": ("weight",)}, "without has 'weight', expected optional arguments of the op: bias"),
         ({"in_place": ("weight",)}, "in_place has 'weight', expected inputs along the tokens: x"),
-        ({"dtypes": ("bf16",)}, "dtypes has 'bf16', expected dtypes: float64, float32"),
+        ({"dtypes": ("f32",)}, "dtypes has 'f32', expected a list of fp64, fp32, bf16, fp16"),
         ({"op": "conv"}, "op: 'conv' is not known; there are causal_conv1d"),
         ({"tokens": "padded"}, "tokens is 'padded', expected Packed(), Batched(), Padded(), Gaps()"),
         ({"metadata": {"seq_idx": 3}}, "metadata 'seq_idx' is 3, expected a function of cu_seqlens"),

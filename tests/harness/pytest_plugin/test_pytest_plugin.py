@@ -61,13 +61,13 @@ def run(suite: pytest.Pytester, source: str, *arguments: str) -> pytest.RunResul
 def test_one_test_for_each_property_and_dtype(suite: pytest.Pytester) -> None:
     result = run(suite, SUITE.format(more=""), "-v")
     result.assert_outcomes(passed=2 * len(PROPERTIES) - 3, failed=1, skipped=2)
-    result.stdout.fnmatch_lines(["*::test_conv?reference-float32? PASSED*", "*::test_conv?packing-bfloat16? FAILED*"])
+    result.stdout.fnmatch_lines(["*::test_conv?reference-fp32? PASSED*", "*::test_conv?packing-bf16? FAILED*"])
 
 
-def test_a_skip_has_a_reason(suite: pytest.Pytester) -> None:
+def test_a_skip_has_a_reason_at_the_test(suite: pytest.Pytester) -> None:
     result = run(suite, SUITE.format(more=", properties=['carry']"), "-rs")
     result.assert_outcomes(skipped=2)
-    result.stdout.fnmatch_lines(["SKIPPED*the kernel takes no initial state*"])
+    result.stdout.fnmatch_lines(["SKIPPED ?2? test_*.py:3: the kernel takes no initial state"])
 
 
 def test_a_failure_shows_the_report_and_no_trace(suite: pytest.Pytester) -> None:
@@ -91,15 +91,17 @@ def test_a_failure_shows_the_report_and_no_trace(suite: pytest.Pytester) -> None
     ("more", "words"),
     [
         (", properties=['packin']", "no property is called 'packin'; did you mean packing?*"),
-        (", profil='quick'", "*unexpected keyword argument 'profil'*"),
+        (", profil='quick'", "'profil' is not an argument; did you mean 'profile'?"),
         (", profile='fast'", "no profile is called 'fast'*"),
     ],
     ids=["property", "argument", "profile"],
 )
-def test_a_wrong_marker_is_an_error_at_collection(suite: pytest.Pytester, more: str, words: str) -> None:
+def test_a_wrong_marker_is_one_error_at_the_test(suite: pytest.Pytester, more: str, words: str) -> None:
     result = run(suite, SUITE.format(more=more))
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"@pytest.mark.packproof: {words}"])
+    result.stdout.fnmatch_lines([f"test_*.py:3: @pytest.mark.packproof: {words}", f"ERROR test_*.py - {words[:20]}*"])
+    assert "During handling" not in result.stdout.str()
+    assert result.stdout.str().count("@pytest.mark.packproof: ") == 1
 
 
 def test_a_target_that_cannot_be_imported_fails_with_one_line(suite: pytest.Pytester) -> None:
@@ -107,6 +109,7 @@ def test_a_target_that_cannot_be_imported_fails_with_one_line(suite: pytest.Pyte
     result = run(suite, source)
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(["missing:conv cannot be imported: no module named missing"])
+    assert "During handling" not in result.stdout.str()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_a_target_that_cannot_be_imported_fails_with_one_line(suite: pytest.Pyte
         (
             "@pytest.mark.packproof('m:f')\ndef test(): pass",
             "errors",
-            "test is marked packproof but has no argument `proof`",
+            "*: the test has no argument `proof`, which checks the kernel when it is called",
         ),
         (
             "@pytest.mark.packproof('m:f', dtypes=['fp32'], properties=['memory'])\ndef test(proof): pass",
@@ -165,16 +168,52 @@ def test_markers_of_a_test_without_a_kernel_are_left_alone(suite: pytest.Pyteste
 def test_a_requested_gpu_that_is_missing_is_an_error(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     source = SUITE.format(more="").replace("@", "@pytest.mark.gpu\n@")
-    run(suite, source, "--packproof-device=cuda").assert_outcomes(errors=1)
+    result = run(suite, source, "--packproof-device=cuda")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*.py:3: --packproof-device cuda: torch * sees no CUDA device here; use --packproof-device cpu"]
+    )
+
+
+def test_the_summary_has_the_finding(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    result = run(suite, SUITE.format(more=", properties=['packing']"))
+    result.stdout.fnmatch_lines(
+        ["FAILED *?packing-bf16? - conv packing (y) at ?1, 1?: sequence 1, token 0: wrong; standard 0"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("command_line", "marker", "ini", "used"),
+    [
+        ((), "", "", "standard 0"),
+        ((), "", "packproof_profile = quick\npackproof_seed = 3", "quick 3"),
+        ((), ", seed=4", "packproof_profile = quick\npackproof_seed = 3", "quick 4"),
+        (("--packproof-seed=0",), ", seed=4, profile='quick'", "packproof_seed = 3", "quick 0"),
+    ],
+    ids=["default", "ini", "marker", "command line"],
+)
+def test_the_command_line_comes_before_the_marker_and_the_marker_before_the_ini_file(
+    suite: pytest.Pytester, command_line: tuple[str, ...], marker: str, ini: str, used: str
+) -> None:
+    suite.makeini(f"[pytest]\n{ini}")
+    result = run(suite, SUITE.format(more=f", properties=['packing']{marker}"), *command_line)
+    result.stdout.fnmatch_lines([f"*sequence 1, token 0: wrong; {used}"])
+
+
+def test_a_run_marked_slow_in_the_ini_file(suite: pytest.Pytester) -> None:
+    suite.makeini("[pytest]\npackproof_slow = true\npackproof_device = cpu")
+    source = SUITE.format(more=", properties=['memory']").replace("@", "@pytest.mark.slow\n@")
+    run(suite, source).assert_outcomes(passed=2)
 
 
 def test_junit_records_what_was_judged_and_the_replay_file(suite: pytest.Pytester) -> None:
     run(suite, SUITE.format(more=", properties=['packing']"), "--junitxml=run.xml")
     cases = ElementTree.parse(suite.path / "run.xml").iter("testcase")
     kept = {str(case.get("name")): {p.get("name"): p.get("value") for p in case.iter("property")} for case in cases}
-    passed, failed = kept["test_conv[packing-float32]"], kept["test_conv[packing-bfloat16]"]
+    passed, failed = kept["test_conv[packing-fp32]"], kept["test_conv[packing-bf16]"]
     assert (passed["op"], passed["property"], passed["tier"]) == ("causal_conv1d", "packing", "eager")
-    assert (failed["lengths"], failed["replay"]) == ("[1, 1]", "r.json")
+    assert (failed["lengths"], failed["replay"], failed["dtype"]) == ("[1, 1]", "r.json", "bf16")
 
 
 def test_with_the_real_engine(tmp_path: Path) -> None:
@@ -193,6 +232,17 @@ def test_with_the_real_engine(tmp_path: Path) -> None:
     assert "1 failed, 1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     assert "    lengths [1, 1] " in done.stdout
     assert "y in sequence 1 contains sequence 0" in done.stdout
+
+
+def test_workers_of_xdist_send_a_wrong_marker_as_text(suite: pytest.Pytester) -> None:
+    """xdist shows the same text of several workers once, and an object once for each worker."""
+    suite.makeconftest("""
+        def pytest_configure(config): config.workerinput = {}
+        def pytest_collectreport(report):
+            if report.failed: print("sent", repr(report.longrepr))
+    """)
+    result = run(suite, SUITE.format(more=", profil='quick'"), "-s", "-p", "no:xdist")
+    result.stdout.fnmatch_lines(["*sent \"test_*.py:3: @pytest.mark.packproof: 'profil' is not an argument;*"])
 
 
 def test_a_suite_without_kernels_does_not_import_torch(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""The options of the plugin, on the command line and in the ini file, and which of them a run uses."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from packproof.refs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option: `--packproof-<name>`, or `packproof_<name>` in the ini file. read: its value, from text; ValueError
+    or UsageError for text that is none."""
+
+    name: str
+    help: str
+    default: Any
+    read: Callable[[str], Any]
+
+    @property
+    def flag(self) -> str:
+        return f"--packproof-{self.name}"
+
+    @property
+    def key(self) -> str:
+        return f"packproof_{self.name}"
+
+
+def _profile(text: str) -> str:
+    from packproof.harness.engine.request import PROFILES  # noqa: PLC0415
+    from packproof.harness.results.names import known  # noqa: PLC0415
+
+    return known("profile", text, PROFILES)
+
+
+def _device(text: str) -> str:
+    from packproof.harness.results.names import DEVICES, known  # noqa: PLC0415
+
+    return known("device", text, DEVICES)
+
+
+def _seed(text: str) -> int:
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = -1
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"{text!r} is not a seed; expected a whole number from 0 to 2^32 - 1")
+    return seed
+
+
+def _switch(text: str) -> bool:
+    values = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in values:
+        raise UsageError(f"{text!r} is neither true nor false")
+    return values[text.lower()]
+
+
+OPTIONS: Mapping[str, Option] = {
+    option.name: option
+    for option in (
+        Option("profile", "how many examples: quick, standard or thorough", "standard", _profile),
+        Option("device", "cpu or cuda  [default: cuda if available]", None, _device),
+        Option("seed", "another seed draws other examples", 0, _seed),
+        Option("slow", "check the kernels of tests marked slow too", False, _switch),
+    )
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare them, for the command line and the ini file."""
+    group = parser.getgroup("packproof")
+    for option in OPTIONS.values():
+        if option.default is False:
+            group.addoption(option.flag, action="store_true", default=None, help=option.help)
+        else:
+            group.addoption(option.flag, type=_argument(option.read), metavar=option.name.upper(), help=option.help)
+        parser.addini(option.key, f"default of {option.flag}: {option.help}", default="")
+
+
+def _argument(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same for argparse, whose errors name the option."""
+
+    def argument(text: str) -> Any:
+        try:
+            return read(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return argument
+
+
+def require_ini(config: pytest.Config) -> None:
+    """pytest.UsageError for a value in the ini file that no option takes."""
+    for option in OPTIONS.values():
+        ini(config, option)
+
+
+def on_command_line(config: pytest.Config, option: Option) -> Any:
+    """Its value there; None where it is not given."""
+    return config.getoption(option.key)
+
+
+def ini(config: pytest.Config, option: Option) -> Any:
+    """Its value in the ini file; None where it has none."""
+    text = str(config.getini(option.key)).strip()
+    try:
+        return option.read(text) if text else None
+    except UsageError as error:
+        problem = str(error)
+    raise pytest.UsageError(f"{config.inipath.name if config.inipath else 'ini'}: {option.key}: {problem}")
+
+
+def chosen(config: pytest.Config, name: str, marker: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """The value of an option and the place that it comes from, in words: from the command line, else the marker, else
+    the ini file, else the default."""
+    option = OPTIONS[name]
+    places = (
+        (on_command_line(config, option), option.flag),
+        ((marker or {}).get(name), f"@pytest.mark.packproof: {name}"),
+        (ini(config, option), option.key),
+    )
+    return next((found for found in places if found[0] is not None), (option.default, name))

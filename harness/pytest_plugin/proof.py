@@ -1,0 +1,81 @@
+"""The fixture `proof`: when it is called, one property of a kernel is checked at one dtype."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from packproof.harness.pytest_plugin.finding import PlainFailure, headline
+
+if TYPE_CHECKING:
+    from packproof.harness.engine.request import CheckRequest
+    from packproof.harness.results.events import RunFinished, Verdict
+
+
+class Proof:
+    """When called, checks one property of a kernel at one dtype; fails with the report or skips with the reason."""
+
+    def __init__(self, request: "CheckRequest", record: Callable[[str, object], None]) -> None:
+        self._request = request
+        self._record = record
+        self.called = False
+
+    def __call__(self) -> None:
+        self.called = True
+        end = self._checked()
+        for verdict in end.verdicts:
+            self._keep(verdict)
+        if end.interrupted:
+            raise KeyboardInterrupt
+        _require_passed(end)
+
+    def _checked(self) -> "RunFinished":
+        from packproof.harness.engine import check  # noqa: PLC0415
+        from packproof.harness.results.events import RunFinished  # noqa: PLC0415
+        from packproof.refs.errors import UsageError  # noqa: PLC0415
+
+        try:
+            with pytest.MonkeyPatch.context() as processes:
+                for name, value in self._gpu().items():
+                    processes.setenv(name, value)
+                return [event for event in check.run_check(self._request) if isinstance(event, RunFinished)][-1]
+        except UsageError as error:
+            problem = str(error)
+        raise PlainFailure(problem)  # here, so that pytest shows it without the error that it stems from
+
+    def _gpu(self) -> dict[str, str]:
+        """The environment that gives kernel processes one GPU, in a worker of pytest-xdist."""
+        from packproof.harness.worker import gpus  # noqa: PLC0415
+
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        return gpus.pinned(int(worker.removeprefix("gw"))) if worker and self._request.device == "cuda" else {}
+
+    def _keep(self, verdict: "Verdict") -> None:
+        """Record the verdict as properties of the test, which xdist passes on and --junitxml contains."""
+        from packproof.harness.results.names import short  # noqa: PLC0415
+
+        cell = verdict.cell
+        facts: dict[str, Any] = {"op": cell.op, "target": cell.target, "property": cell.property}
+        facts |= {"dtype": short(cell.dtype), "device": cell.device, "tier": verdict.tier}
+        facts |= {"examples": verdict.examples, "judged": verdict.judged}
+        if verdict.failure:
+            facts |= {"lengths": list(verdict.failure.lengths), "replay": verdict.failure.replay}
+        for name, value in facts.items():
+            self._record(name, value)
+
+
+def _require_passed(end: "RunFinished") -> None:
+    """PlainFailure unless a verdict is a pass and none is worse; a skip where none could be judged."""
+    from packproof.harness.results.wording import failure_texts  # noqa: PLC0415
+
+    if failed := [v for v in end.verdicts if v.failed]:
+        raise PlainFailure("\n\n".join(failure_texts(failed)), headline(failed[0]))
+    if end.error:
+        raise PlainFailure(end.error)
+    if unjudged := [v for v in end.verdicts if v.status == "error"]:
+        raise PlainFailure("; ".join(v.reason for v in unjudged), headline(unjudged[0]))
+    if inconclusive := [v for v in end.verdicts if v.status == "inconclusive"]:
+        raise PlainFailure("inconclusive: " + "; ".join(v.reason for v in inconclusive), headline(inconclusive[0]))
+    if not any(verdict.status == "passed" for verdict in end.verdicts):
+        pytest.skip("; ".join(verdict.reason for verdict in end.verdicts))

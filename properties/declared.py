@@ -1,0 +1,54 @@
+"""Wrong values in what users declare are refused where they are declared, not when a kernel is checked."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packproof.properties.cases.case import SHORT
+from packproof.refs.errors import UsageError
+
+_LONG = {short: long for long, short in SHORT.items()}
+
+
+def require(holds: bool, where: str, name: str, value: object, expected: str) -> None:
+    """UsageError unless it holds: where it was declared, which argument, what came and what was expected."""
+    if not holds:
+        raise UsageError(f"{where}: {name} is {value!r}, expected {expected}")
+
+
+def require_switch(where: str, name: str, value: object) -> None:
+    require(isinstance(value, bool), where, name, value, "True or False")
+
+
+def require_names(where: str, name: str, value: Any, known: Iterable[str], expected: str) -> None:
+    """UsageError unless it is a collection of known names; a string is not one."""
+    names = list(known)
+    listed = f"names of {expected}: {', '.join(names) or 'there are none'}"
+    require(isinstance(value, Iterable) and not isinstance(value, str), where, name, value, listed)
+    for entry in value:
+        if entry not in names:
+            raise UsageError(f"{where}: {name} has {entry!r}, expected {listed}")
+
+
+def require_mapping(where: str, name: str, value: object, expected: str) -> None:
+    is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    require(is_mapping, where, name, value, f"a dict {expected}")
+
+
+def long_dtypes(where: str, value: Any) -> list[str]:
+    """Dtypes by their long names. UsageError unless it is a list of at least one, each by its long or short name."""
+    expected = f"a list of {', '.join(_LONG)}"
+    is_list = isinstance(value, Iterable) and not isinstance(value, str) and bool(value)
+    require(is_list, where, "dtypes", value, expected)
+    for entry in value:
+        if entry not in SHORT and entry not in _LONG:
+            raise UsageError(f"{where}: dtypes has {entry!r}, expected {expected}")
+    return [_LONG.get(entry, entry) for entry in value]
+
+
+def texts(where: str, name: str, value: Any, example: str) -> list[str]:
+    """A list of strings. UsageError for anything else, a single string too."""
+    require(isinstance(value, Iterable) and not isinstance(value, str), where, name, value, f"a list: {example}")
+    for entry in value:
+        if not isinstance(entry, str):
+            raise UsageError(f"{where}: {name} has {entry!r}, expected strings: {example}")
+    return list(value)
