@@ -35,12 +35,13 @@ ROOMS: dict[str, set[str]] = {
     "compute_sanitizer": {"execution", "results", "targets", "worker"},
     "engine": {"compile", "compute_sanitizer", "diagnosis", "results", "targets", "worker"},
     "debug": {"engine", "execution", "interpreter", "results", "targets", "worker"},
+    "modules": {"engine", "results", "targets", "worker"},
     "reports": {"results"},
     "bench": {"engine", "execution", "results", "targets", "worker"},
     "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
-    "cli": {"bench", "engine", "peers", "reports", "results", "targets", "validation", "worker"},
+    "cli": {"bench", "engine", "modules", "peers", "reports", "results", "targets", "validation", "worker"},
 }
 MOST_MODULES = 15
 CATALOGUES = {"kernels": 23, "museum": 16}  # a module for each op or bug: flat, and long

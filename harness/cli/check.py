@@ -133,7 +133,7 @@ def check(
     reports: list[Report] = [TerminalReport(timings=timings)]
     reports += [JsonReport(json)] if json else []
     reports += [JunitReport(junit)] if junit else []
-    reports += _pages(html)
+    reports += pages(html)
     return exit_code(follow(run_check(request), reports))
 
 
@@ -178,7 +178,7 @@ def peers(
     if not any(entry.targets for entry in entries):
         return say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes this op'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
-    reports += _pages(html)
+    reports += pages(html)
     code = exit_code(follow(check_peers(request, entries), reports))
     return HELD if code == FAILED else code
 
@@ -207,7 +207,7 @@ def replay(
         from packproof.harness.engine.replay import replay as run_replay  # noqa: PLC0415
         from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
 
-    page = Reports(_pages(html))
+    page = Reports(pages(html))
     outcome = run_replay(file, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
@@ -237,7 +237,7 @@ def _start(device: str | None, *, isolate: bool = False) -> str:
     return found
 
 
-def _pages(html: str | None) -> list[Report]:
+def pages(html: str | None) -> list[Report]:
     if not html:
         return []
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415

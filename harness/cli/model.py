@@ -1,0 +1,92 @@
+"""The command that judges modules: `packproof model`."""
+
+from typing import Annotated
+
+import typer
+
+from packproof.harness.cli.check import pages
+from packproof.harness.cli.ending import FAILED, HELD, Report, exit_code, follow
+from packproof.harness.cli.printing import section
+from packproof.harness.results.names import DEVICES, known, listed
+from packproof.harness.results.names import dtype as dtype_name
+from packproof.harness.worker.settled import importing
+from packproof.refs.errors import UsageError
+
+
+def model(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="package.module:Class or path/file.py:factory, called without arguments, or a config.json of "
+            "transformers, or a folder that has one"
+        ),
+    ] = None,
+    *,
+    convention: Annotated[
+        list[str] | None,
+        typer.Option(help="how the module is told where documents begin; comma-separated  [default: try all]"),
+    ] = None,
+    conventions: Annotated[bool, typer.Option("--conventions", help="list the conventions, and run nothing")] = False,
+    inputs: Annotated[
+        int | None, typer.Option(help="width of a token, for a module that takes no token ids", min=1)
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="name of the output along tokens  [default: logits]")] = None,
+    keep_weights: Annotated[
+        bool, typer.Option("--keep-weights", help="keep its weights: matrices are drawn at random otherwise")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    dtype: Annotated[str | None, typer.Option(help="fp64, fp32, bf16, fp16  [default: the module's]")] = None,
+    profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
+    seed: Annotated[int, typer.Option(help="another seed draws other weights and tokens")] = 0,
+    json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
+    junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
+    html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+) -> int:
+    """Check a module or a whole model: that each document of a pack computes as if it were alone.
+
+    Without a convention every one is tried, and the exit code is 0 if documents are isolated by any.
+
+    \b
+    packproof model my_model.py:tiny --convention hf_flash_kwargs
+    packproof model checkpoints/llama/config.json
+    packproof model my_layers:Block --inputs 64 --convention cu_seqlens
+    packproof model --conventions
+    """
+    known("device", device, DEVICES)
+    with importing():
+        import torch  # noqa: PLC0415
+
+        from packproof.harness.modules.check import holds, module_request, run_module_check  # noqa: PLC0415
+        from packproof.harness.modules.conventions import CONVENTIONS, convention_named  # noqa: PLC0415
+        from packproof.harness.modules.target import module_named  # noqa: PLC0415
+        from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
+        from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
+        from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
+
+    if conventions:
+        section("conventions", {name: each.about for name, each in CONVENTIONS.items()})
+        return HELD
+    named = tuple(map(convention_named, listed(convention))) or None
+    if target is None:
+        raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
+    torch.set_num_threads(1)  # forks of this process must not inherit a pool of threads
+    request = module_request(
+        module_named(target),
+        convention=named,
+        inputs=inputs,
+        output=output,
+        redraw=not keep_weights,
+        profile=profile,
+        seed=seed,
+        name=target,
+        device=device,
+        dtype=getattr(torch, dtype_name(dtype)) if dtype else None,
+    )
+    reports: list[Report] = [TerminalReport()]
+    reports += [JsonReport(json)] if json else []
+    reports += [JunitReport(junit)] if junit else []
+    reports += pages(html)
+    end = follow(run_module_check(request, apart=True), reports)
+    if request.explicit or end.error or end.interrupted or end.unwritten:
+        return exit_code(end)
+    return HELD if holds(request, end) else FAILED

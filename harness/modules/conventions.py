@@ -1,0 +1,167 @@
+"""How a module is told where documents begin: each convention makes its arguments from a layout."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from packproof.harness.modules.pack import Pack, cumulative
+from packproof.harness.results.names import known
+
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How boundaries reach a module.
+
+    name: in reports. about: one line. arguments: keyword arguments of its forward, beside the input of shape (1, t) or
+    (1, t, d), made from a pack; the same function makes those of one document alone. optional: of them, what is left
+    out where forward does not take it. batched: whether the input has a leading axis of one.
+    """
+
+    name: str
+    about: str
+    arguments: Callable[[Pack], Arguments]
+    optional: tuple[str, ...] = ("use_cache",)
+    batched: bool = True
+
+
+def _positions(pack: Pack) -> dict[str, Any]:
+    return {"position_ids": pack.position[None], "use_cache": False}
+
+
+def _flash(pack: Pack) -> dict[str, Any]:
+    offsets, longest = cumulative(pack.lengths, torch.int32, pack.device), max(pack.lengths)
+    return {
+        "cu_seq_lens_q": offsets,
+        "cu_seq_lens_k": offsets.clone(),
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
+
+
+def _seq_idx(pack: Pack) -> dict[str, Any]:
+    return {"seq_idx": pack.document[None].int()}
+
+
+def _additive(pack: Pack) -> torch.Tensor:
+    mask = torch.zeros(pack.sees.shape, dtype=pack.dtype, device=pack.device)
+    return mask.masked_fill(~pack.sees, torch.finfo(pack.dtype).min)
+
+
+def _flex(pack: Pack) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415  (needs a torch that has it)
+
+    def sees(batch: Any, head: Any, query: Any, key: Any) -> Any:  # noqa: ARG001
+        return (pack.document[query] == pack.document[key]) & (query >= key)
+
+    return create_block_mask(sees, None, None, pack.tokens, pack.tokens, device=pack.device)
+
+
+def _thd(pack: Pack) -> SimpleNamespace:
+    offsets, longest = cumulative(pack.lengths, torch.int32, pack.device), max(pack.lengths)
+    names = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
+    most = {"max_seqlen_q": longest, "max_seqlen_kv": longest}
+    return SimpleNamespace(qkv_format="thd", **dict.fromkeys(names, offsets), **most)
+
+
+CONVENTIONS: Mapping[str, Convention] = {
+    convention.name: convention
+    for convention in (
+        Convention("hf_position_ids", "position_ids restarted for each document, no cache", _positions),
+        Convention(
+            "hf_mrope",
+            "position_ids of three axes (3, 1, t), restarted for each document, no cache",
+            lambda pack: {"position_ids": pack.position.expand(3, 1, -1), "use_cache": False},
+        ),
+        Convention(
+            "hf_flash_kwargs",
+            "cu_seq_lens_q/k, max_length_q/k, seq_idx and position_ids: all that a padding-free collator sends",
+            lambda pack: {**_positions(pack), **_flash(pack), **_seq_idx(pack)},
+        ),
+        Convention(
+            "hf_flash_kwargs_no_position_ids",
+            "the same without position_ids",
+            lambda pack: {**_flash(pack), **_seq_idx(pack), "use_cache": False},
+        ),
+        Convention(
+            "hf_flash_kwargs_no_seq_idx",
+            "the same without seq_idx",
+            lambda pack: {**_positions(pack), **_flash(pack)},
+        ),
+        Convention(
+            "hf_cache",
+            "position_ids restarted, with use_cache=True, the default of most configs",
+            lambda pack: {"position_ids": pack.position[None], "use_cache": True},
+            optional=(),
+        ),
+        Convention(
+            "hf_ones_mask",
+            "position_ids restarted, with an attention_mask of ones, as a tokenizer returns it",
+            lambda pack: {
+                **_positions(pack),
+                "attention_mask": torch.ones(1, pack.tokens, dtype=torch.int64, device=pack.device),
+            },
+        ),
+        Convention(
+            "mask4d",
+            "a boolean block-diagonal causal attention_mask (1, 1, t, t), and position_ids",
+            lambda pack: {**_positions(pack), "attention_mask": pack.sees[None, None]},
+        ),
+        Convention(
+            "mask4d_additive",
+            "the same mask as numbers: 0, or the smallest of the dtype",
+            lambda pack: {**_positions(pack), "attention_mask": _additive(pack)[None, None]},
+        ),
+        Convention(
+            "flex",
+            "a BlockMask of flex attention as attention_mask, and position_ids",
+            lambda pack: {**_positions(pack), "attention_mask": _flex(pack)},
+        ),
+        Convention(
+            "segment_ids",
+            "segment_ids (1, t), from 1 on",
+            lambda pack: {"segment_ids": pack.document[None] + 1},
+        ),
+        Convention(
+            "document_ids",
+            "document_ids (1, t), from 0 on",
+            lambda pack: {"document_ids": pack.document[None]},
+        ),
+        Convention("seq_idx", "seq_idx int32 (1, t), as mamba's modules take it", _seq_idx),
+        Convention("seq_lens", "seq_lens, a list of lengths", lambda pack: {"seq_lens": list(pack.lengths)}),
+        Convention(
+            "cu_seqlens",
+            "cu_seqlens int32 (s + 1,)",
+            lambda pack: {"cu_seqlens": cumulative(pack.lengths, torch.int32, pack.device)},
+        ),
+        Convention(
+            "cu_seqlens_flat",
+            "cu_seqlens int32 (s + 1,), tokens without an axis of batches: (t, d)",
+            lambda pack: {"cu_seqlens": cumulative(pack.lengths, torch.int32, pack.device)},
+            batched=False,
+        ),
+        Convention(
+            "packed_seq_params",
+            "packed_seq_params of Megatron: qkv_format thd, cu_seqlens_q/kv, max_seqlen_q/kv",
+            lambda pack: {"packed_seq_params": _thd(pack)},
+        ),
+        Convention(
+            "engine",
+            "query_start_loc, state_indices and has_initial_state, as inference engines batch prompts",
+            lambda pack: {
+                "query_start_loc": cumulative(pack.lengths, torch.int32, pack.device),
+                "state_indices": torch.arange(len(pack.lengths), dtype=torch.int32, device=pack.device),
+                "has_initial_state": torch.zeros(len(pack.lengths), dtype=torch.bool, device=pack.device),
+            },
+        ),
+    )
+}
+
+
+def convention_named(given: "str | Convention") -> Convention:
+    """A convention, or the one of packproof's with this name. Raises UsageError where there is none."""
+    return given if isinstance(given, Convention) else CONVENTIONS[known("convention", given, CONVENTIONS)]

@@ -1,0 +1,145 @@
+"""The first module that leaks: its inputs are those of the unchanged pack at the other documents, its output is not."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packproof.harness.modules.conventions import Convention
+from packproof.harness.modules.isolation import changed
+from packproof.harness.modules.pack import Pack
+from packproof.harness.modules.subject import Subject
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """module: its name in the model, "" for the model itself. kind: its class. received: the boundary arguments that
+    reached it. last_seen: of those that did not, the innermost module around it that had each."""
+
+    module: str
+    kind: str
+    received: tuple[str, ...]
+    last_seen: Mapping[str, str]
+
+    def lines(self) -> Iterator[str]:
+        name = self.module or "the model itself"
+        yield f"first module that leaks: {name} ({self.kind})"
+        if self.received:
+            yield f"    it received {', '.join(self.received)}"
+        for argument, where in self.last_seen.items():
+            place = "is not passed on by any module" if where == "" else f"was last seen in {where}"
+            yield f"    {argument} {place}"
+
+
+@dataclass
+class _Visit:
+    name: str
+    kind: str
+    inputs: list[Tensor]
+    arguments: list[str]
+    padding: int
+    outputs: list[Tensor] = field(default_factory=list)
+
+
+def first_leaking_module(
+    subject: Subject, convention: Convention, pack: Pack, document: int, seed: int
+) -> Culprit | None:
+    """Run the pack twice, the second time with this document changed. None where no module's output is told apart, as
+    where the number of tokens is also another size."""
+    x = subject.input(pack.tokens, seed)
+    arguments = subject.arguments(convention, pack)
+    with torch.no_grad():
+        before = _visits(subject, convention, x, arguments)
+        after = _visits(subject, convention, changed(x, pack, document, subject, seed), arguments)
+    others = torch.ones(pack.tokens, dtype=torch.bool)
+    others[pack.rows(document)] = False
+    for one, other in zip(before, after, strict=False):  # in the order in which they ended: the innermost first
+        same = one.name == other.name and _agree(one.inputs, other.inputs, others)
+        if same and not _agree(one.outputs, other.outputs, others, one.padding):
+            return _culprit(one, before, arguments)
+    return None
+
+
+def _culprit(leaking: _Visit, visits: list[_Visit], arguments: Mapping[str, Any]) -> Culprit:
+    boundary = [name for name, value in arguments.items() if not isinstance(value, bool)]
+    around = [v for v in visits if v.name != leaking.name and (v.name == "" or leaking.name.startswith(f"{v.name}."))]
+    around.sort(key=lambda v: len(v.name))
+    last_seen = {}
+    for name in boundary:
+        if name not in leaking.arguments:
+            having = [v for v in around if name in v.arguments]
+            last_seen[name] = (having[-1].name or having[-1].kind) if having else ""
+    return Culprit(leaking.name, leaking.kind, tuple(n for n in boundary if n in leaking.arguments), last_seen)
+
+
+def _visits(subject: Subject, convention: Convention, x: Tensor, arguments: Mapping[str, Any]) -> list[_Visit]:
+    """Each call of a module, in the order in which they ended."""
+    ended: list[_Visit] = []
+    with _watched(subject.module, arguments, ended):
+        subject.call_with(x, arguments, convention)
+    return ended
+
+
+@contextmanager
+def _watched(model: nn.Module, arguments: Mapping[str, Any], ended: list[_Visit]) -> Iterator[None]:
+    running: list[_Visit] = []
+    hooks = []
+    for name, module in model.named_modules():
+
+        def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+            had = [n for n, value in arguments.items() if _holds((args, kwargs), value)]
+            padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # its output is longer by as much
+            running.append(_Visit(name, type(module).__name__, _copies((args, kwargs)), had, padding))
+
+        def leave(_module: nn.Module, _args: Any, _kwargs: Any, out: Any) -> None:
+            visit = running.pop()
+            visit.outputs = _copies(out)
+            ended.append(visit)
+
+        hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        hooks.append(module.register_forward_hook(leave, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _copies(value: Any) -> list[Tensor]:
+    return [x.detach().clone() for x in _tensors(value)]
+
+
+def _holds(given: Any, value: Any) -> bool:
+    """Whether the very argument is among what a module was given."""
+    if isinstance(given, Mapping):
+        return any(_holds(item, value) for item in given.values())
+    if isinstance(given, tuple | list):
+        return any(_holds(item, value) for item in given)
+    return given is value and not isinstance(value, bool | int)
+
+
+def _agree(one: list[Tensor], other: list[Tensor], rows: Tensor, padding: int = 0) -> bool:
+    """Whether tensors that have tokens along an axis agree there; those that have none say nothing."""
+    keep = rows.nonzero().flatten()
+    for a, b in zip(one, other, strict=False):
+        axis = next((k for k, size in enumerate(a.shape) if size in (len(rows), len(rows) + padding)), None)
+        if axis is None or a.shape != b.shape or a.dtype != b.dtype:
+            continue
+        mine, others = (x.index_select(axis, keep.to(x.device)).nan_to_num() for x in (a, b))
+        if not torch.equal(mine, others):
+            return False
+    return True

@@ -1,0 +1,174 @@
+"""A module as the check sees it: what goes in, what comes out along tokens, and what refuses."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packproof.harness.modules.conventions import Convention
+from packproof.harness.modules.pack import Pack
+from packproof.refs.errors import ArgumentError, PackproofError
+
+MakeInput = Callable[[int, torch.Generator], Tensor]
+PickOutput = Callable[[Any], Tensor]
+
+
+class ModuleRefused(PackproofError):
+    """The module raised an error for this call, or does not take an argument of the convention."""
+
+
+@dataclass
+class Subject:
+    """A module, its inputs and its output along tokens.
+
+    make_input: tokens (1, t) of integers, or (1, t, d), from their number and a generator. pick: the output that is
+    compared, from what forward returns.
+    """
+
+    module: nn.Module
+    make_input: MakeInput
+    pick: PickOutput
+    device: str
+    dtype: torch.dtype
+
+    def pack(self, lengths: tuple[int, ...]) -> Pack:
+        return Pack(lengths, self.device, self.dtype)
+
+    def input(self, tokens: int, seed: int) -> Tensor:
+        """(1, tokens) or (1, tokens, d), on the device of the module."""
+        x = self.make_input(tokens, torch.Generator().manual_seed(seed))
+        if x.dim() < 2 or x.shape[:2] != (1, tokens):
+            raise ArgumentError(f"inputs: it made a tensor of shape {tuple(x.shape)}, expected (1, {tokens}, ...)")
+        return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
+
+    def call(self, x: Tensor, convention: Convention, pack: Pack) -> Tensor:
+        """The output, one row for each token. Raises ModuleRefused."""
+        return self.call_with(x, self.arguments(convention, pack), convention)
+
+    def call_with(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Tensor:
+        tokens = x.shape[1]
+        try:
+            returned = self.module(x if convention.batched else x[0], **arguments)
+        except Exception as error:
+            raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
+        out = self.pick(returned)
+        if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
+            out = out[0]
+        if out.shape[:1] != (tokens,):
+            raise ArgumentError(
+                f"output: it has shape {tuple(out.shape)}, expected ({tokens}, ...) or (1, {tokens}, ...): one row for "
+                "each token; name the tensor that has it with output="
+            )
+        return out
+
+    def arguments(self, convention: Convention, pack: Pack) -> dict[str, Any]:
+        """The keyword arguments of a call. Raises ModuleRefused where forward does not take one that it must."""
+        made = dict(convention.arguments(pack))
+        parameters = inspect.signature(self.module.forward).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return made
+        absent = [name for name in made if name not in parameters]
+        if missing := [name for name in absent if name not in convention.optional]:
+            raise ModuleRefused(f"forward takes no {', '.join(missing)}")
+        return {name: value for name, value in made.items() if name not in absent}
+
+    @contextmanager
+    def differentiable(self, x: Tensor) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+        """The input to call with, and what then returns the leaf (t, d) whose gradient is that of the tokens: the input
+        itself, or the output of the embedding that first sees it."""
+        if x.is_floating_point():
+            leaf = x.detach().clone().requires_grad_()
+            yield leaf, lambda: leaf
+            return
+        found: list[Tensor] = []
+
+        def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
+            if found or not (given and isinstance(given[0], Tensor) and given[0].shape == x.shape):
+                return None
+            found.append(out.detach().clone().requires_grad_())
+            return found[0] * 1  # models scale the embedding in place
+
+        hooks = [m.register_forward_hook(cut) for m in self.module.modules() if isinstance(m, nn.Embedding)]
+        try:
+            yield x, lambda: _the_leaf(found)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def at(self, dtype: torch.dtype) -> "Subject":
+        """The same in another precision."""
+        return replace(self, module=copy.deepcopy(self.module).to(dtype), dtype=dtype)
+
+    def on(self, device: str) -> "Subject":
+        """The same on another device."""
+        return self if device == self.device else replace(self, module=self.module.to(device), device=device)
+
+
+def _the_leaf(found: list[Tensor]) -> Tensor:
+    if not found:
+        raise ModuleRefused("no nn.Embedding got the tokens, so that no gradient reaches them; give inputs= of floats")
+    return found[0]
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def subject_of(
+    module: nn.Module, inputs: "int | MakeInput | None", output: "str | PickOutput | None", *, redraw: bool, seed: int
+) -> Subject:
+    """The module in eval mode, copied, its matrices redrawn where `redraw`: stock ones let little through."""
+    module = copy.deepcopy(module).eval()
+    parameters = [p for p in module.parameters() if p.is_floating_point()]
+    dtype = parameters[0].dtype if parameters else torch.float32
+    device = str(parameters[0].device) if parameters else "cpu"
+    if redraw:
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in parameters:
+            if parameter.dim() > 1:
+                drawn = 0.15 * torch.randn(parameter.shape, generator=generator)
+                parameter.data.copy_(drawn.to(parameter.dtype))
+    return Subject(module, _input_maker(module, inputs), _output_picker(output), device, dtype)
+
+
+def _input_maker(module: nn.Module, inputs: "int | MakeInput | None") -> MakeInput:
+    if callable(inputs):
+        return inputs
+    if inputs is not None:
+        if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
+            raise ArgumentError(f"inputs: {inputs!r}, expected the width of a token, or a function (tokens, generator)")
+        width = inputs
+        return lambda tokens, generator: torch.randn(1, tokens, width, generator=generator)
+    table = next((m for m in module.modules() if isinstance(m, nn.Embedding)), None)
+    if table is None:
+        raise ArgumentError(
+            f"inputs: {type(module).__name__} has no nn.Embedding, so that it takes no token ids; give the width of a "
+            "token, as inputs=64, or a function (tokens, generator) that returns (1, tokens, width)"
+        )
+    size = table.num_embeddings
+    return lambda tokens, generator: torch.randint(size, (1, tokens), generator=generator)
+
+
+def _output_picker(output: "str | PickOutput | None") -> PickOutput:
+    if callable(output):
+        return output
+    names = (output,) if output else ("logits", "last_hidden_state")
+
+    def pick(returned: Any) -> Tensor:
+        for name in names:
+            if isinstance(found := getattr(returned, name, None), Tensor):
+                return found
+        first = returned[0] if isinstance(returned, tuple | list) and returned else returned
+        if output or not isinstance(first, Tensor):
+            raise ArgumentError(
+                f"output: forward returned {type(returned).__name__} without {' or '.join(names)}; name the tensor "
+                "along tokens with output="
+            )
+        return first
+
+    return pick

@@ -1,0 +1,47 @@
+"""The module that a command names: a class, a factory or an instance, or a transformers config or checkpoint."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from packproof.harness.targets.location import Location
+from packproof.refs.errors import UsageError
+
+
+def module_named(target: str) -> nn.Module:
+    """Build it here, with random weights. Raises UsageError with the reason in one line.
+
+    target: "package.module:Class", "path/file.py:factory", each called without arguments; or the path of a config.json,
+    or of a folder that has one, as transformers writes it, of which a causal language model is made.
+    """
+    place = Path(target)
+    if place.is_dir() or place.suffix == ".json":
+        return _built(target, lambda: _from_config(place))
+    found = Location.parse(target).find()
+    return found if isinstance(found, nn.Module) else _built(target, found)
+
+
+def _built(target: str, make: Callable[[], Any]) -> nn.Module:
+    try:
+        module = make()
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:500]
+        raise UsageError(f"{target}: no module can be made: {type(error).__name__}: {reason}") from error
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"{target}: {type(module).__name__}, expected an nn.Module or a function that returns one")
+    return module
+
+
+def _from_config(place: Path) -> Any:
+    file = place / "config.json" if place.is_dir() else place
+    if not file.is_file():
+        raise UsageError(f"target {str(place)!r}: there is no {file}")
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415  (not a dependency)
+    except ImportError as error:
+        raise UsageError(f"{place}: a config needs transformers: pip install transformers") from error
+    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(file.parent), trust_remote_code=False))

@@ -1,0 +1,155 @@
+"""A hybrid of four layers and a head, with one leak planted in it where a name says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packproof import refs
+
+WIDTH, VOCABULARY, HEADS = 8, 32, 2
+
+
+def offsets_of(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """The boundaries, or one document where there are none."""
+    return torch.tensor([0, len(x)], dtype=torch.int32) if cu_seqlens is None else cu_seqlens
+
+
+def wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+class Conv(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, 4))
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        return refs.causal_conv1d(x, self.weight, cu_seqlens=offsets_of(x, cu_seqlens), activation="silu")
+
+
+class Scan(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.B, self.C = nn.Linear(WIDTH, 2), nn.Linear(WIDTH, 2)
+        self.A_log = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        A = -wide(self.A_log).exp()[:, None].expand(-1, 2)
+        delta = torch.nn.functional.softplus(x)
+        return refs.selective_scan(x, delta, A, self.B(x), self.C(x), cu_seqlens=offsets_of(x, cu_seqlens))
+
+
+class SSD(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dt, self.B, self.C = nn.Linear(WIDTH, HEADS), nn.Linear(WIDTH, 3), nn.Linear(WIDTH, 3)
+        self.A_log = nn.Parameter(torch.zeros(HEADS))
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        dt = torch.nn.functional.softplus(self.dt(x))
+        heads, B, C = x.unflatten(-1, (HEADS, -1)), self.B(x)[:, None], self.C(x)[:, None]
+        y = refs.ssd(heads, dt, -wide(self.A_log).exp(), B, C, cu_seqlens=offsets_of(x, cu_seqlens))
+        return y.flatten(1)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).unbind(1)
+        return refs.attention(q, k, v, cu_seqlens=offsets_of(x, cu_seqlens), causal=True).flatten(1)
+
+
+class Experts(nn.Module):
+    """Each token goes to the better of two experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 2)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.router(x).softmax(-1)
+        best, out = weight.argmax(-1), torch.zeros_like(x)
+        for k, expert in enumerate(self.experts):
+            rows = (best == k).nonzero().flatten()
+            out = out.index_add(0, rows, expert(x[rows]) * weight[rows, k, None])
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self, mixer: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.mixer, self.experts = nn.LayerNorm(WIDTH), mixer, Experts()
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        x = x + self.mixer(self.norm(x), cu_seqlens)
+        return x + self.experts(x)
+
+
+class Hybrid(nn.Module):
+    """Takes ids (1, t) and cu_seqlens. told: the boundaries that a layer gets, by its number and what came."""
+
+    def __init__(self, told: Callable[[int, Tensor], Tensor | None] = lambda layer, cu_seqlens: cu_seqlens) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList(Layer(mixer()) for mixer in (Conv, Scan, SSD, Attention))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self._told = told
+
+    def forward(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x = self.embedding(input_ids)[0]
+        for number, layer in enumerate(self.layers):
+            x = layer(x, self._told(number, cu_seqlens))
+        return self.head(x)[None]
+
+
+def dropped_in(number: int) -> Hybrid:
+    return Hybrid(lambda layer, cu_seqlens: None if layer == number else cu_seqlens)
+
+
+class _Mean(torch.autograd.Function):
+    """Right forward, and a backward that adds the gradient of the token before, whatever document it is in."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        return dy + torch.cat([dy[1:], dy[:1] * 0])
+
+
+class LeakyBackward(Hybrid):
+    def forward(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x = self.embedding(input_ids)[0]
+        for number, layer in enumerate(self.layers):
+            x = layer(_Mean.apply(x) if number == 1 else x, cu_seqlens)
+        return self.head(x)[None]
+
+
+class LastBatchsBoundaries(Hybrid):
+    """Keeps the boundaries of the first pack that has as many tokens."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Tensor] = {}
+        super().__init__(lambda layer, cu_seqlens: self._kept.setdefault(int(cu_seqlens[-1]), cu_seqlens))
+
+
+class Positions(nn.Module):
+    """Learned positions, then attention by document: positions restart only where `restarts`."""
+
+    def __init__(self, restarts: bool) -> None:
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(2048, WIDTH)
+        self.attention, self._restarts = Attention(), restarts
+
+    def forward(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+        where = torch.arange(input_ids.shape[1])
+        if self._restarts:
+            where = where - cu_seqlens[torch.searchsorted(cu_seqlens, where, right=True) - 1]
+        return self.attention(self.embedding(input_ids)[0] + self.places(where), cu_seqlens)[None]

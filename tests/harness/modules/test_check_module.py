@@ -1,0 +1,151 @@
+"""check_module: leaks planted in a hybrid are found, at the module that has them, and the correct model passes."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from packproof.harness.modules.check import check_module, module_request, run_module_check
+from packproof.harness.modules.conventions import CONVENTIONS, Convention
+from packproof.harness.modules.pack import Pack
+from packproof.harness.results.events import RunFinished, Verdict
+from packproof.refs.errors import ArgumentError, CheckFailed, UsageError
+from tests.harness.modules.models import (
+    WIDTH,
+    Attention,
+    Hybrid,
+    LastBatchsBoundaries,
+    LeakyBackward,
+    Positions,
+    dropped_in,
+)
+
+
+def verdicts(module: nn.Module, convention: str | Convention = "cu_seqlens", **options: object) -> dict[str, Verdict]:
+    request = module_request(module, convention=convention, profile="quick", **options)  # type: ignore[arg-type]
+    *_, end = run_module_check(request)
+    assert isinstance(end, RunFinished)
+    return {verdict.cell.property: verdict for verdict in end.verdicts}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_correct_model_passes(dtype: torch.dtype) -> None:
+    found = verdicts(Hybrid(), dtype=dtype)
+    assert {law: v.status for law, v in found.items()} == {"isolation": "passed", "packing": "passed"}, found
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_boundaries_that_one_layer_does_not_get(number: int) -> None:
+    found = verdicts(dropped_in(number))["isolation"]
+    assert found.status == "failed"
+    assert found.failure is not None
+    text = "\n".join(found.failure.lines)
+    assert f"first module that leaks: layers.{number}.mixer (" in text
+    assert "cu_seqlens was last seen in Hybrid" in text
+    assert found.failure.lengths == (1, 1)
+
+
+def test_a_leak_of_the_backward_pass_alone() -> None:
+    found = verdicts(LeakyBackward())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+    assert found.failure.lines[1:] == ("it leaks in the backward pass alone: outputs move by no more than rounding",)
+
+
+def test_boundaries_of_the_last_batch() -> None:
+    assert "failed" in {v.status for v in verdicts(LastBatchsBoundaries()).values()}
+
+
+def test_positions_that_do_not_restart_are_no_leak_and_not_equal_to_alone() -> None:
+    found = verdicts(Positions(restarts=False))
+    assert (found["isolation"].status, found["packing"].status) == ("passed", "failed")
+    found = verdicts(Positions(restarts=True))
+    assert (found["isolation"].status, found["packing"].status) == ("passed", "passed")
+
+
+class Layer(nn.Module):
+    """Attention over tokens of a width, told by whatever `name` is called."""
+
+    def __init__(self, **ignored: object) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **kwargs: object) -> Tensor:
+        return self.attention(x[0], cu_seqlens)[None]
+
+
+def test_what_is_accepted_and_has_no_effect_is_said() -> None:
+    found = verdicts(Layer(), "seq_idx", inputs=WIDTH)["isolation"]
+    assert found.failure is not None
+    assert "accepted without effect: seq_idx" in found.failure.lines[-1]
+
+
+def test_a_refusal_is_not_a_leak() -> None:
+    found = verdicts(Hybrid(), "seq_idx")["isolation"]
+    assert found.status == "inconclusive"
+    assert found.reason == "the module refused: forward takes no seq_idx"
+
+
+def test_a_module_that_mixes_nothing_gives_no_verdict() -> None:
+    class Alone(nn.Linear):
+        def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x)
+
+    found = verdicts(Alone(WIDTH, WIDTH), inputs=WIDTH)["isolation"]
+    assert found.status == "inconclusive"
+    assert "without boundaries leaks nothing either" in found.reason
+
+
+def test_a_module_that_is_random_gives_no_verdict() -> None:
+    class Noisy(Layer):
+        def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **kwargs: object) -> Tensor:
+            return super().forward(x + torch.rand_like(x), cu_seqlens)
+
+    found = verdicts(Noisy(), inputs=WIDTH)["isolation"]
+    assert (found.status, found.reason.partition(":")[0]) == ("inconclusive", "two equal calls differ")
+
+
+def test_a_convention_of_ones_own() -> None:
+    def ends(pack: Pack) -> dict[str, object]:
+        return {"ends": pack.offsets[1:].tolist()}
+
+    class Ends(Layer):
+        def forward(self, x: Tensor, ends: list[int]) -> Tensor:  # type: ignore[override]
+            return super().forward(x, torch.tensor([0, *ends]))
+
+    held = check_module(Ends(), convention=Convention("ends", "the end of each", ends), inputs=WIDTH, profile="quick")
+    assert [v.status for v in held] == ["passed", "passed"]
+
+
+def test_all_conventions_are_tried_where_none_is_named() -> None:
+    held = check_module(Layer(), inputs=WIDTH, profile="quick")
+    passed = {v.cell.op for v in held if v.cell.property == "isolation" and v.status == "passed"}
+    assert passed == {"cu_seqlens"}
+    assert {v.cell.op for v in held} == set(CONVENTIONS)
+
+
+def test_the_failure_is_raised_with_the_module() -> None:
+    with pytest.raises(CheckFailed, match=r"first module that leaks: layers.2.mixer \(SSD\)"):
+        check_module(dropped_in(2), convention="cu_seqlens", profile="quick")
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    model = Hybrid().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    check_module(model, convention="cu_seqlens", profile="quick")
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"convention": "cu_seqlen"}, "did you mean cu_seqlens"),
+        ({"convention": "cu_seqlens", "inputs": 0}, "inputs: 0, expected the width of a token"),
+        ({"convention": "cu_seqlens", "inputs": "8"}, "inputs: '8', expected the width of a token"),
+        ({"convention": "cu_seqlens", "profile": "fast"}, "profile: 'fast', expected one of quick"),
+        ({"convention": "cu_seqlens"}, "inputs: Linear has no nn.Embedding"),
+    ],
+)
+def test_wrong_calls(options: dict[str, object], words: str) -> None:
+    with pytest.raises((ArgumentError, UsageError), match=words):
+        check_module(nn.Linear(2, 2), **options)  # type: ignore[arg-type]
