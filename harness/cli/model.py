@@ -56,7 +56,7 @@ def model(
     with importing():
         import torch  # noqa: PLC0415
 
-        from packproof.harness.modules.check import holds, module_request, run_module_check  # noqa: PLC0415
+        from packproof.harness.modules.check import holds, module_request, run_module_check, sorted_out  # noqa: PLC0415
         from packproof.harness.modules.conventions import CONVENTIONS, convention_named  # noqa: PLC0415
         from packproof.harness.modules.target import module_named  # noqa: PLC0415
         from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
@@ -89,4 +89,5 @@ def model(
     end = follow(run_module_check(request, apart=True), reports)
     if request.explicit or end.error or end.interrupted or end.unwritten:
         return exit_code(end)
+    typer.echo("\n".join(f"{what}: {', '.join(names)}" for what, names in sorted_out(end).items() if names))
     return HELD if holds(request, end) else FAILED

@@ -54,7 +54,7 @@ class ModuleRequest:
     def cells(self, convention: Convention) -> list[Cell]:
         """Those of one convention."""
         dtype, device = str(self.subject.dtype).removeprefix("torch."), self.device.partition(":")[0]
-        return [Cell(convention.name, self.name, law, dtype, device, counts=self.explicit) for law in LAWS]
+        return [Cell(convention.name, self.name, law, dtype, device) for law in LAWS]
 
 
 def check_module(
@@ -140,8 +140,19 @@ def holds(request: ModuleRequest, end: RunFinished) -> bool:
     """Whether the module passed: by every convention that was named, or by one of those that were tried."""
     if request.explicit:
         return all(verdict.status == "passed" for verdict in end.verdicts)
-    passed = [v.cell.op for v in end.verdicts if v.status == "passed"]
-    return any(passed.count(op) == len(LAWS) for op in passed)
+    return bool(sorted_out(end)["held by"])
+
+
+def sorted_out(end: RunFinished) -> dict[str, list[str]]:
+    """The conventions by what came of them."""
+    found: dict[str, list[str]] = {"held by": [], "broken by": [], "not judged by": []}
+    by_convention: dict[str, set[Status]] = {}
+    for verdict in end.verdicts:
+        by_convention.setdefault(verdict.cell.op, set()).add(verdict.status)
+    for name, statuses in by_convention.items():
+        kind = "broken by" if "failed" in statuses else "held by" if statuses == {"passed"} else "not judged by"
+        found[kind].append(name)
+    return found
 
 
 def _why(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
