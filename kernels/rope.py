@@ -25,7 +25,7 @@ from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_options, check_rotary_tables, empty_output
-from packproof.refs.errors import ArgumentError
+from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 
 PROMISES: dict[str, Any] = {
@@ -45,6 +45,7 @@ _NUM_WARPS = 4
 _TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "STAGES": 1, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small
 
 
+@checked_call
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """Rotate the first 2r channels of each head; positions restart at 0 in each sequence, other channels pass through.
 
@@ -60,10 +61,11 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     if not torch.compiler.is_compiling():
         _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=on_host(x))
         require_device(ROPE.op, x, _rope_kernel)
-    result: Tensor = _rope(x, cos, sin, cu_seqlens, bool(interleaved), False)
+    result: Tensor = _rope(x, cos, sin, cu_seqlens, interleaved, False)
     return result
 
 
+@checked_call
 def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -72,7 +74,7 @@ def rope_qk(
     if not torch.compiler.is_compiling():
         _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=on_host(q))
         require_device(ROPE_QK.op, q, _rope_kernel)
-    result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, bool(interleaved), False)
+    result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, interleaved, False)
     return result
 
 

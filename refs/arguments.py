@@ -1,12 +1,13 @@
 """What a call of an op must look like: shapes, dtypes, devices and offsets, the same for references and kernels."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.refs.axes import Axis, parse, shape
+from packproof.refs.axes import Axes, Axis, parse, read_axis, shape
 from packproof.refs.errors import ArgumentError, LayoutError
 from packproof.refs.signatures import Signature
 from packproof.refs.wording import article, counted
@@ -31,6 +32,7 @@ _COUNTED = {
     "r": "rotated pair",
 }
 _SHOWN_OFFSETS = 8
+_SHOWN_TEXT = 40
 
 
 def bind(signature: Signature, cu_seqlens: Tensor, *, values: bool, **tensors: Tensor | None) -> dict[str, int]:
@@ -60,6 +62,67 @@ def check_options(signature: Signature, **given: Any) -> None:
     """Raise ArgumentError unless each option has one of its values."""
     for name, value in given.items():
         check_option(signature.op, name, value, signature.options[name])
+
+
+def check_step(function: str, specs: Mapping[str, str], **tensors: Tensor | None) -> None:
+    """Raise ArgumentError unless the tensors of one token have the axes, such as "h p n", of a function outside a pack.
+
+    specs: the axes by name, as in a signature. All tensors hold floats and lie on one device.
+    """
+    sizes: dict[str, int] = {}
+    given = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    leader = next(iter(given), "")
+    for name, spec in specs.items():
+        tensor, parsed = tensors[name], parse(spec)
+        if tensor is None and parsed.optional:
+            continue
+        expected = " or ".join(f"({' '.join(axes)})" for axes in parsed.alternatives)
+        if not isinstance(tensor, Tensor):
+            raise ArgumentError(f"{function}: {name} is {_kind(tensor)} but a tensor of axes {expected} was expected")
+        check_floats(function, name, tensor)
+        if tensor.device != given[leader].device:
+            where = f"{name} is on {tensor.device} but {leader} is on {given[leader].device}"
+            raise ArgumentError(f"{function}: {where}\n    All tensors of a call lie on one device.")
+        fits = (_step_sizes(axes, tensor.shape, sizes) for axes in parsed.alternatives)
+        fit = next((found for found in fits if found is not None), None)
+        if fit is None:
+            shapes = "".join(f"\n    {other:<16} {_form(one)}" for other, one in given.items())
+            raise ArgumentError(f"{function}: {name} is {tuple(tensor.shape)} but {expected} was expected{shapes}")
+        sizes = fit
+
+
+def _step_sizes(axes: Axes, given: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """The sizes with those of one more tensor; None if it does not fit them."""
+    if len(axes) != len(given):
+        return None
+    found = dict(sizes)
+    for axis, size in zip(map(read_axis, axes), given, strict=True):
+        known = int(axis.base) if axis.base.isdigit() else found.setdefault(axis.base, size - axis.shift)
+        if size != known + axis.shift:
+            return None
+    return found
+
+
+def check_floats(function: str, name: str, tensor: Any) -> None:
+    """Raise ArgumentError unless it is a tensor of floats that packproof computes in, or of complex numbers."""
+    if not isinstance(tensor, Tensor):
+        raise ArgumentError(f"{function}: {name} is {_kind(tensor)} but a tensor was expected")
+    if tensor.dtype not in FLOATS and not tensor.is_complex():  # complex steps differentiate
+        expected = " or ".join(map(_short, FLOATS))
+        raise ArgumentError(f"{function}: {name} is {_short(tensor.dtype)} but {expected} was expected")
+
+
+def whole_number(function: str, name: str, value: Any, least: int = 0, error: type[ArgumentError] = LayoutError) -> int:
+    """The value as an int; raises the error unless it is a whole number from `least` on, no bool."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise error(f"{function}: {name} is {_shown(value)}; a whole number was expected")
+    if number < least:
+        raise error(f"{function}: {name} is {number}; {least} or more was expected")
+    return number
 
 
 def _dtype(signature: Signature, name: str, leader: torch.dtype) -> torch.dtype:
@@ -200,7 +263,7 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
 
     Reads the offsets on the host. holder and lines: whose tokens they are, in the message.
     """
-    offsets: list[int] = cu_seqlens.tolist()
+    offsets = host_offsets(op, cu_seqlens)
     falls = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
     if offsets[0] != 0:
         entry, what = 0, f"starts at {offsets[0]} but 0 was expected"
@@ -213,6 +276,14 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
     way_out = "Offsets count tokens from 0, never decrease and may not pass the last one."
     shown = f"    {'cu_seqlens':<16} {_form(cu_seqlens)} {_excerpt(offsets, entry)}\n"
     raise LayoutError(f"{op}: cu_seqlens {what}\n{lines}{shown}    {way_out}")
+
+
+def host_offsets(op: str, cu_seqlens: Tensor) -> list[int]:
+    """The values of a tensor, read on the host. Raises LayoutError for one on the meta device, which has none."""
+    if cu_seqlens.is_meta:
+        raise LayoutError(f"{op}: cu_seqlens is on meta, where it has no values, but they are read here")
+    values: list[int] = cu_seqlens.tolist()
+    return values
 
 
 def _mismatch(name: str, axis: Axis, size: int, wanted: int, holder: str) -> str:
@@ -230,6 +301,11 @@ def _counted(size: int, axis: str) -> str:
 
 def _kind(value: object) -> str:
     return "None" if value is None else article(type(value).__name__)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_TEXT else _kind(value)
 
 
 def _short(dtype: torch.dtype) -> str:
