@@ -56,6 +56,14 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     Returns y (t, h, k) in x's dtype, zero in slack. The bits of a sequence's values and gradients do not depend on the
     others. Nothing waits for a GPU: there the values of cu_seqlens are not checked, and the rotated channels of a
     position past the end of the tables are NaN. Raises ArgumentError and LayoutError.
+
+    >>> angle = torch.arange(3)[:, None] * torch.pi / 2  # a quarter of a circle for each position
+    >>> x = torch.tensor([1.0, 0]).expand(4, 1, 2)  # on a CPU with TRITON_INTERPRET=1
+    >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=torch.tensor([0, 1, 4])).flatten(1).round().int()
+    tensor([[ 1,  0],
+            [ 1,  0],
+            [ 0,  1],
+            [-1,  0]], dtype=torch.int32)
     """
     check_options(ROPE, interleaved=interleaved)
     if not torch.compiler.is_compiling():
@@ -69,7 +77,13 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each."""
+    """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each.
+
+    >>> q, k, table = torch.ones(5, 4, 2), torch.ones(5, 1, 2), torch.ones(3, 1)  # on a CPU with TRITON_INTERPRET=1
+    >>> y_q, y_k = rope_qk(q, k, table, table, cu_seqlens=torch.tensor([0, 2, 5]))
+    >>> y_q.shape, y_k.shape
+    (torch.Size([5, 4, 2]), torch.Size([5, 1, 2]))
+    """
     check_options(ROPE_QK, interleaved=interleaved)
     if not torch.compiler.is_compiling():
         _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=on_host(q))

@@ -85,6 +85,11 @@ def selective_scan(
     impl: "triton", or "cuda": faster, for NVIDIA GPUs and n up to 16, with packproof[cuda]; "auto" takes that where it
     can run. Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
     LayoutError.
+
+    >>> u, A, B = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3)  # on a CPU with TRITON_INTERPRET=1
+    >>> y, states = selective_scan(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
+    >>> y[:, 0], states.shape
+    (tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096]), torch.Size([2, 2, 3]))
     """
     check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
     check_option(SELECTIVE_SCAN.op, "impl", impl, cuda.IMPLEMENTATIONS)

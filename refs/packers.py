@@ -37,6 +37,11 @@ class Piece:
 
     @property
     def continues(self) -> bool:
+        """Whether it is a later part of its sequence.
+
+        >>> Piece(0, 0, 4).continues, Piece(0, 4, 6).continues
+        (False, True)
+        """
         return self.start > 0
 
 

@@ -22,14 +22,11 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 
     >>> angle = torch.arange(3)[:, None] * torch.pi / 2  # a quarter of a circle for each position
     >>> x, cu_seqlens = torch.tensor([1.0, 0]).expand(4, 1, 2), torch.tensor([0, 1, 4])
-    >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=cu_seqlens).round()
-    tensor([[[ 1.,  0.]],
-    <BLANKLINE>
-            [[ 1.,  0.]],
-    <BLANKLINE>
-            [[-0.,  1.]],
-    <BLANKLINE>
-            [[-1., -0.]]])
+    >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=cu_seqlens).flatten(1).round().int()
+    tensor([[ 1,  0],
+            [ 1,  0],
+            [ 0,  1],
+            [-1,  0]], dtype=torch.int32)
     """
     sizes = bind(ROPE, cu_seqlens, x=x, cos=cos, sin=sin, values=True)
     check_options(ROPE, interleaved=interleaved)
