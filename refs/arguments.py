@@ -10,7 +10,7 @@ from torch import Tensor
 from packproof.refs.axes import Axes, Axis, parse, read_axis, shape
 from packproof.refs.errors import ArgumentError, LayoutError
 from packproof.refs.signatures import Signature
-from packproof.refs.wording import article, counted
+from packproof.refs.wording import counted, kind
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 OFFSETS = (torch.int32, torch.int64)
@@ -78,7 +78,7 @@ def check_step(function: str, specs: Mapping[str, str], **tensors: Tensor | None
             continue
         expected = " or ".join(f"({' '.join(axes)})" for axes in parsed.alternatives)
         if not isinstance(tensor, Tensor):
-            raise ArgumentError(f"{function}: {name} is {_kind(tensor)} but a tensor of axes {expected} was expected")
+            raise ArgumentError(f"{function}: {name} is {kind(tensor)} but a tensor of axes {expected} was expected")
         check_floats(function, name, tensor)
         if tensor.device != given[leader].device:
             where = f"{name} is on {tensor.device} but {leader} is on {given[leader].device}"
@@ -106,7 +106,7 @@ def _step_sizes(axes: Axes, given: Sequence[int], sizes: Mapping[str, int]) -> d
 def check_floats(function: str, name: str, tensor: Any) -> None:
     """Raise ArgumentError unless it is a tensor of floats that packproof computes in, or of complex numbers."""
     if not isinstance(tensor, Tensor):
-        raise ArgumentError(f"{function}: {name} is {_kind(tensor)} but a tensor was expected")
+        raise ArgumentError(f"{function}: {name} is {kind(tensor)} but a tensor was expected")
     if tensor.dtype not in FLOATS and not tensor.is_complex():  # complex steps differentiate
         expected = " or ".join(map(_short, FLOATS))
         raise ArgumentError(f"{function}: {name} is {_short(tensor.dtype)} but {expected} was expected")
@@ -153,7 +153,7 @@ def _given(signature: Signature, tensors: dict[str, Tensor | None]) -> dict[str,
             given[name] = tensor
         elif tensor is not None or not forms.optional:
             expected = f"a tensor of axes ({signature.inputs[name].rstrip('?')}) was expected"
-            raise ArgumentError(f"{signature.op}: {name} is {_kind(tensor)} but {expected}")
+            raise ArgumentError(f"{signature.op}: {name} is {kind(tensor)} but {expected}")
     if tensors:
         raise TypeError(f"{signature.op} has no input {' or '.join(tensors)}; it has {', '.join(signature.inputs)}")
     return given
@@ -243,7 +243,7 @@ def check_offsets_form(op: str, cu_seqlens: Tensor) -> None:
     """Raise LayoutError unless `cu_seqlens` is an int32 or int64 tensor of shape (s + 1,); reads no value."""
     if not isinstance(cu_seqlens, Tensor):
         raise LayoutError(
-            f"{op}: cu_seqlens is {_kind(cu_seqlens)} but an int32 or int64 tensor (s + 1,) was expected\n"
+            f"{op}: cu_seqlens is {kind(cu_seqlens)} but an int32 or int64 tensor (s + 1,) was expected\n"
             "    PackLayout.from_lengths(lengths).cu_seqlens() makes one."
         )
     if cu_seqlens.dtype not in OFFSETS:
@@ -299,13 +299,9 @@ def _counted(size: int, axis: str) -> str:
     return f"{counted(size, _COUNTED.get(axis, 'entry'))} (axis {axis})"
 
 
-def _kind(value: object) -> str:
-    return "None" if value is None else article(type(value).__name__)
-
-
 def _shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN_TEXT else _kind(value)
+    return text if len(text) <= _SHOWN_TEXT else kind(value)
 
 
 def _short(dtype: torch.dtype) -> str:

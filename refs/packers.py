@@ -8,7 +8,7 @@ from typing import Any
 from packproof.refs.arguments import whole_number
 from packproof.refs.errors import LayoutError, checked_call, checked_init
 from packproof.refs.packing import PackLayout
-from packproof.refs.wording import article, counted
+from packproof.refs.wording import counted, kind
 
 
 @checked_init
@@ -146,14 +146,14 @@ def _held(p: int, pack: Any) -> int:
     pieces = list(_iterable("padding_rate", f"pack {p}", pack))
     other = next((piece for piece in pieces if not isinstance(piece, Piece)), None)
     if other is not None:
-        raise LayoutError(f"padding_rate: pack {p} holds {article(type(other).__name__)}; pieces were expected")
+        raise LayoutError(f"padding_rate: pack {p} holds {kind(other)}; pieces were expected")
     return sum(map(len, pieces))
 
 
 def _iterable(function: str, name: str, value: Any) -> Iterable[Any]:
     if isinstance(value, Iterable):
         return value
-    raise LayoutError(f"{function}: {name} is {article(type(value).__name__)}; what a packer returns was expected")
+    raise LayoutError(f"{function}: {name} is {kind(value)}; what a packer returns was expected")
 
 
 def _whole(packer: str, lengths: Iterable[int], capacity: int, split: bool = False) -> list[Piece]:

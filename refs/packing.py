@@ -10,7 +10,7 @@ from torch import Tensor
 
 from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form, host_offsets, whole_number
 from packproof.refs.errors import LayoutError, checked_call, checked_init
-from packproof.refs.wording import article, counted
+from packproof.refs.wording import counted, kind
 
 _UNUSED = -1  # seq_idx of a row that belongs to no sequence
 
@@ -262,7 +262,7 @@ def pack(tensors: Iterable[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]
     first = sequences[0]
     for j, tensor in enumerate(sequences):
         if not isinstance(tensor, Tensor):
-            raise LayoutError(f"pack: sequence {j} is {article(type(tensor).__name__)}; a tensor (t, ...) was expected")
+            raise LayoutError(f"pack: sequence {j} is {kind(tensor)}; a tensor (t, ...) was expected")
         if tensor.ndim == 0:
             raise LayoutError(f"pack: sequence {j} has no token axis; shape (t, ...) was expected")
         here, there = ((x.shape[1:], x.dtype, x.device) for x in (tensor, first))
@@ -274,7 +274,7 @@ def pack(tensors: Iterable[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]
 
 def _sequences(tensors: Any) -> list[Tensor]:
     if isinstance(tensors, Tensor) or not isinstance(tensors, Iterable):
-        came = _described(tensors) if isinstance(tensors, Tensor) else article(type(tensors).__name__)
+        came = _described(tensors) if isinstance(tensors, Tensor) else kind(tensors)
         raise LayoutError(f"pack: tensors is {came}; one tensor (t, ...) for each sequence was expected, in a list")
     found = list(tensors)
     if not found:
@@ -292,9 +292,9 @@ def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
     [tensor([1, 2]), tensor([3])]
     """
     if not isinstance(packed, Tensor):
-        raise LayoutError(f"unpack: packed is {article(type(packed).__name__)}; a tensor (t, ...) was expected")
+        raise LayoutError(f"unpack: packed is {kind(packed)}; a tensor (t, ...) was expected")
     if not isinstance(layout, PackLayout):
-        came = _described(layout) if isinstance(layout, Tensor) else article(type(layout).__name__)
+        came = _described(layout) if isinstance(layout, Tensor) else kind(layout)
         raise LayoutError(
             f"unpack: layout is {came}; a PackLayout was expected\n"
             "    PackLayout.from_cu_seqlens(cu_seqlens, len(packed)) makes one."
@@ -354,7 +354,7 @@ def _locate(cu_seqlens: Tensor, total_tokens: int) -> tuple[Tensor, Tensor]:
 
 def _counts(name: str, values: Any) -> tuple[int, ...]:
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        came = repr(values) if isinstance(values, int | float | str) else article(type(values).__name__)
+        came = repr(values) if isinstance(values, int | float | str) else kind(values)
         raise LayoutError(f"PackLayout: {name} is {came}; whole numbers, one for each sequence, were expected")
     return tuple(whole_number("PackLayout", f"{name} entry {i}", value) for i, value in enumerate(values))
 
@@ -372,7 +372,7 @@ def _moved(tensor: Tensor, device: Any) -> Tensor:
 
 def _host_ids(name: str, ids: Tensor) -> list[int]:
     if not isinstance(ids, Tensor) or ids.dtype not in OFFSETS or ids.ndim != 1:
-        came = _described(ids) if isinstance(ids, Tensor) else article(type(ids).__name__)
+        came = _described(ids) if isinstance(ids, Tensor) else kind(ids)
         raise LayoutError(f"PackLayout: {name} is {came}; an int32 or int64 tensor of one axis was expected")
     return host_offsets("PackLayout", ids)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from packproof.refs.arguments import check_offsets, check_offsets_form
 from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.wording import article, counted
+from packproof.refs.wording import counted, kind
 
 Step = Callable[..., tuple[Tensor, Tensor]]
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -162,7 +162,7 @@ def state_space(
 def check_rows(function: str, name: str, x: Tensor) -> None:
     """Raise ArgumentError unless x is a tensor with rows."""
     if not isinstance(x, Tensor) or not x.ndim:
-        came = "a tensor without axes" if isinstance(x, Tensor) else article(type(x).__name__)
+        came = "a tensor without axes" if isinstance(x, Tensor) else kind(x)
         raise ArgumentError(f"{function}: {name} is {came} but a tensor (t, ...) was expected")
 
 
@@ -170,7 +170,7 @@ def _checked_pieces(pieces: Iterable[Tensor], like: Tensor) -> list[Tensor]:
     check_rows("join_sequences", "like", like)
     if isinstance(pieces, Tensor) or not isinstance(pieces, Iterable):
         raise ArgumentError(
-            f"join_sequences: pieces is {article(type(pieces).__name__)} but one tensor for each sequence was expected"
+            f"join_sequences: pieces is {kind(pieces)} but one tensor for each sequence was expected"
         )
     found = list(pieces)
     for j, piece in enumerate(found):
@@ -187,7 +187,7 @@ def _checked_pieces(pieces: Iterable[Tensor], like: Tensor) -> list[Tensor]:
 
 def _check_steps(step: Step, tokens: Sequence[Tensor]) -> None:
     if not callable(step):
-        raise ArgumentError(f"over_time: step is {article(type(step).__name__)} but a function was expected")
+        raise ArgumentError(f"over_time: step is {kind(step)} but a function was expected")
     if not tokens:
         raise ArgumentError("over_time: no tokens came; at least one tensor (t, ...) was expected after the state")
     for i, x in enumerate(tokens):
