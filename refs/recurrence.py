@@ -169,9 +169,7 @@ def check_rows(function: str, name: str, x: Tensor) -> None:
 def _checked_pieces(pieces: Iterable[Tensor], like: Tensor) -> list[Tensor]:
     check_rows("join_sequences", "like", like)
     if isinstance(pieces, Tensor) or not isinstance(pieces, Iterable):
-        raise ArgumentError(
-            f"join_sequences: pieces is {kind(pieces)} but one tensor for each sequence was expected"
-        )
+        raise ArgumentError(f"join_sequences: pieces is {kind(pieces)} but one tensor for each sequence was expected")
     found = list(pieces)
     for j, piece in enumerate(found):
         check_rows("join_sequences", f"piece {j}", piece)

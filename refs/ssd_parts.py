@@ -86,15 +86,16 @@ def ssd_intermediates(
     check_options(_INTERMEDIATES, dt_softplus=dt_softplus)
     size = whole_number("ssd_intermediates", "chunk", chunk, 1, ArgumentError)
     x, dt, B, C = (to_compute_dtype(token) for token in (x, dt, B, C))
-    dt = time_step(dt, dt_bias, dt_softplus)
-    tokens = (x, dt, expand_groups(B, sizes["h"]), expand_groups(C, sizes["h"]))
-    sequences = zip(*(split_sequences(token, cu_seqlens) for token in tokens), strict=True)
+    steps = [time_step(dt_j, dt_bias, dt_softplus) for dt_j in split_sequences(dt, cu_seqlens)]
+    tokens = (x, expand_groups(B, sizes["h"]), expand_groups(C, sizes["h"]))
+    xs, Bs, Cs = (split_sequences(token, cu_seqlens) for token in tokens)
     shape = (sizes["h"], sizes["p"], sizes["n"])
     states = split_states(initial_states, sizes["s"], shape, A)
-    chunks = [found for h, own in zip(states, sequences, strict=True) for found in _chunks(size, A, h, *own)]
+    sequences = zip(states, xs, steps, Bs, Cs, strict=True)
+    chunks = [chunk for h, *own in sequences for chunk in _chunks(size, A, h, *own)]
     parts = [part for _, part in chunks]
     return SsdIntermediates(
-        dt=join_sequences([dt[: int(cu_seqlens[-1])]], like=dt),
+        dt=join_sequences(steps, like=dt),
         log_decay=join_sequences([part.log_decay for part in parts], like=dt),
         diagonal=join_sequences([part.diagonal for part in parts], like=x),
         off_diagonal=join_sequences([part.off_diagonal for part in parts], like=x),
