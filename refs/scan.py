@@ -8,10 +8,7 @@ from torch import Tensor
 from packproof.refs.arguments import bind, check_options, check_step
 from packproof.refs.errors import called_like, checked_call
 from packproof.refs.recurrence import Recurrence, over_time, state_space
-from packproof.refs.signatures import SELECTIVE_SCAN
-
-_GROUP = "n | 1 n | d n"
-_STEP = {"h": "d n", "u": "d", "delta": "d", "A": "d n", "B": _GROUP, "C": _GROUP}
+from packproof.refs.signatures import SELECTIVE_SCAN, SELECTIVE_SCAN_STEP
 
 
 @checked_call
@@ -26,7 +23,7 @@ def selective_scan_step(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tenso
     >>> h.shape, y
     (torch.Size([2, 3]), tensor([3., 3.]))
     """
-    check_step("selective_scan_step", _STEP, h=h, u=u, delta=delta, A=A, B=B, C=C)
+    check_step("selective_scan_step", SELECTIVE_SCAN_STEP, h=h, u=u, delta=delta, A=A, B=B, C=C)
     return _step(h, u, delta, A, B, C)
 
 

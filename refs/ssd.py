@@ -10,9 +10,7 @@ from packproof.refs.arguments import bind, check_options, check_step, whole_numb
 from packproof.refs.errors import ArgumentError, called_like, checked_call
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.segsum import segsum
-from packproof.refs.signatures import SSD
-
-_STEP = {"h": "h p n", "x": "h p", "dt": "h", "A": "h", "B": "h n", "C": "h n"}
+from packproof.refs.signatures import SSD, SSD_STEP
 
 
 @checked_call
@@ -26,7 +24,7 @@ def ssd_step(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) 
     >>> h.shape, y[0]
     (torch.Size([2, 3, 4]), tensor([4., 4., 4.]))
     """
-    check_step("ssd_step", _STEP, h=h, x=x, dt=dt, A=A, B=B, C=C)
+    check_step("ssd_step", SSD_STEP, h=h, x=x, dt=dt, A=A, B=B, C=C)
     return _step(h, x, dt, A, B, C)
 
 

@@ -1,5 +1,6 @@
 """Wrong calls of PackLayout, pack and unpack, the packers, and the conversions of offsets."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ PACK = {
     "None": Wrong(lambda: packs(None), ("tensors is None", "one tensor (t, ...) for each sequence")),
     "a number": Wrong(lambda: packs(5), ("tensors is an int", "one tensor")),
     "nothing": Wrong(lambda: packs([]), ("no sequences given", "at least one")),
-    "an empty generator": Wrong(lambda: packs(x for x in ()), ("no sequences given",)),
+    "an empty generator": Wrong(lambda: packs(iter([])), ("no sequences given",)),
     "lists": Wrong(lambda: packs([[1, 2], [3]]), ("sequence 0 is a list", "a tensor (t, ...)")),
     "an array": Wrong(lambda: packs([X, np.zeros((1, 2))]), ("sequence 1 is an ndarray", "a tensor")),
     "text": Wrong(lambda: packs("ab"), ("sequence 0 is a str", "a tensor")),
@@ -145,20 +146,18 @@ PACKERS = {"pack_in_order": pack_in_order, "pack_best_fit": pack_best_fit, "pack
 
 
 def of_each_packer() -> dict[str, Wrong]:
-    found = {}
+    found: dict[str, Wrong] = {}
     for name, packer in PACKERS.items():
         call: Any = packer
         found |= {
-            f"{name}: lengths is a number": Wrong(lambda call=call: call(5, 8), ("lengths is 5",)),
-            f"{name}: lengths holds text": Wrong(lambda call=call: call(["a"], 8), ("entry 0 is 'a'", WHOLE)),
-            f"{name}: capacity is text": Wrong(
-                lambda call=call: call([3], "8"), (f"{call.__name__}: capacity is '8'", WHOLE)
-            ),
-            f"{name}: capacity is a fraction": Wrong(lambda call=call: call([3], 8.0), ("capacity is 8.0", WHOLE)),
-            f"{name}: capacity is 0": Wrong(lambda call=call: call([3], 0), ("capacity is 0", "1 or more")),
-            f"{name}: capacity is missing": Wrong(lambda call=call: call([3]), (f"{name}: capacity is missing",)),
+            f"{name}: lengths is a number": Wrong(partial(call, 5, 8), ("lengths is 5",)),
+            f"{name}: lengths holds text": Wrong(partial(call, ["a"], 8), ("entry 0 is 'a'", WHOLE)),
+            f"{name}: capacity is text": Wrong(partial(call, [3], "8"), (f"{call.__name__}: capacity is '8'", WHOLE)),
+            f"{name}: capacity is a fraction": Wrong(partial(call, [3], 8.0), ("capacity is 8.0", WHOLE)),
+            f"{name}: capacity is 0": Wrong(partial(call, [3], 0), ("capacity is 0", "1 or more")),
+            f"{name}: capacity is missing": Wrong(partial(call, [3]), (f"{name}: capacity is missing",)),
             f"{name}: unknown name": Wrong(
-                lambda call=call: call([3], size=8), (f"{name}: size is no argument", "lengths, capacity")
+                partial(call, [3], size=8), (f"{name}: size is no argument", "lengths, capacity")
             ),
         }
     return found
@@ -187,18 +186,18 @@ PACKING = of_each_packer() | {
 
 
 def of_each_conversion() -> dict[str, Wrong]:
-    found = {}
+    found: dict[str, Wrong] = {}
     for convert in (seq_idx_from_cu_seqlens, position_ids_from_cu_seqlens):
         call: Any = convert
         name = convert.__name__
         found |= {
-            f"{name}: a list": Wrong(lambda call=call: call([0, 5], 5), ("cu_seqlens is a list", "tensor (s + 1,)")),
-            f"{name}: floats": Wrong(lambda call=call: call(CU.float(), 5), ("cu_seqlens is float32",)),
-            f"{name}: a table": Wrong(lambda call=call: call(CU[None], 5), ("shape (1, 3)",)),
-            f"{name}: a fraction of tokens": Wrong(lambda call=call: call(CU, 5.0), ("total_tokens is 5.0", WHOLE)),
-            f"{name}: negative tokens": Wrong(lambda call=call: call(CU, -5), ("total_tokens is -5", "0 or more")),
-            f"{name}: tokens are None": Wrong(lambda call=call: call(CU, None), ("total_tokens is None", WHOLE)),
-            f"{name}: tokens are missing": Wrong(lambda call=call: call(CU), ("total_tokens is missing",)),
+            f"{name}: a list": Wrong(partial(call, [0, 5], 5), ("cu_seqlens is a list", "tensor (s + 1,)")),
+            f"{name}: floats": Wrong(partial(call, CU.float(), 5), ("cu_seqlens is float32",)),
+            f"{name}: a table": Wrong(partial(call, CU[None], 5), ("shape (1, 3)",)),
+            f"{name}: a fraction of tokens": Wrong(partial(call, CU, 5.0), ("total_tokens is 5.0", WHOLE)),
+            f"{name}: negative tokens": Wrong(partial(call, CU, -5), ("total_tokens is -5", "0 or more")),
+            f"{name}: tokens are None": Wrong(partial(call, CU, None), ("total_tokens is None", WHOLE)),
+            f"{name}: tokens are missing": Wrong(partial(call, CU), ("total_tokens is missing",)),
         }
     return found
 

@@ -34,7 +34,7 @@ CHUNK = {2.5: "a whole number", "64": "a whole number", None: "a whole number", 
 
 def of_each_form() -> dict[str, Wrong]:
     """The arguments are checked in one place for all forms of an op, so that a few calls of each are enough."""
-    found = {}
+    found: dict[str, Wrong] = {}
     for name, one in OTHER_FORMS.items():
         leader = next(iter(one.arguments))
         tensor: Tensor = one.arguments[leader]
@@ -122,7 +122,7 @@ STEPS: dict[str, tuple[Any, dict[str, Tensor]]] = {
 
 
 def of_each_step() -> dict[str, Wrong]:
-    found = {}
+    found: dict[str, Wrong] = {}
     for function, (step, arguments) in STEPS.items():
         one = Call(step, dict(arguments), function)
         for name, tensor in arguments.items():
@@ -150,10 +150,11 @@ def step(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return h, x
 
 
+SEGSUMS: dict[str, Any] = {"segsum": refs.segsum, "segsum_unstable": refs.segsum_unstable}
 TOOLS: dict[str, Wrong] = {
     **{
-        f"{name} of {what}": Wrong(lambda f=f, x=x: f(x), (f"{name}: x ", says))
-        for name, f in (("segsum", refs.segsum), ("segsum_unstable", refs.segsum_unstable))
+        f"{name} of {what}": Wrong(partial(f, x), (f"{name}: x ", says))
+        for name, f in SEGSUMS.items()
         for what, x, says in (
             ("integers", torch.arange(3), "is int64"),
             ("flags", torch.ones(3, dtype=torch.bool), "is bool"),
