@@ -76,6 +76,8 @@ def causal_conv1d(
     2 to 4 taps in fp32, bf16 or fp16, with packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU,
     so that the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
 
+    >>> import torch
+    >>> from packproof.kernels import causal_conv1d
     >>> x, weight = torch.arange(1.0, 6)[:, None], torch.ones(1, 2)  # on a CPU with TRITON_INTERPRET=1
     >>> causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]
     tensor([1., 3., 3., 7., 9.])

@@ -57,6 +57,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     others. Nothing waits for a GPU: there the values of cu_seqlens are not checked, and the rotated channels of a
     position past the end of the tables are NaN. Raises ArgumentError and LayoutError.
 
+    >>> import torch
+    >>> from packproof.kernels import rope
     >>> angle = torch.arange(3)[:, None] * torch.pi / 2  # a quarter of a circle for each position
     >>> x = torch.tensor([1.0, 0]).expand(4, 1, 2)  # on a CPU with TRITON_INTERPRET=1
     >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=torch.tensor([0, 1, 4])).flatten(1).round().int()
@@ -79,6 +81,8 @@ def rope_qk(
 ) -> tuple[Tensor, Tensor]:
     """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each.
 
+    >>> import torch
+    >>> from packproof.kernels import rope_qk
     >>> q, k, table = torch.ones(5, 4, 2), torch.ones(5, 1, 2), torch.ones(3, 1)  # on a CPU with TRITON_INTERPRET=1
     >>> y_q, y_k = rope_qk(q, k, table, table, cu_seqlens=torch.tensor([0, 2, 5]))
     >>> y_q.shape, y_k.shape

@@ -86,6 +86,8 @@ def selective_scan(
     can run. Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
     LayoutError.
 
+    >>> import torch
+    >>> from packproof.kernels import selective_scan
     >>> u, A, B = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3)  # on a CPU with TRITON_INTERPRET=1
     >>> y, states = selective_scan(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
     >>> y[:, 0], states.shape

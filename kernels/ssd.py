@@ -95,6 +95,8 @@ def ssd(
     rounds the states between chunks to bf16. Nothing waits for a GPU, so that the values of cu_seqlens are not checked
     there. Raises ArgumentError and LayoutError.
 
+    >>> import torch
+    >>> from packproof.kernels import ssd
     >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
     >>> ssd(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]  # on a CPU with TRITON_INTERPRET=1
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])

@@ -74,10 +74,6 @@ def kernel(
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read.
-
-    >>> @kernel(op="causal_conv1d", promises=Promises(deterministic=True), domain="w <= 4; length > 0")
-    ... def conv(x, weight, bias=None, *, cu_seqlens):
-    ...     return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens)
     """
     declared = {
         "op": "" if isinstance(op, Op) else op,

@@ -37,10 +37,6 @@ class Op:
         not to.
     saved: inputs that the backward pass has to read; None: all. flops: counts the operations of both passes. A bench
         derives from them what a call costs at least.
-
-    >>> def doubled(x, *, cu_seqlens):
-    ...     return refs.join_sequences((2 * piece for piece in refs.split_sequences(x, cu_seqlens)), like=x)
-    >>> op = Op("doubled", doubled, inputs={"x": "t d"}, outputs={"y": "t d"})
     """
 
     name: str

@@ -28,11 +28,6 @@ class Promises:
         Layouts at its edges are added where the others end before one.
     capturable: a call, with its backward pass, can be captured into a CUDA graph and replayed with other boundaries of
         as many sequences and tokens: it neither waits for the GPU nor reads cu_seqlens on the host.
-
-    Raises UsageError for a chunk or segment that is no number of tokens, or does not fit the other.
-
-    >>> Promises(grid="sequence", chunk=64, deterministic=True).independent
-    True
     """
 
     grid: Grid | None = None

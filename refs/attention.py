@@ -32,6 +32,8 @@ def attention(
 
     Returns (t, hq, v), zero in slack. Raises ArgumentError and LayoutError.
 
+    >>> import torch
+    >>> from packproof.refs import attention
     >>> q, v = torch.zeros(5, 1, 2), torch.arange(1.0, 6)[:, None, None]  # equal scores: the mean of what is visible
     >>> attention(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), causal=True).flatten()
     tensor([1.0000, 1.5000, 3.0000, 3.5000, 4.0000])

@@ -30,6 +30,8 @@ def causal_conv1d_step(
     Returns the new state and y of shape (d,). Leading batch axes of state and x are kept. Raises ArgumentError for
     shapes that do not fit and for an unknown activation.
 
+    >>> import torch
+    >>> from packproof.refs import causal_conv1d_step
     >>> state, y = causal_conv1d_step(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0]), torch.ones(1, 3))
     >>> state, y
     (tensor([[2., 3.]]), tensor([6.]))
@@ -91,6 +93,8 @@ def causal_conv1d(
     Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
     which begin with part of the initial state where the sequence is shorter. Raises ArgumentError and LayoutError.
 
+    >>> import torch
+    >>> from packproof.refs import causal_conv1d
     >>> x, weight = torch.arange(1.0, 6)[:, None], torch.ones(1, 2)  # a token and the one before it
     >>> causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]  # 3 has none before it
     tensor([1., 3., 3., 7., 9.])

@@ -10,19 +10,49 @@ C = TypeVar("C", bound=type)
 
 
 class PackproofError(Exception):
-    """Base of every error that packproof raises on purpose."""
+    """Base of every error that packproof raises on purpose.
+
+    >>> from packproof import ArgumentError, CheckFailed, PackproofError, UsageError
+    >>> all(issubclass(error, PackproofError) for error in (ArgumentError, CheckFailed, UsageError))
+    True
+    """
 
 
 class ArgumentError(PackproofError, ValueError):
-    """An argument has a shape, dtype, device or value that the call cannot take, or a name that it does not have."""
+    """An argument has a shape, dtype, device or value that the call cannot take. It is a ValueError too.
+
+    >>> import torch
+    >>> from packproof import refs
+    >>> refs.causal_conv1d(torch.ones(5, 3), torch.ones(4, 2), cu_seqlens=torch.tensor([0, 5]))
+    Traceback (most recent call last):
+        ...
+    packproof.refs.errors.ArgumentError: causal_conv1d: weight has 4 channels (axis d) but x has 3
+        x                float32 (5, 3)
+        weight           float32 (4, 2)
+        cu_seqlens       int64 (2,)
+    """
 
 
 class LayoutError(ArgumentError):
-    """Lengths, offsets or ids that do not describe a pack."""
+    """Lengths, offsets or ids that do not describe a pack.
+
+    >>> from packproof import PackLayout
+    >>> PackLayout((3, -1))
+    Traceback (most recent call last):
+        ...
+    packproof.refs.errors.LayoutError: PackLayout: lengths entry 1 is -1; 0 or more was expected
+    """
 
 
 class UsageError(PackproofError):
-    """A check cannot be run as requested: unknown op or property, target that cannot be imported, damaged file."""
+    """A check cannot be run as requested: unknown op or property, target that cannot be imported, damaged file.
+
+    >>> import packproof
+    >>> packproof.Promises(chunk=0)
+    Traceback (most recent call last):
+        ...
+    packproof.refs.errors.UsageError: promises: chunk is 0, expected a number of tokens, at least 1, or None
+    """
 
 
 def checked_call(function: F) -> F:

@@ -19,6 +19,7 @@ class Piece:
     A piece that `continues` starts from the final state of the last piece of the previous pack. Raises LayoutError for
     numbers that are not whole, negative, or end before they start.
 
+    >>> from packproof.refs import Piece
     >>> piece = Piece(sequence=2, start=1, stop=5)
     >>> len(piece), piece.continues
     (4, True)
@@ -39,6 +40,7 @@ class Piece:
     def continues(self) -> bool:
         """Whether it is a later part of its sequence.
 
+        >>> from packproof.refs import Piece
         >>> Piece(0, 0, 4).continues, Piece(0, 4, 6).continues
         (False, True)
         """
@@ -55,6 +57,8 @@ def pack_in_order(lengths: Iterable[int], capacity: int) -> list[Pack]:
     lengths: tokens of each sequence. Returns packs of pieces. Raises LayoutError for a sequence longer than the
     capacity, and for what is no length or capacity.
 
+    >>> from packproof import pack
+    >>> from packproof.refs import pack_in_order
     >>> [[piece.sequence for piece in pack] for pack in pack_in_order([5, 2, 3, 4, 1, 9], capacity=10)]
     [[0, 1, 2], [3, 4], [5]]
     """
@@ -77,6 +81,8 @@ def pack_best_fit(lengths: Iterable[int], capacity: int, window: int = 256) -> l
     order is that of arrival. Raises LayoutError for a sequence longer than the capacity, and for what is no length,
     capacity or window.
 
+    >>> from packproof import pack
+    >>> from packproof.refs import pack_best_fit
     >>> [[piece.sequence for piece in pack] for pack in pack_best_fit([5, 2, 3, 4, 1, 9], capacity=10)]
     [[0, 3, 4], [1, 2], [5]]
     """
@@ -106,6 +112,8 @@ def pack_with_split(lengths: Iterable[int], capacity: int) -> list[Pack]:
     continues one of the previous pack; its initial state is the final state of that pack's last piece. Raises
     LayoutError for what is no length or capacity.
 
+    >>> from packproof import pack
+    >>> from packproof.refs import pack_with_split
     >>> for pack in pack_with_split([3, 0, 9], capacity=4):
     ...     print([(piece.sequence, piece.start, piece.stop) for piece in pack])
     [(0, 0, 3), (1, 0, 0), (2, 0, 1)]
@@ -130,6 +138,7 @@ def padding_rate(packs: Iterable[Iterable[Piece]], capacity: int) -> float:
 
     Raises LayoutError for what is no pack of pieces, or holds more than the capacity.
 
+    >>> from packproof.refs import pack_in_order, padding_rate
     >>> padding_rate(pack_in_order([5, 2, 3, 4, 1, 9], capacity=10), capacity=10)
     0.2
     """

@@ -26,6 +26,7 @@ class PackLayout:
 
     Raises LayoutError for negative or fractional counts, and if there are not as many gaps as sequences.
 
+    >>> from packproof import PackLayout
     >>> layout = PackLayout((2, 0, 3), slack=1)
     >>> layout.n_sequences, layout.n_tokens, layout.total_tokens, layout.max_seqlen
     (3, 5, 6, 3)
@@ -57,6 +58,7 @@ class PackLayout:
 
         Raises LayoutError for anything else.
 
+        >>> from packproof import PackLayout
         >>> PackLayout.from_lengths([2, 0, 3], slack=1).seq_idx()
         tensor([ 0,  0,  2,  2,  2, -1], dtype=torch.int32)
         """
@@ -70,6 +72,8 @@ class PackLayout:
 
         Reads the offsets on the host. Raises LayoutError if they do not start at 0, decrease, or pass the tokens.
 
+        >>> import torch
+        >>> from packproof import PackLayout
         >>> PackLayout.from_cu_seqlens(torch.tensor([0, 2, 5]), total_tokens=6)
         PackLayout(lengths=(2, 3), slack=1, gaps=())
         """
@@ -89,6 +93,8 @@ class PackLayout:
         before sequence j are the gap after j - 1. Reads the indices on the host. Raises LayoutError if an index
         recurs or decreases, is below -1 or not below `n_sequences`, or if unused rows come before sequence 0.
 
+        >>> import torch
+        >>> from packproof import PackLayout
         >>> PackLayout.from_seq_idx(torch.tensor([0, 0, -1, 2, 2]))
         PackLayout(lengths=(2, 0, 2), slack=0, gaps=(0, 1, 0))
         """
@@ -131,6 +137,8 @@ class PackLayout:
         Position ids do not show empty sequences. Reads them on the host. Raises LayoutError at the first position that
         is neither 0 nor one more than the one before.
 
+        >>> import torch
+        >>> from packproof import PackLayout
         >>> PackLayout.from_position_ids(torch.tensor([0, 1, 0, 1, 2, 0]), slack=1)
         PackLayout(lengths=(2, 3), slack=1, gaps=())
         """
@@ -153,6 +161,7 @@ class PackLayout:
     def n_sequences(self) -> int:
         """Sequences, those of no tokens too.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3)).n_sequences
         3
         """
@@ -162,6 +171,7 @@ class PackLayout:
     def n_tokens(self) -> int:
         """Tokens of all sequences, without gaps and slack.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3), slack=4).n_tokens
         5
         """
@@ -171,6 +181,7 @@ class PackLayout:
     def total_tokens(self) -> int:
         """All rows of the pack, gaps and slack included.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3), slack=4).total_tokens
         9
         """
@@ -180,6 +191,7 @@ class PackLayout:
     def max_seqlen(self) -> int:
         """Tokens of the longest sequence, 0 if there is none.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3)).max_seqlen
         3
         """
@@ -189,6 +201,7 @@ class PackLayout:
     def offsets(self) -> tuple[int, ...]:
         """The first row of each sequence.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3), gaps=(1, 0, 0)).offsets
         (0, 3, 3)
         """
@@ -198,6 +211,7 @@ class PackLayout:
     def slices(self) -> tuple[slice, ...]:
         """The rows of each sequence.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 3)).slices
         (slice(0, 2, None), slice(2, 5, None))
         """
@@ -207,6 +221,8 @@ class PackLayout:
     def cu_seqlens(self, device: torch.device | str | None = None, dtype: torch.dtype = torch.int32) -> Tensor:
         """Offsets (s + 1,), int32 or int64. Raises LayoutError if there are gaps, or too many tokens for the dtype.
 
+        >>> import torch
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3)).cu_seqlens(dtype=torch.int64)
         tensor([0, 2, 2, 5])
         """
@@ -224,6 +240,7 @@ class PackLayout:
     def seq_idx(self, device: torch.device | str | None = None) -> Tensor:
         """The sequence of each row, int32 (t,); -1 in gaps and slack. Raises LayoutError for an unknown device.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3), slack=1).seq_idx()
         tensor([ 0,  0,  2,  2,  2, -1], dtype=torch.int32)
         """
@@ -236,6 +253,7 @@ class PackLayout:
     def position_ids(self, device: torch.device | str | None = None) -> Tensor:
         """The position of each row in its sequence, int32 (t,); 0 in gaps and slack. Raises LayoutError as `seq_idx`.
 
+        >>> from packproof import PackLayout
         >>> PackLayout((2, 0, 3), slack=1).position_ids()
         tensor([0, 1, 0, 1, 2, 0], dtype=torch.int32)
         """
@@ -255,6 +273,8 @@ def pack(tensors: Iterable[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]
     Returns the packed tensor (sum t_j + slack, ...) and its layout. Raises LayoutError if there is no sequence, or if
     one has another trailing shape, dtype or device than the first.
 
+    >>> import torch
+    >>> from packproof import pack
     >>> pack([torch.tensor([1, 2]), torch.tensor([3])], slack=1)
     (tensor([1, 2, 3, 0]), PackLayout(lengths=(2, 1), slack=1, gaps=()))
     """
@@ -288,6 +308,8 @@ def _sequences(tensors: Any) -> list[Tensor]:
 def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
     """The sequences of a pack (t, ...), as views. Raises LayoutError if the layout counts another number of rows.
 
+    >>> import torch
+    >>> from packproof import PackLayout, unpack
     >>> unpack(torch.tensor([1, 2, 3, 0]), PackLayout((2, 1), slack=1))
     [tensor([1, 2]), tensor([3])]
     """
@@ -316,6 +338,8 @@ def seq_idx_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
 
     Raises LayoutError for offsets of another form and for a number of tokens that is none.
 
+    >>> import torch
+    >>> from packproof.refs import seq_idx_from_cu_seqlens
     >>> seq_idx_from_cu_seqlens(torch.tensor([0, 2, 2, 5]), total_tokens=6)
     tensor([ 0,  0,  2,  2,  2, -1], dtype=torch.int32)
     """
@@ -331,6 +355,8 @@ def position_ids_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tenso
 
     Raises LayoutError for offsets of another form and for a number of tokens that is none.
 
+    >>> import torch
+    >>> from packproof.refs import position_ids_from_cu_seqlens
     >>> position_ids_from_cu_seqlens(torch.tensor([0, 2, 2, 5]), total_tokens=6)
     tensor([0, 1, 0, 1, 2, 0], dtype=torch.int32)
     """

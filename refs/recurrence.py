@@ -31,6 +31,8 @@ def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
     One split, not one slice each: the backward of a slice fills a tensor of the size of x. Reads the offsets on the
     host. Raises ArgumentError, and LayoutError for offsets that do not fit.
 
+    >>> import torch
+    >>> from packproof.refs import split_sequences
     >>> split_sequences(torch.arange(6), torch.tensor([0, 2, 5]))
     [tensor([0, 1]), tensor([2, 3, 4])]
     """
@@ -48,6 +50,8 @@ def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
 
     Raises ArgumentError for a piece of another shape than rows of `like`, and for more rows than it has.
 
+    >>> import torch
+    >>> from packproof.refs import join_sequences
     >>> join_sequences([torch.ones(2), torch.ones(1)], like=torch.zeros(5))
     tensor([1., 1., 1., 0., 0.])
     """
@@ -76,6 +80,8 @@ def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tenso
     Without rows y is the first of the tokens: no rows, correct shape. Rows are unbound once: x[i] under autograd is
     O(t). Raises ArgumentError for tokens of different lengths.
 
+    >>> import torch
+    >>> from packproof.refs import over_time
     >>> def running_sum(total, x):
     ...     return total + x, total + x
     >>> over_time(running_sum, torch.tensor(0.0), torch.tensor([1.0, 2.0, 3.0]))

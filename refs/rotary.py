@@ -20,6 +20,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 
     Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
 
+    >>> import torch
+    >>> from packproof.refs import rope
     >>> angle = torch.arange(3)[:, None] * torch.pi / 2  # a quarter of a circle for each position
     >>> x, cu_seqlens = torch.tensor([1.0, 0]).expand(4, 1, 2), torch.tensor([0, 1, 4])
     >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=cu_seqlens).flatten(1).round().int()
@@ -55,6 +57,8 @@ def rope_qk(
 
     Returns both, each as `rope` does. Raises ArgumentError and LayoutError.
 
+    >>> import torch
+    >>> from packproof.refs import rope_qk
     >>> q, k, table = torch.ones(5, 4, 2), torch.ones(5, 1, 2), torch.ones(3, 1)
     >>> y_q, y_k = rope_qk(q, k, table, table, cu_seqlens=torch.tensor([0, 2, 5]))
     >>> y_q.shape, y_k.shape

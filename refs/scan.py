@@ -18,6 +18,8 @@ def selective_scan_step(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tenso
     delta is the time step itself, after bias and softplus. Returns the new h, and y of shape (d,) before skip and gate.
     Raises ArgumentError for what does not fit.
 
+    >>> import torch
+    >>> from packproof.refs import selective_scan_step
     >>> u, A, B = torch.ones(2), -torch.ones(2, 3), torch.ones(3)
     >>> h, y = selective_scan_step(torch.zeros(2, 3), u, u, A, B, B)
     >>> h.shape, y
@@ -76,6 +78,8 @@ def selective_scan(
     Returns y (t, d) in u's dtype and, with return_final_states, the states (s, d, n) in A's; an empty sequence returns
     its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
 
+    >>> import torch
+    >>> from packproof.refs import selective_scan
     >>> u, A, B = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3)
     >>> y, states = selective_scan(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
     >>> y[:, 0]  # the second sequence starts from nothing
@@ -99,6 +103,8 @@ def selective_scan_associative(*args: Any, **options: Any) -> Tensor | tuple[Ten
 
     (a, b) followed by (a', b') is (a a', a' b + b'): associative, so a kernel may scan in any tree (Blelloch 1990).
 
+    >>> import torch
+    >>> from packproof.refs import selective_scan_associative
     >>> u, A, B = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3)
     >>> selective_scan_associative(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])

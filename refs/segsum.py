@@ -14,6 +14,8 @@ def segsum(x: Tensor) -> Tensor:
     x: (..., t), any float dtype. Returns (..., t, t) in that dtype. Every sum is formed from its own terms alone, so
     that exp(segsum(x)) keeps its accuracy however large the terms outside the segment are. Raises ArgumentError.
 
+    >>> import torch
+    >>> from packproof.refs import segsum
     >>> segsum(torch.tensor([1.0, 2.0, 3.0]))
     tensor([[0., -inf, -inf],
             [2., 0., -inf],
@@ -33,6 +35,8 @@ def segsum_unstable(x: Tensor) -> Tensor:
     The absolute error is that of the sums, about t * u * max|cumsum|, and exp makes it a relative error of the decay.
     With an infinite term it is NaN. It is here to show the difference; packproof never computes with it.
 
+    >>> import torch
+    >>> from packproof.refs import segsum, segsum_unstable
     >>> segsum_unstable(torch.tensor([1e8, 1.0, 1.0]))[2, 1], segsum(torch.tensor([1e8, 1.0, 1.0]))[2, 1]
     (tensor(0.), tensor(1.))
     """

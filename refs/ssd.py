@@ -20,6 +20,8 @@ def ssd_step(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) 
     dt is the time step itself, after bias and softplus. Returns the new h, and y of shape (h, p) before skip and gate.
     Raises ArgumentError for what does not fit.
 
+    >>> import torch
+    >>> from packproof.refs import ssd_step
     >>> h, y = ssd_step(torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2), -torch.ones(2), *torch.ones(2, 2, 4))
     >>> h.shape, y[0]
     (torch.Size([2, 3, 4]), tensor([4., 4., 4.]))
@@ -82,6 +84,8 @@ def ssd(
     Returns y (t, h, p) in x's dtype and, with return_final_states, the states (s, h, p, n) in A's; an empty sequence
     returns its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
 
+    >>> import torch
+    >>> from packproof.refs import ssd
     >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
     >>> y, states = ssd(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
     >>> y[:, 0, 0]  # the second sequence starts from nothing
@@ -103,6 +107,8 @@ def ssd(
 def ssd_quadratic(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     """`ssd`, same arguments and results, as masked attention (eq. 16): y = (L ∘ C Bᵀ) (dt x), L = exp(segsum(dt A)).
 
+    >>> import torch
+    >>> from packproof.refs import ssd_quadratic
     >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
     >>> ssd_quadratic(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
@@ -150,6 +156,8 @@ def ssd_chunked(
     chunk: tokens in a chunk, at least 1. The first chunk starts where the sequence starts, the last one may be shorter.
     `ssd_intermediates` has the parts of this form.
 
+    >>> import torch
+    >>> from packproof.refs import ssd_chunked
     >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
     >>> ssd_chunked(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
     tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])

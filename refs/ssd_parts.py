@@ -39,6 +39,7 @@ class SsdIntermediates(NamedTuple):
     passed_states: (c, h, p, n), the state that enters each chunk.
     cu_chunks: int64 (c + 1,), the row where each chunk starts, and the end of the last one.
 
+    >>> from packproof.refs import SsdIntermediates
     >>> SsdIntermediates._fields
     ('dt', 'log_decay', 'diagonal', 'off_diagonal', 'chunk_states', 'passed_states', 'cu_chunks')
     """
@@ -72,6 +73,8 @@ def ssd_intermediates(
     compute in, fp32 for bf16 and fp16 tokens; rows of slack are zero. Raises ArgumentError or LayoutError for what does
     not fit.
 
+    >>> import torch
+    >>> from packproof.refs import ssd_intermediates
     >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
     >>> parts = ssd_intermediates(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)
     >>> parts.cu_chunks
@@ -134,6 +137,8 @@ def ssd_state(
     token: the row in the pack. The other arguments are those of `ssd` on which states depend. Raises ArgumentError or
     LayoutError for what does not fit.
 
+    >>> import torch
+    >>> from packproof.refs import ssd_state
     >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
     >>> ssd_state(x, dt, A, B, cu_seqlens=torch.tensor([0, 2, 5]), token=3)
     tensor([[[1.3679, 1.3679, 1.3679],

@@ -2,33 +2,20 @@
 
 import doctest
 import io
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import torch
-
-import packproof
-
 
 def public(*packages: ModuleType) -> dict[str, Any]:
-    """What the packages export, by name: not packages, not exceptions, which are raised and not called."""
+    """The functions and classes that the packages export, by name."""
     found = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in dir(package)}
-    return {name: value for name, value in found.items() if callable(value) and not _is_exception(value)}
-
-
-def _is_exception(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
+    return {name: value for name, value in found.items() if callable(value)}
 
 
 def examples(name: str, value: Any) -> list[doctest.DocTest]:
-    """Of a function, or of a class with its public methods and properties, as users call them after `import torch`."""
-    module = sys.modules[name.rpartition(".")[0]]
-    names = {public: getattr(module, public) for public in dir(module) if not public.startswith("_")}
-    tests = doctest.DocTestFinder(exclude_empty=False).find(
-        value, name, module=False, globs={"torch": torch, "packproof": packproof, **names}
-    )
+    """Of a function, or of a class with its public methods and properties; they import what they use."""
+    tests = doctest.DocTestFinder(exclude_empty=False).find(value, name, module=False, globs={})
     return [test for test in tests if not any(part.startswith("_") for part in test.name.split("."))]
 
 

@@ -55,15 +55,6 @@ def check(
 
     Raises CheckFailed with the report of every failure, or where not everything could be judged, and with all verdicts;
     UsageError if the check cannot be run; PackproofError where packproof itself fails.
-
-    >>> def conv(x, weight, *, cu_seqlens):
-    ...     whole = torch.tensor([0, len(x)])  # forgets where sequences start
-    ...     return refs.causal_conv1d(x, weight, cu_seqlens=whole)
-    >>> try:
-    ...     check(conv, op="causal_conv1d", device="cpu", dtypes=["fp32"], properties=["packing"], profile="quick")
-    ... except CheckFailed as failed:
-    ...     print(failed.verdicts[0].status, failed.verdicts[0].failure.lengths)
-    failed (1, 1)
     """
     request = CheckRequest(
         target=target,

@@ -35,7 +35,8 @@ _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed",
 class ReplayOutcome:
     """What came of a replay: "fixed", "failing" or "not applicable"; the same in words, and as a verdict.
 
-    >>> def is_repaired(outcome: ReplayOutcome) -> bool:
+    >>> import packproof
+    >>> def is_repaired(outcome: packproof.ReplayOutcome) -> bool:
     ...     return outcome.status == "fixed"
     """
 
@@ -52,16 +53,6 @@ def replay(
     target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
     Raises UsageError if the file cannot be read or is damaged. A kernel that cannot be imported here, or a device that
     is not here, makes the outcome "not applicable". A user's op or property is imported in a process of its own.
-
-    >>> kernel, only = "packproof.museum.convolution:C1", {"dtypes": ["fp32"], "properties": ["packing"]}
-    >>> try:
-    ...     check(kernel, op="causal_conv1d", device="cpu", profile="quick", **only)
-    ... except CheckFailed as failed:
-    ...     file = failed.verdicts[0].failure.replay
-    >>> replay(file).status
-    'failing'
-    >>> replay(file, target="packproof.refs:causal_conv1d").status
-    'fixed'
     """
     data = read_replay(Path(path))
     where = device or data["device"]

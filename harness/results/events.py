@@ -80,7 +80,8 @@ class Verdict:
     why the cell did not simply pass. limits: what the kernel refused. domain: the inferred conditions within which it
     was judged, if it declares none.
 
-    >>> def lengths_that_break(verdicts: tuple[Verdict, ...]) -> list[tuple[int, ...]]:
+    >>> import packproof
+    >>> def lengths_that_break(verdicts: tuple[packproof.Verdict, ...]) -> list[tuple[int, ...]]:
     ...     return [verdict.failure.lengths for verdict in verdicts if verdict.failure]
     """
 

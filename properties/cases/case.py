@@ -27,9 +27,6 @@ class Case:
     dtype: of the tokens. present: optional inputs that are given. axes: the alternative taken by each input whose spec
     has several. options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens.
     seed: of the tensors.
-
-    >>> print(Case(lengths=(3, 0, 5), dtype="float32", sizes=(("d", 3), ("w", 4))))
-    lengths [3, 0, 5], fp32, d=3 w=4, seed 0
     """
 
     lengths: tuple[int, ...]

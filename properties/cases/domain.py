@@ -85,12 +85,7 @@ def _calculates_with_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Domain:
-    """The calls that a kernel supports: those for which all conditions hold; without conditions, every call.
-
-    >>> domain = Domain.of("k in (64, 128); length > 0")
-    >>> domain.holds({"k": 64}, lengths=[3, 5]), domain.holds({"k": 64}, lengths=[3, 0])
-    (True, False)
-    """
+    """The calls that a kernel supports: those for which all conditions hold; without conditions, every call."""
 
     conditions: tuple[Condition, ...] = field(default=())
 

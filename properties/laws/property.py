@@ -61,11 +61,6 @@ class Property:
     decides_mutants: mutants of a kernel's source are judged by it.
     quick: it judges few cases: a parallel test run leaves it for last.
     illustration: for docs/properties.md.
-
-    >>> def finds_nothing(kernel, case):
-    ...     yield from ()
-    >>> Property("nothing", "What always holds.", finds_nothing).name
-    'nothing'
     """
 
     name: str
