@@ -244,6 +244,17 @@ def test_a_kernel_without_triton_gives_the_way_out() -> None:
     assert run_without(("triton", "triton.language"), code) == expected
 
 
+@pytest.mark.parametrize("package", ["packproof", "packproof.refs", "packproof.adapters"])
+def test_dir_shows_the_public_names_alone(package: str) -> None:
+    code = f"import {package}; print(dir({package}) == sorted({package}.__all__), {package}.__all__)"
+    assert run_without((), code).startswith("True [")
+
+
+def test_dir_shows_the_kernels_alone() -> None:
+    code = "from packproof import kernels; print(dir(kernels))"
+    assert run_without((), code) == "['causal_conv1d', 'rope', 'rope_qk', 'selective_scan', 'ssd']\n"
+
+
 def test_every_public_name_is_there() -> None:
     code = "import packproof; print([name for name in packproof.__all__ if getattr(packproof, name, None) is None])"
     assert run_without((), code) == "[]\n"

@@ -107,7 +107,7 @@ FORMS = {
     "too many for int32": Wrong(lambda: layout((2**31,)).cu_seqlens(), ("2147483648 tokens", "dtype=torch.int64")),
     "offsets on no device": Wrong(lambda: GIVEN.cu_seqlens("gpu"), ("PackLayout: device is 'gpu'", "cannot be used")),
     "offsets on a number": Wrong(lambda: GIVEN.cu_seqlens(2.5), ("device is 2.5", "cannot be used")),
-    "offsets, unknown name": Wrong(lambda: GIVEN.cu_seqlens(devcie="cpu"), ("devcie is no", "did you mean device?")),
+    "offsets, unknown name": Wrong(lambda: GIVEN.cu_seqlens(devices="cpu"), ("devices is no", "did you mean device?")),
     "seq_idx on no device": Wrong(lambda: GIVEN.seq_idx("gpu"), ("device is 'gpu'", "cannot be used")),
     "seq_idx, unknown name": Wrong(lambda: GIVEN.seq_idx(dtype=torch.int32), ("PackLayout.seq_idx: dtype is no",)),
     "positions on no device": Wrong(lambda: GIVEN.position_ids("gpu"), ("device is 'gpu'", "cannot be used")),

@@ -9,6 +9,7 @@ import torch
 
 import packproof
 from packproof.harness.cli import main
+from packproof.harness.engine import check as engine
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.evaluate import Evaluator
 from packproof.harness.engine.plan import plan
@@ -178,7 +179,7 @@ def test_a_good_kernel_passes_and_the_events_come_in_order() -> None:
 
 
 def test_check_raises_the_report_and_returns_the_verdicts() -> None:
-    with pytest.raises(CheckFailed, match=r"replaced torch\.equal"):
+    with pytest.raises(CheckFailed, match=r"replaced torch\.equal") as caught:
         packproof.check(
             f"{HERE / 'rogues.py'}:replaces_equal",
             op=OP,
@@ -187,6 +188,7 @@ def test_check_raises_the_report_and_returns_the_verdicts() -> None:
             properties=["packing"],
             profile="quick",
         )
+    assert [v.status for v in caught.value.verdicts if v.cell.counts] == ["failed"]
     verdicts = packproof.check(
         f"{HERE / 'rogues.py'}:good",
         op=OP,
@@ -196,6 +198,21 @@ def test_check_raises_the_report_and_returns_the_verdicts() -> None:
         profile="quick",
     )
     assert [v.status for v in verdicts] == ["passed", "passed"]
+
+
+@pytest.mark.parametrize(("there", "device"), [(True, "cuda"), (False, "cpu")])
+def test_check_takes_the_gpu_if_there_is_one(there: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(request: CheckRequest) -> Iterator[Event]:
+        asked.append(request.device)
+        passed = Verdict(Cell("ssd", "ssd", "packing", "float32", request.device), "gpu", "passed", 1, 0.1)
+        yield RunFinished((passed,), 0.1)
+
+    asked: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(engine, "run_check", run)
+    packproof.check("m:f")
+    packproof.check("m:f", device="cpu")
+    assert asked == [device, "cpu"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
