@@ -102,9 +102,8 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     given = {*by_position[: len(args)], *options}
     missing = [p.name for p in parameters.values() if p.default is Parameter.empty and p.name not in given]
     if unknown is not None:
-        near = (
-            get_close_matches(unknown, parameters, n=1) or [p for p in parameters if p in unknown or unknown in p][:1]
-        )
+        near = get_close_matches(unknown, parameters, n=1)
+        near += [p for p in parameters if p in unknown.split("_") or unknown in p.split("_")]
         what = f"{unknown} is no argument" + (f"; did you mean {near[0]}?" if near else "")
     elif len(args) > len(by_position):
         what = f"{len(args)} arguments came by position but at most {len(by_position)} were expected"

@@ -22,10 +22,10 @@ FOLDERS = ("refs", "kernels", "museum", "properties", "adapters", "harness")
 
 SCRIPT = (ROOT / "tests/typing/user_script.py").read_text()
 TYPOS = {  # what a user mistypes, and what mypy has to say of it
-    ("chunk=32", "chunck=32"): 'Unexpected keyword argument "chunck" for overloaded function "ssd_chunked"',
+    ("chunk=32", "chunks=32"): 'Unexpected keyword argument "chunks" for overloaded function "ssd_chunked"',
     ("kernels.rope_qk(", "kernels.rope_kq("): 'Module has no attribute "rope_kq"',
-    ("packproof.replay(", "packproof.repaly("): 'Module has no attribute "repaly"',
-    ("verdict.failure.lengths", "verdict.failure.lenghts"): '"Failure" has no attribute "lenghts"',
+    ("packproof.replay(", "packproof.replays("): 'Module has no attribute "replays"',
+    ("verdict.failure.lengths", "verdict.failure.length"): '"Failure" has no attribute "length"',
     ("parts.off_diagonal", "parts.of_diagonal"): '"SsdIntermediates" has no attribute "of_diagonal"',
 }
 

@@ -18,7 +18,7 @@ from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.stopwatch import span
-from packproof.refs.errors import PackproofError
+from packproof.refs.errors import PackproofError, UsageError, checked_call
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
@@ -29,6 +29,7 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     yield from run_plan(planned)
 
 
+@checked_call
 def check(
     target: str | Callable[..., Any],
     *,
@@ -56,6 +57,26 @@ def check(
     Raises CheckFailed with the report of every failure, or where not everything could be judged, and with all verdicts;
     UsageError if the check cannot be run; PackproofError where packproof itself fails.
     """
+    flags = {"strict": strict, "forward_only": forward_only, "fail_fast": fail_fast}
+    _require_types(
+        (target, "target", callable(target) or isinstance(target, str), "a function or its name"),
+        (op, "op", op is None or isinstance(op, str | Op), "the name of an op, an Op or None"),
+        (device, "device", device is None or isinstance(device, str), '"cpu", "cuda" or None'),
+        (dtypes, "dtypes", dtypes is None or _listed(dtypes, str), 'names in a list, such as ["fp32"], or None'),
+        (
+            properties,
+            "properties",
+            properties is None or _listed(properties, str | Property),
+            "a list of them, or None",
+        ),
+        (profile, "profile", isinstance(profile, str), '"quick", "standard" or "thorough"'),
+        (seed, "seed", type(seed) is int, "an integer"),
+        (promises, "promises", promises is None or isinstance(promises, Promises), "a packproof.Promises or None"),
+        (domain, "domain", isinstance(domain, str) or _listed(domain, str), "conditions as text"),
+        (timeout, "timeout", timeout is None or _positive(timeout), "seconds above zero, or None"),
+        (max_time, "max_time", max_time is None or _positive(max_time), "seconds above zero, or None"),
+        *((value, name, isinstance(value, bool), "True or False") for name, value in flags.items()),
+    )
     request = CheckRequest(
         target=target,
         op=op,
@@ -77,6 +98,22 @@ def check(
         raise KeyboardInterrupt
     _require_passed(end.verdicts)
     return end.verdicts
+
+
+def _require_types(*arguments: tuple[Any, str, bool, str]) -> None:
+    """UsageError for the first value, of the argument of that name, that is not what was expected."""
+    for value, name, good, expected in arguments:
+        if not good:
+            raise UsageError(f"check: {name} is {value!r}; expected {expected}")
+
+
+def _listed(values: Any, kind: Any) -> bool:
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    return is_list and all(isinstance(value, kind) for value in values)
+
+
+def _positive(seconds: Any) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
 
 
 def _require_passed(verdicts: Sequence[Verdict]) -> None:

@@ -22,7 +22,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.refs.axes import parse, shape
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, checked_call
 
 _MOST_ELEMENTS = 1 << 27
 _SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
@@ -45,6 +45,7 @@ class ReplayOutcome:
     verdict: Verdict
 
 
+@checked_call
 def replay(
     path: str | Path, *, target: str | None = None, device: str | None = None, maps: bool = False
 ) -> ReplayOutcome:
