@@ -286,6 +286,17 @@ def host_offsets(op: str, cu_seqlens: Tensor) -> list[int]:
     return values
 
 
+def moved(owner: str, tensor: Tensor, device: Any) -> Tensor:
+    """The tensor on a device, None for where it is. Raises LayoutError for a device that is not there."""
+    if device is None:
+        return tensor
+    try:
+        return tensor.to(torch.device(device))
+    except (AssertionError, RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise LayoutError(f"{owner}: device is {device!r}, which cannot be used here: {reason}") from None
+
+
 def _mismatch(name: str, axis: Axis, size: int, wanted: int, holder: str) -> str:
     if axis.shift:
         return (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form, host_offsets, whole_number
+from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form, host_offsets, moved, whole_number
 from packproof.refs.errors import LayoutError, checked_call, checked_init
 from packproof.refs.wording import counted, kind
 
@@ -234,7 +234,7 @@ class PackLayout:
             raise LayoutError(f"PackLayout: dtype is {dtype} but torch.int32 or torch.int64 was expected")
         if self.n_tokens > torch.iinfo(dtype).max:
             raise LayoutError(f"PackLayout: {self.n_tokens} tokens do not fit int32 offsets; ask for dtype=torch.int64")
-        return _moved(torch.tensor([0, *accumulate(self.lengths)], dtype=dtype), device)
+        return moved("PackLayout", torch.tensor([0, *accumulate(self.lengths)], dtype=dtype), device)
 
     @checked_call
     def seq_idx(self, device: torch.device | str | None = None) -> Tensor:
@@ -247,7 +247,7 @@ class PackLayout:
         ids = torch.full((self.total_tokens,), _UNUSED, dtype=torch.int32)
         for j, rows in enumerate(self.slices):
             ids[rows] = j
-        return _moved(ids, device)
+        return moved("PackLayout", ids, device)
 
     @checked_call
     def position_ids(self, device: torch.device | str | None = None) -> Tensor:
@@ -260,7 +260,7 @@ class PackLayout:
         ids = torch.zeros(self.total_tokens, dtype=torch.int32)
         for rows in self.slices:
             ids[rows] = torch.arange(rows.stop - rows.start, dtype=torch.int32)
-        return _moved(ids, device)
+        return moved("PackLayout", ids, device)
 
     def _strides(self) -> tuple[int, ...]:
         return tuple(map(sum, zip(self.lengths, self.gaps, strict=True))) if self.gaps else self.lengths
@@ -383,17 +383,6 @@ def _counts(name: str, values: Any) -> tuple[int, ...]:
         came = repr(values) if isinstance(values, int | float | str) else kind(values)
         raise LayoutError(f"PackLayout: {name} is {came}; whole numbers, one for each sequence, were expected")
     return tuple(whole_number("PackLayout", f"{name} entry {i}", value) for i, value in enumerate(values))
-
-
-def _moved(tensor: Tensor, device: Any) -> Tensor:
-    """The tensor on a device, None for where it is; LayoutError for a device that is not there."""
-    if device is None:
-        return tensor
-    try:
-        return tensor.to(torch.device(device))
-    except (AssertionError, RuntimeError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise LayoutError(f"PackLayout: device is {device!r}, which cannot be used here: {reason}") from None
 
 
 def _host_ids(name: str, ids: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""Calls that do not fit a signature: what is said of them, and what is left as it is."""
+"""Calls that do not fit a signature: what is said of them; other errors pass unchanged."""
 
 import inspect
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_a_call_that_does_not_fit(
     assert caught.value.__cause__ is caught.value.__context__ is None
 
 
-def test_an_error_inside_is_left_as_it_is() -> None:
+def test_an_error_inside_passes_unchanged() -> None:
     with pytest.raises(TypeError, match="can only concatenate str"):
         scaled(["a"], offset=1)
 
