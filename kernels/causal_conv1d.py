@@ -8,7 +8,7 @@ windows of the pack; causal_conv1d_launch has the order of the kernels.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from packproof.kernels.causal_conv1d_fwd import _causal_conv1d_fwd_kernel
 from packproof.kernels.causal_conv1d_launch import problem, refusal, variants
 from packproof.kernels.launch import on_host, require_device
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.refs.arguments import bind, check_options, empty_output
+from packproof.refs.arguments import bind, check_option, check_options, empty_output
+from packproof.refs.errors import checked_call
 from packproof.refs.signatures import CAUSAL_CONV1D
 
 Activation = Literal["silu"] | None
@@ -36,6 +37,22 @@ INTERPRETED: dict[str, Any] = {}
 __all__ = ["INTERPRETED", "PROMISES", "causal_conv1d", "causal_conv1d_triton", "variants"]
 
 
+@overload
+def causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
+    activation: Activation = None, return_final_states: Literal[False] = False, impl: str = "auto",
+) -> Tensor: ...  # fmt: skip
+@overload
+def causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
+    activation: Activation = None, return_final_states: Literal[True], impl: str = "auto",
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
+    activation: Activation = None, return_final_states: bool, impl: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
 def causal_conv1d(
     x: Tensor,
     weight: Tensor,
@@ -58,8 +75,15 @@ def causal_conv1d(
     sequence's values and gradients do not depend on the others. impl: "triton", or "cuda": faster, for NVIDIA GPUs and
     2 to 4 taps in fp32, bf16 or fp16, with packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU,
     so that the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.kernels import causal_conv1d
+    >>> x, weight = torch.arange(1.0, 6)[:, None], torch.ones(1, 2)  # on a CPU with TRITON_INTERPRET=1
+    >>> causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]
+    tensor([1., 3., 3., 7., 9.])
     """
-    check_options(CAUSAL_CONV1D, activation=activation)
+    check_options(CAUSAL_CONV1D, activation=activation, return_final_states=return_final_states)
+    check_option(CAUSAL_CONV1D.op, "impl", impl, cuda.IMPLEMENTATIONS)
     if not torch.compiler.is_compiling():
         _bind(x, weight, bias, cu_seqlens, initial_states, values=on_host(x))
         require_device(CAUSAL_CONV1D.op, x, _causal_conv1d_fwd_kernel)

@@ -18,7 +18,7 @@ from packproof.kernels.variant import Variant
 from packproof.refs.errors import ArgumentError
 
 if triton.knobs.runtime.interpret:
-    kernels.install_interpreter()  # type: ignore[attr-defined]  # packproof/__init__.py gives it to the folder
+    kernels.install_interpreter()  # packproof/__init__.py gives it to the folder
 
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
@@ -81,7 +81,7 @@ def require_device(op: str, tensor: Tensor, kernel: Any) -> None:
     if tensor.is_cuda:
         return
     if interpreted(kernel):
-        kernels.install_interpreter()  # type: ignore[attr-defined]  # set after triton was imported, it is refused
+        kernels.install_interpreter()  # set after triton was imported, it is refused
     else:
         raise ArgumentError(
             f"{op}: the tensors are on {tensor.device}, but the Triton kernel runs on a GPU: move them to a GPU, or "

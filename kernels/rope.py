@@ -25,7 +25,7 @@ from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_options, check_rotary_tables, empty_output
-from packproof.refs.errors import ArgumentError
+from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 
 PROMISES: dict[str, Any] = {
@@ -45,6 +45,7 @@ _NUM_WARPS = 4
 _TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "STAGES": 1, "BLOCK_T": 16, "BLOCK_R": 4}  # tests are small
 
 
+@checked_call
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """Rotate the first 2r channels of each head; positions restart at 0 in each sequence, other channels pass through.
 
@@ -55,24 +56,43 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     Returns y (t, h, k) in x's dtype, zero in slack. The bits of a sequence's values and gradients do not depend on the
     others. Nothing waits for a GPU: there the values of cu_seqlens are not checked, and the rotated channels of a
     position past the end of the tables are NaN. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.kernels import rope
+    >>> angle = torch.arange(3)[:, None] * torch.pi / 2  # a quarter of a circle for each position
+    >>> x = torch.tensor([1.0, 0]).expand(4, 1, 2)  # on a CPU with TRITON_INTERPRET=1
+    >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=torch.tensor([0, 1, 4])).flatten(1).round().int()
+    tensor([[ 1,  0],
+            [ 1,  0],
+            [ 0,  1],
+            [-1,  0]], dtype=torch.int32)
     """
     check_options(ROPE, interleaved=interleaved)
     if not torch.compiler.is_compiling():
         _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=on_host(x))
         require_device(ROPE.op, x, _rope_kernel)
-    result: Tensor = _rope(x, cos, sin, cu_seqlens, bool(interleaved), False)
+    result: Tensor = _rope(x, cos, sin, cu_seqlens, interleaved, False)
     return result
 
 
+@checked_call
 def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each."""
+    """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each.
+
+    >>> import torch
+    >>> from packproof.kernels import rope_qk
+    >>> q, k, table = torch.ones(5, 4, 2), torch.ones(5, 1, 2), torch.ones(3, 1)  # on a CPU with TRITON_INTERPRET=1
+    >>> y_q, y_k = rope_qk(q, k, table, table, cu_seqlens=torch.tensor([0, 2, 5]))
+    >>> y_q.shape, y_k.shape
+    (torch.Size([5, 4, 2]), torch.Size([5, 1, 2]))
+    """
     check_options(ROPE_QK, interleaved=interleaved)
     if not torch.compiler.is_compiling():
         _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=on_host(q))
         require_device(ROPE_QK.op, q, _rope_kernel)
-    result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, bool(interleaved), False)
+    result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, interleaved, False)
     return result
 
 

@@ -8,7 +8,7 @@ selective_scan.cu; selective_scan_launch has the order of the kernels.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.selective_scan_fwd import _selective_scan_fwd_kernel
 from packproof.kernels.selective_scan_launch import DTYPES, ScanProblem, kept_shape, refusal, variants
-from packproof.refs.arguments import bind, empty_gradients, empty_output
+from packproof.refs.arguments import bind, check_option, check_options, empty_gradients, empty_output
+from packproof.refs.errors import checked_call
 from packproof.refs.signatures import SELECTIVE_SCAN
 
 PROMISES = {
@@ -36,6 +37,25 @@ INTERPRETED = {"chunk": 4, "segment": 8}
 __all__ = ["INTERPRETED", "PROMISES", "selective_scan", "selective_scan_triton", "variants"]
 
 
+@overload
+def selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False, impl: str = "auto",
+) -> Tensor: ...  # fmt: skip
+@overload
+def selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[True], impl: str = "auto",
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: bool, impl: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
 def selective_scan(
     u: Tensor,
     delta: Tensor,
@@ -65,14 +85,23 @@ def selective_scan(
     impl: "triton", or "cuda": faster, for NVIDIA GPUs and n up to 16, with packproof[cuda]; "auto" takes that where it
     can run. Nothing waits for a GPU, so that the values of cu_seqlens are not checked there. Raises ArgumentError and
     LayoutError.
+
+    >>> import torch
+    >>> from packproof.kernels import selective_scan
+    >>> u, A, B = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3)  # on a CPU with TRITON_INTERPRET=1
+    >>> y, states = selective_scan(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
+    >>> y[:, 0], states.shape
+    (tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096]), torch.Size([2, 2, 3]))
     """
+    check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
+    check_option(SELECTIVE_SCAN.op, "impl", impl, cuda.IMPLEMENTATIONS)
     if not torch.compiler.is_compiling():
         _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
         require_device(SELECTIVE_SCAN.op, u, _selective_scan_fwd_kernel)
         _native(impl, u, A)
     tensors = (u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    y, final_states, _ = _selective_scan(*tensors, bool(delta_softplus), bool(return_final_states), keep, impl)
+    y, final_states, _ = _selective_scan(*tensors, delta_softplus, return_final_states, keep, impl)
     return (y, final_states) if return_final_states else y
 
 

@@ -7,7 +7,7 @@ mathematics, ssd_launch for the order of the kernels.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -25,8 +25,8 @@ from packproof.kernels.ssd_tiles import (
     SEGMENT_INTERPRETED,
     variants,
 )
-from packproof.refs.arguments import bind, empty_gradients, empty_output
-from packproof.refs.errors import ArgumentError
+from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output
+from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.signatures import SSD
 
 __all__ = ["INTERPRETED", "PROMISES", "ssd", "variants"]
@@ -46,6 +46,25 @@ INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
 def ssd(
     x: Tensor,
     dt: Tensor,
@@ -75,12 +94,19 @@ def ssd(
     fp32 and fp16 compute to the accuracy of fp32. With bf16 tokens y is rounded once, when it is stored; backward also
     rounds the states between chunks to bf16. Nothing waits for a GPU, so that the values of cu_seqlens are not checked
     there. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.kernels import ssd
+    >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
+    >>> ssd(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]  # on a CPU with TRITON_INTERPRET=1
+    tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
+    check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
     if not torch.compiler.is_compiling():
         _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=on_host(x))
         require_device(SSD.op, x, _ssd_fwd_chunk_scan_kernel)
     y, final_states, _ = _ssd(
-        x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, bool(dt_softplus), bool(return_final_states)
+        x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, dt_softplus, return_final_states
     )
     return (y, final_states) if return_final_states else y
 

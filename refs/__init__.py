@@ -8,7 +8,7 @@ from packproof.refs.lazy import export
 if TYPE_CHECKING:
     from packproof.refs.attention import attention
     from packproof.refs.convolution import causal_conv1d, causal_conv1d_step
-    from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
+    from packproof.refs.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.refs.packers import Piece, pack_best_fit, pack_in_order, pack_with_split, padding_rate
     from packproof.refs.packing import (
         PackLayout,
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from packproof.refs.scan import selective_scan, selective_scan_associative, selective_scan_step
     from packproof.refs.segsum import segsum, segsum_unstable
     from packproof.refs.ssd import ssd, ssd_chunked, ssd_quadratic, ssd_step
+    from packproof.refs.ssd_parts import SsdIntermediates, ssd_intermediates, ssd_state
 
 __all__ = [
     "ArgumentError",
-    "CheckFailed",
     "LayoutError",
     "PackLayout",
     "PackproofError",
     "Piece",
+    "SsdIntermediates",
     "UsageError",
     "attention",
     "causal_conv1d",
@@ -53,7 +54,9 @@ __all__ = [
     "split_sequences",
     "ssd",
     "ssd_chunked",
+    "ssd_intermediates",
     "ssd_quadratic",
+    "ssd_state",
     "ssd_step",
     "unpack",
 ]
@@ -68,7 +71,6 @@ export(
         ),
         "packproof.refs.errors": (
             "ArgumentError",
-            "CheckFailed",
             "LayoutError",
             "PackproofError",
             "UsageError",
@@ -110,6 +112,11 @@ export(
             "ssd_chunked",
             "ssd_quadratic",
             "ssd_step",
+        ),
+        "packproof.refs.ssd_parts": (
+            "SsdIntermediates",
+            "ssd_intermediates",
+            "ssd_state",
         ),
     },
 )

@@ -1,15 +1,16 @@
 """What a call of an op must look like: shapes, dtypes, devices and offsets, the same for references and kernels."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.refs.axes import Axis, parse, shape
+from packproof.refs.axes import Axes, Axis, parse, read_axis, shape
 from packproof.refs.errors import ArgumentError, LayoutError
 from packproof.refs.signatures import Signature
-from packproof.refs.wording import article, counted
+from packproof.refs.wording import counted, kind
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 OFFSETS = (torch.int32, torch.int64)
@@ -31,6 +32,7 @@ _COUNTED = {
     "r": "rotated pair",
 }
 _SHOWN_OFFSETS = 8
+_SHOWN_TEXT = 40
 
 
 def bind(signature: Signature, cu_seqlens: Tensor, *, values: bool, **tensors: Tensor | None) -> dict[str, int]:
@@ -62,6 +64,67 @@ def check_options(signature: Signature, **given: Any) -> None:
         check_option(signature.op, name, value, signature.options[name])
 
 
+def check_step(function: str, specs: Mapping[str, str], **tensors: Tensor | None) -> None:
+    """Raise ArgumentError unless the tensors of one token have the axes, such as "h p n", of a function outside a pack.
+
+    specs: the axes by name, as in a signature. All tensors hold floats and lie on one device.
+    """
+    sizes: dict[str, int] = {}
+    given = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    leader = next(iter(given), "")
+    for name, spec in specs.items():
+        tensor, parsed = tensors[name], parse(spec)
+        if tensor is None and parsed.optional:
+            continue
+        expected = " or ".join(f"({' '.join(axes)})" for axes in parsed.alternatives)
+        if not isinstance(tensor, Tensor):
+            raise ArgumentError(f"{function}: {name} is {kind(tensor)} but a tensor of axes {expected} was expected")
+        check_floats(function, name, tensor)
+        if tensor.device != given[leader].device:
+            where = f"{name} is on {tensor.device} but {leader} is on {given[leader].device}"
+            raise ArgumentError(f"{function}: {where}\n    All tensors of a call lie on one device.")
+        fits = (_step_sizes(axes, tensor.shape, sizes) for axes in parsed.alternatives)
+        fit = next((found for found in fits if found is not None), None)
+        if fit is None:
+            shapes = "".join(f"\n    {other:<16} {_form(one)}" for other, one in given.items())
+            raise ArgumentError(f"{function}: {name} is {tuple(tensor.shape)} but {expected} was expected{shapes}")
+        sizes = fit
+
+
+def _step_sizes(axes: Axes, given: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """The sizes with those of one more tensor; None if it does not fit them."""
+    if len(axes) != len(given):
+        return None
+    found = dict(sizes)
+    for axis, size in zip(map(read_axis, axes), given, strict=True):
+        known = int(axis.base) if axis.base.isdigit() else found.setdefault(axis.base, size - axis.shift)
+        if size != known + axis.shift:
+            return None
+    return found
+
+
+def check_floats(function: str, name: str, tensor: Any) -> None:
+    """Raise ArgumentError unless it is a tensor of floats that packproof computes in, or of complex numbers."""
+    if not isinstance(tensor, Tensor):
+        raise ArgumentError(f"{function}: {name} is {kind(tensor)} but a tensor was expected")
+    if tensor.dtype not in FLOATS and not tensor.is_complex():  # complex steps differentiate
+        expected = " or ".join(map(_short, FLOATS))
+        raise ArgumentError(f"{function}: {name} is {_short(tensor.dtype)} but {expected} was expected")
+
+
+def whole_number(function: str, name: str, value: Any, least: int = 0, error: type[ArgumentError] = LayoutError) -> int:
+    """The value as an int; raises the error unless it is a whole number from `least` on, no bool."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise error(f"{function}: {name} is {_shown(value)}; a whole number was expected")
+    if number < least:
+        raise error(f"{function}: {name} is {number}; {least} or more was expected")
+    return number
+
+
 def _dtype(signature: Signature, name: str, leader: torch.dtype) -> torch.dtype:
     """The dtype of an input or output in a call whose leader has this one."""
     return _wide(leader) if name in signature.fixed else leader
@@ -90,7 +153,7 @@ def _given(signature: Signature, tensors: dict[str, Tensor | None]) -> dict[str,
             given[name] = tensor
         elif tensor is not None or not forms.optional:
             expected = f"a tensor of axes ({signature.inputs[name].rstrip('?')}) was expected"
-            raise ArgumentError(f"{signature.op}: {name} is {_kind(tensor)} but {expected}")
+            raise ArgumentError(f"{signature.op}: {name} is {kind(tensor)} but {expected}")
     if tensors:
         raise TypeError(f"{signature.op} has no input {' or '.join(tensors)}; it has {', '.join(signature.inputs)}")
     return given
@@ -180,7 +243,7 @@ def check_offsets_form(op: str, cu_seqlens: Tensor) -> None:
     """Raise LayoutError unless `cu_seqlens` is an int32 or int64 tensor of shape (s + 1,); reads no value."""
     if not isinstance(cu_seqlens, Tensor):
         raise LayoutError(
-            f"{op}: cu_seqlens is {_kind(cu_seqlens)} but an int32 or int64 tensor (s + 1,) was expected\n"
+            f"{op}: cu_seqlens is {kind(cu_seqlens)} but an int32 or int64 tensor (s + 1,) was expected\n"
             "    PackLayout.from_lengths(lengths).cu_seqlens() makes one."
         )
     if cu_seqlens.dtype not in OFFSETS:
@@ -200,7 +263,7 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
 
     Reads the offsets on the host. holder and lines: whose tokens they are, in the message.
     """
-    offsets: list[int] = cu_seqlens.tolist()
+    offsets = host_offsets(op, cu_seqlens)
     falls = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
     if offsets[0] != 0:
         entry, what = 0, f"starts at {offsets[0]} but 0 was expected"
@@ -213,6 +276,25 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
     way_out = "Offsets count tokens from 0, never decrease and may not pass the last one."
     shown = f"    {'cu_seqlens':<16} {_form(cu_seqlens)} {_excerpt(offsets, entry)}\n"
     raise LayoutError(f"{op}: cu_seqlens {what}\n{lines}{shown}    {way_out}")
+
+
+def host_offsets(op: str, cu_seqlens: Tensor) -> list[int]:
+    """The values of a tensor, read on the host. Raises LayoutError for one on the meta device, which has none."""
+    if cu_seqlens.is_meta:
+        raise LayoutError(f"{op}: cu_seqlens is on meta, where it has no values, but they are read here")
+    values: list[int] = cu_seqlens.tolist()
+    return values
+
+
+def moved(owner: str, tensor: Tensor, device: Any) -> Tensor:
+    """The tensor on a device, None for where it is. Raises LayoutError for a device that is not there."""
+    if device is None:
+        return tensor
+    try:
+        return tensor.to(torch.device(device))
+    except (AssertionError, RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise LayoutError(f"{owner}: device is {device!r}, which cannot be used here: {reason}") from None
 
 
 def _mismatch(name: str, axis: Axis, size: int, wanted: int, holder: str) -> str:
@@ -228,8 +310,9 @@ def _counted(size: int, axis: str) -> str:
     return f"{counted(size, _COUNTED.get(axis, 'entry'))} (axis {axis})"
 
 
-def _kind(value: object) -> str:
-    return "None" if value is None else article(type(value).__name__)
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_TEXT else kind(value)
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -7,11 +7,12 @@ from einops import einsum, repeat
 from torch import Tensor
 
 from packproof.refs.arguments import bind, check_options
-from packproof.refs.errors import ArgumentError
+from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.signatures import ATTENTION
 
 
+@checked_call
 def attention(
     q: Tensor,
     k: Tensor,
@@ -30,6 +31,12 @@ def attention(
     token sees itself. softmax_scale: factor of the scores, k ** -0.5 if left out.
 
     Returns (t, hq, v), zero in slack. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import attention
+    >>> q, v = torch.zeros(5, 1, 2), torch.arange(1.0, 6)[:, None, None]  # equal scores: the mean of what is visible
+    >>> attention(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), causal=True).flatten()
+    tensor([1.0000, 1.5000, 3.0000, 3.5000, 4.0000])
     """
     sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, values=True)
     check_options(ATTENTION, causal=causal)

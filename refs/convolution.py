@@ -1,13 +1,13 @@
 """Causal depthwise convolution of Mamba (Gu & Dao 2023, fig. 3): y[t] = act(bias + Σ_j weight[:, j] x[t-(w-1)+j])."""
 
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.refs.arguments import bind, check_option, check_options
-from packproof.refs.errors import ArgumentError
+from packproof.refs.arguments import bind, check_floats, check_option, check_options
+from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.recurrence import (
     join_sequences,
     join_states,
@@ -21,6 +21,7 @@ from packproof.refs.signatures import CAUSAL_CONV1D
 Activation = Literal["silu"] | None
 
 
+@checked_call
 def causal_conv1d_step(
     state: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation = None
 ) -> tuple[Tensor, Tensor]:
@@ -28,11 +29,28 @@ def causal_conv1d_step(
 
     Returns the new state and y of shape (d,). Leading batch axes of state and x are kept. Raises ArgumentError for
     shapes that do not fit and for an unknown activation.
+
+    >>> import torch
+    >>> from packproof.refs import causal_conv1d_step
+    >>> state, y = causal_conv1d_step(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0]), torch.ones(1, 3))
+    >>> state, y
+    (tensor([[2., 3.]]), tensor([6.]))
     """
     check_option("causal_conv1d_step", "activation", activation, CAUSAL_CONV1D.options["activation"])
-    if state.shape != (*x.shape, weight.shape[-1] - 1) or x.shape[-1:] != weight.shape[:1]:
-        came = ", ".join(f"{n} {tuple(v.shape)}" for n, v in (("state", state), ("x", x), ("weight", weight)))
-        raise ArgumentError(f"causal_conv1d_step: {came} came but state (d, w-1), x (d,), weight (d, w) was expected")
+    given = {"state": state, "x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+    for name, tensor in given.items():
+        check_floats("causal_conv1d_step", name, tensor)
+    fits = weight.ndim == 2 and x.shape[-1:] == weight.shape[:1] and (bias is None or bias.shape == weight.shape[:1])
+    if not fits or state.shape != (*x.shape, weight.shape[-1] - 1):
+        came = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in given.items())
+        expected = "state (d, w-1), x (d,), weight (d, w)" + ("" if bias is None else ", bias (d,)")
+        raise ArgumentError(f"causal_conv1d_step: {came} came but {expected} was expected")
+    return _step(state, x, weight, bias, activation)
+
+
+def _step(
+    state: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation
+) -> tuple[Tensor, Tensor]:
     window = torch.cat([state, x[..., None]], dim=-1)
     y = (weight * window).sum(-1)
     if bias is not None:
@@ -40,6 +58,22 @@ def causal_conv1d_step(
     return window[..., 1:], functional.silu(y) if activation else y
 
 
+@overload
+def causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
+    activation: Activation = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
+    activation: Activation = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, initial_states: Tensor | None = None,
+    activation: Activation = None, return_final_states: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
 def causal_conv1d(
     x: Tensor,
     weight: Tensor,
@@ -58,14 +92,22 @@ def causal_conv1d(
 
     Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
     which begin with part of the initial state where the sequence is shorter. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import causal_conv1d
+    >>> x, weight = torch.arange(1.0, 6)[:, None], torch.ones(1, 2)  # a token and the one before it
+    >>> causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]  # 3 has none before it
+    tensor([1., 3., 3., 7., 9.])
+    >>> causal_conv1d(x, weight, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)[1].flatten()
+    tensor([2., 5.])
     """
     sizes = bind(CAUSAL_CONV1D, cu_seqlens, x=x, weight=weight, bias=bias, initial_states=initial_states, values=True)
-    check_options(CAUSAL_CONV1D, activation=activation)
+    check_options(CAUSAL_CONV1D, activation=activation, return_final_states=return_final_states)
     taps, offset = to_compute_dtype(weight), None if bias is None else to_compute_dtype(bias)
     shape = (sizes["d"], sizes["w"] - 1)
 
     def step(state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        return causal_conv1d_step(state, token, taps, offset, activation)
+        return _step(state, token, taps, offset, activation)
 
     ys, finals = [], []
     for tokens, state in zip(

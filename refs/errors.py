@@ -1,5 +1,13 @@
 """The exceptions of packproof: one family, so that `except PackproofError` catches everything raised on purpose."""
 
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
 
 class PackproofError(Exception):
     """Base of every error that packproof raises on purpose.
@@ -47,16 +55,66 @@ class UsageError(PackproofError):
     """
 
 
-class CheckFailed(PackproofError, AssertionError):
-    """A kernel broke a property; the text is the report. It is an AssertionError too.
+def checked_call(function: F) -> F:
+    """The function; a call with an unknown or missing argument raises ArgumentError, with the names that it takes."""
 
-    >>> import packproof, torch
-    >>> def tripled(x, cos, sin, *, cu_seqlens):
-    ...     return 3 * x
-    >>> inputs = {"x": torch.ones(2, 1, 2), "cos": torch.zeros(2, 1), "sin": torch.ones(2, 1)}
-    >>> try:
-    ...     packproof.gradcheck(tripled, inputs, cu_seqlens=torch.tensor([0, 2]), op="rope")
-    ... except packproof.CheckFailed as failed:
-    ...     print("y: sequence 0" in str(failed))
-    True
-    """
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except TypeError:
+            misfit = _misfit(function, args, options)
+            if not misfit:
+                raise
+        raise ArgumentError(misfit)
+
+    return cast("F", call)
+
+
+def called_like(model: F) -> Callable[[Callable[..., Any]], F]:
+    """A decorator for a function that hands on all that it is given: it has the arguments and results of another."""
+
+    def named(function: Callable[..., Any]) -> F:
+        function.__signature__ = signature(model)  # type: ignore[attr-defined]
+        return cast("F", checked_call(function))
+
+    return named
+
+
+def checked_init(kind: C) -> C:
+    """The class; a wrong call of it raises ArgumentError as that of a `checked_call` does."""
+    kind.__init__ = checked_call(kind.__init__)  # type: ignore[misc]
+    return kind
+
+
+def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
+    """What does not fit the function's signature, and what would; "" if all of it fits."""
+    from difflib import get_close_matches  # noqa: PLC0415  (a wrong call may wait)
+
+    name = function.__qualname__.split("<locals>.")[-1].removesuffix(".__init__")
+    parameters = dict(signature(function).parameters)
+    for owner in {"self", "cls"} & {next(iter(parameters), "")}:
+        del parameters[owner]
+        args = args[1:]
+    by_position = [p.name for p in parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
+    unknown = next((option for option in options if option not in parameters), None)
+    twice = next((one for one in by_position[: len(args)] if one in options), None)
+    given = {*by_position[: len(args)], *options}
+    missing = [p.name for p in parameters.values() if p.default is Parameter.empty and p.name not in given]
+    if unknown is not None:
+        near = get_close_matches(unknown, parameters, n=1)
+        near += [p for p in parameters if p in unknown.split("_") or unknown in p.split("_")]
+        what = f"{unknown} is no argument" + (f"; did you mean {near[0]}?" if near else "")
+    elif len(args) > len(by_position):
+        what = f"{len(args)} arguments came by position but at most {len(by_position)} were expected"
+    elif twice is not None:
+        what = f"{twice} came twice, by position and by name"
+    elif missing:
+        what = f"{' and '.join(filter(None, [', '.join(missing[:-1]), missing[-1]]))} {_are(missing)} missing"
+    else:
+        return ""
+    return f"{name}: {what}\n    It takes {', '.join(parameters) or 'nothing'}."
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -27,7 +27,7 @@ class LazyPackage(ModuleType):
         super().__setattr__(name, getattr(value, name) if is_home else value)
 
     def __dir__(self) -> list[str]:
-        return sorted({*vars(self), *self._homes})
+        return sorted(vars(self).get("__all__", self._homes))
 
 
 def export(package: ModuleType, names: Mapping[str, tuple[str, ...]], kind: type[LazyPackage] = LazyPackage) -> None:

@@ -1,20 +1,21 @@
 """The layout of a pack: where each sequence lies, as lengths, cu_seqlens, seq_idx or position_ids."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
-from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form
-from packproof.refs.errors import LayoutError
-from packproof.refs.wording import article, counted
+from packproof.refs.arguments import OFFSETS, check_offsets, check_offsets_form, host_offsets, moved, whole_number
+from packproof.refs.errors import LayoutError, checked_call, checked_init
+from packproof.refs.wording import counted, kind
 
 _UNUSED = -1  # seq_idx of a row that belongs to no sequence
 
 
+@checked_init
 @dataclass(frozen=True)
 class PackLayout:
     """Sequences laid one after the other along the token axis.
@@ -24,6 +25,13 @@ class PackLayout:
     gaps: unused rows after each sequence, () for none. A gap after the last sequence counts as slack.
 
     Raises LayoutError for negative or fractional counts, and if there are not as many gaps as sequences.
+
+    >>> from packproof import PackLayout
+    >>> layout = PackLayout((2, 0, 3), slack=1)
+    >>> layout.n_sequences, layout.n_tokens, layout.total_tokens, layout.max_seqlen
+    (3, 5, 6, 3)
+    >>> layout.cu_seqlens()
+    tensor([0, 2, 2, 5], dtype=torch.int32)
     """
 
     lengths: tuple[int, ...]
@@ -33,7 +41,7 @@ class PackLayout:
     def __post_init__(self) -> None:
         lengths = _counts("lengths", self.lengths)
         gaps = _counts("gaps", self.gaps)
-        (slack,) = _counts("slack", [self.slack])
+        slack = whole_number("PackLayout", "slack", self.slack)
         if gaps and len(gaps) != len(lengths):
             came = f"{counted(len(gaps), 'gap')} for {counted(len(lengths), 'sequence')}"
             raise LayoutError(f"PackLayout: {came}; one gap after each was expected")
@@ -44,30 +52,54 @@ class PackLayout:
         object.__setattr__(self, "gaps", gaps if any(gaps) else ())
 
     @classmethod
+    @checked_call
     def from_lengths(cls, lengths: Iterable[int] | Tensor, slack: int = 0) -> "PackLayout":
-        """From the length of each sequence: integers or an integer tensor (s,)."""
-        return cls(tuple(_host_ids("lengths", lengths) if isinstance(lengths, Tensor) else lengths), slack)
+        """From the length of each sequence: integers or an integer tensor (s,).
+
+        Raises LayoutError for anything else.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout.from_lengths([2, 0, 3], slack=1).seq_idx()
+        tensor([ 0,  0,  2,  2,  2, -1], dtype=torch.int32)
+        """
+        counts = _host_ids("lengths", lengths) if isinstance(lengths, Tensor) else lengths
+        return cls(counts, slack)  # type: ignore[arg-type]  # made a tuple there
 
     @classmethod
+    @checked_call
     def from_cu_seqlens(cls, cu_seqlens: Tensor, total_tokens: int | None = None) -> "PackLayout":
         """From offsets, int32 or int64 (s + 1,); `total_tokens` counts all rows of the pack (default: the last offset).
 
         Reads the offsets on the host. Raises LayoutError if they do not start at 0, decrease, or pass the tokens.
+
+        >>> import torch
+        >>> from packproof import PackLayout
+        >>> PackLayout.from_cu_seqlens(torch.tensor([0, 2, 5]), total_tokens=6)
+        PackLayout(lengths=(2, 3), slack=1, gaps=())
         """
         check_offsets_form("PackLayout", cu_seqlens)
-        offsets: list[int] = cu_seqlens.tolist()
-        total = max(offsets) if total_tokens is None else total_tokens
+        offsets = host_offsets("PackLayout", cu_seqlens)
+        given = None if total_tokens is None else whole_number("PackLayout", "total_tokens", total_tokens)
+        total = max(offsets) if given is None else given
         check_offsets("PackLayout", cu_seqlens, total)
         return cls(tuple(b - a for a, b in pairwise(offsets)), slack=total - offsets[-1])
 
     @classmethod
+    @checked_call
     def from_seq_idx(cls, seq_idx: Tensor, n_sequences: int | None = None) -> "PackLayout":
         """From the index of the sequence that each row belongs to, an integer tensor (t,); -1 marks unused rows.
 
         An index that does not occur is an empty sequence; `n_sequences` adds empty ones at the end. Unused rows
         before sequence j are the gap after j - 1. Reads the indices on the host. Raises LayoutError if an index
         recurs or decreases, is below -1 or not below `n_sequences`, or if unused rows come before sequence 0.
+
+        >>> import torch
+        >>> from packproof import PackLayout
+        >>> PackLayout.from_seq_idx(torch.tensor([0, 0, -1, 2, 2]))
+        PackLayout(lengths=(2, 0, 2), slack=0, gaps=(0, 1, 0))
         """
+        if n_sequences is not None:
+            n_sequences = whole_number("PackLayout", "n_sequences", n_sequences)
         bound = "" if n_sequences is None else f" and below {n_sequences}"
         lengths: list[int] = []
         gaps: list[int] = []
@@ -98,14 +130,21 @@ class PackLayout:
         return cls((*lengths, *missing), unused, (*gaps, *missing))
 
     @classmethod
+    @checked_call
     def from_position_ids(cls, position_ids: Tensor, slack: int = 0) -> "PackLayout":
         """From the position of each token in its sequence, an integer tensor (t,); the last `slack` rows are unused.
 
         Position ids do not show empty sequences. Reads them on the host. Raises LayoutError at the first position that
         is neither 0 nor one more than the one before.
+
+        >>> import torch
+        >>> from packproof import PackLayout
+        >>> PackLayout.from_position_ids(torch.tensor([0, 1, 0, 1, 2, 0]), slack=1)
+        PackLayout(lengths=(2, 3), slack=1, gaps=())
         """
         ids = _host_ids("position_ids", position_ids)
-        if not 0 <= slack <= len(ids):
+        slack = whole_number("PackLayout", "slack", slack)
+        if slack > len(ids):
             raise LayoutError(f"PackLayout: slack is {slack} but position_ids has {counted(len(ids), 'row')}")
         lengths: list[int] = []
         for token, position in enumerate(ids[: len(ids) - slack]):
@@ -120,34 +159,73 @@ class PackLayout:
 
     @property
     def n_sequences(self) -> int:
+        """Sequences, those of no tokens too.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3)).n_sequences
+        3
+        """
         return len(self.lengths)
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all sequences, without gaps and slack."""
+        """Tokens of all sequences, without gaps and slack.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3), slack=4).n_tokens
+        5
+        """
         return sum(self.lengths)
 
     @property
     def total_tokens(self) -> int:
-        """All rows of the pack, gaps and slack included."""
+        """All rows of the pack, gaps and slack included.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3), slack=4).total_tokens
+        9
+        """
         return self.n_tokens + sum(self.gaps) + self.slack
 
     @property
     def max_seqlen(self) -> int:
+        """Tokens of the longest sequence, 0 if there is none.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3)).max_seqlen
+        3
+        """
         return max(self.lengths, default=0)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The first row of each sequence."""
+        """The first row of each sequence.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3), gaps=(1, 0, 0)).offsets
+        (0, 3, 3)
+        """
         return tuple(accumulate(self._strides(), initial=0))[: self.n_sequences]
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """The rows of each sequence."""
+        """The rows of each sequence.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 3)).slices
+        (slice(0, 2, None), slice(2, 5, None))
+        """
         return tuple(slice(start, start + n) for start, n in zip(self.offsets, self.lengths, strict=True))
 
+    @checked_call
     def cu_seqlens(self, device: torch.device | str | None = None, dtype: torch.dtype = torch.int32) -> Tensor:
-        """Offsets (s + 1,), int32 or int64. Raises LayoutError if there are gaps, or too many tokens for the dtype."""
+        """Offsets (s + 1,), int32 or int64. Raises LayoutError if there are gaps, or too many tokens for the dtype.
+
+        >>> import torch
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3)).cu_seqlens(dtype=torch.int64)
+        tensor([0, 2, 2, 5])
+        """
         if self.gaps:
             raise LayoutError(
                 f"PackLayout: cu_seqlens cannot express the gaps {self.gaps}; use offsets and lengths, or seq_idx"
@@ -156,49 +234,93 @@ class PackLayout:
             raise LayoutError(f"PackLayout: dtype is {dtype} but torch.int32 or torch.int64 was expected")
         if self.n_tokens > torch.iinfo(dtype).max:
             raise LayoutError(f"PackLayout: {self.n_tokens} tokens do not fit int32 offsets; ask for dtype=torch.int64")
-        return torch.tensor([0, *accumulate(self.lengths)], dtype=dtype, device=device)
+        return moved("PackLayout", torch.tensor([0, *accumulate(self.lengths)], dtype=dtype), device)
 
+    @checked_call
     def seq_idx(self, device: torch.device | str | None = None) -> Tensor:
-        """The sequence of each row, int32 (t,); -1 in gaps and slack."""
+        """The sequence of each row, int32 (t,); -1 in gaps and slack. Raises LayoutError for an unknown device.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3), slack=1).seq_idx()
+        tensor([ 0,  0,  2,  2,  2, -1], dtype=torch.int32)
+        """
         ids = torch.full((self.total_tokens,), _UNUSED, dtype=torch.int32)
         for j, rows in enumerate(self.slices):
             ids[rows] = j
-        return ids.to(device)
+        return moved("PackLayout", ids, device)
 
+    @checked_call
     def position_ids(self, device: torch.device | str | None = None) -> Tensor:
-        """The position of each row in its sequence, int32 (t,); 0 in gaps and slack."""
+        """The position of each row in its sequence, int32 (t,); 0 in gaps and slack. Raises LayoutError as `seq_idx`.
+
+        >>> from packproof import PackLayout
+        >>> PackLayout((2, 0, 3), slack=1).position_ids()
+        tensor([0, 1, 0, 1, 2, 0], dtype=torch.int32)
+        """
         ids = torch.zeros(self.total_tokens, dtype=torch.int32)
         for rows in self.slices:
             ids[rows] = torch.arange(rows.stop - rows.start, dtype=torch.int32)
-        return ids.to(device)
+        return moved("PackLayout", ids, device)
 
     def _strides(self) -> tuple[int, ...]:
         return tuple(map(sum, zip(self.lengths, self.gaps, strict=True))) if self.gaps else self.lengths
 
 
-def pack(tensors: Sequence[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]:
+@checked_call
+def pack(tensors: Iterable[Tensor], slack: int = 0) -> tuple[Tensor, PackLayout]:
     """Lay sequences, each (t_j, ...) of one dtype and device, one after the other; then `slack` rows of zeros.
 
     Returns the packed tensor (sum t_j + slack, ...) and its layout. Raises LayoutError if there is no sequence, or if
     one has another trailing shape, dtype or device than the first.
+
+    >>> import torch
+    >>> from packproof import pack
+    >>> pack([torch.tensor([1, 2]), torch.tensor([3])], slack=1)
+    (tensor([1, 2, 3, 0]), PackLayout(lengths=(2, 1), slack=1, gaps=()))
     """
-    if not tensors:
-        raise LayoutError(
-            "pack: no sequences given; at least one is needed to know shape and dtype (it may have no tokens)"
-        )
-    first = tensors[0]
-    for j, tensor in enumerate(tensors):
+    sequences = _sequences(tensors)
+    first = sequences[0]
+    for j, tensor in enumerate(sequences):
+        if not isinstance(tensor, Tensor):
+            raise LayoutError(f"pack: sequence {j} is {kind(tensor)}; a tensor (t, ...) was expected")
         if tensor.ndim == 0:
             raise LayoutError(f"pack: sequence {j} has no token axis; shape (t, ...) was expected")
         here, there = ((x.shape[1:], x.dtype, x.device) for x in (tensor, first))
         if here != there:
             raise LayoutError(f"pack: sequence {j} is {_described(tensor)} but sequence 0 is {_described(first)}")
-    layout = PackLayout(tuple(len(tensor) for tensor in tensors), slack)
-    return torch.cat([*tensors, first.new_zeros(layout.slack, *first.shape[1:])]), layout
+    layout = PackLayout(tuple(len(tensor) for tensor in sequences), whole_number("pack", "slack", slack))
+    return torch.cat([*sequences, first.new_zeros(layout.slack, *first.shape[1:])]), layout
 
 
+def _sequences(tensors: Any) -> list[Tensor]:
+    if isinstance(tensors, Tensor) or not isinstance(tensors, Iterable):
+        came = _described(tensors) if isinstance(tensors, Tensor) else kind(tensors)
+        raise LayoutError(f"pack: tensors is {came}; one tensor (t, ...) for each sequence was expected, in a list")
+    found = list(tensors)
+    if not found:
+        raise LayoutError(
+            "pack: no sequences given; at least one is needed to know shape and dtype (it may have no tokens)"
+        )
+    return found
+
+
+@checked_call
 def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
-    """The sequences of a pack (t, ...), as views. Raises LayoutError if the layout counts another number of rows."""
+    """The sequences of a pack (t, ...), as views. Raises LayoutError if the layout counts another number of rows.
+
+    >>> import torch
+    >>> from packproof import PackLayout, unpack
+    >>> unpack(torch.tensor([1, 2, 3, 0]), PackLayout((2, 1), slack=1))
+    [tensor([1, 2]), tensor([3])]
+    """
+    if not isinstance(packed, Tensor):
+        raise LayoutError(f"unpack: packed is {kind(packed)}; a tensor (t, ...) was expected")
+    if not isinstance(layout, PackLayout):
+        came = _described(layout) if isinstance(layout, Tensor) else kind(layout)
+        raise LayoutError(
+            f"unpack: layout is {came}; a PackLayout was expected\n"
+            "    PackLayout.from_cu_seqlens(cu_seqlens, len(packed)) makes one."
+        )
     rows = packed.shape[0] if packed.ndim else 0
     if not packed.ndim or rows != layout.total_tokens:
         raise LayoutError(
@@ -210,18 +332,43 @@ def unpack(packed: Tensor, layout: PackLayout) -> list[Tensor]:
     return list(parts[: 2 * layout.n_sequences : 2])
 
 
+@checked_call
 def seq_idx_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
-    """The sequence of each row, int32 (total_tokens,), -1 in slack, on the device of `cu_seqlens`; no value is read."""
+    """The sequence of each row, int32 (total_tokens,), -1 in slack, on the device of `cu_seqlens`; no value is read.
+
+    Raises LayoutError for offsets of another form and for a number of tokens that is none.
+
+    >>> import torch
+    >>> from packproof.refs import seq_idx_from_cu_seqlens
+    >>> seq_idx_from_cu_seqlens(torch.tensor([0, 2, 2, 5]), total_tokens=6)
+    tensor([ 0,  0,  2,  2,  2, -1], dtype=torch.int32)
+    """
     check_offsets_form("seq_idx_from_cu_seqlens", cu_seqlens)
+    _check_total("seq_idx_from_cu_seqlens", total_tokens)
     ids, _ = _locate(cu_seqlens, total_tokens)
     return torch.where(ids < cu_seqlens.shape[0] - 1, ids, _UNUSED)
 
 
+@checked_call
 def position_ids_from_cu_seqlens(cu_seqlens: Tensor, total_tokens: int) -> Tensor:
-    """The position of each row, int32 (total_tokens,), 0 in slack, on the device of `cu_seqlens`; no value is read."""
+    """The position of each row, int32 (total_tokens,), 0 in slack, on the device of `cu_seqlens`; no value is read.
+
+    Raises LayoutError for offsets of another form and for a number of tokens that is none.
+
+    >>> import torch
+    >>> from packproof.refs import position_ids_from_cu_seqlens
+    >>> position_ids_from_cu_seqlens(torch.tensor([0, 2, 2, 5]), total_tokens=6)
+    tensor([0, 1, 0, 1, 2, 0], dtype=torch.int32)
+    """
     check_offsets_form("position_ids_from_cu_seqlens", cu_seqlens)
+    _check_total("position_ids_from_cu_seqlens", total_tokens)
     ids, rows = _locate(cu_seqlens, total_tokens)
     return torch.where(ids < cu_seqlens.shape[0] - 1, rows - cu_seqlens[ids], 0).to(torch.int32)
+
+
+def _check_total(function: str, total_tokens: Any) -> None:
+    if not isinstance(total_tokens, torch.SymInt):  # reading one would fix it for torch.compile
+        whole_number(function, "total_tokens", total_tokens)
 
 
 def _locate(cu_seqlens: Tensor, total_tokens: int) -> tuple[Tensor, Tensor]:
@@ -231,25 +378,18 @@ def _locate(cu_seqlens: Tensor, total_tokens: int) -> tuple[Tensor, Tensor]:
     return torch.searchsorted(cu_seqlens.contiguous(), rows, right=True, out_int32=True) - 1, rows
 
 
-def _counts(name: str, values: Iterable[int]) -> tuple[int, ...]:
-    counts = []
-    for i, value in enumerate(values):
-        try:
-            count = index(value)
-        except TypeError:
-            raise LayoutError(f"PackLayout: {name} entry {i} is {value!r}; a whole number was expected") from None
-        if count < 0:
-            raise LayoutError(f"PackLayout: {name} entry {i} is {count}; 0 or more was expected")
-        counts.append(count)
-    return tuple(counts)
+def _counts(name: str, values: Any) -> tuple[int, ...]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        came = repr(values) if isinstance(values, int | float | str) else kind(values)
+        raise LayoutError(f"PackLayout: {name} is {came}; whole numbers, one for each sequence, were expected")
+    return tuple(whole_number("PackLayout", f"{name} entry {i}", value) for i, value in enumerate(values))
 
 
 def _host_ids(name: str, ids: Tensor) -> list[int]:
     if not isinstance(ids, Tensor) or ids.dtype not in OFFSETS or ids.ndim != 1:
-        came = _described(ids) if isinstance(ids, Tensor) else article(type(ids).__name__)
+        came = _described(ids) if isinstance(ids, Tensor) else kind(ids)
         raise LayoutError(f"PackLayout: {name} is {came}; an int32 or int64 tensor of one axis was expected")
-    values: list[int] = ids.tolist()
-    return values
+    return host_offsets("PackLayout", ids)
 
 
 def _described(tensor: Tensor) -> str:

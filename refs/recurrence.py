@@ -8,6 +8,10 @@ from einops import repeat
 from torch import Tensor
 from torch.nn import functional
 
+from packproof.refs.arguments import check_offsets, check_offsets_form
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.wording import counted, kind
+
 Step = Callable[..., tuple[Tensor, Tensor]]
 Recurrence = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Gate = Callable[[Tensor, Tensor | None], Tensor]
@@ -20,18 +24,38 @@ def each_sequence(cu_seqlens: Tensor) -> list[slice]:
     return [slice(start, end) for start, end in pairwise(cu_seqlens.tolist())]
 
 
+@checked_call
 def split_sequences(x: Tensor, cu_seqlens: Tensor) -> list[Tensor]:
     """The rows of each sequence of x (t, ...), as views; rows past the last offset are left out.
 
-    One split, not one slice each: the backward of a slice fills a tensor of the size of x.
+    One split, not one slice each: the backward of a slice fills a tensor of the size of x. Reads the offsets on the
+    host. Raises ArgumentError, and LayoutError for offsets that do not fit.
+
+    >>> import torch
+    >>> from packproof.refs import split_sequences
+    >>> split_sequences(torch.arange(6), torch.tensor([0, 2, 5]))
+    [tensor([0, 1]), tensor([2, 3, 4])]
     """
+    check_rows("split_sequences", "x", x)
+    check_offsets_form("split_sequences", cu_seqlens)
+    check_offsets("split_sequences", cu_seqlens, len(x), "x has")
     rows = each_sequence(cu_seqlens)
     used = rows[-1].stop if rows else 0
     return list(torch.split(x[:used], [r.stop - r.start for r in rows])) if rows else []
 
 
+@checked_call
 def join_sequences(pieces: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Concatenate the sequences' results into the shape and dtype of `like` (t, ...); slack rows are zero."""
+    """Concatenate the sequences' results into the shape and dtype of `like` (t, ...); slack rows are zero.
+
+    Raises ArgumentError for a piece of another shape than rows of `like`, and for more rows than it has.
+
+    >>> import torch
+    >>> from packproof.refs import join_sequences
+    >>> join_sequences([torch.ones(2), torch.ones(1)], like=torch.zeros(5))
+    tensor([1., 1., 1., 0., 0.])
+    """
+    pieces = _checked_pieces(pieces, like)
     rows = [like[:0], *(piece.to(like.dtype) for piece in pieces)]  # like[:0]: a graph even if there is no sequence
     slack = like.shape[0] - sum(row.shape[0] for row in rows)
     return torch.cat([*rows, like.new_zeros(slack, *like.shape[1:])])
@@ -49,11 +73,21 @@ def join_states(states: Sequence[Tensor], shape: Sequence[int], like: Tensor) ->
     return torch.stack(list(states)) if states else like.new_zeros(0, *shape)
 
 
+@checked_call
 def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Run `state, y = step(state, *row)` over the rows of the tokens (t, ...); returns (y, final state).
 
-    Without tokens y is the first of them: no rows, correct shape. Rows are unbound once: x[i] under autograd is O(t).
+    Without rows y is the first of the tokens: no rows, correct shape. Rows are unbound once: x[i] under autograd is
+    O(t). Raises ArgumentError for tokens of different lengths.
+
+    >>> import torch
+    >>> from packproof.refs import over_time
+    >>> def running_sum(total, x):
+    ...     return total + x, total + x
+    >>> over_time(running_sum, torch.tensor(0.0), torch.tensor([1.0, 2.0, 3.0]))
+    (tensor([1., 3., 6.]), tensor(6.))
     """
+    _check_steps(step, tokens)
     ys = []
     for row in zip(*(x.unbind(0) for x in tokens), strict=True):
         state, y = step(state, *row)
@@ -129,3 +163,40 @@ def state_space(
         ys.append(gate(skip(y, x_j, D), z_j))
         finals.append(h_end)
     return join_sequences(ys, x), join_states(finals, state_shape, A)
+
+
+def check_rows(function: str, name: str, x: Tensor) -> None:
+    """Raise ArgumentError unless x is a tensor with rows."""
+    if not isinstance(x, Tensor) or not x.ndim:
+        came = "a tensor without axes" if isinstance(x, Tensor) else kind(x)
+        raise ArgumentError(f"{function}: {name} is {came} but a tensor (t, ...) was expected")
+
+
+def _checked_pieces(pieces: Iterable[Tensor], like: Tensor) -> list[Tensor]:
+    check_rows("join_sequences", "like", like)
+    if isinstance(pieces, Tensor) or not isinstance(pieces, Iterable):
+        raise ArgumentError(f"join_sequences: pieces is {kind(pieces)} but one tensor for each sequence was expected")
+    found = list(pieces)
+    for j, piece in enumerate(found):
+        check_rows("join_sequences", f"piece {j}", piece)
+        if piece.shape[1:] != like.shape[1:]:
+            raise ArgumentError(
+                f"join_sequences: piece {j} is {tuple(piece.shape)} but like is {tuple(like.shape)}; "
+                "they differ in the number of rows alone"
+            )
+    if (rows := sum(map(len, found))) > len(like):
+        raise ArgumentError(f"join_sequences: pieces have {counted(rows, 'row')} but like has {len(like)}")
+    return found
+
+
+def _check_steps(step: Step, tokens: Sequence[Tensor]) -> None:
+    if not callable(step):
+        raise ArgumentError(f"over_time: step is {kind(step)} but a function was expected")
+    if not tokens:
+        raise ArgumentError("over_time: no tokens came; at least one tensor (t, ...) was expected after the state")
+    for i, x in enumerate(tokens):
+        check_rows("over_time", f"token tensor {i}", x)
+        if len(x) != len(tokens[0]):
+            raise ArgumentError(
+                f"over_time: token tensor {i} has {counted(len(x), 'row')} but the first has {len(tokens[0])}"
+            )

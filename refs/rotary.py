@@ -5,10 +5,12 @@ from einops import rearrange
 from torch import Tensor
 
 from packproof.refs.arguments import bind, check_options, check_rotary_tables
+from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
-from packproof.refs.signatures import ROPE
+from packproof.refs.signatures import ROPE, ROPE_QK
 
 
+@checked_call
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """Rotate the first 2r channels of each head; positions restart at 0 in each sequence, the rest passes through.
 
@@ -17,6 +19,16 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r (GPT-NeoX).
 
     Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import rope
+    >>> angle = torch.arange(3)[:, None] * torch.pi / 2  # a quarter of a circle for each position
+    >>> x, cu_seqlens = torch.tensor([1.0, 0]).expand(4, 1, 2), torch.tensor([0, 1, 4])
+    >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=cu_seqlens).flatten(1).round().int()
+    tensor([[ 1,  0],
+            [ 1,  0],
+            [ 0,  1],
+            [-1,  0]], dtype=torch.int32)
     """
     sizes = bind(ROPE, cu_seqlens, x=x, cos=cos, sin=sin, values=True)
     check_options(ROPE, interleaved=interleaved)
@@ -37,10 +49,23 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     return join_sequences(map(rotate, sequences), like=x)
 
 
+@checked_call
 def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """rope of queries (t, hq, k) and of keys (t, hk, k), with the same tables: two calls of rope."""
+    """rope of queries (t, hq, k) and of keys (t, hk, k), with the same tables: two calls of rope.
+
+    Returns both, each as `rope` does. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import rope_qk
+    >>> q, k, table = torch.ones(5, 4, 2), torch.ones(5, 1, 2), torch.ones(3, 1)
+    >>> y_q, y_k = rope_qk(q, k, table, table, cu_seqlens=torch.tensor([0, 2, 5]))
+    >>> y_q.shape, y_k.shape
+    (torch.Size([5, 4, 2]), torch.Size([5, 1, 2]))
+    """
+    bind(ROPE_QK, cu_seqlens, q=q, k=k, cos=cos, sin=sin, values=True)
+    check_options(ROPE_QK, interleaved=interleaved)
     return (
         rope(q, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),
         rope(k, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),

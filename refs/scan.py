@@ -1,24 +1,58 @@
 """Selective scan: Mamba's recurrence, one diagonal state space per channel (Gu & Dao 2023, eq. 2 and Algorithm 2)."""
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind
+from packproof.refs.arguments import bind, check_options, check_step
+from packproof.refs.errors import called_like, checked_call
 from packproof.refs.recurrence import Recurrence, over_time, state_space
-from packproof.refs.signatures import SELECTIVE_SCAN
+from packproof.refs.signatures import SELECTIVE_SCAN, SELECTIVE_SCAN_STEP
 
 
+@checked_call
 def selective_scan_step(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    """Advance one token: h is (d, n), u and delta (d,), A (d, n), B and C (d, n) or (1, n).
+    """Advance one token: h is (d, n), u and delta (d,), A (d, n), B and C (n,) or (1, n) for all channels, or (d, n).
 
     delta is the time step itself, after bias and softplus. Returns the new h, and y of shape (d,) before skip and gate.
+    Raises ArgumentError for what does not fit.
+
+    >>> import torch
+    >>> from packproof.refs import selective_scan_step
+    >>> u, A, B = torch.ones(2), -torch.ones(2, 3), torch.ones(3)
+    >>> h, y = selective_scan_step(torch.zeros(2, 3), u, u, A, B, B)
+    >>> h.shape, y
+    (torch.Size([2, 3]), tensor([3., 3.]))
     """
+    check_step("selective_scan_step", SELECTIVE_SCAN_STEP, h=h, u=u, delta=delta, A=A, B=B, C=C)
+    return _step(h, u, delta, A, B, C)
+
+
+def _step(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     h = torch.exp(delta[:, None] * A) * h + (delta * u)[:, None] * B
     return h, (h * C).sum(-1)
 
 
+@overload
+def selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def selective_scan(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    delta_bias: Tensor | None = None, *, delta_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
 def selective_scan(
     u: Tensor,
     delta: Tensor,
@@ -43,6 +77,15 @@ def selective_scan(
 
     Returns y (t, d) in u's dtype and, with return_final_states, the states (s, d, n) in A's; an empty sequence returns
     its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
+
+    >>> import torch
+    >>> from packproof.refs import selective_scan
+    >>> u, A, B = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3)
+    >>> y, states = selective_scan(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
+    >>> y[:, 0]  # the second sequence starts from nothing
+    tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
+    >>> states.shape
+    torch.Size([2, 2, 3])
     """
     return _scan(
         _recurrent,
@@ -54,10 +97,17 @@ def selective_scan(
     )
 
 
+@called_like(selective_scan)
 def selective_scan_associative(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
     """`selective_scan`, same arguments and results, as a parallel prefix over (decay, input) pairs in log2(t) sweeps.
 
     (a, b) followed by (a', b') is (a a', a' b + b'): associative, so a kernel may scan in any tree (Blelloch 1990).
+
+    >>> import torch
+    >>> from packproof.refs import selective_scan_associative
+    >>> u, A, B = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3)
+    >>> selective_scan_associative(u, u, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0]
+    tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
     return _scan(_associative, *args, **options)
 
@@ -80,6 +130,7 @@ def _scan(
 ) -> Tensor | tuple[Tensor, Tensor]:
     tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
     sizes = bind(SELECTIVE_SCAN, cu_seqlens, **tensors, initial_states=initial_states, values=True)
+    check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
     y, final_states = state_space(
         recurrence,
         *(u, delta, A, B, C, D, z, delta_bias, initial_states),
@@ -92,7 +143,7 @@ def _scan(
 
 def _recurrent(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     def step(h: Tensor, u: Tensor, delta: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        return selective_scan_step(h, u, delta, A, B, C)
+        return _step(h, u, delta, A, B, C)
 
     return over_time(step, h, u, delta, B, C)
 

@@ -3,25 +3,44 @@
 import torch
 from torch import Tensor
 
+from packproof.refs.arguments import check_floats
+from packproof.refs.errors import ArgumentError, checked_call
 
+
+@checked_call
 def segsum(x: Tensor) -> Tensor:
     """Sums over all segments: out[..., i, j] = x[..., j + 1] + ... + x[..., i], zero on the diagonal, -inf above it.
 
     x: (..., t), any float dtype. Returns (..., t, t) in that dtype. Every sum is formed from its own terms alone, so
-    that exp(segsum(x)) keeps its accuracy however large the terms outside the segment are.
+    that exp(segsum(x)) keeps its accuracy however large the terms outside the segment are. Raises ArgumentError.
+
+    >>> import torch
+    >>> from packproof.refs import segsum
+    >>> segsum(torch.tensor([1.0, 2.0, 3.0]))
+    tensor([[0., -inf, -inf],
+            [2., 0., -inf],
+            [5., 3., 0.]])
     """
+    _check("segsum", x)
     t = x.shape[-1]
     inside = torch.ones(t, t, dtype=torch.bool, device=x.device).tril(-1)
     terms = x[..., None].expand(*x.shape, t).masked_fill(~inside, 0)  # [..., i, j]: x_i where i > j
     return _lower(terms.cumsum(-2))
 
 
+@checked_call
 def segsum_unstable(x: Tensor) -> Tensor:
     """The same by differences of one cumulative sum: cheaper, but it loses the digits that the two sums have in common.
 
     The absolute error is that of the sums, about t * u * max|cumsum|, and exp makes it a relative error of the decay.
     With an infinite term it is NaN. It is here to show the difference; packproof never computes with it.
+
+    >>> import torch
+    >>> from packproof.refs import segsum, segsum_unstable
+    >>> segsum_unstable(torch.tensor([1e8, 1.0, 1.0]))[2, 1], segsum(torch.tensor([1e8, 1.0, 1.0]))[2, 1]
+    (tensor(0.), tensor(1.))
     """
+    _check("segsum_unstable", x)
     sums = x.cumsum(-1)
     return _lower(sums[..., :, None] - sums[..., None, :])
 
@@ -29,3 +48,9 @@ def segsum_unstable(x: Tensor) -> Tensor:
 def _lower(sums: Tensor) -> Tensor:
     t = sums.shape[-1]
     return sums.masked_fill(torch.ones(t, t, dtype=torch.bool, device=sums.device).triu(1), -torch.inf)
+
+
+def _check(function: str, x: Tensor) -> None:
+    check_floats(function, "x", x)
+    if not x.ndim:
+        raise ArgumentError(f"{function}: x has no axis but (..., t) was expected")

@@ -98,6 +98,10 @@ SSD = Signature(
     groups={"g": "h"},
 )
 
+# one token without a pack: the axes of the inputs of each step, groups given to their channels or heads
+SELECTIVE_SCAN_STEP = {"h": "d n", "u": "d", "delta": "d", "A": "d n", "B": "n | 1 n | d n", "C": "n | 1 n | d n"}
+SSD_STEP = {"h": "h p n", "x": "h p", "dt": "h", "A": "h", "B": "h n", "C": "h n"}
+
 ROPE = Signature(
     op="rope",
     inputs={"x": "t h k", "cos": "m r", "sin": "m r"},

@@ -1,27 +1,64 @@
 """Structured state-space duality: one scalar decay per head (Mamba-2, Dao & Gu 2024), in its three equal forms."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind
-from packproof.refs.errors import ArgumentError
+from packproof.refs.arguments import bind, check_options, check_step, whole_number
+from packproof.refs.errors import ArgumentError, called_like, checked_call
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.segsum import segsum
-from packproof.refs.signatures import SSD
+from packproof.refs.signatures import SSD, SSD_STEP
 
 
+@checked_call
 def ssd_step(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     """Advance one token: the state h is (h, p, n), x (h, p), dt and A (h,), B and C (h, n).
 
     dt is the time step itself, after bias and softplus. Returns the new h, and y of shape (h, p) before skip and gate.
+    Raises ArgumentError for what does not fit.
+
+    >>> import torch
+    >>> from packproof.refs import ssd_step
+    >>> h, y = ssd_step(torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2), -torch.ones(2), *torch.ones(2, 2, 4))
+    >>> h.shape, y[0]
+    (torch.Size([2, 3, 4]), tensor([4., 4., 4.]))
     """
-    h = torch.exp(dt * A)[:, None, None] * h + (dt[:, None] * x)[..., None] * B[:, None]
+    check_step("ssd_step", SSD_STEP, h=h, x=x, dt=dt, A=A, B=B, C=C)
+    return _step(h, x, dt, A, B, C)
+
+
+def advance(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor) -> Tensor:
+    """The state after one more token."""
+    return torch.exp(dt * A)[:, None, None] * h + (dt[:, None] * x)[..., None] * B[:, None]
+
+
+def _step(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    h = advance(h, x, dt, A, B)
     return h, (h * C[:, None]).sum(-1)
 
 
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
 def ssd(
     x: Tensor,
     dt: Tensor,
@@ -46,6 +83,15 @@ def ssd(
 
     Returns y (t, h, p) in x's dtype and, with return_final_states, the states (s, h, p, n) in A's; an empty sequence
     returns its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
+
+    >>> import torch
+    >>> from packproof.refs import ssd
+    >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
+    >>> y, states = ssd(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
+    >>> y[:, 0, 0]  # the second sequence starts from nothing
+    tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
+    >>> states.shape
+    torch.Size([2, 1, 2, 3])
     """
     return _ssd(
         _recurrent,
@@ -57,19 +103,73 @@ def ssd(
     )
 
 
+@called_like(ssd)
 def ssd_quadratic(*args: Any, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
-    """`ssd`, same arguments and results, as masked attention (eq. 16): y = (L ∘ C Bᵀ) (dt x), L = exp(segsum(dt A))."""
+    """`ssd`, same arguments and results, as masked attention (eq. 16): y = (L ∘ C Bᵀ) (dt x), L = exp(segsum(dt A)).
+
+    >>> import torch
+    >>> from packproof.refs import ssd_quadratic
+    >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
+    >>> ssd_quadratic(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
+    tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
+    """
     return _ssd(_quadratic, *args, **options)
 
 
-def ssd_chunked(*args: Any, chunk: int = 64, **options: Any) -> Tensor | tuple[Tensor, Tensor]:
+@overload
+def ssd_chunked(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, chunk: int = 64, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def ssd_chunked(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, chunk: int = 64, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def ssd_chunked(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
+    dt_bias: Tensor | None = None, *, chunk: int = 64, dt_softplus: bool = False, cu_seqlens: Tensor,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
+def ssd_chunked(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    chunk: int = 64,
+    dt_softplus: bool = False,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
     """`ssd`, same arguments and results, as masked attention inside chunks and a recurrence between them (section 6).
 
     chunk: tokens in a chunk, at least 1. The first chunk starts where the sequence starts, the last one may be shorter.
+    `ssd_intermediates` has the parts of this form.
+
+    >>> import torch
+    >>> from packproof.refs import ssd_chunked
+    >>> x, dt, A, B = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3)
+    >>> ssd_chunked(x, dt, A, B, B, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
+    tensor([3.0000, 4.1036, 3.0000, 4.1036, 4.5096])
     """
-    if chunk < 1:
-        raise ArgumentError(f"ssd_chunked: chunk is {chunk} but at least 1 token was expected")
-    return _ssd(partial(_chunked, chunk), *args, **options)
+    return _ssd(
+        partial(_chunked, whole_number("ssd_chunked", "chunk", chunk, 1, ArgumentError)),
+        *(x, dt, A, B, C, D, z, dt_bias),
+        dt_softplus=dt_softplus,
+        cu_seqlens=cu_seqlens,
+        initial_states=initial_states,
+        return_final_states=return_final_states,
+    )
 
 
 def _ssd(
@@ -90,6 +190,7 @@ def _ssd(
 ) -> Tensor | tuple[Tensor, Tensor]:
     tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
     sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=True)
+    check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
         recurrence,
@@ -103,20 +204,40 @@ def _ssd(
 
 def _recurrent(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     def step(h: Tensor, x: Tensor, dt: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        return ssd_step(h, x, dt, A, B, C)
+        return _step(h, x, dt, A, B, C)
 
     return over_time(step, h, x, dt, B, C)
 
 
-def _quadratic(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    log_decay = torch.cat([torch.zeros_like(A)[None], dt * A])  # the initial state enters as token 0
-    L = segsum(log_decay.mT).exp()  # [h, i, j]: the part of token j that remains at token i
+class ChunkParts(NamedTuple):
+    """A run of tokens as masked attention: what its own tokens give and what the state before it gives."""
+
+    log_decay: Tensor  # (t, h), of the state before it, at each token
+    diagonal: Tensor  # (t, h, p), of y: from its own tokens
+    off_diagonal: Tensor  # (t, h, p), of y: from the state before it
+    chunk_state: Tensor  # (h, p, n), at its end: from its own tokens
+    passed_state: Tensor  # (h, p, n), at its end: from the state before it
+
+
+def chunk_parts(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> ChunkParts:
+    """The parts of one run of tokens, from the state h before it."""
+    log_decay = segsum(torch.cat([torch.zeros_like(A)[None], dt * A]).mT)  # the initial state enters as token 0
+    L = log_decay.exp()  # [h, i, j]: the part of token j that remains at token i
     from_h, to_end = L[:, :, 0], L[:, -1, 1:]
     scores = torch.einsum("ihn, jhn -> hij", C, B) * L[:, 1:, 1:]
     added = dt[..., None] * x
-    y = torch.einsum("hij, jhp -> ihp", scores, added) + torch.einsum("hi, ihn, hpn -> ihp", from_h[:, 1:], C, h)
-    h_end = torch.einsum("hj, jhp, jhn -> hpn", to_end, added, B) + from_h[:, -1, None, None] * h
-    return y, h_end
+    return ChunkParts(
+        log_decay[:, 1:, 0].mT,
+        diagonal=torch.einsum("hij, jhp -> ihp", scores, added),
+        off_diagonal=torch.einsum("hi, ihn, hpn -> ihp", from_h[:, 1:], C, h),
+        chunk_state=torch.einsum("hj, jhp, jhn -> hpn", to_end, added, B),
+        passed_state=from_h[:, -1, None, None] * h,
+    )
+
+
+def _quadratic(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+    parts = chunk_parts(h, x, dt, A, B, C)
+    return parts.diagonal + parts.off_diagonal, parts.chunk_state + parts.passed_state
 
 
 def _chunked(chunk: int, h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,4 +13,9 @@ def counted(count: int, noun: str) -> str:
 
 def article(noun: str) -> str:
     """The noun after "a" or "an"."""
-    return f"{'an' if noun[:1].lower() in set('aeiou') else 'a'} {noun}"
+    return f"{'an' if noun[:1].lower() in set('aeiou') or noun == 'ndarray' else 'a'} {noun}"
+
+
+def kind(value: object) -> str:
+    """What sort of object came, for a message: "None", "a list", "an ndarray"."""
+    return "None" if value is None else article(type(value).__name__)

@@ -151,6 +151,15 @@ def test_the_first_step_of_the_references(tmp_path: Path) -> None:
     assert done.stdout == "[0, 3, 3, 8] [0, 0, 0, 2, 2, 2, 2, 2, -1, -1] (3, 4, 2) (4,)\n", done.stderr
 
 
+def test_the_intermediate_tensors_of_an_ssd(tmp_path: Path) -> None:
+    page = (ROOT / "docs/debugging.md").read_text()
+    [source] = [code for code in PYTHON.findall(page) if "ssd_intermediates" in code]
+    done = run(tmp_path, "-c", f"{source}\nprint(parts.cu_chunks.tolist(), parts._fields)")
+    assert done.stdout.startswith("[0, 2, 3, 5, 7, 8] ("), done.stderr
+    fields = re.findall(r"^\| `(\w+)` \| \(", page, re.M)
+    assert done.stdout.endswith(f"{tuple(fields)}\n")
+
+
 def test_where_the_kernel_of_the_readme_first_diverges(tmp_path: Path) -> None:
     write_files("README.md", tmp_path)
     check(tmp_path, *shlex.split(LEAKY)[2:])

@@ -11,7 +11,8 @@ import packproof
 from packproof.harness.cli import ending, main
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
-from packproof.refs.errors import CheckFailed, UsageError
+from packproof.harness.results.failed import CheckFailed
+from packproof.refs.errors import UsageError
 
 PAGE = Path(__file__).parent.parent / "docs/properties.md"
 TOYS = {
@@ -106,7 +107,7 @@ def test_a_property_is_an_object_in_python() -> None:
     from toys.laws import HOMOGENEOUS as law  # type: ignore[import-not-found]  # noqa: N811, PLC0415
 
     with pytest.raises(CheckFailed, match="FAILED  homogeneous"):
-        packproof.check(shifted, properties=[law, "causality"], dtypes=["fp32"], profile="quick")
+        packproof.check(shifted, device="cpu", properties=[law, "causality"], dtypes=["fp32"], profile="quick")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {"bench", "engine", "modules", "peers", "reports", "results", "targets", "validation", "worker"},
 }
 MOST_MODULES = 15
-CATALOGUES = {"kernels": 23, "museum": 16}  # a module for each op or bug: flat, and long
+CATALOGUES = {"kernels": 23, "museum": 16, "refs": 16}  # a module for each op or bug: flat, and long
 NO_INIT = {"kernels"}  # it would shadow another package of that name; packproof/__init__ gives it its docstring
 
 
@@ -243,6 +243,17 @@ def test_a_kernel_without_triton_gives_the_way_out() -> None:
     code = "from packproof import kernels\ntry:\n    kernels.rope\nexcept ImportError as error:\n    print(error)"
     expected = "packproof.kernels.rope needs triton: install it, or use packproof.refs.rope\n"
     assert run_without(("triton", "triton.language"), code) == expected
+
+
+@pytest.mark.parametrize("package", ["packproof", "packproof.refs", "packproof.adapters"])
+def test_dir_shows_the_public_names_alone(package: str) -> None:
+    code = f"import {package}; print(dir({package}) == sorted({package}.__all__), {package}.__all__)"
+    assert run_without((), code).startswith("True [")
+
+
+def test_dir_shows_the_kernels_alone() -> None:
+    code = "from packproof import kernels; print(dir(kernels))"
+    assert run_without((), code) == "['causal_conv1d', 'rope', 'rope_qk', 'selective_scan', 'ssd']\n"
 
 
 def test_every_public_name_is_there() -> None:

@@ -3,7 +3,7 @@
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +11,11 @@ from packproof.harness.cli import bench, check, listing, model, museum, mutate, 
 from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
 from packproof.harness.cli.printing import print_safely
 from packproof.refs.errors import PackproofError
+from packproof.version import __version__
 
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(museum.app, name="museum")
 for command in (
     check.check,
@@ -30,8 +31,19 @@ for command in (
 app.command(name="list")(listing.list_everything)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"packproof {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def about() -> None:
+def about(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version and exit")
+    ] = False,
+) -> None:
     """Prove that a kernel for packed variable-length sequences computes each sequence as if it were alone.
 
     Exit codes: 0 every property held, 1 a property failed, 2 the call was wrong, 3 packproof itself failed, 4 no

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from packproof.harness.debug.local import Local
 from packproof.harness.engine.target import resolve_op
+from packproof.harness.results.failed import CheckFailed
 from packproof.properties.bounds.budget import K_ACC, UNIT_ROUNDOFF
 from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
@@ -18,7 +19,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.axes import parse
-from packproof.refs.errors import ArgumentError, CheckFailed
+from packproof.refs.errors import ArgumentError
 from packproof.refs.wording import counted
 
 _PROMISES_NOTHING = Promises()

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import open_targets
 from packproof.harness.results.events import Event, RunFinished, Verdict
+from packproof.harness.results.failed import CheckFailed
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.wording import failure_texts, title
 from packproof.properties.cases.domain import Domain
@@ -15,7 +18,7 @@ from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.stopwatch import span
-from packproof.refs.errors import CheckFailed, PackproofError
+from packproof.refs.errors import PackproofError, UsageError, checked_call
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
@@ -26,11 +29,12 @@ def run_check(request: CheckRequest) -> Iterator[Event]:
     yield from run_plan(planned)
 
 
+@checked_call
 def check(
     target: str | Callable[..., Any],
     *,
     op: str | Op | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     dtypes: Sequence[str] | None = None,
     properties: Sequence[str | Property] | None = None,
     profile: str = "standard",
@@ -46,12 +50,12 @@ def check(
     """Check a kernel; returns the verdicts if every property held.
 
     target: a function, or its name as "package.module:function" or "path/file.py:function". op: an op of packproof,
-    "module:NAME", or an Op. properties: names, "module:NAME", or Property objects. domain: what it supports, as in
-    `packproof.kernel`. fail_fast: stop at the first failure. max_time: seconds that the check may take. The other
-    arguments as on the command line.
+    "module:NAME", or an Op. device: "cpu" or "cuda"; the GPU if there is one. properties: names, "module:NAME", or
+    Property objects. domain: what it supports, as in `packproof.kernel`. fail_fast: stop at the first failure.
+    max_time: seconds that the check may take. The other arguments as on the command line.
 
-    Raises CheckFailed with the report of every failure, or where not everything could be judged; UsageError if the
-    check cannot be run; PackproofError where packproof itself fails.
+    Raises CheckFailed with the report of every failure, or where not everything could be judged, and with all verdicts;
+    UsageError if the check cannot be run; PackproofError where packproof itself fails.
 
     >>> import packproof
     >>> rope = "packproof.refs:rope"
@@ -61,10 +65,30 @@ def check(
     >>> verdicts[0].status
     'passed'
     """
+    flags = {"strict": strict, "forward_only": forward_only, "fail_fast": fail_fast}
+    _require_types(
+        (target, "target", callable(target) or isinstance(target, str), "a function or its name"),
+        (op, "op", op is None or isinstance(op, str | Op), "the name of an op, an Op or None"),
+        (device, "device", device is None or isinstance(device, str), '"cpu", "cuda" or None'),
+        (dtypes, "dtypes", dtypes is None or _listed(dtypes, str), 'names in a list, such as ["fp32"], or None'),
+        (
+            properties,
+            "properties",
+            properties is None or _listed(properties, str | Property),
+            "a list of them, or None",
+        ),
+        (profile, "profile", isinstance(profile, str), '"quick", "standard" or "thorough"'),
+        (seed, "seed", type(seed) is int, "an integer"),
+        (promises, "promises", promises is None or isinstance(promises, Promises), "a packproof.Promises or None"),
+        (domain, "domain", isinstance(domain, str) or _listed(domain, str), "conditions as text"),
+        (timeout, "timeout", timeout is None or _positive(timeout), "seconds above zero, or None"),
+        (max_time, "max_time", max_time is None or _positive(max_time), "seconds above zero, or None"),
+        *((value, name, isinstance(value, bool), "True or False") for name, value in flags.items()),
+    )
     request = CheckRequest(
         target=target,
         op=op,
-        device=device,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         dtypes=tuple(map(dtype_name, dtypes)) if dtypes else None,
         properties=tuple(properties) if properties else None,
         profile=profile,
@@ -84,16 +108,31 @@ def check(
     return end.verdicts
 
 
+def _require_types(*arguments: tuple[Any, str, bool, str]) -> None:
+    """UsageError for the first value, of the argument of that name, that is not what was expected."""
+    for value, name, good, expected in arguments:
+        if not good:
+            raise UsageError(f"check: {name} is {value!r}; expected {expected}")
+
+
+def _listed(values: Any, kind: Any) -> bool:
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    return is_list and all(isinstance(value, kind) for value in values)
+
+
+def _positive(seconds: Any) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0
+
+
 def _require_passed(verdicts: Sequence[Verdict]) -> None:
     """Raises CheckFailed or PackproofError unless every verdict that counts is a pass."""
     if failed := [v for v in verdicts if v.failed]:
-        raise CheckFailed("\n\n".join(failure_texts(failed)))
+        raise CheckFailed("\n\n".join(failure_texts(failed)), verdicts)
     if unjudged := [v for v in verdicts if v.status == "error"]:
         raise PackproofError("\n".join(f"{title(v.cell)}: {v.reason}" for v in unjudged))
     counting = [v for v in verdicts if v.cell.counts]
     inconclusive = [v for v in counting if v.status == "inconclusive"]
     if inconclusive or not any(v.status == "passed" for v in counting):
         reasons = [f"{title(v.cell)}: {v.reason}" for v in inconclusive or counting]
-        raise CheckFailed(
-            "inconclusive, not all that was asked could be judged:\n    " + "\n    ".join(dict.fromkeys(reasons))
-        )
+        listed = "\n    ".join(dict.fromkeys(reasons))
+        raise CheckFailed(f"inconclusive, not all that was asked could be judged:\n    {listed}", verdicts)

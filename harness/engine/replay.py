@@ -22,7 +22,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.refs.axes import parse, shape
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, checked_call
 
 _MOST_ELEMENTS = 1 << 27
 _SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
@@ -33,13 +33,19 @@ _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed",
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What came of a replay: "fixed", "failing" or "not applicable"; the same in words, and as a verdict."""
+    """What came of a replay: "fixed", "failing" or "not applicable"; the same in words, and as a verdict.
+
+    >>> import packproof
+    >>> def is_repaired(outcome: packproof.ReplayOutcome) -> bool:
+    ...     return outcome.status == "fixed"
+    """
 
     status: ReplayStatus
     text: str
     verdict: Verdict
 
 
+@checked_call
 def replay(
     path: str | Path, *, target: str | None = None, device: str | None = None, maps: bool = False
 ) -> ReplayOutcome:

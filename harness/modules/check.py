@@ -29,9 +29,10 @@ from packproof.harness.results.events import (
     Tier,
     Verdict,
 )
+from packproof.harness.results.failed import CheckFailed
 from packproof.harness.results.wording import failure_texts
 from packproof.harness.worker.parallel import on_every_core
-from packproof.refs.errors import ArgumentError, CheckFailed
+from packproof.refs.errors import ArgumentError
 
 LAWS = ("isolation", "packing")
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
@@ -98,7 +99,7 @@ def check_module(
     *_, end = run_module_check(request)
     assert isinstance(end, RunFinished)
     if not holds(request, end):
-        raise CheckFailed("\n\n".join(_why(request, end)))
+        raise CheckFailed("\n\n".join(_why(request, end)), end.verdicts)
     return end.verdicts
 
 

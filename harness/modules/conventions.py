@@ -20,6 +20,12 @@ class Convention:
     name: in reports. about: one line. arguments: keyword arguments of its forward, beside the input of shape (1, t) or
     (1, t, d), made from a pack; the same function makes those of one document alone. optional: of them, what is left
     out where forward does not take it. batched: whether the input has a leading axis of one.
+
+    >>> import packproof
+    >>> def ends(pack):
+    ...     return {"ends": pack.offsets[1:].tolist()}
+    >>> packproof.Convention("ends", "the end of each document", ends).name
+    'ends'
     """
 
     name: str

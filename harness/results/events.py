@@ -79,6 +79,10 @@ class Verdict:
     it declined. classes: boundary classes of the judged examples; missing: what was requested and not judged. reason:
     why the cell did not simply pass. limits: what the kernel refused. domain: the inferred conditions within which it
     was judged, if it declares none.
+
+    >>> import packproof
+    >>> def lengths_that_break(verdicts: tuple[packproof.Verdict, ...]) -> list[tuple[int, ...]]:
+    ...     return [verdict.failure.lengths for verdict in verdicts if verdict.failure]
     """
 
     cell: Cell

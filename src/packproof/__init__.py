@@ -11,22 +11,30 @@ from packproof.refs.lazy import LazyPackage, export
 from packproof.version import __version__
 
 if TYPE_CHECKING:
-    from packproof.harness.debug.diff import diff
+    from packproof.harness.debug.diff import Diff, diff
     from packproof.harness.debug.gradcheck import dot_product_test, gradcheck
     from packproof.harness.engine.check import check
-    from packproof.harness.engine.replay import replay
+    from packproof.harness.engine.replay import ReplayOutcome, replay
+    from packproof.harness.modules.check import check_module
+    from packproof.harness.modules.conventions import Convention
+    from packproof.harness.results.events import Verdict
+    from packproof.harness.results.failed import CheckFailed
     from packproof.properties.bounds.magnitude import magnitude
+    from packproof.properties.cases.case import Case
     from packproof.properties.cases.domain import Domain
     from packproof.properties.declaration import kernel
     from packproof.properties.laws.property import Property
     from packproof.properties.op import Op
     from packproof.properties.promises import Promises
-    from packproof.refs.errors import ArgumentError, CheckFailed, LayoutError, PackproofError, UsageError
+    from packproof.refs.errors import ArgumentError, LayoutError, PackproofError, UsageError
     from packproof.refs.packing import PackLayout, pack, unpack
 
 __all__ = [
     "ArgumentError",
+    "Case",
     "CheckFailed",
+    "Convention",
+    "Diff",
     "Domain",
     "LayoutError",
     "Op",
@@ -34,10 +42,13 @@ __all__ = [
     "PackproofError",
     "Promises",
     "Property",
+    "ReplayOutcome",
     "UsageError",
+    "Verdict",
     "__version__",
     "adapters",
     "check",
+    "check_module",
     "diff",
     "dot_product_test",
     "gradcheck",
@@ -52,16 +63,21 @@ __all__ = [
 
 _HOMES = {
     "packproof.harness.engine.check": ("check",),
-    "packproof.harness.debug.diff": ("diff",),
+    "packproof.harness.debug.diff": ("Diff", "diff"),
     "packproof.harness.debug.gradcheck": ("dot_product_test", "gradcheck"),
-    "packproof.harness.engine.replay": ("replay",),
+    "packproof.harness.engine.replay": ("ReplayOutcome", "replay"),
+    "packproof.harness.modules.check": ("check_module",),
+    "packproof.harness.modules.conventions": ("Convention",),
+    "packproof.harness.results.events": ("Verdict",),
+    "packproof.harness.results.failed": ("CheckFailed",),
     "packproof.properties.declaration": ("kernel",),
     "packproof.properties.bounds.magnitude": ("magnitude",),
+    "packproof.properties.cases.case": ("Case",),
     "packproof.properties.cases.domain": ("Domain",),
     "packproof.properties.op": ("Op",),
     "packproof.properties.promises": ("Promises",),
     "packproof.properties.laws.property": ("Property",),
-    "packproof.refs.errors": ("ArgumentError", "CheckFailed", "LayoutError", "PackproofError", "UsageError"),
+    "packproof.refs.errors": ("ArgumentError", "LayoutError", "PackproofError", "UsageError"),
     "packproof.refs.packing": ("PackLayout", "pack", "unpack"),
 }
 _KERNELS = {

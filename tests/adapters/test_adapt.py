@@ -15,8 +15,9 @@ from packproof.adapters import Batched, Gaps, Padded, adapt, seq_idx
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import CellFinished, RunStarted
+from packproof.harness.results.failed import CheckFailed
 from packproof.properties.declaration import describe
-from packproof.refs.errors import ArgumentError, CheckFailed, UsageError
+from packproof.refs.errors import ArgumentError, UsageError
 from tests.adapters import kernels
 
 KERNELS = f"{Path(kernels.__file__)}"
@@ -36,7 +37,7 @@ PROPERTIES = ("reference", "packing", "isolation", "permutation", "memory", "str
 
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_kernel_passes_in_its_convention(name: str) -> None:
-    verdicts = packproof.check(f"{KERNELS}:{name}", properties=PROPERTIES, profile="quick")
+    verdicts = packproof.check(f"{KERNELS}:{name}", device="cpu", properties=PROPERTIES, profile="quick")
     assert {v.cell.property for v in verdicts if v.status == "passed"} == set(PROPERTIES)
 
 
@@ -45,7 +46,7 @@ def test_a_correct_kernel_passes_in_its_convention(name: str) -> None:
 )
 def test_an_incorrect_kernel_fails_in_its_convention(name: str, lengths: list[int]) -> None:
     with pytest.raises(CheckFailed) as caught:
-        packproof.check(f"{KERNELS}:{name}", properties=["reference"], profile="quick")
+        packproof.check(f"{KERNELS}:{name}", device="cpu", properties=["reference"], profile="quick")
     assert f"lengths {lengths} " in str(caught.value)
 
 
@@ -63,7 +64,7 @@ def test_what_is_not_offered_is_reported_and_does_not_pass() -> None:
 )
 def test_what_is_declined_is_found_and_reported(name: str, domain: tuple[str, ...]) -> None:
     """By `declines` and by the kernel's own error."""
-    [verdict] = packproof.check(f"{KERNELS}:{name}", properties=["reference"], profile="quick")
+    [verdict] = packproof.check(f"{KERNELS}:{name}", device="cpu", properties=["reference"], profile="quick")
     assert verdict.judged == verdict.examples > 10
     assert set(verdict.domain) <= set(domain)
     assert verdict.limits[0].count > 0

@@ -123,8 +123,8 @@ MESSAGES = {
         "sequence 0 has 9 tokens but a pack's capacity is 8\n"
         "    Use a larger capacity, cut the sequence, or use pack_with_split.",
     ),
-    "capacity": (lambda: pack_with_split([3], 0), "a pack's capacity is 0; at least 1 token was expected"),
-    "window": (lambda: pack_best_fit([3], 8, 0), "pack_best_fit: window is 0; at least 1 sequence was expected"),
+    "capacity": (lambda: pack_with_split([3], 0), "pack_with_split: capacity is 0; 1 or more was expected"),
+    "window": (lambda: pack_best_fit([3], 8, 0), "pack_best_fit: window is 0; 1 or more was expected"),
     "negative length": (lambda: pack_in_order([1, -2], 8), "PackLayout: lengths entry 1 is -2; 0 or more was expected"),
 }
 

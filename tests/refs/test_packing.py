@@ -125,7 +125,7 @@ MESSAGES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: PackLayout((3, 1.5)),
         "PackLayout: lengths entry 1 is 1.5; a whole number was expected",
     ),
-    "negative slack": (lambda: PackLayout((3,), slack=-1), "PackLayout: slack entry 0 is -1; 0 or more was expected"),
+    "negative slack": (lambda: PackLayout((3,), slack=-1), "PackLayout: slack is -1; 0 or more was expected"),
     "gaps": (
         lambda: PackLayout((3, 4), gaps=(1,)),
         "PackLayout: 1 gap for 2 sequences; one gap after each was expected",

@@ -61,5 +61,6 @@ def test_one_d_per_head_is_that_d_for_each_of_its_channels():
 
 
 def test_chunks_have_tokens():
-    with pytest.raises(ArgumentError, match="ssd_chunked: chunk is 0 but at least 1 token was expected"):
-        ssd_chunked(chunk=0)
+    x, A, B = normal(4, 1, 2, seed=0), normal(1, seed=1), normal(4, 1, 2, seed=2)
+    with pytest.raises(ArgumentError, match="ssd_chunked: chunk is 0; 1 or more was expected"):
+        ssd_chunked(x, x[..., 0], A, B, B, cu_seqlens=torch.tensor([0, 4]), chunk=0)

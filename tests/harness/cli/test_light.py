@@ -88,8 +88,8 @@ def test_help_imports_nothing_heavy() -> None:
     assert heavy_imports(*map(str.split, lines)) == light(0, *lines)
 
 
-def test_list_imports_nothing_heavy() -> None:
-    assert heavy_imports(["list"]) == light(0, "list")
+def test_list_and_the_version_import_nothing_heavy() -> None:
+    assert heavy_imports(["list"], ["--version"]) == light(0, "list", "--version")
 
 
 def test_showing_a_replay_file_imports_nothing_heavy(file: str) -> None:

@@ -63,7 +63,9 @@ def test_a_replay_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     target = "packproof.museum.convolution:C1"
     with pytest.raises(packproof.CheckFailed):
-        packproof.check(target, op="causal_conv1d", dtypes=["fp32"], properties=["packing"], profile="quick")
+        packproof.check(
+            target, op="causal_conv1d", device="cpu", dtypes=["fp32"], properties=["packing"], profile="quick"
+        )
     [file] = Path(".packproof").iterdir()
     found = packproof.diff(target, case=file)
     assert found.case.lengths == (1, 1)

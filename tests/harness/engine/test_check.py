@@ -9,6 +9,7 @@ import torch
 
 import packproof
 from packproof.harness.cli import main
+from packproof.harness.engine import check as engine
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.evaluate import Evaluator
 from packproof.harness.engine.plan import plan
@@ -16,9 +17,10 @@ from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import open_target
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
+from packproof.harness.results.failed import CheckFailed
 from packproof.properties.cases.space import Space
 from packproof.properties.laws.property import Property
-from packproof.refs.errors import CheckFailed, UsageError
+from packproof.refs.errors import UsageError
 
 HERE = Path(__file__).parents[1]
 OP = f"{HERE / 'rogues_op.py'}:SCALED"
@@ -54,7 +56,9 @@ def test_on_a_cpu_the_dtypes_share_the_layouts_that_none_of_them_decides(tmp_pat
     (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
     dtypes, properties = ("float64", "float32"), ("reference", "strides")
     target = f"{tmp_path / 'scales.py'}:scaled"
-    request = CheckRequest(target, op=OP, dtypes=dtypes, properties=properties, profile="quick", questions=False)
+    request = CheckRequest(
+        target, op=OP, device="cpu", dtypes=dtypes, properties=properties, profile="quick", questions=False
+    )
     verdicts = [event.verdict for event in run_check(request) if isinstance(event, CellFinished)]
     examples = {law: [v.examples for v in verdicts if v.cell.property == law] for law in properties}
     assert set(examples["reference"]) == {21}
@@ -71,7 +75,9 @@ def test_cells_run_beside_those_that_share_something_or_apart(tmp_path: Path, ap
         "    return x * weight\n"
     )
     properties = ("reference", "causality", "memory")
-    request = CheckRequest("tells.py:scaled", op=OP, dtypes=("float32",), properties=properties, profile="quick")
+    request = CheckRequest(
+        "tells.py:scaled", op=OP, device="cpu", dtypes=("float32",), properties=properties, profile="quick"
+    )
     events = list(run_plan(plan(request, [open_target(request)], apart=apart)))
     verdicts = [event.verdict for event in events if isinstance(event, CellFinished)]
     assert {verdict.cell.property for verdict in verdicts if verdict.status == "passed"} == set(properties)
@@ -173,14 +179,40 @@ def test_a_good_kernel_passes_and_the_events_come_in_order() -> None:
 
 
 def test_check_raises_the_report_and_returns_the_verdicts() -> None:
-    with pytest.raises(CheckFailed, match=r"replaced torch\.equal"):
+    with pytest.raises(CheckFailed, match=r"replaced torch\.equal") as caught:
         packproof.check(
-            f"{HERE / 'rogues.py'}:replaces_equal", op=OP, dtypes=["fp32"], properties=["packing"], profile="quick"
+            f"{HERE / 'rogues.py'}:replaces_equal",
+            op=OP,
+            device="cpu",
+            dtypes=["fp32"],
+            properties=["packing"],
+            profile="quick",
         )
+    assert [v.status for v in caught.value.verdicts if v.cell.counts] == ["failed"]
     verdicts = packproof.check(
-        f"{HERE / 'rogues.py'}:good", op=OP, dtypes=["fp32"], properties=["reference", "strides"], profile="quick"
+        f"{HERE / 'rogues.py'}:good",
+        op=OP,
+        device="cpu",
+        dtypes=["fp32"],
+        properties=["reference", "strides"],
+        profile="quick",
     )
     assert [v.status for v in verdicts] == ["passed", "passed"]
+
+
+@pytest.mark.parametrize(("there", "device"), [(True, "cuda"), (False, "cpu")])
+def test_check_takes_the_gpu_if_there_is_one(there: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(request: CheckRequest) -> Iterator[Event]:
+        asked.append(request.device)
+        passed = Verdict(Cell("ssd", "ssd", "packing", "float32", request.device), "gpu", "passed", 1, 0.1)
+        yield RunFinished((passed,), 0.1)
+
+    asked: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(engine, "run_check", run)
+    packproof.check("m:f")
+    packproof.check("m:f", device="cpu")
+    assert asked == [device, "cpu"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
@@ -192,7 +224,7 @@ def test_what_a_kernel_prints_is_shown_with_its_failure() -> None:
     from tests.harness.rogues_op import SCALED  # noqa: PLC0415
 
     with pytest.raises(CheckFailed, match=r"the kernel printed:\n *1 rows"):
-        packproof.check(talks, op=SCALED, dtypes=["fp32"], properties=["reference"], profile="quick")
+        packproof.check(talks, op=SCALED, device="cpu", dtypes=["fp32"], properties=["reference"], profile="quick")
 
 
 def test_a_closure_is_checked_in_a_fork() -> None:
@@ -204,7 +236,7 @@ def test_a_closure_is_checked_in_a_fork() -> None:
     from tests.harness.rogues_op import SCALED  # noqa: PLC0415
 
     with pytest.raises(CheckFailed, match="reference"):
-        packproof.check(doubled, op=SCALED, dtypes=["float32"], properties=["reference"], profile="quick")
+        packproof.check(doubled, op=SCALED, device="cpu", dtypes=["float32"], properties=["reference"], profile="quick")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from torch.nn import functional
 import packproof
 from packproof.harness.cli import ending, main
 from packproof.harness.results.conclusions import answers
+from packproof.harness.results.failed import CheckFailed
 from packproof.refs import seq_idx_from_cu_seqlens
-from packproof.refs.errors import CheckFailed
 
 KERNELS = Path(__file__).parents[2] / "adapters" / "kernels.py"
 REQUEST = {"op": "causal_conv1d", "dtypes": ["fp32"], "properties": ["isolation", "packing", "determinism"]}
@@ -74,7 +74,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_each_promise_is_reported_and_none_counts(kernel: Any, broken: str, lengths: str) -> None:
-    verdicts = packproof.check(kernel, profile="quick", **REQUEST)  # type: ignore[arg-type]
+    verdicts = packproof.check(kernel, device="cpu", profile="quick", **REQUEST)  # type: ignore[arg-type]
     found = {answer.meaning: answer for answer in answers(verdicts)}
     assert set(found) == set(MEANINGS.values())
     for word, meaning in MEANINGS.items():
@@ -90,7 +90,7 @@ def test_each_promise_is_reported_and_none_counts(kernel: Any, broken: str, leng
 
 def test_strict_makes_them_count(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="isolation"):
-        packproof.check(multiplies, profile="quick", strict=True, **REQUEST)  # type: ignore[arg-type]
+        packproof.check(multiplies, device="cpu", profile="quick", strict=True, **REQUEST)  # type: ignore[arg-type]
     request = ["check", f"{KERNELS}:multiplying", "--property", "isolation", "--profile", "quick", "--device", "cpu"]
     assert main.run(request) == ending.HELD
     shown = capsys.readouterr().out

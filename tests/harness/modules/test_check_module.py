@@ -8,7 +8,8 @@ from packproof.harness.modules.check import check_module, module_request, run_mo
 from packproof.harness.modules.conventions import CONVENTIONS, Convention
 from packproof.harness.modules.pack import Pack
 from packproof.harness.results.events import RunFinished, Verdict
-from packproof.refs.errors import ArgumentError, CheckFailed, UsageError
+from packproof.harness.results.failed import CheckFailed
+from packproof.refs.errors import ArgumentError, UsageError
 from tests.harness.modules.models import (
     WIDTH,
     Attention,

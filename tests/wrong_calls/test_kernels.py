@@ -1,0 +1,68 @@
+"""Wrong calls of packproof's own kernels, on CPU tensors: their arguments are looked at before a GPU is missed."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from packproof.refs.errors import ArgumentError
+from tests.wrong_calls.ops import Call, call, wrong_calls
+from tests.wrong_calls.refused import Wrong, assert_refused
+
+pytest.importorskip("triton", reason="kernels need triton")
+from packproof import kernels
+
+CALLS = {
+    "causal_conv1d": call(kernels.causal_conv1d, "causal_conv1d"),
+    "selective_scan": call(kernels.selective_scan, "selective_scan"),
+    "ssd": call(kernels.ssd, "ssd"),
+    "rope": call(kernels.rope, "rope"),
+    "rope_qk": call(kernels.rope_qk, "rope_qk"),
+}
+CONV, SCAN, SSD, ROPE = (CALLS[name] for name in ("causal_conv1d", "selective_scan", "ssd", "rope"))
+IMPL = "'auto' or 'triton' or 'cuda' was expected"
+
+
+def in_double(one: Call) -> dict[str, Any]:
+    return {name: tensor.double() for name, tensor in one.tensors.items()}
+
+
+MORE: dict[str, Wrong] = {
+    "conv that knows relu": Wrong(CONV.but(activation="relu"), ("causal_conv1d: activation is 'relu'", "'silu'")),
+    "conv in no language": Wrong(CONV.but(impl="cutlass"), ("causal_conv1d: impl is 'cutlass'", IMPL)),
+    "conv in None": Wrong(CONV.but(impl=None), ("causal_conv1d: impl is None", IMPL)),
+    "scan in no language": Wrong(SCAN.but(impl=["cuda"]), ("selective_scan: impl is ['cuda']", IMPL)),
+    "scan in double": Wrong(
+        SCAN.but(**in_double(SCAN)), ("selective_scan: u is float64", "packproof.refs.selective_scan")
+    ),
+    "ssd in double": Wrong(SSD.but(**in_double(SSD)), ("ssd: x is float64", "packproof.refs.ssd")),
+    "ssd of too many states": Wrong(
+        SSD.but(B=torch.ones(5, 2, 257), C=torch.ones(5, 2, 257), initial_states=None),
+        ("ssd: B has 257 states", "at most 256", "packproof.refs.ssd has no limit"),
+    ),
+    "ssd in another language": Wrong(SSD.but(impl="cuda"), ("ssd: impl is no argument", "It takes x, dt")),
+    "ssd in chunks": Wrong(SSD.but(chunk=64), ("ssd: chunk is no argument", "It takes x, dt")),
+    "tables that are too short": Wrong(
+        ROPE.but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "3 tokens")
+    ),
+    "tables that are too wide": Wrong(
+        ROPE.but(cos=torch.ones(3, 4), sin=torch.ones(3, 4)), ("2 x 4 channels", "x has 6")
+    ),
+}
+TABLE = {f"{name}: {what}": wrong for name, one in CALLS.items() for what, wrong in wrong_calls(one)} | MORE
+
+
+@pytest.mark.parametrize("wrong", TABLE.values(), ids=TABLE.keys())
+def test_it_is_refused(wrong: Wrong) -> None:
+    assert_refused(wrong)
+
+
+@pytest.mark.parametrize("one", CALLS.values(), ids=CALLS)
+def test_what_they_are_made_of_lacks_a_gpu_alone(one: Call) -> None:
+    with pytest.raises(ArgumentError, match="the tensors are on cpu, but the Triton kernel runs on a GPU"):
+        one.but()()
+
+
+def test_a_misspelt_kernel_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module .packproof\.kernels. has no attribute .sdd."):
+        _ = kernels.sdd  # type: ignore[attr-defined]
