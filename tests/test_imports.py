@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "validation": {"engine", "execution", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results"},
     "pytest_plugin": {"engine", "results", "worker"},
-    "cli": {"bench", "engine", "peers", "reports", "results", "targets", "validation", "worker"},
+    "cli": {"bench", "debug", "engine", "peers", "reports", "results", "targets", "validation", "worker"},
 }
 MOST_MODULES = 15
 CATALOGUES = {"kernels": 23, "museum": 16}  # a module for each op or bug: flat, and long

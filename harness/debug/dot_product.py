@@ -73,7 +73,9 @@ def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 
     under_test = _Function(function, points)
     wide = under_test.widened(generator)
     if wide.roundoff > UNIT_ROUNDOFF[torch.float32]:
-        raise BoundVacuous(f"{_NAME}: inconclusive: differences are lost in a roundoff of {wide.roundoff}; {under_test.way_out}")
+        raise BoundVacuous(
+            f"{_NAME}: inconclusive: differences are lost in a roundoff of {wide.roundoff}; {under_test.way_out}"
+        )
     w = [_signed(y, generator).to(y.dtype).double() for y in under_test.outputs]
     own = under_test.pulled(w)
     gradients = own if wide is under_test else wide.pulled(w)
@@ -94,7 +96,9 @@ def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 
 class _Function:
     """The function at its inputs in one dtype, deterministic; outputs and gradients in float64."""
 
-    def __init__(self, function: Callable[..., Any], points: Sequence[Tensor], dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], points: Sequence[Tensor], dtype: torch.dtype | None = None
+    ) -> None:
         self._function, self.dtype = function, dtype
         self.points = [x.detach().to(torch.promote_types(dtype or x.dtype, x.dtype)) for x in points]
         self.roundoff = self.accumulator = max(UNIT_ROUNDOFF[x.dtype] for x in self.points)
@@ -177,7 +181,9 @@ class _Group:
     def __str__(self) -> str:
         if not self.is_row:
             return self.name
-        return f"{self.name}, " + (f"row {self.first}" if self.first == self.last else f"rows {self.first} to {self.last}")
+        return f"{self.name}, " + (
+            f"row {self.first}" if self.first == self.last else f"rows {self.first} to {self.last}"
+        )
 
     def only(self, x: Tensor) -> Tensor:
         """x in these rows, zeros elsewhere."""
@@ -327,7 +333,10 @@ def _roundoff(wide: _Function, generator: torch.Generator) -> float:
             start = [1 + u * _signed(x, generator) for x in wide.points]  # inputs of this dtype lie where nothing jumps
             places = zip(wide.points, start, r, strict=True)
             line = [[(x * (a + t * b)).to(x.dtype) for t in range(3)] for x, a, b in places]
-            if any(_jumps(*each, dtype) for each in zip(*(wide.at(points) for points in zip(*line, strict=True)), strict=True)):
+            if any(
+                _jumps(*each, dtype)
+                for each in zip(*(wide.at(points) for points in zip(*line, strict=True)), strict=True)
+            ):
                 return u
     return wide.roundoff
 

@@ -19,7 +19,7 @@ from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import bind, check_options
 from packproof.refs.axes import Axes, parse, role
-from packproof.refs.errors import ArgumentError, LayoutError, PackproofError
+from packproof.refs.errors import ArgumentError, PackproofError
 from packproof.refs.signatures import SIGNATURES, Signature
 from packproof.refs.wording import article
 
@@ -218,24 +218,3 @@ def _check_finite(tool: Tool, sample: Sample, tensors: Mapping[str, Tensor]) -> 
         if len(bad):
             index = bad[0].tolist()
             raise tool.fail(f"{name} is {float(x[tuple(index)])} at {index} but finite values were expected")
-
-
-def check_layout(tool: Tool, given: Any) -> tuple[tuple[int, ...], int]:
-    """Lengths and slack of a list of lengths or a PackLayout. Raises ArgumentError for anything else."""
-    from packproof.refs.packing import PackLayout  # noqa: PLC0415  (not needed by gradcheck)
-
-    if isinstance(given, Tensor):
-        way = "PackLayout.from_cu_seqlens(x) of offsets, or x.tolist() of lengths"
-        raise tool.fail(f"case is a tensor {tuple(given.shape)} but lengths were expected: {way}")
-    try:
-        layout = given if isinstance(given, PackLayout) else PackLayout.from_lengths(list(given))
-    except (TypeError, LayoutError):
-        expected = "expected a replay file, a Case, a PackLayout or the lengths of sequences, such as [3, 0, 5]"
-        raise tool.fail(f"case is {_shown(given)}; {expected}") from None
-    if layout.gaps:
-        raise tool.fail(f"case has the gaps {layout.gaps}, which cu_seqlens cannot express; expected sequences in a row")
-    return layout.lengths, layout.slack
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if len(repr(value)) <= 60 else article(type(value).__name__)
