@@ -60,7 +60,7 @@ def diff(
     if (lengths is None) == (case is None):
         came = "both came" if lengths is not None else "neither came"
         raise UsageError(f"--lengths or --case: {came}; expected one of them, such as --lengths 3,0,5")
-    drawn = {
+    drawn: dict[str, Any] = {
         "dtype": None if dtype is None else dtype_name(dtype),
         "sizes": None if sizes is None else _pairs("--sizes", [sizes]),
         "present": None if inputs is None else listed(inputs),

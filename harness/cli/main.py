@@ -16,7 +16,10 @@ _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(museum.app, name="museum")
-for command in (check.check, check.peers, check.replay, diff.diff, bench.bench, bench.table, mutate.mutate, proof.proof):
+for command in (
+    *(check.check, check.peers, check.replay, diff.diff),
+    *(bench.bench, bench.table, mutate.mutate, proof.proof),
+):
     app.command()(command)
 app.command(name="list")(listing.list_everything)
 

@@ -18,12 +18,11 @@ from packproof.properties.cases.case import SHORT, Case
 from packproof.properties.cases.domain import Domain, axes, optional_inputs
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import brought_op
-from packproof.properties.op import Op
 from packproof.refs.errors import ArgumentError, LayoutError, UsageError
 from packproof.refs.packing import PackLayout
 from packproof.refs.wording import article
 
-_EXPECTED = "expected a replay file, a Case, a PackLayout or the lengths of sequences, such as [3, 0, 5]"
+EXPECTED = "expected a replay file, a Case, a PackLayout or the lengths of sequences, such as [3, 0, 5]"
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def check_layout(tool: Tool, given: Any) -> tuple[tuple[int, ...], int]:
         layout = given if isinstance(given, PackLayout) else PackLayout.from_lengths(list(given))
     except (TypeError, LayoutError):
         shown = repr(given) if len(repr(given)) <= 60 else article(type(given).__name__)
-        raise tool.fail(f"case is {shown}; {_EXPECTED}") from None
+        raise tool.fail(f"case is {shown}; {EXPECTED}") from None
     if layout.gaps:
         raise tool.fail(
             f"case has the gaps {layout.gaps}, which cu_seqlens cannot express; expected sequences in a row"

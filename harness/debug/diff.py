@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.debug.cases import Setting, case_of, check_case, check_layout, from_file
+from packproof.harness.debug.cases import EXPECTED, Setting, case_of, check_case, check_layout, from_file
 from packproof.harness.debug.local import Local
 from packproof.harness.debug.own_tensors import Tool, check_seed, kind, own_sample, reference_first
 from packproof.harness.debug.rows import RowRange, ranges
@@ -185,7 +185,7 @@ def diff(
         declared = dataclasses.replace(tool.declared, gradients=data["gradients"])
         tool = dataclasses.replace(tool, declared=declared)
     if case is None:
-        raise tool.fail("case is missing; expected a replay file, a Case, a PackLayout or the lengths of sequences")
+        raise tool.fail(f"case is missing; {EXPECTED}")
     where = _device(device, inputs)
     with ExitStack() as stack:
         name = kernel if isinstance(kernel, str) else ""

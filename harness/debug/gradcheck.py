@@ -38,8 +38,8 @@ def gradcheck(
     runs in a process that interprets it, unless this one was started with TRITON_INTERPRET=1; a closure needs this.
 
     Raises CheckFailed naming the worst element of each wrong tensor. Raises ArgumentError, before the kernel is called,
-    for tensors, options or incoming gradients that do not fit the op, and LayoutError for the offsets; UsageError for an
-    op that is not known; another PackproofError where the kernel raises, or declines the call.
+    for tensors, options or incoming gradients that do not fit the op, and LayoutError for the offsets; UsageError for
+    an op that is not known; another PackproofError where the kernel raises, or declines the call.
 
     >>> import torch, packproof
     >>> x, weight = torch.randn(8, 4), torch.randn(4, 3)

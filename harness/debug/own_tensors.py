@@ -97,8 +97,8 @@ class Tool:
             if not isinstance(x, Tensor):
                 raise self.fail(f"{what} {name!r} is {kind(x)} but a tensor was expected")
             if x.layout is not torch.strided or not x.is_floating_point() or x.device.type == "meta":
-                form = x.layout if x.layout is not torch.strided else x.dtype
-                form = "on the meta device" if x.device.type == "meta" else str(form).removeprefix("torch.")
+                form = str(x.dtype if x.layout is torch.strided else x.layout).removeprefix("torch.")
+                form = "on the meta device" if x.device.type == "meta" else form
                 raise self.fail(f"{what} {name!r} is {form} but a dense tensor of floating-point values was expected")
         return {name: given[name] for name in names if name in given}
 
