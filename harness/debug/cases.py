@@ -26,7 +26,7 @@ EXPECTED = "expected a replay file, a Case, a PackLayout or the lengths of seque
 
 
 @dataclass(frozen=True)
-class Setting:
+class Choices:
     """What a user chooses beside the lengths; None where nothing was said."""
 
     dtype: Any = None
@@ -67,7 +67,7 @@ def check_case(tool: Tool, case: Case, path: Path | None) -> Case:
     return case
 
 
-def case_of(tool: Tool, given: Any, setting: Setting) -> Case:
+def case_of(tool: Tool, given: Any, setting: Choices) -> Case:
     """The case of these lengths, with defaults for what the setting does not say.
 
     Raises ArgumentError naming the argument, LayoutError for the lengths, UsageError for a dtype that is not known."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.debug.cases import EXPECTED, Setting, case_of, check_case, check_layout, from_file
+from packproof.harness.debug.cases import EXPECTED, Choices, case_of, check_case, check_layout, from_file
 from packproof.harness.debug.local import Local
 from packproof.harness.debug.own_tensors import Tool, check_seed, kind, own_sample, reference_first
 from packproof.harness.debug.rows import RowRange, ranges
@@ -174,7 +174,7 @@ def diff(
     if not isinstance(device, str | None):
         raise ArgumentError(f"{_NAME}: device is {kind(device)} but 'cpu' or 'cuda' was expected")
     function = Location.parse(kernel).load() if isinstance(kernel, str) else kernel
-    given = Setting(dtype, sizes, present, options, seed)
+    given = Choices(dtype, sizes, present, options, seed)
     path = Path(case) if isinstance(case, str | Path) else None
     data: dict[str, Any] = {}
     if path is not None:
@@ -208,7 +208,7 @@ def _sample(
     subject: KernelUnderTest,
     case: Any,
     path: Path | None,
-    given: Setting,
+    given: Choices,
     inputs: Any,
     cotangents: Any,
 ) -> tuple[Case | None, Sample, str]:
@@ -231,7 +231,7 @@ def _sample(
     return case, subject.sample(case), str(case)
 
 
-def _own(tool: Tool, case: Any, given: Setting, inputs: Any, cotangents: Any) -> tuple[Sample, str]:
+def _own(tool: Tool, case: Any, given: Choices, inputs: Any, cotangents: Any) -> tuple[Sample, str]:
     lengths, slack = check_layout(tool, case)
     seed = 0 if given.seed is None else check_seed(_NAME, given.seed)
     sample = own_sample(tool, inputs, PackLayout(lengths).cu_seqlens(), given.options, cotangents, seed)

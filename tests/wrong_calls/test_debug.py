@@ -15,6 +15,7 @@ from tests.wrong_calls.refused import Wrong, assert_refused
 
 CU = torch.tensor([0, 3, 3, 8])
 NAN = float("nan")
+W = torch.ones(4, 2).bfloat16()
 CONV: Any = refs.causal_conv1d
 
 
@@ -166,7 +167,6 @@ IN_DOT_PRODUCT_TEST = {
     "depends on no input": Wrong(dot(lambda a: torch.ones(3)), ("no output changes",)),
     "takes bf16 alone": Wrong(dot(lambda a: a * torch.ones(4).bfloat16() @ W, x().bfloat16()), ("inconclusive",)),
 }
-W = torch.ones(4, 2).bfloat16()
 
 
 def differ(kernel: Any = few, *given: Any, **arguments: Any) -> Callable[[], object]:

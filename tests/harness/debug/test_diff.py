@@ -51,6 +51,7 @@ def test_the_first_wrong_token_with_chunk_and_state() -> None:
     assert "  2 of 8 rows are wrong: rows 6 to 7 (sequence 1, tokens 4 to 5, chunk 1: all of the chunk)" in str(found)
     assert abs(where.got - where.expected) > where.budget
 
+    assert found.case is not None
     sample = draw(SELECTIVE_SCAN, found.case).inputs
     h = torch.zeros(4, 3, dtype=torch.float64)
     for t in range(2, 7):
@@ -140,6 +141,7 @@ def test_a_replay_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         packproof.check(target, op="causal_conv1d", dtypes=["fp32"], properties=["packing"], profile="quick")
     [file] = Path(".packproof").iterdir()
     found = packproof.diff(target, case=file)
+    assert found.case is not None
     assert found.case.lengths == (1, 1)
     assert (first(found).tensor, first(found).sequence, first(found).token) == ("y", 1, 0)
     assert not packproof.diff(convolution.correct, None, str(file))

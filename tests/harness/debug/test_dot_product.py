@@ -82,7 +82,7 @@ def test_references_pass(op: str, dtype: str) -> None:
         def f(*given: Tensor, names: list[str] = names, tables: dict[str, Tensor] = tables) -> Any:
             rest = {name: x.to(given[0].dtype) for name, x in tables.items()}
             inputs = dict(zip(names, given, strict=True))
-            return OPS[op].reference(**inputs, **rest, cu_seqlens=torch.tensor([0, 3, 3, 5]))  # noqa: B023
+            return OPS[op].reference(**inputs, **rest, cu_seqlens=torch.tensor([0, 3, 3, 5]))
 
         dot_product_test(f, *(sample.inputs[name] for name in names), seed=seed)
 

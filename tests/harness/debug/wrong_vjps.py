@@ -32,7 +32,8 @@ def with_gradients(change: Change) -> Callable[..., Any]:
                 found = list(torch.autograd.grad(conv(*inputs), inputs, dy))
             return tuple(change(found, dy, inputs[0].detach(), inputs[1].detach()))
 
-    return lambda x, weight, bias: Changed.apply(x, weight, bias)
+    apply: Callable[..., Any] = Changed.apply
+    return apply
 
 
 def scaled(factor: float) -> Change:
