@@ -165,13 +165,27 @@ def test_where_the_kernel_of_the_readme_first_diverges(tmp_path: Path) -> None:
     check(tmp_path, *shlex.split(LEAKY)[2:])
     [file] = (tmp_path / ".packproof").iterdir()
     page = (ROOT / "docs/debugging.md").read_text()
-    [source] = [code for code in PYTHON.findall(page) if "packproof.diff(" in code]
+    source, own = [code for code in PYTHON.findall(page) if "packproof.diff(" in code]
     done = run(tmp_path, "-c", re.sub(r"[\w-]+\.json", file.name, source) + "\nprint(found.divergences[0].token)")
     assert done.stdout.startswith("lengths [3, 0, 5], fp32, d=3 w=4, seed 0\ny: sequence 2, token 0,"), done.stderr
     assert done.stdout.endswith("\n0\n")
     [shown] = re.findall(r"```\n(lengths \[3, 0, 5\].*?)```", page, re.S)
     assert blotted(done.stdout.removesuffix("0\n")) == blotted(shown)
     assert len(set(re.findall(r"causal_conv1d-packing-\w+\.json", page + (ROOT / "README.md").read_text()))) == 1
+    done = run(tmp_path, "-c", own)
+    assert re.search(r"^gradient of x: .*\n  \d of 8 rows are wrong: rows", done.stdout, re.M), done.stderr
+    lines = [line for line in command_lines("docs/debugging.md") if line.startswith("packproof diff ")]
+    for line in (re.sub(r"[\w-]+\.json", file.name, line) for line in lines):
+        done = run(tmp_path, "-m", *shlex.split(line), "--device", "cpu")
+        assert done.returncode == 1, done.stderr
+        assert "rows are wrong" in done.stdout
+
+
+def test_the_dot_product_test_of_the_page_on_debugging(tmp_path: Path) -> None:
+    page = (ROOT / "docs/debugging.md").read_text()
+    [source] = [code for code in PYTHON.findall(page) if "dot_product_test(" in code]
+    done = run(tmp_path, "-c", source)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_restricted_kernel_of_the_page_on_checking(tmp_path: Path) -> None:

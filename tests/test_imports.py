@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
-    "cli": {"bench", "engine", "modules", "peers", "reports", "results", "targets", "validation", "worker"},
+    "cli": {"bench", "debug", "engine", "modules", "peers", "reports", "results", "targets", "validation", "worker"},
 }
 MOST_MODULES = 15
 CATALOGUES = {"kernels": 23, "museum": 16, "refs": 16}  # a module for each op or bug: flat, and long

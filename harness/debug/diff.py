@@ -1,8 +1,7 @@
-"""Where a kernel first diverges from its reference: token, sequence, chunk and channel, and the state there."""
+"""Where a kernel first diverges from its reference, and everywhere else: tokens, sequences, chunks and channels."""
 
 import dataclasses
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,35 +10,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.harness.debug.cases import EXPECTED, Choices, case_of, check_case, check_layout, from_file
 from packproof.harness.debug.local import Local
-from packproof.harness.engine.replay import check_fits
-from packproof.harness.engine.target import resolve_op
+from packproof.harness.debug.own_tensors import Tool, check_seed, kind, own_sample, reference_first
+from packproof.harness.debug.rows import RowRange, ranges
 from packproof.harness.results.maps import Layout, compact
-from packproof.harness.results.replay_file import read_replay
+from packproof.harness.results.names import known
 from packproof.harness.targets.location import Location
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import vjp
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.sample import Sample
-from packproof.properties.cases.space import Space
-from packproof.properties.declaration import Declaration, brought_op, check_signature, declaration, describe
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import role
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import ArgumentError, UsageError
+from packproof.refs.packing import PackLayout
 from packproof.refs.wording import counted
 
 _MOST_NUMBERS = 64
+_MOST_RANGES = 8
+_NAME = "diff"
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first wrong row of one tensor, and its worst channel.
+    """The first wrong row of one tensor with its worst channel, and which other rows are wrong.
 
-    sequence, token: -1 if not applicable; a row of slack has sequence -1. chunk: in the kernel's promised grid, counted
-    from the start of the grid, or None. channel: the index after the row; the whole index for a shared tensor. rows,
-    of: how many rows are wrong. state: the reference's state of the sequence after that token, for ops with a state.
+    tensor: "y", "gradient of x". sequence, token: of the first wrong row; -1 if not applicable; a row of slack has
+    sequence -1. chunk: in the kernel's promised grid, counted from the start of the grid, or None. channel: the index
+    after the row; the whole index for a shared tensor. got, expected, budget: values at that element, and how far apart
+    they may be. rows, of: how many rows are wrong. ranges: which, as runs of rows. state: for an output of an op with a
+    state, the reference's state of the sequence after that token; None for gradients.
     """
 
     tensor: str
@@ -52,6 +55,7 @@ class Divergence:
     budget: float
     rows: int
     of: int
+    ranges: tuple[RowRange, ...] = ()
     state: Tensor | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -61,120 +65,218 @@ class Divergence:
         place += [f"channel {list(self.channel)}"] if self.channel else []
         error = abs(self.got - self.expected) / self.budget if self.budget else float("inf")
         values = f"got {self.got:.6g}, expected {self.expected:.6g}, {compact(error)} x the budget {self.budget:.2g}"
+        return "\n".join([f"{self.tensor}: {', '.join(place)}: {values}", self._where(), *self._state()])
+
+    def _where(self) -> str:
         are = "is" if self.rows == 1 else "are"
-        lines = [f"{self.tensor}: {', '.join(place)}: {values}; {self.rows} of {counted(self.of, 'row')} {are} wrong"]
-        if self.state is not None and self.state.numel() <= _MOST_NUMBERS:
-            numbers = str(self.state.numpy().round(4)).splitlines()
-            lines += ["  the state after it:", *(f"    {line}" for line in numbers)]
-        elif self.state is not None:
-            lines.append(f"  the state after it is in .state, {tuple(self.state.shape)}")
-        return "\n".join(lines)
+        shown = "; ".join(map(str, self.ranges[:_MOST_RANGES]))
+        more = len(self.ranges) - _MOST_RANGES
+        rest = f"; and {counted(more, 'run')} of rows more, in .ranges" if more > 0 else ""
+        return f"  {self.rows} of {counted(self.of, 'row')} {are} wrong: {shown}{rest}"
+
+    def _state(self) -> list[str]:
+        if self.state is None:
+            return []
+        if self.state.numel() > _MOST_NUMBERS:
+            return [f"  the state after it is in .state, {tuple(self.state.shape)}"]
+        numbers = str(self.state.numpy().round(4)).splitlines()
+        return ["  the state after it:", *(f"    {line}" for line in numbers)]
 
 
 @dataclass(frozen=True)
 class Diff:
-    """Every output and gradient that diverges from its reference, in the order of the op; false if none does."""
+    """Every output and gradient that diverges from its reference, in the order of the op; false if none does.
 
-    case: Case
+    case: what was run, None for tensors of your own. divergences: one for each tensor that diverges. tensors: the names
+    of all that were compared. setting: what was run, in one line.
+
+    >>> import packproof
+    >>> conv = packproof.refs.causal_conv1d
+    >>> found = packproof.diff(conv, [3, 0, 5], op="causal_conv1d")
+    >>> bool(found), found.tensors
+    (False, ('y', 'gradient of x', 'gradient of weight'))
+    >>> print(found)
+    lengths [3, 0, 5], fp32, d=3 w=4, seed 0
+    every output and gradient lies within its budget
+    """
+
+    case: Case | None
     divergences: tuple[Divergence, ...]
+    tensors: tuple[str, ...] = ()
+    setting: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.divergences)
 
     def __str__(self) -> str:
         found = [str(divergence) for divergence in self.divergences]
-        return "\n".join([str(self.case), *(found or ["every output and gradient lies within its budget"])])
+        one = f"{self.tensors[0]} lies within its budget" if len(self.tensors) == 1 else ""
+        return "\n".join([self.setting, *(found or [one or "every output and gradient lies within its budget"])])
+
+    def only(self, names: Iterable[str]) -> "Diff":
+        """The same for these tensors alone, named as "y", as "gradient of x", or in short as "dx".
+
+        Raises UsageError for a name that was not compared."""
+        short = {f"d{name.removeprefix('gradient of ')}": name for name in self.tensors if name.startswith("gradient")}
+        chosen = {short.get(known("tensor", name, [*self.tensors, *short]), name) for name in names}
+        return dataclasses.replace(
+            self,
+            divergences=tuple(d for d in self.divergences if d.tensor in chosen),
+            tensors=tuple(name for name in self.tensors if name in chosen),
+        )
 
 
 def diff(
     kernel: str | Callable[..., Any],
-    reference: Callable[..., Any] | None = None,
-    case: str | Path | Case | Sequence[int] | None = None,
+    reference: Callable[..., Any] | str | Path | Case | PackLayout | Sequence[int] | None = None,
+    case: str | Path | Case | PackLayout | Sequence[int] | None = None,
     *,
     op: str | Op | None = None,
-    device: str = "cpu",
+    device: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    sizes: Mapping[str, int] | None = None,
+    present: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
+    cotangents: Mapping[str, Tensor] | None = None,
 ) -> Diff:
-    """Find where a kernel first diverges from its reference, in each output and gradient. Runs in this process.
+    """Find where a kernel diverges from its reference, in each output and gradient. Runs in this process.
+
+    kernel: a function, or its name as `packproof check` takes it. reference: another function with the op's arguments,
+    such as the kernel before an edit; default: the op's own, in float64. case: lengths of sequences, a PackLayout, a
+    Case, or a replay file; it may come second, if there is no other reference. op: its name or an Op; needed if neither
+    the kernel nor the replay file names one. device: "cpu" (default) or "cuda".
+
+    With lengths, tensors are drawn: dtype (such as "bf16"), sizes of axes ({"d": 64}), present (optional inputs to
+    draw), options ({"activation": "silu"}) and seed choose among them. Or give the tensors: inputs by name, and
+    cotangents, the incoming gradients by output name, drawn if missing.
 
     A Triton kernel on the CPU runs in a process that interprets it, unless this one was started with
     TRITON_INTERPRET=1; a closure needs this, because no other process can import it.
 
-    kernel: a function, or its name as `packproof check` takes it. reference: another function with the op's arguments,
-    such as the kernel before an edit; default: the op's own, in float64. case: a replay file, a Case, or the lengths of
-    sequences, which are filled with normal data. op: needed if neither the kernel nor the replay file names one.
+    Raises ArgumentError for an argument that does not fit the op, UsageError for a name that is not known, a replay
+    file that cannot be read or does not fit, and a Triton kernel that no other process can import to interpret it;
+    another PackproofError where the kernel raises, or declines the call.
 
-    Raises UsageError for a replay file that cannot be read or does not fit the op, and for a Triton kernel that no
-    other process can import to interpret it.
+    >>> import packproof
+    >>> def late(x, weight, *, cu_seqlens):
+    ...     y = packproof.refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+    ...     return y * (x.new_ones(len(x), 1).cumsum(0) < 5)
+    >>> found = packproof.diff(late, [3, 0, 5], op="causal_conv1d", seed=1)
+    >>> [str(rows) for rows in found.divergences[0].ranges]
+    ['rows 4 to 7 (sequence 2, tokens 1 to 4)']
     """
+    if reference is not None and not callable(reference):
+        if case is not None:
+            raise ArgumentError(f"{_NAME}: reference is {kind(reference)} but a function was expected")
+        reference, case = None, reference
+    if not isinstance(device, str | None):
+        raise ArgumentError(f"{_NAME}: device is {kind(device)} but 'cpu' or 'cuda' was expected")
     function = Location.parse(kernel).load() if isinstance(kernel, str) else kernel
-    name = kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel))
-    declared = declaration(describe(function), name)
+    given = Choices(dtype, sizes, present, options, seed)
+    path = Path(case) if isinstance(case, str | Path) else None
+    data: dict[str, Any] = {}
+    if path is not None:
+        data, op = from_file(_NAME, path, op, function)
+        case = data["case"]
+    tool = Tool.of(_NAME, function, op, kernel if isinstance(kernel, str) else "", data.get("promises"))
+    if data:
+        declared = dataclasses.replace(tool.declared, gradients=data["gradients"])
+        tool = dataclasses.replace(tool, declared=declared)
     if case is None:
-        raise UsageError("diff: case is missing; expected a replay file, a Case or the lengths of sequences")
-    file = Path(case) if isinstance(case, str | Path) else None
-    if file is not None:
-        data = read_replay(file)
-        op, case = op or _op_of(data["op"], function, file), data["case"]
-        declared = dataclasses.replace(declared, gradients=data["gradients"], promises=data["promises"])
-    known = resolve_op(op or brought_op(function), declared, name)
-    check_signature(known, declared, name)
-    if not isinstance(case, Case):
-        case = _plain(known, declared, _lengths(case))
-    if file is not None:
-        check_fits(case, known, file)
+        raise tool.fail(f"case is missing; {EXPECTED}")
+    where = _device(device, inputs)
     with ExitStack() as stack:
-        runner = stack.enter_context(closing(Local(function, device, name=kernel if isinstance(kernel, str) else "")))
+        name = kernel if isinstance(kernel, str) else ""
+        runner = stack.enter_context(closing(Local(function, where, name=name)))
+        declared = tool.declared
         subject = KernelUnderTest(
-            known, runner, declared.promises, gradients=declared.gradients, domain=declared.domain
+            tool.op, runner, declared.promises, gradients=declared.gradients, domain=declared.domain
         )
         other = None
         if reference is not None:
-            other = KernelUnderTest(known, stack.enter_context(closing(Local(reference, device))), declared.promises)
-        return Diff(case, tuple(_divergences(subject, other, case)))
+            Tool.of(_NAME, reference, tool.op)
+            other = KernelUnderTest(tool.op, stack.enter_context(closing(Local(reference, where))), declared.promises)
+        found, sample, setting = _sample(tool, subject, case, path, given, inputs, cotangents)
+        divergences, tensors = _divergences(tool, subject, other, sample)
+        return Diff(found, divergences, tensors, setting)
 
 
-def _op_of(named: str, function: Callable[..., Any], file: Path) -> str | Op:
-    """The op that a replay file names. A path in the file is not imported: the user has to name it."""
-    if ":" not in named:
-        return named
-    op = brought_op(function)
-    if op is None:
-        raise UsageError(f"diff: {file} names the op {named!r}, which is imported only if you name it: op={named!r}")
-    return op
+def _sample(
+    tool: Tool,
+    subject: KernelUnderTest,
+    case: Any,
+    path: Path | None,
+    given: Choices,
+    inputs: Any,
+    cotangents: Any,
+) -> tuple[Case | None, Sample, str]:
+    """The case, its tensors, and both in one line."""
+    if cotangents is not None and inputs is None:
+        raise tool.fail("cotangents were given without inputs; expected the tensors of the call too")
+    if isinstance(case, Case):
+        extra = given.given() + (["inputs"] if inputs is not None else [])
+        if extra:
+            has = f"{path or 'the Case'} has its own"
+            raise tool.fail(f"{extra[0]} was given but {has}; expected lengths, or case.replace({extra[0]}=...)")
+        case = check_case(tool, case, path)
+    elif inputs is not None:
+        drawn = [name for name in given.given() if name not in ("options", "seed")]
+        if drawn:
+            raise tool.fail(f"{drawn[0]} was given beside inputs, which have their own; expected one of the two")
+        return None, *_own(tool, case, given, inputs, cotangents)
+    else:
+        case = case_of(tool, case, given)
+    return case, subject.sample(case), str(case)
 
 
-def _lengths(case: Any) -> tuple[int, ...]:
-    try:
-        lengths = tuple(map(operator.index, case))
-    except TypeError:
-        lengths = (-1,)
-    if any(n < 0 for n in lengths):
-        raise UsageError(
-            f"diff: case is {case!r}; expected a replay file, a Case or the lengths of sequences, such as [3, 0, 5]"
+def _own(tool: Tool, case: Any, given: Choices, inputs: Any, cotangents: Any) -> tuple[Sample, str]:
+    lengths, slack = check_layout(tool, case)
+    seed = 0 if given.seed is None else check_seed(_NAME, given.seed)
+    sample = own_sample(tool, inputs, PackLayout(lengths).cu_seqlens(), given.options, cotangents, seed)
+    if slack not in (0, sample.slack):
+        raise tool.fail(f"case has {counted(slack, 'row')} of slack but the tensors have {sample.slack}")
+    tokens = str(sample.inputs[next(iter(tool.op.inputs))].dtype).removeprefix("torch.")
+    named = Case(
+        lengths, tokens, tuple(sample.sizes.items()), slack=sample.slack, options=tuple(sample.options.items())
+    )
+    return sample, f"{str(named).rpartition(', seed')[0]}, tensors of your own"
+
+
+def _device(named: str | None, inputs: Any) -> str:
+    """The device that was named, else that of the tensors. Raises UsageError where torch cannot use it."""
+    if named is None:
+        first = (
+            next((x for x in inputs.values() if isinstance(x, Tensor)), None) if isinstance(inputs, Mapping) else None
         )
-    return lengths
+        return "cpu" if first is None else str(first.device)
+    known("device", named.partition(":")[0], ("cpu", "cuda"))
+    if named != "cpu" and not torch.cuda.is_available():
+        raise UsageError(f"device: torch {torch.__version__} sees no CUDA device here; use device='cpu'")
+    return named
 
 
-def _plain(op: Op, declared: Declaration, lengths: tuple[int, ...]) -> Case:
-    """The case of these lengths, with defaults for everything else."""
-    space = Space(op, declared.dtypes[0], declared.promises, declared.parameters)
-    options = space.known_options({name: values[0] for name, values in space.options.items()})
-    return Case(lengths, declared.dtypes[0], tuple(op.sizes[0].items()), options=options)
-
-
-def _divergences(subject: KernelUnderTest, other: KernelUnderTest | None, case: Case) -> Iterator[Divergence]:
-    sample = subject.sample(case)
-    got, answer = subject.run(sample), subject.expect(sample)
+def _divergences(
+    tool: Tool, subject: KernelUnderTest, other: KernelUnderTest | None, sample: Sample
+) -> tuple[tuple[Divergence, ...], tuple[str, ...]]:
+    """What diverges, and the names of all that was compared."""
+    answer = reference_first(tool, lambda: subject.expect(sample))
+    got = subject.run(sample)
     wanted = answer.values if other is None else other.run(sample, gradients=subject.gradients)
-    layout = Layout.of(case.lengths, case.slack, subject.promises)
-    for key, x in got.items():
-        # two kernels may err in opposite directions
-        allowed = answer.budgets[key].total * (1 if other is None else 2)
-        ratio = score(x, wanted[key].double(), allowed)
-        rows = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
-        wrong = (rows > 1).nonzero().flatten().tolist()
-        if wrong:
-            yield _divergence(subject, sample, layout, key, (x, wanted[key], allowed, ratio), wrong)
+    layout = Layout.of(sample.lengths, sample.slack, subject.promises)
+
+    def found() -> Iterator[Divergence]:
+        for key, x in got.items():
+            # two kernels may err in opposite directions
+            allowed = answer.budgets[key].total * (1 if other is None else 2)
+            ratio = score(x, wanted[key].double(), allowed)
+            rows = ratio.reshape(len(ratio), -1).amax(1) if ratio.numel() else ratio.new_zeros(0)
+            wrong = (rows > 1).nonzero().flatten().tolist()
+            if wrong:
+                yield _divergence(subject, sample, layout, key, (x, wanted[key], allowed, ratio), wrong)
+
+    return tuple(found()), tuple(map(str, got))
 
 
 def _divergence(
@@ -202,7 +304,8 @@ def _divergence(
         float(allowed[index]),
         len(wrong),
         len(ratio),
-        _state(sample, sequence, token) if inside else None,
+        ranges(wrong, rows, layout),
+        _state(sample, sequence, token) if inside and not key.is_gradient else None,
     )
 
 

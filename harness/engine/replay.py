@@ -14,7 +14,7 @@ from packproof.harness.engine.request import CheckRequest, resolve_property
 from packproof.harness.engine.target import open_target
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
-from packproof.harness.results.names import short
+from packproof.harness.results.names import DEVICES, known, short
 from packproof.harness.results.replay_file import damaged, read_replay
 from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.cases.case import Case
@@ -22,7 +22,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.refs.axes import parse, shape
-from packproof.refs.errors import UsageError, checked_call
+from packproof.refs.errors import ArgumentError, UsageError, checked_call
 
 _MOST_ELEMENTS = 1 << 27
 _SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
@@ -63,7 +63,11 @@ def replay(
     True
     """
     if not isinstance(path, str | Path):
-        raise UsageError(f"replay: path is {path!r}; expected the path of a replay file")
+        raise ArgumentError(f"replay: path is {path!r} but the path of a replay file was expected")
+    if not isinstance(target, str | None):
+        raise ArgumentError(f"replay: target is {target!r} but package.module:function was expected")
+    if device is not None:
+        known("device", device, DEVICES)
     data = read_replay(Path(path))
     where = device or data["device"]
     unit = partial(_replayed, data, str(path), target, where, maps)

@@ -35,7 +35,6 @@ from packproof.refs.recurrence import (
     state_space,
     time_step,
 )
-from packproof.refs.wording import article
 
 MagnitudeOp = Callable[..., Any]
 
@@ -257,19 +256,23 @@ def magnitude(x: Tensor) -> Tensor: ...
 @overload
 def magnitude(x: None) -> None: ...
 def magnitude(x: Tensor | None) -> Tensor | None:
-    """|x| with slope 1: what a linear term is, and what its gradient is, in absolute terms. None remains None.
+    """|x| with slope 1: what a linear term is, and what its gradient is, in absolute terms. None stays None.
 
-    Raises ArgumentError for what is not a floating tensor.
+    For a magnitude op of one's own (`Op.absolute`). Raises ArgumentError for what is no floating-point tensor.
 
     >>> import torch, packproof
     >>> x = torch.tensor([-2.0, 3.0], requires_grad=True)
-    >>> packproof.magnitude(x).detach(), torch.autograd.grad(packproof.magnitude(x).sum(), x)[0]
-    (tensor([2., 3.]), tensor([1., 1.]))
+    >>> packproof.magnitude(x).tolist()
+    [2.0, 3.0]
+    >>> torch.autograd.grad(packproof.magnitude(x).sum(), x)[0].tolist()
+    [1.0, 1.0]
     """
-    if x is not None and not (isinstance(x, Tensor) and x.is_floating_point()):
-        what = f"{x.dtype} tensor" if isinstance(x, Tensor) else type(x).__name__
-        raise ArgumentError(f"magnitude: x is {article(what)}; expected a floating tensor, or None")
-    return None if x is None else _sloped(x.abs(), x)
+    if x is None:
+        return None
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        came = str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else repr(x)[:60]
+        raise ArgumentError(f"magnitude: x is {came} but a tensor of floating-point values, or None, was expected")
+    return _sloped(x.abs(), x)
 
 
 def _sloped(value: Tensor, path: Tensor) -> Tensor:

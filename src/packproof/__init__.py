@@ -12,7 +12,8 @@ from packproof.version import __version__
 
 if TYPE_CHECKING:
     from packproof.harness.debug.diff import Diff, diff
-    from packproof.harness.debug.gradcheck import dot_product_test, gradcheck
+    from packproof.harness.debug.dot_product import dot_product_test
+    from packproof.harness.debug.gradcheck import gradcheck
     from packproof.harness.engine.check import check
     from packproof.harness.engine.replay import ReplayOutcome, replay
     from packproof.harness.modules.check import check_module
@@ -64,7 +65,8 @@ __all__ = [
 _HOMES = {
     "packproof.harness.engine.check": ("check",),
     "packproof.harness.debug.diff": ("Diff", "diff"),
-    "packproof.harness.debug.gradcheck": ("dot_product_test", "gradcheck"),
+    "packproof.harness.debug.dot_product": ("dot_product_test",),
+    "packproof.harness.debug.gradcheck": ("gradcheck",),
     "packproof.harness.engine.replay": ("ReplayOutcome", "replay"),
     "packproof.harness.modules.check": ("check_module",),
     "packproof.harness.modules.conventions": ("Convention",),

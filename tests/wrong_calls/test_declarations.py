@@ -140,8 +140,8 @@ WRONG = {
     "Gaps: multiple a fraction": Wrong(lambda: adapters.Gaps(1.5), ("multiple is 1.5", "at least 1")),  # type: ignore[arg-type]
     "Gaps: fill": Wrong(lambda: adapters.Gaps(fill=None), ("Gaps: fill is None", "a number")),  # type: ignore[arg-type]
     "per_token: outside": Wrong(lambda: adapters.per_token(outside="0"), ("outside is '0'", "a number")),  # type: ignore[arg-type]
-    "magnitude: a number": Wrong(lambda: magnitude(5), ("magnitude: x is an int", "a floating tensor")),  # type: ignore[call-overload]
-    "magnitude: integers": Wrong(lambda: magnitude(torch.tensor([1])), ("torch.int64", "a floating tensor")),
+    "magnitude: a number": Wrong(lambda: magnitude(5), ("magnitude: x is 5", "floating-point")),  # type: ignore[call-overload]
+    "magnitude: integers": Wrong(lambda: magnitude(torch.tensor([1])), ("int64", "floating-point")),
     "replay: a number": Wrong(lambda: replay(5), ("path is 5", "the path of a replay file")),  # type: ignore[arg-type]
     "replay: no file": Wrong(lambda: replay("no-such-file.json"), ("no-such-file.json", "No such file")),
 }

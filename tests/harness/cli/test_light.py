@@ -18,7 +18,7 @@ from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES
 
 HEAVY = ("torch", "triton", "hypothesis", "numpy", "matplotlib", "safetensors")
-COMMANDS = ("check", "peers", "replay", "bench", "table", "proof", "mutate", "list", "museum", "museum run")
+COMMANDS = ("check", "peers", "replay", "diff", "bench", "table", "proof", "mutate", "list", "museum", "museum run")
 WRONG_CALLS = (
     "judge",
     "check --seed x",
@@ -29,6 +29,11 @@ WRONG_CALLS = (
     "check m:f --domain k=3",
     "peers --profile fast",
     "replay no/such/file.json",
+    "diff m:f",
+    "diff m:f --lengths 3,x",
+    "diff m:f --lengths 3 --dtype fp23",
+    "diff m:f --lengths 3 --device gpu",
+    "diff m:f --lengths 3 --options silu",
     "bench --tokens many",
     "table",
     "proof nowhere",
