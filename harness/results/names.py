@@ -7,18 +7,33 @@ from packproof.properties.cases.case import SHORT
 from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
+_MOST_NAMES = 20  # in one message
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 _LONG = {short: long for long, short in SHORT.items()}
 
 
-def known(kind: str, name: str, names: Iterable[str]) -> str:
-    """The name itself if it is among the names; otherwise UsageError with the existing names and the closest one."""
+def known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
+    """The name itself if it is among the names; otherwise UsageError with the closest one and the others.
+
+    Many of them are counted, not listed; shown_by says what lists them.
+    """
     existing = list(names)
     if name in existing:
         return name
-    near = get_close_matches(name, existing, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"no {kind} is called {name!r}; {meant}there are: {', '.join(existing)}")
+    if len(existing) <= _MOST_NAMES:
+        have = f"there are: {', '.join(existing)}"
+    else:
+        have = f"there are {len(existing)}, from {existing[0]} to {existing[-1]}"
+    raise UsageError(f"no {kind} is called {name!r}; {closest(name, existing)}{have}{f'; {shown_by}' * bool(shown_by)}")
+
+
+def closest(name: str, names: Iterable[str]) -> str:
+    """ "did you mean rope? " for the nearest of the names, with a space after it; "" if none is near."""
+    lower: dict[str, str] = {}
+    for existing in names:
+        lower.setdefault(existing.lower(), existing)
+    near = get_close_matches(name.lower(), lower, n=1)
+    return f"did you mean {lower[near[0]]}? " if near else ""
 
 
 def dtype(name: str) -> str:
