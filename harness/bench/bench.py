@@ -11,7 +11,7 @@ import torch
 from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
 from packproof.harness.bench.compare import BETWEEN_RUNS, outcome, require_device, require_rows
 from packproof.harness.bench.cost import costs
-from packproof.harness.bench.file import Place, Record, Timed, described, place
+from packproof.harness.bench.file import PLACE, Place, Record, Timed, described, place
 from packproof.harness.bench.implementations import Implementation, implementations, is_baseline
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.proof import prove, spot_check
@@ -26,7 +26,7 @@ from packproof.harness.bench.results import (
 )
 from packproof.harness.bench.settings import Setting, setting
 from packproof.harness.bench.timing import (
-    EFFORT,
+    LIMITS,
     Beside,
     Footprint,
     Measured,
@@ -91,12 +91,14 @@ def run_bench(request: BenchRequest, clock: Clock | None = None) -> Iterator[Eve
 
 def _bench(request: BenchRequest, clock: Clock | None) -> Iterator[Event]:
     here = environment(request.device)
-    device = described(here.name, here.device, here.threads)
     if request.earlier:
-        require_device(request.earlier[1], device, request.earlier[0])
+        path, earlier = request.earlier
+        require_device(earlier, described(here.name, here.device, here.threads), path)
+        known_now = [place("", "", "", request.dtype, layout) for layout in request.layouts]
+        require_rows(earlier, [_named(p, without=("op", "implementation", "setting")) for p in known_now], path)
     plan = _plan(request)
     if request.earlier:
-        require_rows(request.earlier[1], device, _places(plan, request), request.earlier[0])
+        require_rows(earlier, [_named(p) for p in _places(plan, request)], path)
     empty = any(0 in layout.lengths for layout in request.layouts)
     started = time.monotonic()
     clock = clock or clock_for(request.device)
@@ -146,6 +148,11 @@ def _not_taken(chosen: Setting, group: Sequence[Implementation], request: BenchR
     asked = {*(request.inputs or ()), *request.options}
     tested = [implementation for implementation in group if not is_baseline(implementation.name)]
     return {name for implementation in tested for name in implementation.missing(chosen)} - asked
+
+
+def _named(found: Place, without: Sequence[str] = ()) -> dict[str, object]:
+    """What a row is found by, by name."""
+    return {name: value for name, value in zip(PLACE, found, strict=True) if name not in without}
 
 
 def _places(plan: Plan, request: BenchRequest) -> list[Place]:
@@ -270,7 +277,7 @@ def _time_together(
     device = request.device
     started = ready(candidates, sample, device)
     enough = partial(_enough, earlier=request.earlier[1] if request.earlier else None, places=places)
-    measured = measure(started.runs, clock, EFFORT[device], enough, Beside() if device == "cpu" else None)
+    measured = measure(started.runs, clock, LIMITS[device], enough, Beside() if device == "cpu" else None)
     times = {}
     for name, found in measured.items():
         run, seen = started.runs[name], started.footprints[name]

@@ -40,18 +40,22 @@ class TimingComparison:
         return "\n".join([f"{counted(self.rows, 'row')} compared, {verdict}{undecided}{missing}", *lines])
 
 
-def require_rows(old: Record, device: str, places: Collection[Place], path: str) -> None:
-    """UsageError, before anything runs, unless a row of the file can match one of this run: it names what differs."""
-    require_device(old, device, path)
-    there = {place for place, _ in old.times}
-    if there & set(places):
+def require_rows(old: Record, places: Collection[Mapping[str, object]], path: str) -> None:
+    """UsageError, before anything runs, unless a row of the file can match one of this run: it names what differs.
+
+    places: what is known so far of the rows of this run, by the names of PLACE.
+    """
+    known = list(next(iter(places)))
+    there = [{name: value for name, value in zip(PLACE, place, strict=True) if name in known} for place, _ in old.times]
+    if any(place in places for place in there):
         return
+    values = {name: ({p[name] for p in there}, {p[name] for p in places}) for name in known}
     differing = [
-        f"{word} {_some({place[j] for place in there})} there and {_some({place[j] for place in places})} here"
-        for j, word in enumerate(PLACE.values())
-        if not {place[j] for place in there} & {place[j] for place in places}
+        f"{PLACE[name]} {_some(before)} there and {_some(now)} here"
+        for name, (before, now) in values.items()
+        if not before & now
     ]
-    what = "; ".join(differing) or "each has all of its parts, but no row has them together"
+    what = "; ".join(differing) or f"no row has the same {', '.join(map(PLACE.__getitem__, known))} together"
     raise UsageError(
         f"--compare: {path} has no row of this run: {what}; repeat the command that wrote it: {old.command}"
     )
@@ -108,12 +112,12 @@ def _of_least(before: Least, now: Least) -> Outcome:
 def _range(before: Least, now: Least) -> tuple[float, float]:
     """The least and the most by which the code itself can have become slower.
 
-    Fixed work that takes longer than before tells how much of the ratio the machine may explain, at least and at most;
-    a machine that has become faster excuses nothing, but may hide a slowdown.
+    Fixed work that takes longer or shorter than before tells how much of the ratio is the machine's, at least and at
+    most: the more its kinds disagree, the more is left open.
     """
     ratio, noise = now.ms / before.ms, math.exp(math.hypot(math.log(before.noise), math.log(now.noise)))
     machine = _machine(before, now)
-    return ratio / noise / max(*machine, 1.0), ratio * noise / min(*machine, 1.0)
+    return ratio / noise / max(machine), ratio * noise / min(machine)
 
 
 def _machine(before: Least, now: Least) -> list[float]:
@@ -145,7 +149,7 @@ def _name(place: Place, pass_name: str) -> str:
 
 
 def _some(values: Collection[object]) -> str:
-    """Up to three of the values, and how many more there are."""
-    shown = sorted(map(str, values))
-    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-    return ", ".join(shown[:3]) + more
+    """One value, or two of them and how many more there are."""
+    shown = [repr(value) for value in sorted(values, key=str)]
+    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more if shown else "none"

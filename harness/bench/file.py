@@ -196,7 +196,7 @@ def _read_least(data: Any, named: str) -> Least:
     if not isinstance(data, dict):
         raise UsageError(f"{named} has no shortest time: an older packproof wrote this file; run the bench again")
     beside = data.get("beside")
-    times = beside if isinstance(beside, dict) else {"": None}
+    times: dict[str, Any] = beside if isinstance(beside, dict) else {"": None}
     values: list[Any] = [data.get("ms"), data.get("noise"), *times.values()]
     if not all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values) or values[1] < 1:
         raise UsageError(f"{named} is damaged: least is {json.dumps(data)[:80]}, expected times above 0 and noise")

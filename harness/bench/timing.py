@@ -117,7 +117,7 @@ Leasts = Mapping[PassName, Least]
 
 
 @dataclass(frozen=True)
-class Effort:
+class RoundLimits:
     """How long to measure. seconds: of rounds, at most `most` of them. limit: seconds in all until it is enough."""
 
     seconds: float
@@ -126,7 +126,7 @@ class Effort:
 
 
 # a CPU has no cold cache to restore, so that a round is short, and other work to outwait
-EFFORT = {"cpu": Effort(0.5, 10_000, 10.0), "cuda": Effort(2.0, 60, 2.0)}
+LIMITS = {"cpu": RoundLimits(0.5, 10_000, 10.0), "cuda": RoundLimits(2.0, 60, 2.0)}
 _FEWEST_ROUNDS = 6
 
 
@@ -141,15 +141,17 @@ class Measured:
 class Beside:
     """Fixed work that is timed in the same rounds on a CPU, and tells how fast the machine is meanwhile.
 
-    Small operations cost what Python and torch's dispatcher do; products and exponentials what the arithmetic units do.
+    Small operations cost what Python and torch's dispatcher do, products and exponentials what the arithmetic units do,
+    and operations on 64 KiB what the caches do, which suffer first from other work.
     """
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
-        small, square = (torch.rand(n, n, generator=generator) for n in (8, 128))
+        small, square, large = (torch.rand(n, n, generator=generator) for n in (8, 128, 128))
         self._work: Mapping[str, Callable[[], object]] = {
             "small operations": lambda: [small * 0.5 + small for _ in range(100)],
             "products": lambda: [(square @ square).exp_() for _ in range(4)],
+            "elements": lambda: [large * 0.5 + large for _ in range(16)],
         }
 
     def passes(self, clock: Clock) -> Iterator[tuple[str, float]]:
@@ -161,19 +163,19 @@ class Beside:
 def measure(
     runs: Mapping[str, Run],
     clock: Clock,
-    effort: Effort,
+    limits: RoundLimits,
     enough: Callable[[Mapping[str, Measured]], bool],
     beside: Beside | None = None,
 ) -> dict[str, Measured]:
     """The times of every pass of every run, all of them once a round, in an even number of rounds.
 
-    After the seconds of the effort it asks whether that is enough, and goes on until the limit otherwise.
+    After the seconds of the limits it asks whether that is enough, and goes on until the limit otherwise.
     """
     if not runs:
         return {}
     names, taken, fixed, done = list(runs), {name: _Taken() for name in runs}, _Taken(), 0
     start = time.monotonic()
-    asked = effort.seconds
+    asked = limits.seconds
     while True:
         first = done % len(names)
         for name in (*names[first:], *names[:first]):
@@ -182,10 +184,10 @@ def measure(
             fixed.add(beside.passes(clock))
         done += 1
         spent = time.monotonic() - start
-        if done % 2 or done < _FEWEST_ROUNDS or (done < effort.most and spent < asked):
+        if done % 2 or done < _FEWEST_ROUNDS or (done < limits.most and spent < asked):
             continue
         found = {name: Measured(of_run.spreads(), of_run.least(fixed)) for name, of_run in taken.items()}
-        if spent >= effort.limit or enough(found):
+        if spent >= limits.limit or enough(found):
             return found
         asked = 1.2 * spent
 
