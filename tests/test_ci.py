@@ -33,13 +33,14 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 EVERY_STEP = [*ACTION["runs"]["steps"], *(step for flow in (GPU, HOSTED, NIGHTLY, *SHOWN) for step in steps(flow))]
 
 
-# The Python of a runner: the one of these tests, but for what takes long, which is recorded. SITE is where pip installs.
+# The Python of a runner: the one of these tests, but for what takes long, which is recorded. pip installs into SITE.
 PYTHON = f"""#!/bin/bash
 case "$1 $2 $3" in
   "-m packproof check") shift 3; printf '%s\\0' "$@" > "$RECORD/check"
     if [ -e "$RECORD/result.json" ]; then cp "$RECORD/result.json" .packproof/check.json; fi; exit "$CODE" ;;
   "-m pip install") printf '%s\\n' "$4" > "$RECORD/pip"
-    mkdir -p "$SITE/packproof"; touch "$SITE/packproof/__init__.py"; cp "$4"/src/packproof/version.py "$SITE/packproof" ;;
+    mkdir -p "$SITE/packproof"; touch "$SITE/packproof/__init__.py"
+    cp "$4/src/packproof/version.py" "$SITE/packproof" ;;
   *) PYTHONPATH=$SITE exec {sys.executable} -S "$@" ;;
 esac
 """
@@ -122,9 +123,7 @@ def test_an_installed_packproof_is_kept_and_another_version_is_said(
     runner.install(version)
     assert runner.step("Install") == 0, runner.log
     assert not runner.recorded("pip")
-    said = (
-        f"::warning title=packproof::packproof 0.0.9 is installed and checks; this action is of version {__version__}"
-    )
+    said = f"::warning title=packproof::packproof 0.0.9 is installed and checks; this action is of {__version__}"
     assert (said in runner.log) is warns
 
 
