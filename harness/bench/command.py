@@ -41,12 +41,12 @@ class BenchOutcome:
 
 def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], None]) -> BenchOutcome:
     """Run the bench and write its reports. Raises UsageError before the first timing if a file is unusable."""
-    if outputs.plot and not outputs.sweep:
+    if outputs.plot is not None and outputs.sweep is None:
         raise UsageError("--plot draws a sweep; add --sweep tokens, sequences or longest")
     named = f"--compare: {outputs.compare}"
-    old = record(read(outputs.compare, named), named) if outputs.compare else None
-    plot = Plot(outputs.plot) if outputs.plot else None
-    growth = Growth(outputs.sweep) if outputs.sweep else None
+    old = record(read(outputs.compare, named), named) if outputs.compare is not None else None
+    plot = Plot(outputs.plot) if outputs.plot is not None else None
+    growth = Growth(outputs.sweep) if outputs.sweep is not None else None
     file = BenchFile(outputs.json, outputs.command)
     tally = _Tally()
     reports: list[Callable[[Event], None]] = [BenchReport(), file, tally, *([growth] if growth else [])]

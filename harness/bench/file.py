@@ -49,7 +49,7 @@ class BenchFile:
     """
 
     def __init__(self, path: str | None, command: str) -> None:
-        self._file = writable(path, "--json") if path else None
+        self._file = writable(path, "--json") if path is not None else None
         self._ceilings = Ceilings(0.0)
         self.document: dict[str, Any] = {
             "version": VERSION,
@@ -141,6 +141,8 @@ class Record:
 
 def read(path: str, named: str) -> Any:
     """The JSON in a file. Raises UsageError with what is wrong; named: what the message calls the file."""
+    if Path(path).is_dir():
+        raise UsageError(f"{named} is a folder; expected a file that `packproof bench --json` wrote")
     try:
         return json.loads(read_bytes(Path(path), _MOST_BYTES).decode())
     except OSError as error:

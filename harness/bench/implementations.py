@@ -58,7 +58,7 @@ def implementations(
 ) -> Iterator[tuple[Op, list[Implementation]]]:
     """By op, the implementations under test, then the baselines. UsageError for an unknown target, op or baseline."""
     for name in against or ():
-        known("baseline", name, [REFERENCE, *PEERS])
+        known("baseline", name, [REFERENCE, *PEERS], "packproof list")
     tested = list(_users(targets, op, device)) or list(_own(op, device))
     ops = {c.job.op.name: c.job.op for c in tested}
     if not ops:

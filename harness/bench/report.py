@@ -100,7 +100,7 @@ class BenchReport:
             self._console.print(f"  noise, the same code against itself: up to {max(noises):.2f} x")
         for result in results:
             if result.kept is not None:
-                each = f"{result.kept_per_channel:.3g} bytes per token and channel"
+                each = f"{result.kept_per_channel:.3g} byte{'s' * (result.kept_per_channel != 1)} per token and channel"
                 kept = f"{mebibytes(result.kept)} MiB kept for backward, {each}"
                 self._console.print(f"  {result.implementation}: {kept}")
 

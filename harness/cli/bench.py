@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, WRONG_CALL, say
-from packproof.harness.results.names import dtype as dtype_name
-from packproof.harness.results.names import listed
+from packproof.harness.results.names import DEVICES, dtypes, known, listed, some
+from packproof.refs.errors import UsageError
+from packproof.refs.signatures import SIGNATURES
 
 
 def bench(
@@ -73,6 +74,15 @@ def bench(
     Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect; 4 if
     the noise leaves a row open.
     """
+    names = some(layout, "--layout")
+    given = dtypes([dtype]) if dtype is not None else None
+    if given and len(given) > 1:
+        raise UsageError(f"--dtype: {dtype!r} names {len(given)} dtypes; a bench has one, so run one for each")
+    if device is not None:
+        known("device", device, DEVICES)
+    if op is not None and ":" not in op:
+        known("op", op, SIGNATURES)
+
     import torch  # noqa: PLC0415
 
     from packproof.harness.bench.bench import BenchRequest  # noqa: PLC0415
@@ -80,17 +90,16 @@ def bench(
     from packproof.harness.bench.settings import options_from_text, sizes_from_text  # noqa: PLC0415
 
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    names = None if layout is None else listed(layout)
     chosen = {"names": names, "lengths": lengths, "file": lengths_file, "sweep": sweep}
     request = BenchRequest(
         layouts=choose_layouts(where, **chosen, tokens=tokens, seed=seed),  # type: ignore[arg-type]
         targets=tuple(targets or ()),
         op=op,
         against=None if against is None else tuple(listed(against)),
-        sizes=sizes_from_text(sizes) if sizes else {},
+        sizes=sizes_from_text(sizes) if sizes is not None else {},
         inputs=None if inputs is None else tuple(listed(inputs)),
-        options=options_from_text(options) if options else {},
-        dtype=dtype_name(dtype or ("bf16" if where == "cuda" else "fp32")),
+        options=options_from_text(options) if options is not None else {},
+        dtype=given[0] if given else "bfloat16" if where == "cuda" else "float32",
         device=where,
         threads=threads,
         seed=seed,

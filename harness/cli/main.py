@@ -10,6 +10,7 @@ import typer
 from packproof.harness.cli import bench, check, listing, museum, mutate, proof
 from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
 from packproof.harness.cli.printing import print_safely
+from packproof.harness.cli.usage import usage
 from packproof.refs.errors import PackproofError
 
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         return say("interrupted", INTERRUPTED)
     except Exception as error:
         if isinstance(error, _CommandLineError):
-            return say(error.format_message(), WRONG_CALL)
+            return say(usage(error, arguments), WRONG_CALL)
         traceback.print_exc()
         return say(f"packproof itself failed: {in_one_line(error)}", OWN_FAULT)
 

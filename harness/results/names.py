@@ -7,7 +7,7 @@ from packproof.properties.cases.case import SHORT
 from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
-_MOST_NAMES = 20  # in one message
+_MOST_TEXT = 240  # characters of names in one message
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 _LONG = {short: long for long, short in SHORT.items()}
 
@@ -15,16 +15,16 @@ _LONG = {short: long for long, short in SHORT.items()}
 def known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
     """The name itself if it is among the names; otherwise UsageError with the closest one and the others.
 
-    Many of them are counted, not listed; shown_by says what lists them.
+    Many of them are counted, not listed; shown_by: the command that lists them.
     """
     existing = list(names)
     if name in existing:
         return name
-    if len(existing) <= _MOST_NAMES:
-        have = f"there are: {', '.join(existing)}"
-    else:
+    have = f"there are: {', '.join(existing)}"
+    if len(have) > _MOST_TEXT:
         have = f"there are {len(existing)}, from {existing[0]} to {existing[-1]}"
-    raise UsageError(f"no {kind} is called {name!r}; {closest(name, existing)}{have}{f'; {shown_by}' * bool(shown_by)}")
+        have += f"; `{shown_by}` shows them" if shown_by else ""
+    raise UsageError(f"no {kind} is called {name!r}; {closest(name, existing)}{have}")
 
 
 def closest(name: str, names: Iterable[str]) -> str:
@@ -41,9 +41,24 @@ def dtype(name: str) -> str:
     return _LONG.get(name) or known("dtype", name, SHORT)
 
 
+def dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The long forms of the dtypes in the values of `--dtype`, None where it was not given."""
+    names = some(values, "--dtype")
+    return None if names is None else tuple(map(dtype, names))
+
+
 def listed(values: Iterable[str] | None) -> list[str]:
     """The names in the values of an option, each of which may be several with commas between them."""
     return [name for value in values or () for name in value.split(",") if name]
+
+
+def some(values: Iterable[str] | None, option: str) -> tuple[str, ...] | None:
+    """The same, None where the option was not given; UsageError where it was given and names nothing."""
+    if values is None or not (given := list(values)):
+        return None
+    if not (names := listed(given)):
+        raise UsageError(f"{option}: {', '.join(given)!r} names nothing; leave it out for the default")
+    return tuple(names)
 
 
 def short(dtype_name: str) -> str:
