@@ -291,7 +291,7 @@ def _time_together(
 
 
 def _enough(found: Mapping[str, Measured], *, earlier: Record | None, places: Mapping[str, Place]) -> bool:
-    """Whether the same code against itself is told equal, and no row may be slower than in the earlier run."""
+    """Whether the same code against itself agrees, and no row may be slower than in the earlier run."""
     for name, of_run in found.items():
         for pass_name, least in of_run.least.items():
             before = earlier.times.get((places[name], pass_name)) if earlier else None

@@ -45,7 +45,7 @@ class BenchFile:
 
     `rows` has a row for each implementation, layout and pass; `verdicts` one for each layout where an implementation is
     incorrect, `limits` one where it declines or runs out of memory, `noisy` one where the same code against itself
-    was not told equal; `proofs` the proofs before the timing. Raises UsageError at once if the file cannot be written.
+    did not agree; `proofs` the proofs before the timing. Raises UsageError at once if the file cannot be written.
     """
 
     def __init__(self, path: str | None, command: str) -> None:

@@ -117,7 +117,7 @@ class BenchResult:
     from running here.
 
     kept: bytes kept for the backward pass, without inputs and outputs; None if unknown. channels: per token of the
-    first input. noise: which passes have no time, since the same code against itself was not told equal.
+    first input. noise: which passes have no time, since the same code against itself did not agree.
     """
 
     op: str

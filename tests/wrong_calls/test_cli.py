@@ -22,8 +22,8 @@ FILES = {
 LINES = {
     "": {
         "judge": "No such command 'judge'; there are: check, peers, replay, bench, table",
-        "chek m:f": "No such command 'chek'. Did you mean 'check'?",
-        "--versoin": "No such option: --versoin",
+        "checks m:f": "No such command 'checks'. Did you mean 'check'?",
+        "--versions": "No such option: --versions",
     },
     "check": {
         "m:f --op rop": "no op is called 'rop'; did you mean rope? there are: causal_conv1d, selective_scan",
@@ -140,8 +140,8 @@ LINES = {
         "--op rop": "no op is called 'rop'; did you mean rope?",
         "--class stride": "no class is called 'stride'; did you mean strides?",
         "--class ''": "no class is called ''",
-        "--op rope --class integer-width": "--op rope and --class integer-width: none of 154 entries is of it; leave an",
-        "shw": "No such command 'shw'. Did you mean 'show'?",
+        "--op attention --class wrong-grid": "--op attention and --class wrong-grid: none of 154 entries is of it",
+        "shoow": "No such command 'shoow'. Did you mean 'show'?",
         "show": "Missing argument 'ID...'; see `packproof museum show --help`",
         "show S1777": "no entry is called 'S1777'; did you mean S17? there are 154, from",
         "show s17": "no entry is called 's17'; did you mean S17? there are 154, from",

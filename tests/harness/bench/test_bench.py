@@ -131,7 +131,10 @@ def test_an_unpacked_implementation_is_a_bound_and_not_judged() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"options": {"activaton": "silu"}}, "--options: causal_conv1d has no option 'activaton'; did you mean activ"),
+        (
+            {"options": {"activate": "silu"}},
+            "--options: causal_conv1d has no option 'activate'; did you mean activation?",
+        ),
         ({"options": {"activation": "gelu"}}, "--options: activation is 'gelu', expected None or silu"),
         ({"threads": 0}, "threads: 0 on cpu; expected a whole number above zero, with --device cpu"),
         ({"sizes": {"n": 3}}, "--sizes: causal_conv1d has no axis 'n'; it has d, w"),
