@@ -118,16 +118,20 @@ Leasts = Mapping[PassName, Least]
 
 @dataclass(frozen=True)
 class RoundLimits:
-    """How long to measure. seconds: of rounds, at most `most` of them. limit: seconds in all until it is enough."""
+    """How long to measure. seconds: of rounds, at most `most` of them. limit: seconds in all until it is enough. turn:
+    milliseconds for which a short run is repeated in each round, since the first calls after a long one are slower.
+    """
 
     seconds: float
     most: int
     limit: float
+    turn: float = 0.0
 
 
 # a CPU has no cold cache to restore, so that a round is short, and other work to outwait
-LIMITS = {"cpu": RoundLimits(0.5, 10_000, 10.0), "cuda": RoundLimits(2.0, 60, 2.0)}
+LIMITS = {"cpu": RoundLimits(0.5, 10_000, 10.0, turn=5.0), "cuda": RoundLimits(2.0, 60, 2.0)}
 _FEWEST_ROUNDS = 6
+_MOST_REPEATS = 20
 
 
 @dataclass(frozen=True)
@@ -179,9 +183,9 @@ def measure(
     while True:
         first = done % len(names)
         for name in (*names[first:], *names[:first]):
-            taken[name].add(runs[name].passes(clock))
+            _take_turn(runs[name].passes, clock, taken[name], limits.turn)
         if beside:
-            fixed.add(beside.passes(clock))
+            _take_turn(beside.passes, clock, fixed, limits.turn)
         done += 1
         spent = time.monotonic() - start
         if done % 2 or done < _FEWEST_ROUNDS or (done < limits.most and spent < asked):
@@ -192,24 +196,43 @@ def measure(
         asked = 1.2 * spent
 
 
+def _take_turn(
+    passes: Callable[[Clock], Iterator[tuple[str, float]]], clock: Clock, taken: "_Taken", turn: float
+) -> None:
+    """One round of a run: once, or as often as fits into the turn."""
+    spent = taken.add(passes(clock))
+    for _ in range(min(int(turn / spent), _MOST_REPEATS)):
+        taken.add(passes(clock), again=True)
+
+
 class _Taken:
-    """The times of one run so far, by pass."""
+    """The times of one run so far, by pass: all of them, and the shortest of each round."""
 
     def __init__(self) -> None:
         self._times: dict[Any, list[float]] = {}
+        self._shortest: dict[Any, list[float]] = {}
 
-    def add(self, passes: Iterable[tuple[str, float]]) -> None:
+    def add(self, passes: Iterable[tuple[str, float]], *, again: bool = False) -> float:
+        """Milliseconds in all. again: in the same round."""
+        total = 0.0
         for name, elapsed in passes:
+            total += elapsed
             self._times.setdefault(name, []).append(elapsed)
+            shortest = self._shortest.setdefault(name, [])
+            if again:
+                shortest[-1] = min(shortest[-1], elapsed)
+            else:
+                shortest.append(elapsed)
+        return total
 
     def spreads(self) -> Spreads:
         return {name: spread(times) for name, times in self._times.items()}
 
     def least(self, beside: "_Taken") -> Leasts:
         """The shortest times, with those of the work beside it; a noise of the machine counts for every pass."""
-        around = {name: min(times) for name, times in beside._times.items()}
-        machine = max(map(_noise, beside._times.values()), default=1.0)
-        return {name: Least(min(x), max(_noise(x), machine), around) for name, x in self._times.items()}
+        around = {name: min(times) for name, times in beside._shortest.items()}
+        machine = max(map(_noise, beside._shortest.values()), default=1.0)
+        return {name: Least(min(x), max(_noise(x), machine), around) for name, x in self._shortest.items()}
 
 
 def _noise(times: list[float]) -> float:

@@ -13,7 +13,7 @@ from rich.console import Console
 from packproof.harness.bench.clocks import DeviceClock
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.report import BenchReport
-from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, SizeProof
+from packproof.harness.bench.results import BenchStarted, LayoutFinished, Least, PassName, SizeProof
 from packproof.harness.bench.sweep import Growth, Plot
 from packproof.harness.bench.timing import Measured, RoundLimits, footprint, host_times, measure, spread
 from packproof.refs.errors import UsageError
@@ -121,6 +121,20 @@ def test_rounds_go_on_until_they_are_enough_or_time_is_up() -> None:
     assert found["a"].least["forward"].ms == 1.0
     assert found["a"].spreads["forward"].rounds == 10
     measure({"a": Script("a", [])}, Untimed(), RoundLimits(0.0, 6, 0.0), lambda _found: False)  # type: ignore[dict-item]
+
+
+def test_a_short_run_is_repeated_in_each_round() -> None:
+    """Noise is still found between rounds: the shortest time of each counts once."""
+    runs = {"short": Script("short", []), "long": Long()}
+    found = measure(runs, Untimed(), RoundLimits(0.0, 6, 0.0, turn=4.0), lambda _found: True)  # type: ignore[arg-type]
+    assert found["long"].spreads["forward"].rounds == 6
+    assert found["short"].spreads["forward"].rounds == 6 + 4  # the first round took 1 ms: four more
+    assert found["short"].least["forward"] == Least(1.0, 6.0, {})
+
+
+class Long:
+    def passes(self, _clock: object) -> Iterator[tuple[PassName, float]]:
+        yield "forward", 8.0
 
 
 class Untimed:
