@@ -1,5 +1,6 @@
 """The action and the workflows: packproof, pytest and make accept their command lines; exit codes are passed on."""
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import pytest
 import typer
 
 from packproof.harness.cli.main import app
+from packproof.version import __version__
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 ROOT = Path(__file__).parent.parent
@@ -31,23 +33,98 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 EVERY_STEP = [*ACTION["runs"]["steps"], *(step for flow in (GPU, HOSTED, NIGHTLY, *SHOWN) for step in steps(flow))]
 
 
-@pytest.fixture
-def judged(tmp_path: Path) -> Any:
-    """Runs the step of the action that checks, with a Python that records its arguments and exits with 1."""
-    recorder = tmp_path / "recorder"
-    recorder.write_text('#!/bin/sh\nfor argument in "$@"; do echo "$argument" >> arguments; done\nexit 1\n')
-    recorder.chmod(0o755)
-    [step] = [step for step in ACTION["runs"]["steps"] if step.get("id") == "check"]
+# The Python of a runner: the one of these tests, but for what takes long, which is recorded. pip installs into SITE.
+PYTHON = f"""#!/bin/bash
+case "$1 $2 $3" in
+  "-m packproof check") shift 3; printf '%s\\0' "$@" > "$RECORD/check"
+    if [ -e "$RECORD/result.json" ]; then cp "$RECORD/result.json" .packproof/check.json; fi; exit "$CODE" ;;
+  "-m pip install") printf '%s\\n' "$4" > "$RECORD/pip"
+    mkdir -p "$SITE/packproof"; touch "$SITE/packproof/__init__.py"
+    cp "$4/src/packproof/version.py" "$SITE/packproof" ;;
+  *) PYTHONPATH=$SITE exec {sys.executable} -S "$@" ;;
+esac
+"""
 
-    def run_check(**inputs: str) -> tuple[int, list[str], str]:
+
+class Runner:
+    """Runs the steps of the action in a folder, as a runner of GitHub Actions does.
+
+    site: the folder of installed packages. code, result: how `packproof check` ends, and the JSON that it writes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.work, self.record, self.site = (folder / name for name in ("work", "record", "site"))
+        for made in (self.work, self.record, self.site):
+            made.mkdir()
+        self.python = folder / "python"
+        self.python.write_text(PYTHON)
+        self.python.chmod(0o755)
+        self.code, self.log = 0, ""
+
+    def step(self, name: str, **inputs: str) -> int:
+        """The exit code of a step; its output is the log."""
+        [step] = [step for step in ACTION["runs"]["steps"] if step["name"].startswith(name)]
         given = {name: inputs.get(name, spec["default"]) for name, spec in ACTION["inputs"].items()}
-        given["python"] = str(recorder)
+        given["python"] = str(self.python)
         environment = {name: given[re.findall(r"inputs\.(\w+)", text)[0]] for name, text in step["env"].items()}
-        environment |= {"PATH": os.environ["PATH"], "GITHUB_OUTPUT": str(tmp_path / "output")}
-        done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=False)
-        return done.returncode, (tmp_path / "arguments").read_text().splitlines(), (tmp_path / "output").read_text()
+        environment |= {"PATH": os.environ["PATH"], "GITHUB_OUTPUT": str(self.record / "output")}
+        environment |= {"GITHUB_STEP_SUMMARY": str(self.record / "summary"), "GITHUB_ACTION_PATH": str(ROOT)}
+        environment |= {"SITE": str(self.site), "RECORD": str(self.record), "CODE": str(self.code)}
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(shell, cwd=self.work, env=environment, capture_output=True, text=True, check=False)
+        self.log = done.stdout + done.stderr
+        return done.returncode
 
-    return run_check
+    def recorded(self, name: str) -> str:
+        file = self.record / name
+        return file.read_text() if file.exists() else ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of `packproof check`."""
+        return self.recorded("check").split("\0")[:-1]
+
+    def install(self, version: str) -> None:
+        """As if a packproof of this version were installed."""
+        (self.site / "packproof").mkdir()
+        (self.site / "packproof/__init__.py").touch()
+        (self.site / "packproof/version.py").write_text(f'__version__ = "{version}"\n')
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def test_a_missing_packproof_is_installed_from_the_action(runner: Runner) -> None:
+    assert runner.step("Install") == 0, runner.log
+    assert runner.recorded("pip") == f"{ROOT}\n"
+    assert "::warning" not in runner.log
+
+
+def test_a_folder_of_that_name_is_no_installed_packproof(runner: Runner) -> None:
+    """Such as the checkout itself, in the folder in which the step runs."""
+    (runner.work / "packproof/src/packproof").mkdir(parents=True)
+    assert runner.step("Install") == 0, runner.log
+    assert runner.recorded("pip")
+
+
+def test_a_package_that_hides_the_installed_packproof_is_an_error(runner: Runner) -> None:
+    (runner.work / "packproof").mkdir()
+    (runner.work / "packproof/__init__.py").touch()
+    assert runner.step("Install") == 2
+    assert "cannot import packproof, which pip has installed; is there another packproof in" in runner.log
+
+
+@pytest.mark.parametrize(("version", "warns"), [(__version__, False), ("0.0.9", True)])
+def test_an_installed_packproof_is_kept_and_another_version_is_said(
+    runner: Runner, version: str, *, warns: bool
+) -> None:
+    runner.install(version)
+    assert runner.step("Install") == 0, runner.log
+    assert not runner.recorded("pip")
+    said = f"::warning title=packproof::packproof 0.0.9 is installed and checks; this action is of {__version__}"
+    assert (said in runner.log) is warns
 
 
 @pytest.mark.parametrize(
@@ -59,16 +136,114 @@ def judged(tmp_path: Path) -> Any:
     ],
     ids=["own", "a target", "arguments"],
 )
-def test_the_action_calls_packproof_with_valid_arguments(judged: Any, inputs: dict[str, str]) -> None:
-    code, arguments, output = judged(**inputs)
-    assert arguments[:3] == ["-m", "packproof", "check"]
+def test_the_action_calls_packproof_with_valid_arguments(runner: Runner, inputs: dict[str, str]) -> None:
+    runner.code = 1
+    assert runner.step("Check", **inputs) == 1
     command = typer.main.get_command(app).commands["check"]  # type: ignore[attr-defined]
-    parsed = command.make_context("check", arguments[3:]).params
+    parsed = command.make_context("check", runner.arguments).params
     assert {name: parsed[name] for name in inputs if name in ("target", "op", "device", "profile")} == {
         name: value for name, value in inputs.items() if name in ("target", "op", "device", "profile")
     }
-    assert (code, output) == (1, "exit-code=1\n")
+    assert runner.recorded("output") == "exit-code=1\n"
     assert {Path(parsed[name]).parent.name for name in ("json", "junit", "html")} == {".packproof"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--domain 'k in (64, 128)' --seed 7", ["--domain", "k in (64, 128)", "--seed", "7"]),
+        ('--domain "d % 8 == 0; length > 0"', ["--domain", "d % 8 == 0; length > 0"]),
+        ("--seed 7\n--exitfirst", ["--seed", "7", "--exitfirst"]),
+        ("--domain d\\ ==\\ 8", ["--domain", "d == 8"]),
+        ("--seed ''", ["--seed", ""]),
+        ("$(touch hit) `touch hit` ; touch hit * $HOME", ["$(touch", "hit)", "`touch", "hit`", ";", "touch", "hit"]),
+    ],
+    ids=["single quotes", "double quotes", "lines", "backslashes", "an empty word", "no expansion"],
+)
+def test_arguments_are_split_as_in_a_shell_and_not_expanded(runner: Runner, arguments: str, words: list[str]) -> None:
+    assert runner.step("Check", arguments=arguments) == 0, runner.log
+    start = runner.arguments.index("standard") + 1
+    assert runner.arguments[start : start + len(words)] == words
+    assert not (runner.work / "hit").exists()
+
+
+def test_an_open_quote_is_a_wrong_call(runner: Runner) -> None:
+    assert runner.step("Check", arguments="--domain 'k in (64,") == 2
+    assert "::error title=packproof::arguments: a quote is not closed in --domain 'k in (64,; expected" in runner.log
+    assert (runner.arguments, runner.recorded("output")) == ([], "exit-code=2\n")
+
+
+RESULT = {"op": "causal_conv1d", "device": "cpu", "tier": "eager", "dtype": "float32", "judged": 2}
+FAILED = {
+    **RESULT,
+    "target": "my kernels.py:conv",
+    "property": "packing",
+    "status": "failed",
+    "message": "causal_conv1d · FAILED  packing (y)\n    lengths [1, 2]\n    100% wrong <y>",
+    "replay": ".packproof/conv.json",
+}
+PASSED = {**RESULT, "target": "my kernels.py:conv", "property": "reference", "status": "passed"}
+
+
+def with_packproof(runner: Runner, *results: dict[str, Any]) -> None:
+    """packproof is installed, and a check will write these results."""
+    (runner.site / "packproof").symlink_to(ROOT / "src/packproof")
+    (runner.record / "result.json").write_text(json.dumps({"results": results}))
+
+
+def test_a_failure_is_annotated_where_the_kernel_is_defined(runner: Runner) -> None:
+    with_packproof(runner, FAILED, PASSED)
+    (runner.work / "my kernels.py").write_text("import torch\n\n\ndef conv(x):\n    return x\n")
+    runner.code = 1
+    assert runner.step("Check") == 1
+    [annotation] = [line for line in runner.log.splitlines() if line.startswith("::")]
+    assert annotation == (
+        "::error file=my kernels.py,line=4,title=packproof%3A causal_conv1d packing float32 failed::"
+        "causal_conv1d · FAILED  packing (y)%0A    lengths [1, 2]%0A    100%25 wrong <y>%0A"
+        "packproof replay .packproof/conv.json"
+    )
+
+
+def test_the_summary_has_every_result_and_the_failures_in_full(runner: Runner) -> None:
+    with_packproof(runner, FAILED, PASSED)
+    runner.code = 1
+    assert runner.step("Check") == 1
+    assert runner.recorded("summary") == (
+        "### packproof: a property failed (exit code 1)\n\n"
+        "| kernel | property | dtype | result | examples |\n| --- | --- | --- | --- | ---: |\n"
+        "| my kernels.py:conv | causal_conv1d packing | float32 | **failed** | 2 |\n"
+        "| my kernels.py:conv | causal_conv1d reference | float32 | passed | 2 |\n\n"
+        "<pre>causal_conv1d · FAILED  packing (y)\n    lengths [1, 2]\n    100% wrong &lt;y&gt;</pre>\n\n"
+        "4 examples judged. The artefact of this job has the HTML report and the replay files.\n"
+    )
+
+
+def test_a_check_that_was_refused_is_annotated_and_not_reported_by_results_of_an_earlier_one(runner: Runner) -> None:
+    with_packproof(runner)
+    (runner.record / "result.json").unlink()
+    (runner.work / ".packproof").mkdir()
+    (runner.work / ".packproof/check.json").write_text(json.dumps({"results": [PASSED]}))
+    runner.code = 2
+    assert runner.step("Check") == 2
+    assert (
+        "::error title=packproof::the call was wrong (exit code 2); the log of this step has the reason" in runner.log
+    )
+    assert runner.recorded("summary").startswith("### packproof: the call was wrong (exit code 2)\n\nThere are no resu")
+
+
+def test_an_installed_packproof_without_summaries_does_not_change_the_exit_code(runner: Runner) -> None:
+    runner.install("0.0.9")
+    runner.code = 4
+    assert runner.step("Check") == 4
+    assert "::warning title=packproof::the installed packproof writes no summary" in runner.log
+
+
+def test_the_page_names_a_tag_of_this_version_and_every_job_ends() -> None:
+    assert [step["with"]["ref"] for flow in SHOWN for step in steps(flow) if "ref" in step.get("with", {})] == [
+        f"v{__version__}"
+    ]
+    for flow in (GPU, HOSTED, NIGHTLY, *SHOWN):
+        assert all(job["timeout-minutes"] for job in flow["jobs"].values())
 
 
 def test_the_action_uses_every_input_and_no_other() -> None:
@@ -83,8 +258,8 @@ def test_no_input_is_part_of_a_script() -> None:
 def test_other_actions_are_pinned_and_ours_is_given_what_it_takes() -> None:
     for step in EVERY_STEP:
         uses = step.get("uses", "./")
-        assert uses == "./" or re.search(r"@v\d", uses), uses
-        if "run" not in step and (uses == "./" or "/packproof@" in uses):
+        assert uses.startswith("./") or re.search(r"@v\d", uses), uses
+        if "run" not in step and uses.startswith("./"):
             assert set(step.get("with", {})) <= set(ACTION["inputs"])
 
 

@@ -1,7 +1,7 @@
 """The command: from command-line options to a bench, its reports and the exit code."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.compare import TimingComparison, compare
@@ -30,25 +30,27 @@ class Outputs:
 
 @dataclass(frozen=True)
 class BenchOutcome:
-    """The outcome of a bench. timed: rows. wrong: verdicts on implementations under test; baselines do not count."""
+    """The outcome of a bench. timed: rows. wrong: verdicts on implementations under test; baselines do not count.
+    noisy: rows that have no time because of noise."""
 
     timed: int
     wrong: int
+    noisy: int
     comparison: TimingComparison | None
 
 
 def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], None]) -> BenchOutcome:
     """Run the bench and write its reports. Raises UsageError before the first timing if a file is unusable."""
-    if outputs.plot and not outputs.sweep:
+    if outputs.plot is not None and outputs.sweep is None:
         raise UsageError("--plot draws a sweep; add --sweep tokens, sequences or longest")
     named = f"--compare: {outputs.compare}"
-    old = record(read(outputs.compare, named), named) if outputs.compare else None
-    plot = Plot(outputs.plot) if outputs.plot else None
-    growth = Growth(outputs.sweep) if outputs.sweep else None
+    old = record(read(outputs.compare, named), named) if outputs.compare is not None else None
+    plot = Plot(outputs.plot) if outputs.plot is not None else None
+    growth = Growth(outputs.sweep) if outputs.sweep is not None else None
     file = BenchFile(outputs.json, outputs.command)
     tally = _Tally()
     reports: list[Callable[[Event], None]] = [BenchReport(), file, tally, *([growth] if growth else [])]
-    for event in run_bench(request):
+    for event in run_bench(replace(request, earlier=(outputs.compare, old)) if old and outputs.compare else request):
         for report in reports:
             report(event)
     if growth:
@@ -59,14 +61,14 @@ def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], No
     if old and outputs.compare:
         comparison = compare(old, record(file.document, "this run"), outputs.compare)
         say(f"\n{outputs.compare}: {comparison.text}")
-    return BenchOutcome(tally.timed, tally.wrong, comparison)
+    return BenchOutcome(tally.timed, tally.wrong, tally.noisy, comparison)
 
 
 class _Tally:
     """Counts what determines the exit code."""
 
     def __init__(self) -> None:
-        self.timed = self.wrong = 0
+        self.timed = self.wrong = self.noisy = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, SizeProof):
@@ -74,6 +76,7 @@ class _Tally:
             self.wrong += event.status == "failed" and not is_baseline(event.implementation)
         if isinstance(event, LayoutFinished):
             self.timed += sum(bool(result.passes) for result in event.results)
+            self.noisy += sum(bool(result.noise) for result in event.results)
             self.wrong += sum(bool(r.verdict) and not is_baseline(r.implementation) for r in event.results)
 
 

@@ -1,59 +1,155 @@
-"""The regression gate: a run against the file of an earlier one, row by row, allowing for the noise of both."""
+"""The regression gate: a run against the file of an earlier one, row by row, allowing for the noise of both.
+
+On a GPU a median may grow by the quartile distances of both runs, and by FLOOR in any case. On a CPU the shortest times
+are compared, beside those of fixed work in the same rounds, and what the noise leaves open is undecided.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from packproof.harness.bench.file import Place, Record
-from packproof.harness.bench.results import figures
+from packproof.harness.bench.file import PLACE, Place, Record, RowKey, Timed
+from packproof.harness.bench.results import Least, Spread, figures
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted
 
 FLOOR = 0.05  # clocks and temperature shift medians by a few percent between runs on one machine
+BETWEEN_RUNS = 1.12  # shortest times of the same code in two processes on a CPU: memory lies elsewhere in each
+DETECTED = 1.3  # the slowdown that a comparison on a CPU must not miss
+
+Outcome = Literal["slower", "not slower", "undecided"]
 
 
 @dataclass(frozen=True)
 class TimingComparison:
-    """rows: number found in both runs. slower: a line for each regression."""
+    """rows: number found in both runs. slower: a line for each regression. undecided: a line for each row that the
+    noise leaves open. missing: number of rows of this run that the file does not have."""
 
     rows: int
     slower: tuple[str, ...]
+    undecided: tuple[str, ...] = ()
+    missing: int = 0
 
     @property
     def text(self) -> str:
         verdict = f"{len(self.slower)} slower than allowed" if self.slower else "none slower than allowed"
-        return "\n".join([f"{counted(self.rows, 'row')} compared, {verdict}", *(f"  {line}" for line in self.slower)])
+        undecided = f", {len(self.undecided)} undecided: too much noise" if self.undecided else ""
+        missing = f"; {counted(self.missing, 'row')} of this run not in the file" if self.missing else ""
+        lines = (f"  {line}" for line in (*self.slower, *self.undecided))
+        return "\n".join([f"{counted(self.rows, 'row')} compared, {verdict}{undecided}{missing}", *lines])
+
+
+def require_rows(old: Record, places: Collection[Mapping[str, object]], path: str) -> None:
+    """UsageError, before anything runs, unless a row of the file can match one of this run: it names what differs.
+
+    places: what is known so far of the rows of this run, by the names of PLACE.
+    """
+    known = list(next(iter(places)))
+    there = [{name: value for name, value in zip(PLACE, place, strict=True) if name in known} for place, _ in old.times]
+    if any(place in places for place in there):
+        return
+    values = {name: ({p[name] for p in there}, {p[name] for p in places}) for name in known}
+    differing = [
+        f"{PLACE[name]} {_some(before)} there and {_some(now)} here"
+        for name, (before, now) in values.items()
+        if not before & now
+    ]
+    what = "; ".join(differing) or f"no row has the same {', '.join(map(PLACE.__getitem__, known))} together"
+    raise UsageError(
+        f"--compare: {path} has no row of this run: {what}; repeat the command that wrote it: {old.command}"
+    )
+
+
+def require_device(old: Record, device: str, path: str) -> None:
+    """UsageError where the file is of another device, or of another number of threads."""
+    if old.device != device:
+        raise UsageError(f"--compare: {path} was measured on {old.device}, this run is on {device}")
 
 
 def compare(old: Record, new: Record, path: str) -> TimingComparison:
     """Compare the rows that both runs have. A row that had a time and now has a verdict is a regression.
 
-    A median may grow by the interquartile ranges of both runs, added as independent errors, and at least by FLOOR. A
-    regression has to show in the lower quartile too: other load on the machine rarely affects the shortest times.
     UsageError if the runs have nothing to compare.
     """
-    if old.device != new.device:
-        raise UsageError(f"--compare: {path} was measured on {old.device}, this run on {new.device}")
+    require_device(old, new.device, path)
     shared = [key for key in new.times if key in old.times]
     lost = [key for key in old.times if key[0] in new.wrong]
-    if not shared and not lost:
-        raise UsageError(
-            f"--compare: {path} has no row of this run; the ops, sizes, layouts and dtype have to be the same"
-        )
-    slower = [*_slower(old, new, shared), *(f"{_name(*key)}: had a time and is wrong now" for key in lost)]
-    return TimingComparison(len(shared) + len(lost), tuple(slower))
+    open_ = [key for key in old.times if key[0] in new.noisy]
+    if not shared and not lost and not open_:
+        raise UsageError(f"--compare: {path} has no row that was timed in this run: see above why not")
+    outcomes = {key: outcome(old.times[key], new.times[key]) for key in shared}
+    slower = [f"{_name(*key)}: {_figures(old.times[key], new.times[key])}" for key in _only(outcomes, "slower")]
+    undecided = [f"{_name(*key)}: {_figures(old.times[key], new.times[key])}" for key in _only(outcomes, "undecided")]
+    return TimingComparison(
+        len(shared) + len(lost) + len(open_),
+        (*slower, *(f"{_name(*key)}: had a time and is wrong now" for key in lost)),
+        (*undecided, *(f"{_name(*key)}: {new.noisy[key[0]]}" for key in open_)),
+        missing=len(new.times) - len(shared),
+    )
 
 
-def _slower(old: Record, new: Record, keys: list[tuple[Place, str]]) -> Iterator[str]:
-    for key in keys:
-        before, now = old.times[key], new.times[key]
-        allowed = 1 + max(FLOOR, math.hypot(before.relative, now.relative))
-        ratio = now.median / before.median
-        if ratio > allowed and now.low / before.low > allowed:
-            was, is_now = figures(before.median), figures(now.median)
-            yield f"{_name(*key)}: {is_now} ms, was {was}: {ratio:.2f} x, allowed {allowed:.2f} x"
+def outcome(before: Timed, now: Timed) -> Outcome:
+    """What two times of a row say."""
+    if before.least is not None and now.least is not None:
+        return _of_least(before.least, now.least)
+    ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
+    return "slower" if ratio > allowed and now.spread.low / before.spread.low > allowed else "not slower"
+
+
+def _allowed(before: Spread, now: Spread) -> float:
+    """A regression has to show in the lower quartile too: other load rarely affects the shortest times."""
+    return 1 + max(FLOOR, math.hypot(before.relative, now.relative))
+
+
+def _of_least(before: Least, now: Least) -> Outcome:
+    low, high = _range(before, now)
+    if low > BETWEEN_RUNS:
+        return "slower"
+    return "not slower" if high < DETECTED / BETWEEN_RUNS else "undecided"
+
+
+def _range(before: Least, now: Least) -> tuple[float, float]:
+    """The least and the most by which the code itself can have become slower.
+
+    Fixed work that takes longer or shorter than before tells how much of the ratio is the machine's, at least and at
+    most: the more its kinds disagree, the more is left open.
+    """
+    ratio, noise = now.ms / before.ms, math.exp(math.hypot(math.log(before.noise), math.log(now.noise)))
+    machine = _machine(before, now)
+    return ratio / noise / max(machine), ratio * noise / min(machine)
+
+
+def _machine(before: Least, now: Least) -> list[float]:
+    """How many times as long as before each fixed work takes."""
+    return [now.beside[name] / before.beside[name] for name in now.beside if name in before.beside] or [1.0]
+
+
+def _figures(before: Timed, now: Timed) -> str:
+    if before.least is None or now.least is None:
+        was, is_now = figures(before.spread.median), figures(now.spread.median)
+        ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
+        return f"{is_now} ms, was {was}: {ratio:.2f} x, allowed {allowed:.2f} x"
+    was, is_now = figures(before.least.ms), figures(now.least.ms)
+    low, high = _range(before.least, now.least)
+    machine = _machine(before.least, now.least)
+    return (
+        f"{is_now} ms, was {was}: {now.least.ms / before.least.ms:.2f} x, allowed {BETWEEN_RUNS:.2f} x; "
+        f"beside it fixed work takes {min(machine):.2f} to {max(machine):.2f} x, which leaves {low:.2f} to {high:.2f} x"
+    )
+
+
+def _only(outcomes: Mapping[RowKey, Outcome], wanted: Outcome) -> Iterator[RowKey]:
+    return (key for key, found in outcomes.items() if found == wanted)
 
 
 def _name(place: Place, pass_name: str) -> str:
     op, implementation, setting, dtype, layout, tokens, *_ = place
     return f"{op} · {implementation} · {pass_name} · {layout}, {counted(int(tokens), 'token')} · {dtype} · {setting}"
+
+
+def _some(values: Collection[object]) -> str:
+    """One value, or two of them and how many more there are."""
+    shown = [repr(value) for value in sorted(values, key=str)]
+    more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more if shown else "none"

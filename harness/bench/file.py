@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.results import (
     BenchFinished,
     BenchResult,
@@ -13,6 +14,7 @@ from packproof.harness.bench.results import (
     Ceilings,
     Event,
     LayoutFinished,
+    Least,
     SizeProof,
     Spread,
     achieved,
@@ -24,19 +26,30 @@ from packproof.version import __version__
 
 VERSION = 1
 _MOST_BYTES = 64 << 20
-_KEY = ("op", "implementation", "setting", "dtype", "layout", "tokens", "sequences", "longest")
+Place = tuple[str | int, ...]
+# what a row is found by, and what a message calls it
+PLACE = {
+    "op": "op",
+    "implementation": "kernel",
+    "setting": "setting",
+    "dtype": "dtype",
+    "layout": "layout",
+    "tokens": "tokens",
+    "sequences": "sequences",
+    "longest": "longest",
+}
 
 
 class BenchFile:
     """Collects the events of one bench into a document, and writes it to a file if there is one.
 
     `rows` has a row for each implementation, layout and pass; `verdicts` one for each layout where an implementation is
-    incorrect, `limits` one where it declines or runs out of memory; `proofs` the proofs before the timing. Raises
-    UsageError at once if the file cannot be written.
+    incorrect, `limits` one where it declines or runs out of memory, `noisy` one where the same code against itself
+    did not agree; `proofs` the proofs before the timing. Raises UsageError at once if the file cannot be written.
     """
 
     def __init__(self, path: str | None, command: str) -> None:
-        self._file = writable(path, "--json") if path else None
+        self._file = writable(path, "--json") if path is not None else None
         self._ceilings = Ceilings(0.0)
         self.document: dict[str, Any] = {
             "version": VERSION,
@@ -50,6 +63,7 @@ class BenchFile:
             "rows": [],
             "verdicts": [],
             "limits": [],
+            "noisy": [],
         }
 
     def __call__(self, event: Event) -> None:
@@ -63,6 +77,7 @@ class BenchFile:
                 self.document["rows"] += [row for r in results for row in _rows(r, self._ceilings, matmul=matmul)]
                 self.document["verdicts"] += [_place(r) | {"verdict": r.verdict} for r in results if r.verdict]
                 self.document["limits"] += [_place(r) | {"limit": r.limit} for r in results if r.limit]
+                self.document["noisy"] += [_place(r) | {"noise": r.noise} for r in results if r.noise]
             case BenchFinished():
                 self.document["finished"] = True
         if self._file:
@@ -71,8 +86,12 @@ class BenchFile:
 
 def _place(result: BenchResult) -> dict[str, Any]:
     layout = result.layout
-    figures = (layout.name, layout.tokens, len(layout.lengths), layout.longest)
-    return dict(zip(_KEY, (result.op, result.implementation, result.setting, result.dtype, *figures), strict=True))
+    return dict(zip(PLACE, place(result.op, result.implementation, result.setting, result.dtype, layout), strict=True))
+
+
+def place(op: str, implementation: str, setting: str, dtype: str, layout: BenchLayout) -> Place:
+    """What the rows of an implementation at a layout are found by."""
+    return op, implementation, setting, dtype, layout.name, layout.tokens, len(layout.lengths), layout.longest
 
 
 def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict[str, Any]]:
@@ -82,6 +101,7 @@ def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict
             "pass": timed.name,
             "ms": asdict(timed.device),
             "host_ms": timed.host and asdict(timed.host),
+            "least": timed.least and asdict(timed.least),
             "bytes": timed.cost.bytes,
             "flops": timed.cost.flops,
             **achieved(timed, ceilings, matmul=matmul)._asdict(),
@@ -93,23 +113,36 @@ def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict
     ]
 
 
-Place = tuple[str | int, ...]
+RowKey = tuple[Place, str]  # and the pass
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The times of one row. least: on a CPU alone."""
+
+    spread: Spread
+    least: Least | None
 
 
 @dataclass(frozen=True)
 class Record:
     """The data of a bench that a comparison needs.
 
-    device: its name and kind. times: by place and pass. wrong: places with a verdict.
+    device: its name and kind. times: by place and pass. wrong: places with a verdict. noisy: places where the noise was
+    too large for a time, and the reason. command: what wrote the file.
     """
 
     device: str
-    times: dict[tuple[Place, str], Spread]
+    times: dict[RowKey, Timed]
     wrong: frozenset[Place]
+    noisy: dict[Place, str]
+    command: str
 
 
 def read(path: str, named: str) -> Any:
     """The JSON in a file. Raises UsageError with what is wrong; named: what the message calls the file."""
+    if Path(path).is_dir():
+        raise UsageError(f"{named} is a folder; expected a file that `packproof bench --json` wrote")
     try:
         return json.loads(read_bytes(Path(path), _MOST_BYTES).decode())
     except OSError as error:
@@ -125,27 +158,51 @@ def record(data: Any, named: str) -> Record:
     where = data.get("environment")
     if not isinstance(where, dict) or not all(isinstance(where.get(k), str) for k in ("device", "name")):
         raise UsageError(f"{named} is damaged: environment does not name a device")
-    rows, verdicts = data.get("rows"), data.get("verdicts")
-    if not isinstance(rows, list) or not isinstance(verdicts, list):
-        raise UsageError(f"{named} is damaged: rows and verdicts are not lists")
+    if type(where.get("threads")) is not int:
+        raise UsageError(f"{named} is damaged: environment does not say how many threads there were")
+    rows, verdicts, noisy_rows = (data.get(name, []) for name in ("rows", "verdicts", "noisy"))
+    if not all(isinstance(found, list) for found in (rows, verdicts, noisy_rows)):
+        raise UsageError(f"{named} is damaged: rows, verdicts and noisy are not all lists")
+    on_cpu = where["device"] == "cpu"
     times = {}
     for j, row in enumerate(rows):
-        place = _read_place(row, f"{named} is damaged: row {j}")
+        found, damaged = _read_place(row, f"{named} is damaged: row {j}"), f"{named} is damaged: row {j}"
         if not isinstance(row.get("pass"), str):
-            raise UsageError(f"{named} is damaged: row {j} names no pass")
-        times[place, row["pass"]] = _read_spread(row.get("ms"), f"{named} is damaged: row {j}")
+            raise UsageError(f"{damaged} names no pass")
+        least = _read_least(row.get("least"), f"{named}: row {j}") if on_cpu else None
+        times[found, row["pass"]] = Timed(_read_spread(row.get("ms"), damaged), least)
     wrong = frozenset(_read_place(row, f"{named} is damaged: verdict {j}") for j, row in enumerate(verdicts))
-    threads = f", {counted(where.get('threads', 0), 'thread')}" if where["device"] == "cpu" else ""
-    return Record(f"{where['name']} ({where['device']}{threads})", times, wrong)
+    noisy = {
+        _read_place(row, f"{named} is damaged: noise {j}"): str(row.get("noise")) for j, row in enumerate(noisy_rows)
+    }
+    device = described(where["name"], where["device"], where["threads"])
+    return Record(device, times, wrong, noisy, str(data.get("command")))
+
+
+def described(name: str, device: str, threads: int) -> str:
+    """A device in the words of a comparison: times on a CPU depend on the threads too."""
+    return f"{name} ({device}, {counted(threads, 'thread')})" if device == "cpu" else f"{name} ({device})"
 
 
 def _read_place(row: Any, damaged: str) -> Place:
-    for name in _KEY:
+    for name in PLACE:
         kind = int if name in ("tokens", "sequences", "longest") else str
         value = row.get(name) if isinstance(row, dict) else None
         if type(value) is not kind:
             raise UsageError(f"{damaged}: {name} is {json.dumps(value)[:40]}, expected {kind.__name__}")
-    return tuple(row[name] for name in _KEY)
+    return tuple(row[name] for name in PLACE)
+
+
+def _read_least(data: Any, named: str) -> Least:
+    """The shortest time of a row, with its noise and the work beside it."""
+    if not isinstance(data, dict):
+        raise UsageError(f"{named} has no shortest time: an older packproof wrote this file; run the bench again")
+    beside = data.get("beside")
+    times: dict[str, Any] = beside if isinstance(beside, dict) else {"": None}
+    values: list[Any] = [data.get("ms"), data.get("noise"), *times.values()]
+    if not all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values) or values[1] < 1:
+        raise UsageError(f"{named} is damaged: least is {json.dumps(data)[:80]}, expected times above 0 and noise")
+    return Least(data["ms"], data["noise"], times)
 
 
 def _read_spread(data: Any, damaged: str) -> Spread:

@@ -39,9 +39,18 @@ class Implementation:
         """Why it cannot run this setting, or ""."""
         declared = self.job.declared
         if dtype not in declared.dtypes:
-            return f"takes {', '.join(map(short, declared.dtypes))} only"
-        missing = [n for n in setting.arguments if declared.parameters is not None and n not in declared.parameters]
-        return f"does not take {', '.join(missing)}" if missing else ""
+            return f"takes {', '.join(map(short, declared.dtypes))} only: choose with --dtype"
+        missing = self.missing(setting)
+        if not missing:
+            return ""
+        of = {"--inputs": setting.present, "--options": setting.options}
+        places = [option for option, names in of.items() if set(missing) & set(names)]
+        return f"does not take {', '.join(missing)}; without that in {' and '.join(places)} it can be timed"
+
+    def missing(self, setting: Setting) -> list[str]:
+        """The optional inputs and options of the setting that it does not take."""
+        taken = self.job.declared.parameters
+        return [name for name in setting.arguments if taken is not None and name not in taken]
 
 
 def implementations(
@@ -49,7 +58,7 @@ def implementations(
 ) -> Iterator[tuple[Op, list[Implementation]]]:
     """By op, the implementations under test, then the baselines. UsageError for an unknown target, op or baseline."""
     for name in against or ():
-        known("baseline", name, [REFERENCE, *PEERS])
+        known("baseline", name, [REFERENCE, *PEERS], "packproof list")
     tested = list(_users(targets, op, device)) or list(_own(op, device))
     ops = {c.job.op.name: c.job.op for c in tested}
     if not ops:

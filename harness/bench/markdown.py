@@ -31,8 +31,8 @@ def _page(data: Mapping[str, Any]) -> Iterator[str]:
         rows = [r for r in data["rows"] if (r["op"], r["setting"], r["dtype"]) == (op, setting, dtype)]
         untimed = {
             (v["implementation"], v["layout"]): word
-            for kind, word in (("limits", "too large"), ("verdicts", "wrong"))
-            for v in data[kind]
+            for kind, word in (("limits", "too large"), ("verdicts", "wrong"), ("noisy", "too noisy"))
+            for v in data.get(kind, ())
             if v["op"] == op
         }
         yield from ("", f"**{op}** · {short(dtype)} · {setting}", "", *_table(rows, untimed))

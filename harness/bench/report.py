@@ -91,11 +91,16 @@ class BenchReport:
                 self._console.print(
                     f"  {result.implementation:<{names}} not timed: {result.limit.partition(chr(10))[0]}"
                 )
+            if result.noise:
+                self._console.print(f"  {result.implementation:<{names}} not timed: {result.noise}")
             for timed in result.passes:
                 self._console.print(f"  {result.implementation:<{names}} {self._row(timed, first, matmul=matmul)}")
+        noises = [timed.least.noise for result in results for timed in result.passes if timed.least]
+        if noises:
+            self._console.print(f"  noise, the same code against itself: up to {max(noises):.2f} x")
         for result in results:
             if result.kept is not None:
-                each = f"{result.kept_per_channel:.3g} bytes per token and channel"
+                each = f"{result.kept_per_channel:.3g} byte{'s' * (result.kept_per_channel != 1)} per token and channel"
                 kept = f"{mebibytes(result.kept)} MiB kept for backward, {each}"
                 self._console.print(f"  {result.implementation}: {kept}")
 

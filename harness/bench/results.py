@@ -1,6 +1,6 @@
 """The events of a bench as frozen data, and the formatting of its figures."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -50,10 +50,24 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Least:
+    """The shortest time on a CPU, in milliseconds, which other work on the machine affects least.
+
+    noise: the same code against itself, as the ratio of the shortest times of the even and of the odd rounds, at least
+    1. beside: the shortest times of fixed work in the same rounds, by name.
+    """
+
+    ms: float
+    noise: float
+    beside: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Pass:
     """One pass of one implementation.
 
-    host: time to enqueue it; None if the host does the work. peak: the most bytes allocated, None if unknown.
+    host: time to enqueue it; None if the host does the work. peak: the most bytes allocated, None if unknown. least:
+    None on a GPU.
     """
 
     name: PassName
@@ -61,6 +75,7 @@ class Pass:
     host: Spread | None
     cost: Cost
     peak: int | None
+    least: Least | None = None
 
 
 def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:
@@ -102,7 +117,7 @@ class BenchResult:
     from running here.
 
     kept: bytes kept for the backward pass, without inputs and outputs; None if unknown. channels: per token of the
-    first input.
+    first input. noise: which passes have no time, since the same code against itself did not agree.
     """
 
     op: str
@@ -115,6 +130,7 @@ class BenchResult:
     channels: int = 1
     verdict: str = ""
     limit: str = ""
+    noise: str = ""
 
     @property
     def kept_per_channel(self) -> float | None:

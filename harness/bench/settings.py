@@ -1,7 +1,7 @@
 """The sizes, optional inputs and options that an op is timed with: those of models on a GPU, small ones on a CPU."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from packproof.harness.bench.layouts import BenchLayout
+from packproof.harness.results.names import closest
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.sample import Sample, draw
 from packproof.properties.op import Op
@@ -22,15 +23,29 @@ _BLOCK = 4093  # rows that are drawn and then repeated: a prime, so that sequenc
 
 @dataclass(frozen=True)
 class Setting:
-    """sizes: of the axes, as in a case. present: optional inputs that are passed. options: keyword arguments."""
+    """sizes: of the axes, as in a case. present: optional inputs that are passed. options: keyword arguments.
+
+    left_out: optional inputs and options that are usual, but that a kernel under test does not take.
+    """
 
     sizes: Sizes
     present: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         words = [" ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n != "longest")]
-        return ", ".join([*words, *self.present, *(f"{name}={value}" for name, value in self.options.items())])
+        words += [*self.present, *(f"{name}={value}" for name, value in self.options.items())]
+        return ", ".join([*words, *(f"without {name}" for name in self.left_out)])
+
+    def without(self, names: Collection[str]) -> "Setting":
+        """The same without these optional inputs and options, where it has them."""
+        return dataclasses.replace(
+            self,
+            present=tuple(name for name in self.present if name not in names),
+            options={name: value for name, value in self.options.items() if name not in names},
+            left_out=tuple(name for name in self.arguments if name in names),
+        )
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -77,8 +92,17 @@ _SMALL: Mapping[str, Sizes] = {
 }
 
 
-def setting(op: Op, device: str, sizes: Mapping[str, int], inputs: Sequence[str] | None) -> Setting:
-    """The op's setting on this device, with the given sizes and optional inputs; UsageError for unknown names."""
+def setting(
+    op: Op,
+    device: str,
+    sizes: Mapping[str, int],
+    inputs: Sequence[str] | None,
+    options: Mapping[str, str] | None = None,
+) -> Setting:
+    """The op's setting on this device, with the given sizes, optional inputs and options, whose values are in text.
+
+    UsageError for unknown names and values.
+    """
     of_models = _MODELS.get(op.name) or Setting((*op.model_sizes, *op.sizes)[0])
     usual = of_models.sizes if device == "cuda" else _SMALL.get(op.name, op.sizes[0])
     for axis in sizes:
@@ -88,18 +112,55 @@ def setting(op: Op, device: str, sizes: Mapping[str, int], inputs: Sequence[str]
     for name in inputs or ():
         if name not in optional:
             raise UsageError(
-                f"--inputs: {op.name} has no optional input {name!r}; it has {', '.join(optional) or 'none'}"
+                f"--inputs: {op.name} has no optional input {name!r}; {closest(name, optional)}"
+                f"it has {', '.join(optional) or 'none'}"
             )
-    present = of_models.present if inputs is None else tuple(inputs)
-    return dataclasses.replace(of_models, sizes={**usual, **sizes}, present=present)
+    return dataclasses.replace(
+        of_models,
+        sizes={**usual, **sizes},
+        present=of_models.present if inputs is None else tuple(dict.fromkeys(inputs)),
+        options={**of_models.options, **{name: _option(op, name, text) for name, text in (options or {}).items()}},
+    )
+
+
+def _option(op: Op, name: str, text: str) -> Any:
+    """The value that a text stands for, of those that the op's option may take."""
+    if name not in op.options:
+        raise UsageError(
+            f"--options: {op.name} has no option {name!r}; {closest(name, op.options)}"
+            f"it has {', '.join(op.options) or 'none'}"
+        )
+    values = {str(value).lower(): value for value in op.options[name]}
+    if text.lower() not in values:
+        raise UsageError(
+            f"--options: {name} is {text!r}, expected {' or '.join(str(value) for value in op.options[name])}"
+        )
+    return values[text.lower()]
 
 
 def sizes_from_text(text: str) -> dict[str, int]:
     """The sizes of `--sizes d=4096,n=16`."""
     sizes = {}
-    for word in text.split(","):
-        axis, _, number = word.strip().partition("=")
-        if not axis or not number.isdecimal() or not int(number):
-            raise UsageError(f"--sizes: {word.strip()!r} in {text!r}; expected sizes of axes, such as d=4096,n=16")
+    for axis, number in _pairs("--sizes", text, "sizes of axes, such as d=4096,n=16").items():
+        if not number.isdecimal() or not int(number):
+            raise UsageError(f"--sizes: {axis} is {number!r} in {text!r}, expected a whole number above zero")
         sizes[axis] = int(number)
     return sizes
+
+
+def options_from_text(text: str) -> dict[str, str]:
+    """The options of `--options activation=none`, their values in text."""
+    return _pairs("--options", text, "options of the op, such as activation=none")
+
+
+def _pairs(option: str, text: str, expected: str) -> dict[str, str]:
+    """The words of `a=1,b=2`; UsageError for another form, and for a name that comes twice."""
+    pairs: dict[str, str] = {}
+    for word in text.split(","):
+        name, _, value = word.strip().partition("=")
+        if not name or not value:
+            raise UsageError(f"{option}: {word.strip()!r} in {text!r}; expected {expected}")
+        if name in pairs:
+            raise UsageError(f"{option}: {name} comes twice in {text!r}; name it once")
+        pairs[name] = value
+    return pairs

@@ -1,4 +1,4 @@
-"""Rounds of timed runs: every implementation once a round, each round in another order, then quartiles."""
+"""Rounds of timed runs: every implementation once a round, each round in another order; quartiles, shortest times."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from packproof.harness.bench.clocks import Clock
-from packproof.harness.bench.results import PassName, Spread
+from packproof.harness.bench.results import Least, PassName, Spread
 from packproof.properties.cases.sample import Sample
 
 Outputs = tuple[Tensor, ...]
 
-_FEWEST_ROUNDS, _MOST_ROUNDS = 5, 60
 _HOST_CALLS = 20  # more could fill the queue of a GPU, and then calls block
 
 
@@ -38,11 +37,13 @@ class Tensors:
 class Run:
     """An implementation with its tensors, ready to be called repeatedly.
 
-    The forward pass is a training pass: it records what the backward pass needs.
+    The forward pass is a training pass: it records what the backward pass needs. warm: call once, untimed, before each
+    timed round, since what ran before on a CPU has left its own data in the caches.
     """
 
-    def __init__(self, function: Callable[..., Any], tensors: Tensors, *, gradients: bool) -> None:
+    def __init__(self, function: Callable[..., Any], tensors: Tensors, *, gradients: bool, warm: bool = False) -> None:
         self.gradients = gradients
+        self._warm = warm
         self._function = function
         inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # the same memory
         self._wrt = [inputs[name].requires_grad_() for name in tensors.wrt] if gradients else []
@@ -58,6 +59,10 @@ class Run:
 
     def passes(self, clock: Clock) -> Iterator[tuple[PassName, float]]:
         """Milliseconds of each pass, run once. "both" is a separate run, not a sum."""
+        if self._warm:
+            outputs = self.forward()
+            if self.gradients:
+                self.backward(outputs)
         outputs, elapsed = clock.time(self.forward)
         yield "forward", elapsed
         if self.gradients:
@@ -108,34 +113,132 @@ class _Untimed:
 
 
 Spreads = Mapping[PassName, Spread]
+Leasts = Mapping[PassName, Least]
 
 
-def measure(runs: Mapping[str, Run], clock: Clock, seconds: float) -> dict[str, Spreads]:
-    """The times of every pass of every run, in as many rounds as fit into the seconds, but at least _FEWEST_ROUNDS."""
+@dataclass(frozen=True)
+class RoundLimits:
+    """How long to measure. seconds: of rounds, at most `most` of them. limit: seconds in all until it is enough. turn:
+    milliseconds for which a short run is repeated in each round, since the first calls after a long one are slower.
+    """
+
+    seconds: float
+    most: int
+    limit: float
+    turn: float = 0.0
+
+
+# a CPU has no cold cache to restore, so that a round is short, and other work to outwait
+LIMITS = {"cpu": RoundLimits(0.5, 10_000, 10.0, turn=5.0), "cuda": RoundLimits(2.0, 60, 2.0)}
+_FEWEST_ROUNDS = 6
+_MOST_REPEATS = 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The times of one run: by pass, all of them and the shortest."""
+
+    spreads: Spreads
+    least: Leasts
+
+
+class Beside:
+    """Fixed work that is timed in the same rounds on a CPU, and tells how fast the machine is meanwhile.
+
+    Small operations cost what Python and torch's dispatcher do, products and exponentials what the arithmetic units do,
+    and operations on 64 KiB what the caches do, which suffer first from other work.
+    """
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        small, square, large = (torch.rand(n, n, generator=generator) for n in (8, 128, 128))
+        self._work: Mapping[str, Callable[[], object]] = {
+            "small operations": lambda: [small * 0.5 + small for _ in range(100)],
+            "products": lambda: [(square @ square).exp_() for _ in range(4)],
+            "elements": lambda: [large * 0.5 + large for _ in range(16)],
+        }
+
+    def passes(self, clock: Clock) -> Iterator[tuple[str, float]]:
+        for name, work in self._work.items():
+            work()
+            yield name, clock.time(work)[1]
+
+
+def measure(
+    runs: Mapping[str, Run],
+    clock: Clock,
+    limits: RoundLimits,
+    enough: Callable[[Mapping[str, Measured]], bool],
+    beside: Beside | None = None,
+) -> dict[str, Measured]:
+    """The times of every pass of every run, all of them once a round, in an even number of rounds.
+
+    After the seconds of the limits it asks whether that is enough, and goes on until the limit otherwise.
+    """
     if not runs:
         return {}
-    names, taken, done = list(runs), {name: _Taken() for name in runs}, 0
-    end = time.monotonic() + seconds
-    while done < _FEWEST_ROUNDS or (done < _MOST_ROUNDS and time.monotonic() < end):
+    names, taken, fixed, done = list(runs), {name: _Taken() for name in runs}, _Taken(), 0
+    start = time.monotonic()
+    asked = limits.seconds
+    while True:
         first = done % len(names)
         for name in (*names[first:], *names[:first]):
-            taken[name].add(runs[name].passes(clock))
+            _take_turn(runs[name].passes, clock, taken[name], limits.turn)
+        if beside:
+            _take_turn(beside.passes, clock, fixed, limits.turn)
         done += 1
-    return {name: of_run.spreads() for name, of_run in taken.items()}
+        spent = time.monotonic() - start
+        if done % 2 or done < _FEWEST_ROUNDS or (done < limits.most and spent < asked):
+            continue
+        found = {name: Measured(of_run.spreads(), of_run.least(fixed)) for name, of_run in taken.items()}
+        if spent >= limits.limit or enough(found):
+            return found
+        asked = 1.2 * spent
+
+
+def _take_turn(
+    passes: Callable[[Clock], Iterator[tuple[str, float]]], clock: Clock, taken: "_Taken", turn: float
+) -> None:
+    """One round of a run: once, or as often as fits into the turn."""
+    spent = taken.add(passes(clock))
+    for _ in range(min(int(turn / spent), _MOST_REPEATS)):
+        taken.add(passes(clock), again=True)
 
 
 class _Taken:
-    """The times of one run so far, by pass."""
+    """The times of one run so far, by pass: all of them, and the shortest of each round."""
 
     def __init__(self) -> None:
-        self._times: dict[PassName, list[float]] = {}
+        self._times: dict[Any, list[float]] = {}
+        self._shortest: dict[Any, list[float]] = {}
 
-    def add(self, passes: Iterable[tuple[PassName, float]]) -> None:
+    def add(self, passes: Iterable[tuple[str, float]], *, again: bool = False) -> float:
+        """Milliseconds in all. again: in the same round."""
+        total = 0.0
         for name, elapsed in passes:
+            total += elapsed
             self._times.setdefault(name, []).append(elapsed)
+            shortest = self._shortest.setdefault(name, [])
+            if again:
+                shortest[-1] = min(shortest[-1], elapsed)
+            else:
+                shortest.append(elapsed)
+        return total
 
     def spreads(self) -> Spreads:
         return {name: spread(times) for name, times in self._times.items()}
+
+    def least(self, beside: "_Taken") -> Leasts:
+        """The shortest times, with those of the work beside it; a noise of the machine counts for every pass."""
+        around = {name: min(times) for name, times in beside._shortest.items()}
+        machine = max(map(_noise, beside._shortest.values()), default=1.0)
+        return {name: Least(min(x), max(_noise(x), machine), around) for name, x in self._shortest.items()}
+
+
+def _noise(times: list[float]) -> float:
+    """The same code against itself: the shortest time of the even rounds over that of the odd ones, or the inverse."""
+    one, other = min(times[::2]), min(times[1::2])
+    return max(one, other) / min(one, other)
 
 
 def host_times(run: Run, device: str) -> Spreads:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, say
-from packproof.harness.results.names import dtype as dtype_name
-from packproof.harness.results.names import listed
+from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, WRONG_CALL, say
+from packproof.harness.results.names import DEVICES, dtypes, known, listed, some
+from packproof.refs.errors import UsageError
+from packproof.refs.signatures import SIGNATURES
 
 
 def bench(
@@ -36,11 +37,22 @@ def bench(
     ] = None,
     sizes: Annotated[str | None, typer.Option(help="sizes of axes, such as d=4096,n=16")] = None,
     inputs: Annotated[list[str] | None, typer.Option(help="optional inputs to pass, such as D,z")] = None,
+    options: Annotated[
+        str | None,
+        typer.Option(
+            help="options of the op, such as activation=none  [default: as models use it, less what a target does not "
+            "take]"
+        ),
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="fp64, fp32, bf16 or fp16  [default: cuda bf16, cpu fp32]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="threads that torch computes with on a CPU  [default: 1]", min=1)
+    ] = None,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     compare: Annotated[
-        str | None, typer.Option(help="a file written by --json; exit 1 if something is slower now")
+        str | None,
+        typer.Option(help="a file written by --json with the same options; exit 1 if something is slower now"),
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="series of layouts: tokens, sequences or longest")] = None,
     plot: Annotated[str | None, typer.Option(help="draw the sweep to this .png or .svg file")] = None,
@@ -56,28 +68,40 @@ def bench(
     packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
-    packproof bench --compare before.json
+    packproof bench --op ssd --layout L2,L4 --compare ssd.json
+    packproof bench judged.py:conv --op causal_conv1d --options activation=none
 
-    Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect.
+    Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect; 4 if
+    the noise leaves a row open.
     """
+    names = some(layout, "--layout")
+    given = dtypes([dtype]) if dtype is not None else None
+    if given and len(given) > 1:
+        raise UsageError(f"--dtype: {dtype!r} names {len(given)} dtypes; a bench has one, so run one for each")
+    if device is not None:
+        known("device", device, DEVICES)
+    if op is not None and ":" not in op:
+        known("op", op, SIGNATURES)
+
     import torch  # noqa: PLC0415
 
     from packproof.harness.bench.bench import BenchRequest  # noqa: PLC0415
     from packproof.harness.bench.command import Outputs, choose_layouts, run_command  # noqa: PLC0415
-    from packproof.harness.bench.settings import sizes_from_text  # noqa: PLC0415
+    from packproof.harness.bench.settings import options_from_text, sizes_from_text  # noqa: PLC0415
 
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    names = None if layout is None else listed(layout)
     chosen = {"names": names, "lengths": lengths, "file": lengths_file, "sweep": sweep}
     request = BenchRequest(
         layouts=choose_layouts(where, **chosen, tokens=tokens, seed=seed),  # type: ignore[arg-type]
         targets=tuple(targets or ()),
         op=op,
         against=None if against is None else tuple(listed(against)),
-        sizes=sizes_from_text(sizes) if sizes else {},
+        sizes=sizes_from_text(sizes) if sizes is not None else {},
         inputs=None if inputs is None else tuple(listed(inputs)),
-        dtype=dtype_name(dtype or ("bf16" if where == "cuda" else "fp32")),
+        options=options_from_text(options) if options is not None else {},
+        dtype=given[0] if given else "bfloat16" if where == "cuda" else "float32",
         device=where,
+        threads=threads,
         seed=seed,
     )
     outcome = run_command(
@@ -85,6 +109,8 @@ def bench(
     )
     if outcome.wrong or (outcome.comparison and outcome.comparison.slower):
         return FAILED
+    if outcome.noisy or (outcome.comparison and outcome.comparison.undecided):
+        return INCONCLUSIVE
     if not outcome.timed:
         return say("nothing could be timed or proven: see the reasons above", WRONG_CALL)
     return HELD

@@ -12,8 +12,7 @@ from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Repor
 from packproof.harness.cli.printing import section
 from packproof.harness.engine.request import CheckRequest, check_names
 from packproof.harness.results import events
-from packproof.harness.results.names import dtype as dtype_name
-from packproof.harness.results.names import listed
+from packproof.harness.results.names import dtypes, known, some
 from packproof.harness.results.replay_file import read_replay, shown
 from packproof.harness.worker import zygote_client
 from packproof.harness.worker.isolation import isolated
@@ -21,6 +20,7 @@ from packproof.harness.worker.settled import importing, is_fresh
 from packproof.properties.cases.domain import Domain
 from packproof.properties.stopwatch import add
 from packproof.refs.errors import UsageError
+from packproof.refs.signatures import SIGNATURES
 
 
 def check(
@@ -58,7 +58,9 @@ def check(
             "reached is inconclusive"
         ),
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="seconds that one kernel call may take", min=0.001)] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="seconds that one kernel call may take", min=0.001, max=86_400)
+    ] = None,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="check no gradients")] = False,
     draw_configs: Annotated[
         bool,
@@ -106,11 +108,11 @@ def check(
     began = time.perf_counter()
     request = _settled(
         device,
+        op,
         isolate=isolate,
         target=target,
-        op=op,
-        dtypes=tuple(map(dtype_name, listed(dtype))) or None,
-        properties=tuple(listed(property)) or None,
+        dtypes=dtypes(dtype),
+        properties=some(property, "--property"),
         profile=profile,
         seed=seed,
         domain=Domain.of(domain or ()).texts,
@@ -131,8 +133,8 @@ def check(
 
     add("start", time.perf_counter() - began)
     reports: list[Report] = [TerminalReport(timings=timings)]
-    reports += [JsonReport(json)] if json else []
-    reports += [JunitReport(junit)] if junit else []
+    reports += [JsonReport(json)] if json is not None else []
+    reports += [JunitReport(junit)] if junit is not None else []
     reports += pages(html)
     return exit_code(follow(run_check(request), reports))
 
@@ -164,9 +166,9 @@ def peers(
     """
     request = _settled(
         device,
-        op=op,
-        dtypes=tuple(map(dtype_name, listed(dtype))) or None,
-        properties=tuple(listed(property)) or None,
+        op,
+        dtypes=dtypes(dtype),
+        properties=some(property, "--property"),
         profile=profile,
         seed=seed,
     )
@@ -217,9 +219,11 @@ def replay(
     return exit_code(page.finish(events.RunFinished((verdict,), verdict.seconds)))
 
 
-def _settled(device: str | None, *, isolate: bool = False, **given: Any) -> CheckRequest:
+def _settled(device: str | None, op: str | None, *, isolate: bool = False, **given: Any) -> CheckRequest:
     """The request, on cuda where no device was named and there is one. A wrong name does not wait for torch."""
-    check_names(request := CheckRequest(device=device or "cpu", **given))
+    if op is not None and ":" not in op:
+        known("op", op, SIGNATURES)
+    check_names(request := CheckRequest(op=op, device="cpu" if device is None else device, **given))
     return replace(request, device=_start(device, isolate=isolate))
 
 
@@ -238,7 +242,7 @@ def _start(device: str | None, *, isolate: bool = False) -> str:
 
 
 def pages(html: str | None) -> list[Report]:
-    if not html:
+    if html is None:
         return []
     from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
 

@@ -10,6 +10,7 @@ import typer
 from packproof.harness.cli import bench, check, diff, listing, model, museum, mutate, proof
 from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
 from packproof.harness.cli.printing import print_safely
+from packproof.harness.cli.usage import usage
 from packproof.refs.errors import PackproofError
 from packproof.version import __version__
 
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         return say("interrupted", INTERRUPTED)
     except Exception as error:
         if isinstance(error, _CommandLineError):
-            return say(error.format_message(), WRONG_CALL)
+            return say(usage(error, arguments), WRONG_CALL)
         traceback.print_exc()
         return say(f"packproof itself failed: {in_one_line(error)}", OWN_FAULT)
 

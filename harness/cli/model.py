@@ -83,8 +83,8 @@ def model(
         dtype=getattr(torch, dtype_name(dtype)) if dtype else None,
     )
     reports: list[Report] = [TerminalReport()]
-    reports += [JsonReport(json)] if json else []
-    reports += [JunitReport(junit)] if junit else []
+    reports += [JsonReport(json)] if json is not None else []
+    reports += [JunitReport(junit)] if junit is not None else []
     reports += pages(html)
     end = follow(run_module_check(request, apart=True), reports)
     if request.explicit or end.error or end.interrupted or end.unwritten:

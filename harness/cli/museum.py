@@ -65,9 +65,9 @@ def run(
     from packproof.harness.validation.museum.detect import run_entries  # noqa: PLC0415
     from packproof.harness.validation.museum.table import as_json, outcome, summary  # noqa: PLC0415
 
-    where = device or _device()
+    where = _device() if device is None else device
     validate(CheckRequest(device=where, profile=profile))
-    file = writable(json, "--json") if json else None
+    file = writable(json, "--json") if json is not None else None
     started, done = time.monotonic(), []
     for entry in run_entries(_chosen(ids, op, bug_class), profile=profile, device=where, seed=seed):
         typer.echo(outcome(entry))
@@ -94,7 +94,7 @@ def rogues(ids: _Ids = None) -> int:
 
     every = entries()
     for name in ids or []:
-        known("rogue", name, every)
+        known("rogue", name, every, "packproof museum rogues")
     trials = list(try_rogues([every[name] for name in ids or every]))
     for trial in trials:
         reason = trial.rogue.undefended or trial.said.partition("\n")[0]
@@ -127,7 +127,7 @@ def alarms(
 
     everything = controls()
     chosen = [everything[known("correct kernel", i, everything)] for i in ids] if ids else list(everything.values())
-    file = writable(json, "--json") if json else None
+    file = writable(json, "--json") if json is not None else None
     started, done = time.monotonic(), []
     for control in judge_controls(chosen, seeds):
         typer.echo(control_line(control))
@@ -150,7 +150,7 @@ def compare(*, json: _Json = None) -> int:
     from packproof.harness.validation.museum.table import compared, compared_json  # noqa: PLC0415
     from packproof.museum import controls, entries  # noqa: PLC0415
 
-    file = writable(json, "--json") if json else None
+    file = writable(json, "--json") if json is not None else None
     found = [entry for entry in entries().values() if entry.links and not entry.needs_gpu]
     done = list(run_recipes([*found, *controls().values()]))
     _print(compared(done))
@@ -169,14 +169,21 @@ def _chosen(ids: list[str] | None, op: str | None, bug_class: str | None) -> lis
     """The entries with these ids, this op and class; UsageError for one that does not exist."""
     from packproof.harness.results.names import known  # noqa: PLC0415
     from packproof.museum import classes, entries  # noqa: PLC0415
+    from packproof.refs.errors import UsageError  # noqa: PLC0415
+    from packproof.refs.wording import counted  # noqa: PLC0415
 
     everything = entries()
-    if op:
+    if op is not None:
         known("op", op, dict.fromkeys(e.op for e in everything.values()))
-    if bug_class:
+    if bug_class is not None:
         known("class", bug_class, classes())
-    chosen = [everything[known("entry", i, everything)] for i in ids] if ids else everything.values()
-    return [e for e in chosen if op in (None, e.op) and bug_class in (None, e.bug_class)]
+    named = [known("entry", i, everything, "packproof museum") for i in ids] if ids else list(everything)
+    found = [e for e in map(everything.__getitem__, named) if op in (None, e.op) and bug_class in (None, e.bug_class)]
+    if not found:
+        given = {"--op": op, "--class": bug_class}
+        asked = " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
+        raise UsageError(f"{asked}: none of {counted(len(named), 'entry')} is of it; leave an option out")
+    return found
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -63,19 +63,21 @@ def mutate(
 
     everything = all_mutants()
     functions = {f"{m.module}:{m.function}" for m in everything}
-    if kernel:
-        known("kernel", kernel, [*{m.module: None for m in everything}, *sorted(functions)])
+    if kernel is not None:
+        known("kernel", kernel, [*{m.module: None for m in everything}, *sorted(functions)], "packproof mutate --list")
     named = [m for m in everything if kernel in (None, m.module, f"{m.module}:{m.function}")]
     excused = explained(named)
     wanted = [m for m in named if m.id in excused and excused[m.id].beyond] if beyond else named
     chosen = runs.sample(wanted, sample, seed)
-    ops = [known("op", op, runs.OPS)] if op else runs.OPS
+    ops = [known("op", op, runs.OPS)] if op is not None else runs.OPS
+    if not chosen:
+        raise UsageError("--kernel and --beyond: no mutant of this kernel is out of reach; leave one of the two out")
     if list_only:
         typer.echo("\n".join([*table.listed(chosen), counted(len(chosen), "mutant")]))
         return HELD
-    file = writable(json, "--json") if json else None
-    kept = writable(resume, "--resume") if resume else None
-    hints = writable(killers, "--killers") if killers else None
+    file = writable(json, "--json") if json is not None else None
+    kept = writable(resume, "--resume") if resume is not None else None
+    hints = writable(killers, "--killers") if killers is not None else None
     first = killer_file.read(hints) if hints else {}
     mutants = {m.id: m for m in chosen}
     started = reported = time.monotonic()

@@ -19,6 +19,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
 from packproof.properties.violation import Violation
 from packproof.refs.axes import role
+from packproof.refs.wording import counted
 
 _MOST_ROWS, _MOST_COLUMNS = 24, 64
 
@@ -133,7 +134,7 @@ def _drawn(compared: Comparison, kind: str, found: dict[tuple[int, int], float],
         for i in top
     )
     columns: Literal["token", "element"] = "token" if kind == "token" else "element"
-    left_out = [f"{len(sizes) - len(top)} rows"] if len(top) < len(sizes) else []
+    left_out = [counted(len(sizes) - len(top), "row")] if len(top) < len(sizes) else []
     left_out += [f"{columns}s before {left.start} and from {left.stop} on"] if len(left) < max(sizes, default=0) else []
     return ErrorMap(str(compared.key), compared.other, columns, rows, compared.allowed is None, " and ".join(left_out))
 

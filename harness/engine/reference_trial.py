@@ -16,6 +16,7 @@ from packproof.properties.cases.sample import Sample, draw
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
 
 _LAYOUTS = {
     "a pack of zero sequences": (),
@@ -82,7 +83,7 @@ _WAY_OUT = "every pack that a kernel may get has to have an answer there (docs/n
 def _check_outputs(returned: Any, sample: Sample, where: str, *, absolute: bool) -> None:
     outputs = returned if isinstance(returned, tuple) else (returned,)
     if len(outputs) != len(sample.outputs):
-        what = f"{len(outputs)} outputs" if isinstance(returned, tuple) else f"one {type(returned).__name__}"
+        what = counted(len(outputs), "output") if isinstance(returned, tuple) else f"one {type(returned).__name__}"
         raise UsageError(f"{where}, returns {what}, expected ({', '.join(sample.outputs)})")
     for name, y in zip(sample.outputs, outputs, strict=True):
         if not isinstance(y, Tensor):

@@ -41,7 +41,7 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
     if request.op is not None:
         known("op", str(request.op), OPS)
     for name in names:
-        known("peer", name, PEERS)
+        known("peer", name, PEERS, "packproof list")
         if not PEERS[name].packed:
             raise UsageError(f"{name} does not keep sequences apart: it can be timed (packproof bench) but not checked")
         if request.op not in (None, PEERS[name].op):

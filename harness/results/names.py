@@ -7,18 +7,33 @@ from packproof.properties.cases.case import SHORT
 from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
+_MOST_TEXT = 240  # characters of names in one message
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 _LONG = {short: long for long, short in SHORT.items()}
 
 
-def known(kind: str, name: str, names: Iterable[str]) -> str:
-    """The name itself if it is among the names; otherwise UsageError with the existing names and the closest one."""
+def known(kind: str, name: str, names: Iterable[str], shown_by: str = "") -> str:
+    """The name itself if it is among the names; otherwise UsageError with the closest one and the others.
+
+    Many of them are counted, not listed; shown_by: the command that lists them.
+    """
     existing = list(names)
     if name in existing:
         return name
-    near = get_close_matches(name, existing, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"no {kind} is called {name!r}; {meant}there are: {', '.join(existing)}")
+    have = f"there are: {', '.join(existing)}"
+    if len(have) > _MOST_TEXT:
+        have = f"there are {len(existing)}, from {existing[0]} to {existing[-1]}"
+        have += f"; `{shown_by}` shows them" if shown_by else ""
+    raise UsageError(f"no {kind} is called {name!r}; {closest(name, existing)}{have}")
+
+
+def closest(name: str, names: Iterable[str]) -> str:
+    """ "did you mean rope? " for the nearest of the names, with a space after it; "" if none is near."""
+    lower: dict[str, str] = {}
+    for existing in names:
+        lower.setdefault(existing.lower(), existing)
+    near = get_close_matches(name.lower(), lower, n=1)
+    return f"did you mean {lower[near[0]]}? " if near else ""
 
 
 def dtype(name: str) -> str:
@@ -26,9 +41,24 @@ def dtype(name: str) -> str:
     return name if name in SHORT else _LONG[known("dtype", name, _LONG)]
 
 
+def dtypes(values: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The long forms of the dtypes in the values of `--dtype`, None where it was not given."""
+    names = some(values, "--dtype")
+    return None if names is None else tuple(map(dtype, names))
+
+
 def listed(values: Iterable[str] | None) -> list[str]:
     """The names in the values of an option, each of which may be several with commas between them."""
     return [name for value in values or () for name in value.split(",") if name]
+
+
+def some(values: Iterable[str] | None, option: str) -> tuple[str, ...] | None:
+    """The same, None where the option was not given; UsageError where it was given and names nothing."""
+    if values is None or not (given := list(values)):
+        return None
+    if not (names := listed(given)):
+        raise UsageError(f"{option}: {', '.join(given)!r} names nothing; leave it out for the default")
+    return tuple(names)
 
 
 def short(dtype_name: str) -> str:

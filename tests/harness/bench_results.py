@@ -9,12 +9,14 @@ from packproof.harness.bench.results import (
     Ceilings,
     Event,
     LayoutFinished,
+    Least,
     Pass,
     SizeProof,
     Spread,
 )
 from packproof.harness.results.environment import Environment
 
+ON_CPU = Environment("cpu", "Some CPU", "2.11.0", "3.6.0", "3.12.1", 1)
 HERE = Environment("cuda", "Some GPU", "2.11.0", "3.6.0", "3.12.1", 8, "580.1")
 CEILINGS = Ceilings(4e12, 7e14)
 L2 = BenchLayout("L2", (10, 20, 34))
@@ -26,10 +28,14 @@ def spread(median: float, noise: float = 0.01) -> Spread:
 
 
 def result(
-    implementation: str = "packproof", ms: float = 0.25, noise: float = 0.01, layout: BenchLayout = L2
+    implementation: str = "packproof",
+    ms: float = 0.25,
+    noise: float = 0.01,
+    layout: BenchLayout = L2,
+    least: Least | None = None,
 ) -> BenchResult:
     device, host = spread(ms, noise), spread(0.03, noise)
-    passes = (Pass("forward", device, host, Cost(10**9, 10**10), 2**20),)
+    passes = (Pass("forward", device, host, Cost(10**9, 10**10), 2**20, least),)
     return BenchResult("rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept=2**21, channels=4096)
 
 

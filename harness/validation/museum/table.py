@@ -13,6 +13,7 @@ from packproof.harness.validation.museum.detect import Detection
 from packproof.harness.validation.museum.recipes import OURS, RECIPES, RecipeComparison
 from packproof.museum import BugClass, Entry
 from packproof.properties.cases.case import shorten
+from packproof.refs.wording import counted
 from packproof.version import __version__
 
 Row = Sequence[str]
@@ -75,7 +76,7 @@ def outcome(c: Detection) -> str:
 
 
 def _examples(c: Detection) -> str:
-    return f"{c.examples} example{'' if c.examples == 1 else 's'}"
+    return counted(c.examples, "example")
 
 
 def summary(done: Sequence[Detection], seconds: float) -> str:
@@ -99,12 +100,12 @@ def control_line(a: ControlResult) -> str:
 def controls_summary(done: Sequence[ControlResult], seconds: float) -> str:
     """The last line of a run over the correct kernels."""
     false, judged = sum(len(a.false) for a in done), sum(a.judged for a in done)
-    kernels = "1 correct kernel" if len(done) == 1 else f"{len(done)} correct kernels"
-    return f"{_alarms(false)} in {judged} judgements of {kernels}; {seconds:.0f} s"
+    kernels = counted(len(done), "correct kernel")
+    return f"{_alarms(false)} in {counted(judged, 'judgement')} of {kernels}; {seconds:.0f} s"
 
 
 def _alarms(count: int) -> str:
-    return f"{count} false alarm{'' if count == 1 else 's'}"
+    return counted(count, "false alarm")
 
 
 def compared(done: Sequence[RecipeComparison]) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 from packproof.adapters.registry import Peer
 from packproof.harness.bench.bench import BenchRequest, run_bench
@@ -15,6 +16,7 @@ from packproof.harness.bench.markdown import table
 from packproof.harness.bench.proof import _chosen, prove, spot_check
 from packproof.harness.bench.results import BenchResult, BenchStarted, LayoutFinished, SizeProof
 from packproof.harness.bench.settings import Setting, setting
+from packproof.harness.bench.timing import RoundLimits
 from packproof.harness.cli import ending, main
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import open_target
@@ -37,7 +39,8 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packproof.harness.bench.bench._SECONDS", {"cpu": 0.0})
+    monkeypatch.setattr("packproof.harness.bench.bench.LIMITS", {"cpu": RoundLimits(0.0, 6, 0.0)})
+    monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
 
 
 def bench(*names: str, layout: BenchLayout = LAYOUT, **fields: Any) -> tuple[list[SizeProof], list[BenchResult]]:
@@ -55,7 +58,7 @@ def test_a_correct_kernel_is_proven_and_timed_with_the_reference() -> None:
     assert [r.implementation for r in results] == ["bench_samples.py:correct", "reference"]
     for result in results:
         assert [p.name for p in result.passes] == ["forward", "backward", "both"]
-        assert all((p.device.median, p.host, p.device.rounds) == (2.0, None, 5) for p in result.passes)
+        assert all((p.device.median, p.host, p.device.rounds) == (2.0, None, 6) for p in result.passes)
 
 
 def test_a_leaky_kernel_gets_a_verdict_and_no_time() -> None:
@@ -77,12 +80,32 @@ def test_a_kernel_that_fails_only_at_the_timed_layout_gets_a_verdict_too(name: s
     assert not wrong.passes
 
 
-def test_what_a_kernel_does_not_take_is_not_timed() -> None:
-    [proof], results = bench("takes_no_bias", against=())
-    assert (proof.status, proof.text, results) == ("declined", "does not take bias", [])
-    [proof], [result] = bench("takes_no_bias", against=(), inputs=())
-    assert proof.setting == "d=3 w=2, activation=silu"
+def test_what_a_kernel_does_not_take_is_left_out_and_the_row_says_so() -> None:
+    proofs, results = bench("takes_no_bias", "correct")
+    assert {proof.setting for proof in proofs} == {"d=3 w=2, activation=silu, without bias"}
+    assert {result.setting for result in results} == {"d=3 w=2, activation=silu, without bias"}
+    assert all(result.passes for result in results)
+
+
+def test_what_was_asked_for_and_a_kernel_does_not_take_is_declined_with_the_way_out() -> None:
+    [proof], results = bench("takes_no_bias", against=(), inputs=("bias",))
+    said = "does not take bias; without that in --inputs it can be timed"
+    assert (proof.status, proof.text, results) == ("declined", said, [])
+    [proof], [result] = bench("takes_no_bias", against=(), options={"activation": "none"})
+    assert proof.setting == "d=3 w=2, activation=None, without bias"
     assert result.passes
+
+
+def test_threads_are_pinned_and_given_back() -> None:
+    before = torch.get_num_threads()
+    for threads, expected in ((None, 1), (2, 2)):
+        request = BenchRequest((LAYOUT,), (f"{SAMPLES}:correct",), op="causal_conv1d", sizes=SIZES, threads=threads)
+        events = run_bench(request, Clock())
+        started = next(events)
+        assert isinstance(started, BenchStarted)
+        assert started.environment.threads == torch.get_num_threads() == expected
+        events.close()  # type: ignore[attr-defined]
+    assert torch.get_num_threads() == before
 
 
 def test_interpreted_kernels_are_proven_and_not_timed() -> None:
@@ -108,6 +131,12 @@ def test_an_unpacked_implementation_is_a_bound_and_not_judged() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        (
+            {"options": {"activate": "silu"}},
+            "--options: causal_conv1d has no option 'activate'; did you mean activation?",
+        ),
+        ({"options": {"activation": "gelu"}}, "--options: activation is 'gelu', expected None or silu"),
+        ({"threads": 0}, "threads: 0 on cpu; expected a whole number above zero, with --device cpu"),
         ({"sizes": {"n": 3}}, "--sizes: causal_conv1d has no axis 'n'; it has d, w"),
         ({"inputs": ("z",)}, "--inputs: causal_conv1d has no optional input 'z'; it has bias, initial_states"),
         ({"against": ("ference",)}, "no baseline is called 'ference'; did you mean reference?"),
@@ -124,9 +153,8 @@ def test_a_wrong_request_is_refused_before_anything_runs(fields: dict[str, Any],
 
 
 def test_the_command_prints_a_table_and_writes_what_it_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
     file = tmp_path / "bench.json"
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--dtype", "fp32", "--against", "", "--json", str(file), "--lengths", "50,0,6"]
@@ -143,12 +171,70 @@ def test_the_command_prints_a_table_and_writes_what_it_prints(
     assert main.run([*line, "--compare", str(file)]) == ending.HELD
     assert "3 rows compared, none slower than allowed" in capsys.readouterr().out
     for row in written["rows"]:
-        row["ms"] = {key: value / (1 if key == "rounds" else 1.2) for key, value in row["ms"].items()}
+        row["least"]["ms"] /= 1.3
     file.with_name("fast.json").write_text(json.dumps(written))
     assert main.run([*line, "--compare", str(file.with_name("fast.json"))]) == ending.FAILED
-    assert "forward · lengths, 56 tokens · float32 · d=3 w=2, bias, activation=silu: 2 ms, was 1.667: 1.20 x" in (
+    assert "forward · lengths, 56 tokens · float32 · d=3 w=2, bias, activation=silu: 2 ms, was 1.538: 1.30 x" in (
         capsys.readouterr().out
     )
+    for row in written["rows"]:
+        row["least"] |= {"ms": 2 / 1.18, "noise": 1.1}  # neither a slowdown nor none
+    file.with_name("open.json").write_text(json.dumps(written))
+    assert main.run([*line, "--compare", str(file.with_name("open.json"))]) == ending.INCONCLUSIVE
+    assert "3 rows compared, none slower than allowed, 3 undecided: too much noise" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_match_is_refused_before_anything_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The device, the threads, the dtype and the layout are compared first, then the kernels; none has been run."""
+    file = tmp_path / "bench.json"
+    line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
+    line += ["--against", "", "--lengths", "50,0,6"]
+    assert main.run([*line, "--json", str(file)]) == ending.HELD
+    capsys.readouterr()
+    monkeypatch.setattr("packproof.harness.bench.bench.measure_ceilings", None)  # the first thing that is timed
+    other = [line[0], f"{SAMPLES}:leaky", *line[2:]]
+    opens_nothing = {
+        "dtype 'float32' there and 'bfloat16' here": [*line, "--dtype", "bf16"],
+        "tokens 56 there and 57 here": [*line[:-1], "51,0,6"],
+        "1 thread), this run is on": [*line, "--threads", "2"],
+    }
+    opens = {
+        "kernel 'bench_samples.py:correct' there and 'bench_samples.py:leaky' here": other,
+        "setting 'd=3 w=2, bias, activation=silu' there and 'd=3 w=2, activation=silu' here": [*line, "--inputs", ""],
+    }
+    for said, wrong in (opens_nothing | opens).items():
+        with monkeypatch.context() as patch:
+            if said in opens_nothing:
+                patch.setattr("packproof.harness.bench.bench.implementations", None)
+            assert main.run([*wrong, "--compare", str(file)]) == ending.WRONG_CALL
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert said in err
+        assert "has no row of this run" not in err or "repeat the command that wrote it" in err
+
+
+def test_a_row_that_is_too_noisy_has_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two calls of four take 1.5 times as long; of the six in a round, each is among them in every other round."""
+
+    class Uneven:
+        calls = 0
+
+        def time(self, work: Callable[[], T]) -> tuple[T, float]:
+            self.calls += 1
+            return work(), 2.0 if self.calls % 4 < 2 else 3.0
+
+    monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Uneven())
+    line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
+    line += ["--against", "", "--lengths", "50,0,6", "--json", str(tmp_path / "bench.json")]
+    assert main.run(line) == ending.INCONCLUSIVE
+    said = "against itself the same code takes forward 1.50 x, backward 1.50 x, both 1.50 x, and 1.12 x is allowed"
+    assert f"not timed: {said}; the machine is too busy" in capsys.readouterr().out
+    [noisy] = json.loads((tmp_path / "bench.json").read_text())["noisy"]
+    assert noisy["noise"].startswith(said)
 
 
 def test_running_out_of_memory_is_not_a_failure(
@@ -168,7 +254,7 @@ def test_running_out_of_memory_is_not_a_failure(
 
 def test_nothing_to_time_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["bench", f"{SAMPLES}:takes_no_bias", "--op", "causal_conv1d", "--device", "cpu", "--against", ""]
-    assert main.run(line) == ending.WRONG_CALL
+    assert main.run([*line, "--inputs", "bias"]) == ending.WRONG_CALL
     printed = capsys.readouterr()
     assert "does not take bias" in printed.out
     assert printed.err == "packproof: nothing could be timed or proven: see the reasons above\n"
@@ -204,7 +290,6 @@ def test_a_sweep_shows_how_cost_grows_and_draws_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
-    monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
     line = ["bench", f"{SAMPLES}:correct", "--op", "causal_conv1d", "--sizes", "d=3,w=2", "--device", "cpu"]
     line += ["--against", "", "--sweep", "sequences", "--tokens", "20", "--plot", str(tmp_path / "sweep.svg")]
     assert main.run(line) == ending.HELD

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.bench.compare import compare
-from packproof.harness.bench.file import BenchFile, Record, read, record
+from packproof.harness.bench.compare import compare, outcome, require_rows
+from packproof.harness.bench.file import PLACE, BenchFile, Record, Timed, read, record
 from packproof.harness.bench.layouts import BenchLayout
-from packproof.harness.bench.results import BenchResult, Event, Spread
+from packproof.harness.bench.results import BenchResult, Event, Least, Spread
 from packproof.refs.errors import UsageError
-from tests.harness.bench_results import HERE, result, stream
+from tests.harness.bench_results import HERE, ON_CPU, result, spread, stream
 
 
 def document(events: list[Event]) -> dict[str, Any]:
@@ -61,15 +61,92 @@ def test_a_row_that_had_a_time_and_is_wrong_now_is_a_regression() -> None:
 
 
 def test_rows_are_matched_by_everything_that_affects_their_time() -> None:
-    same_name = replace(result(), layout=BenchLayout("L2", (10, 20, 30)))
-    with pytest.raises(UsageError, match=r"old\.json has no row of this run"):
-        compare(of(result()), of(same_name), "old.json")
+    same_name = of(replace(result(), layout=BenchLayout("L2", (10, 20, 30))))
+    [(place, _)] = same_name.times
+    said = "--compare: old.json has no row of this run: tokens 64 there and 60 here; longest 34 there and 30 here"
+    with pytest.raises(UsageError) as error:
+        require_rows(of(result()), [dict(zip(PLACE, place, strict=True))], "old.json")
+    assert str(error.value) == f"{said}; repeat the command that wrote it: packproof bench"
+    with pytest.raises(UsageError, match="has no row that was timed in this run"):
+        compare(of(result()), same_name, "old.json")
+
+
+def at(ms: float, noise: float = 1.01) -> Timed:
+    return Timed(spread(ms), Least(ms, noise, {"small operations": 1.0, "products": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        (at(1.0), "not slower"),
+        (at(1.1), "not slower"),
+        (at(1.3), "slower"),
+        (at(1.2, 1.08), "undecided"),
+        (at(1.3, 1.2), "undecided"),
+        (at(1.5, 1.2), "slower"),
+        (Timed(spread(1.5), Least(1.5, 1.0, {"small operations": 1.5, "products": 0.75})), "not slower"),
+        (Timed(spread(1.5), Least(1.5, 1.0, {"small operations": 1.5, "products": 0.5})), "undecided"),
+        (Timed(spread(1.95), Least(1.95, 1.0, {"small operations": 1.5, "products": 0.5})), "slower"),
+        (Timed(spread(0.8), Least(0.8, 1.0, {"small operations": 0.6, "products": 0.3})), "slower"),
+        (Timed(spread(0.7), Least(0.7, 1.0, {"small operations": 1.0, "products": 0.5})), "not slower"),
+    ],
+    ids=[
+        "the same",
+        "another process",
+        "1.3 x slower",
+        "between both",
+        "1.3 x slower or noise",
+        "1.5 x slower",
+        "a machine that is slower at everything",
+        "a machine that is slower at some work",
+        "1.3 x slower on a slower machine",
+        "1.3 x slower on a faster machine",
+        "faster",
+    ],
+)
+def test_on_a_cpu_the_machine_and_its_noise_are_allowed_for(now: Timed, found: str) -> None:
+    assert outcome(at(1.0, 1.0), now) == found
+
+
+def test_what_the_noise_leaves_open_is_not_called_unchanged() -> None:
+    before, now = (
+        record(document(stream(result(least=at(ms, noise).least), environment=ON_CPU)), "run.json")
+        for ms, noise in ((1.0, 1.0), (1.2, 1.1))
+    )
+    found = compare(before, now, "old.json")
+    assert found.text == (
+        "1 row compared, none slower than allowed, 1 undecided: too much noise\n"
+        "  rope · packproof · forward · L2, 64 tokens · bfloat16 · h=32 k=128 r=64: 1.2 ms, was 1: 1.20 x, allowed "
+        "1.12 x; beside it fixed work takes 1.00 to 1.00 x, which leaves 1.09 to 1.32 x"
+    )
+
+
+def test_a_row_that_was_too_noisy_for_a_time_is_undecided() -> None:
+    quiet = result(least=at(1.0).least)
+    noisy = replace(quiet, passes=(), noise="against itself the same code takes forward 1.50 x")
+    before, now = (record(document(stream(r, environment=ON_CPU)), "run.json") for r in (quiet, noisy))
+    [line] = compare(before, now, "old.json").undecided
+    assert line.endswith("against itself the same code takes forward 1.50 x")
+
+
+def test_another_number_of_threads_is_refused() -> None:
+    two = replace(ON_CPU, threads=2)
+    before, now = (
+        record(document(stream(result(least=at(1.0).least), environment=where)), "r") for where in (ON_CPU, two)
+    )
+    with pytest.raises(UsageError, match=r"measured on Some CPU \(cpu, 1 thread\), this run is on .*2 threads"):
+        compare(before, now, "old.json")
+
+
+def test_a_file_without_shortest_times_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"old: row 0 has no shortest time: an older packproof wrote this file"):
+        record(document(stream(result(), environment=ON_CPU)), "old")
 
 
 def test_another_device_is_refused() -> None:
     there = record(document(stream(result(), environment=replace(HERE, name="Other GPU"))), "old.json")
     with pytest.raises(
-        UsageError, match=r"old\.json was measured on Other GPU \(cuda\), this run on Some GPU \(cuda\)"
+        UsageError, match=r"old\.json was measured on Other GPU \(cuda\), this run is on Some GPU \(cuda\)"
     ):
         compare(there, of(result()), "old.json")
 
@@ -101,6 +178,10 @@ def _damaged(change: str) -> Any:
             row["ms"]["high"] = float("nan")
         case "pass":
             row["pass"] = None
+        case "threads":
+            data["environment"]["threads"] = "many"
+        case "noisy":
+            data["noisy"] = [3]
         case "environment":
             data["environment"] = {"device": "cuda", "name": 3}
         case "list":
@@ -113,13 +194,15 @@ def _damaged(change: str) -> Any:
     [
         ("version", "was not written by `packproof bench --json` in version 1"),
         ("list", "was not written by `packproof bench --json` in version 1"),
-        ("rows", "is damaged: rows and verdicts are not lists"),
+        ("rows", "is damaged: rows, verdicts and noisy are not all lists"),
         ("row", "is damaged: row 0: op is null, expected str"),
         ("tokens", "is damaged: row 0: tokens is true, expected int"),
         ("time", "is damaged: row 0: ms is {"),
         ("nan", "is damaged: row 0: ms is {"),
         ("pass", "is damaged: row 0 names no pass"),
         ("environment", "is damaged: environment does not name a device"),
+        ("threads", "is damaged: environment does not say how many threads there were"),
+        ("noisy", "is damaged: noise 0: op is null, expected str"),
     ],
 )
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, change: str, message: str) -> None:

@@ -1,7 +1,7 @@
 """What a bench prints at 100 columns, and how its rounds are ordered, on handmade times."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TypeVar
@@ -13,9 +13,9 @@ from rich.console import Console
 from packproof.harness.bench.clocks import DeviceClock
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.report import BenchReport
-from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, SizeProof
+from packproof.harness.bench.results import BenchStarted, LayoutFinished, Least, PassName, SizeProof
 from packproof.harness.bench.sweep import Growth, Plot
-from packproof.harness.bench.timing import footprint, host_times, measure, spread
+from packproof.harness.bench.timing import Measured, RoundLimits, footprint, host_times, measure, spread
 from packproof.refs.errors import UsageError
 from tests.harness.bench_results import CEILINGS, HERE, result
 
@@ -102,10 +102,39 @@ class Script:
 def test_every_round_has_another_order() -> None:
     order: list[str] = []
     runs = {name: Script(name, order) for name in "abc"}
-    found = measure(runs, Untimed(), seconds=0.0)  # type: ignore[arg-type]
-    assert "".join(order) == "abcbcacababcbca"
-    taken = found["b"]["forward"]
-    assert (taken.low, taken.median, taken.high, taken.rounds) == (2.0, 3.0, 4.0, 5)
+    found = measure(runs, Untimed(), RoundLimits(0.0, 6, 0.0), lambda _found: True)  # type: ignore[arg-type]
+    assert "".join(order) == "abcbcacababcbcacab"
+    taken = found["b"].spreads["forward"]
+    assert (taken.low, taken.median, taken.high, taken.rounds) == (2.25, 3.5, 4.75, 6)
+
+
+def test_rounds_go_on_until_they_are_enough_or_time_is_up() -> None:
+    """The same code against itself: the even rounds of the script take 1, 3, 5 ... and the odd ones 2, 4, 6 ... ms."""
+    asked: list[float] = []
+
+    def third_time(found: Mapping[str, Measured]) -> bool:
+        asked.append(found["a"].least["forward"].noise)
+        return len(asked) == 3
+
+    found = measure({"a": Script("a", [])}, Untimed(), RoundLimits(0.0, 6, 10.0), third_time)  # type: ignore[dict-item]
+    assert asked == [2.0] * 3
+    assert found["a"].least["forward"].ms == 1.0
+    assert found["a"].spreads["forward"].rounds == 10
+    measure({"a": Script("a", [])}, Untimed(), RoundLimits(0.0, 6, 0.0), lambda _found: False)  # type: ignore[dict-item]
+
+
+def test_a_short_run_is_repeated_in_each_round() -> None:
+    """Noise is still found between rounds: the shortest time of each counts once."""
+    runs = {"short": Script("short", []), "long": Long()}
+    found = measure(runs, Untimed(), RoundLimits(0.0, 6, 0.0, turn=4.0), lambda _found: True)  # type: ignore[arg-type]
+    assert found["long"].spreads["forward"].rounds == 6
+    assert found["short"].spreads["forward"].rounds == 6 + 4  # the first round took 1 ms: four more
+    assert found["short"].least["forward"] == Least(1.0, 6.0, {})
+
+
+class Long:
+    def passes(self, _clock: object) -> Iterator[tuple[PassName, float]]:
+        yield "forward", 8.0
 
 
 class Untimed:

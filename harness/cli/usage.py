@@ -1,0 +1,41 @@
+"""What a wrong command line is answered with: the option, what came, what was expected, and where the help is."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from packproof.harness.results.names import closest
+
+
+def usage(error: Any, arguments: Sequence[str]) -> str:
+    """One line for an error of the command line, as typer raises it."""
+    message = str(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return message
+    if unknown := re.fullmatch(r"No such command '(.*)'", message):
+        commands = context.command.list_commands(context)
+        message += f"; {closest(unknown[1], commands)}there are: {', '.join(commands)}"
+    option = _option(error)
+    if option and (expected := re.search(r": Input should be (?:an? )?(?:valid )?([^,]*)", message)):
+        came = _value(option, arguments)
+        message = f"Invalid value for '{option[-1]}': {came!r}; expected {_noun(expected[1])}"
+    return f"{message}; see `{context.command_path} --help`"
+
+
+def _noun(text: str) -> str:
+    return {"integer": "a whole number", "number": "a number"}.get(text, f"a number {text}")
+
+
+def _option(error: Any) -> list[str]:
+    """The names of the option at fault, [] if it is none."""
+    return [name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("-")]
+
+
+def _value(option: Sequence[str], arguments: Sequence[str]) -> str:
+    """What was given for the option, the last time."""
+    for at in reversed(range(len(arguments))):
+        name, equals, value = arguments[at].partition("=")
+        if name in option:
+            return value if equals else arguments[at + 1]
+    return ""

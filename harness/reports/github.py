@@ -1,0 +1,112 @@
+"""The JSON results of a check for GitHub Actions: a summary of the job, and annotations where the kernel is defined.
+
+`python -m packproof.harness.reports.github check.json EXIT_CODE` prints the annotations, and adds the summary to the
+file that GITHUB_STEP_SUMMARY names.
+"""
+
+import ast
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from packproof.harness.results.text import printable
+from packproof.refs.wording import counted
+
+_ENDINGS = {
+    0: "every property held",
+    1: "a property failed",
+    2: "the call was wrong",
+    3: "packproof itself failed",
+    4: "no property failed, but not everything could be judged",
+    130: "the run was interrupted",
+}
+_MOST_LINES = 6  # of a failure, in an annotation
+
+Results = list[Mapping[str, Any]]
+
+
+def annotations(results: Results, code: int) -> Iterator[str]:
+    """A workflow command for each result that did not pass; one for the whole run if it ended without any."""
+    bad = [r for r in results if r["status"] in ("failed", "error", "inconclusive")]
+    for r in bad:
+        kind = "warning" if r["status"] == "inconclusive" else "error"
+        lines = printable(r.get("message") or r.get("reason") or r["status"]).splitlines()[:_MOST_LINES]
+        text = "\n".join([*lines, *([f"packproof replay {r['replay']}"] if r.get("replay") else [])])
+        place = "".join(f"{name}={_property(str(value))}," for name, value in _defined(r["target"]).items())
+        title = _property(f"packproof: {r['op']} {r['property']} {r['dtype']} {r['status']}")
+        yield f"::{kind} {place}title={title}::{_data(text)}"
+    if code and not bad:
+        yield f"::error title=packproof::{_data(_ending(code))}; the log of this step has the reason"
+
+
+def summary(results: Results, code: int) -> Iterator[str]:
+    """The lines of the summary, in Markdown: how it ended, a table of the results, and the failures in full."""
+    yield f"### packproof: {_ending(code)}"
+    if not results:
+        yield from ("", "There are no results: the log of the step has the reason.")
+        return
+    yield from ("", "| kernel | property | dtype | result | examples |", "| --- | --- | --- | --- | ---: |")
+    for r in results:
+        result = f"**{r['status']}**" if r["status"] == "failed" else r["status"]
+        cells = [r["target"], f"{r['op']} {r['property']}", r["dtype"], result, str(r["judged"])]
+        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+    for r in results:
+        if r.get("message"):
+            yield from ("", f"<pre>{escape(printable(r['message']))}</pre>")
+    judged = counted(sum(r["judged"] for r in results), "example")
+    yield from ("", f"{judged} judged. The artefact of this job has the HTML report and the replay files.")
+
+
+def _ending(code: int) -> str:
+    return f"{_ENDINGS.get(code, 'it ended')} (exit code {code})"
+
+
+def _cell(text: str) -> str:
+    return escape(printable(text)).replace("|", "\\|")
+
+
+def _data(text: str) -> str:
+    """A message of a workflow command, which ends at the end of the line."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(printable(text)).replace(":", "%3A").replace(",", "%2C")
+
+
+def _defined(target: str) -> dict[str, object]:
+    """File and line where a kernel is defined, relative to this folder; {} where that is not inside it."""
+    place, _, path = target.rpartition(":")
+    try:
+        file = Path(place if place.endswith(".py") else _origin(place)).resolve()
+        tree = ast.parse(file.read_bytes())
+        found = {"file": file.relative_to(Path.cwd()).as_posix()}
+    except Exception:  # to find a module its packages are imported, and may raise anything
+        return {}
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    lines = [node.lineno for node in functions if node.name == path.rpartition(".")[2]]
+    return {**found, "line": lines[0]} if lines else dict(found)
+
+
+def _origin(module: str) -> str:
+    spec = find_spec(module)
+    return spec.origin or "" if spec else ""
+
+
+def main(path: str, code: int) -> None:
+    """Report a run that ended with this exit code; its file is missing where it was refused."""
+    file = Path(path)
+    results = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
+    print("\n".join(annotations(results, code)))
+    if target := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(target, "a", encoding="utf-8") as out:
+            print("\n".join(summary(results, code)), file=out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,198 @@
+"""Wrong command lines. Each ends with exit code 2 and one line that names the option, what came and the way out."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from packproof.harness.cli import main
+
+FILES = {
+    "broken.json": "[1,2",
+    "empty.json": "{}",
+    "list.json": "[1]",
+    "nothing.json": "",
+    "other.json": json.dumps({"version": 9, "rows": []}),
+    "lengths.txt": "3\nx\n",
+    "minus.json": "[1, -2]",
+    "none.txt": "\n",
+}
+LINES = {
+    "": {
+        "judge": "No such command 'judge'; there are: check, peers, replay, bench, table",
+        "checks m:f": "No such command 'checks'. Did you mean 'check'?",
+        "--versions": "No such option: --versions",
+    },
+    "check": {
+        "m:f --op rop": "no op is called 'rop'; did you mean rope? there are: causal_conv1d, selective_scan",
+        "m:f --op ''": "no op is called ''; there are: causal_conv1d",
+        "m:f --device gpu": "no device is called 'gpu'; did you mean cpu? there are: cpu, cuda",
+        "m:f --device ''": "no device is called ''; there are: cpu, cuda",
+        "m:f --dtype fp23": "no dtype is called 'fp23'; there are: float64, float32, bfloat16, float16",
+        "m:f --dtype ''": "--dtype: '' names nothing; leave it out for the default",
+        "m:f --property packin": "no property is called 'packin'; did you mean packing? there are: reference",
+        "m:f --property ,": "--property: ',' names nothing; leave it out for the default",
+        "m:f --profile fast": "no profile is called 'fast'; there are: quick, standard, thorough",
+        "m:f --seed x": "Invalid value for '--seed': 'x'; expected a whole number; see `packproof check --help`",
+        "m:f --seed=1.5": "Invalid value for '--seed': '1.5'; expected a whole number",
+        "m:f --domain k=3": "domain: 'k=3' cannot be read",
+        "m:f --max-time soon": "--max-time: 'soon' is no duration; expected one above zero, such as 60, 90s",
+        "m:f --max-time 0": "--max-time: '0' is no duration",
+        "m:f --max-time ''": "--max-time: '' is no duration",
+        "m:f --timeout 0": "Invalid value for '--timeout': '0'; expected a number greater than or equal to 0.001",
+        "m:f --timeout nan": "Invalid value for '--timeout': 'nan'; expected a number less than",
+        "m:f --timeout inf": "Invalid value for '--timeout': 'inf'; expected a number less than or equal to 86400",
+        "m:f --sanitizer memchek": "no sanitizer is called 'memchek'; did you mean memcheck? there are: memcheck",
+        "m:f --sanitizer memcheck --device cpu": "--sanitizer: compute-sanitizer checks kernels on a GPU, not on cpu",
+        "m:f --isolate --device cuda": "--isolate: no GPU can be reached from inside, and device is cuda",
+        "m:f --opp rope": "No such option: --opp (Possible options: --op); see `packproof check --help`",
+        "m:f more": "Got unexpected extra argument(s) (more); see `packproof check --help`",
+        "m:f --json": "Option '--json' requires an argument",
+        "m:f --device cpu --op rope --json no/r.json": "--json: the folder no of no/r.json does not exist; create it",
+        "m:f --device cpu --op rope --json folder": "--json: folder is a folder; expected the name of a file",
+        "m:f --device cpu --op rope --json ''": "--json:  is a folder; expected the name of a file",
+        "m:f --device cpu --op rope --junit no/r.xml": "--junit: the folder no of no/r.xml does not exist",
+        "m:f --device cpu --op rope --html no/r.html": "--html: the folder no of no/r.html does not exist",
+        "'' --device cpu": "target ''; expected package.module:function or path/file.py:function",
+        "m --device cpu": "target 'm'; expected package.module:function or path/file.py:function",
+        ":f --device cpu": "target ':f'; expected package.module:function or path/file.py:function",
+        "no.py:f --device cpu": "target 'no.py:f': there is no file no.py",
+        "mamba_ssm:ssd --device cpu": "mamba_ssm:ssd: module mamba_ssm is not installed; pip install mamba-ssm",
+    },
+    "peers": {
+        "mamba": "no peer is called 'mamba'; there are 17, from mamba_ssm:ssd to torch:compiled_conv1d; `pack",
+        "--op rop": "no op is called 'rop'; did you mean rope?",
+        "--profile fast": "no profile is called 'fast'",
+        "--dtype ''": "--dtype: '' names nothing",
+        "mamba_ssm:ssd --op rope --device cpu": "--op: mamba_ssm:ssd computes ssd, not rope",
+    },
+    "replay": {
+        "": "Missing argument 'file'; see `packproof replay --help`",
+        "no.json": "no.json: No such file or directory",
+        "folder": "folder: is not a regular file",
+        "broken.json": "broken.json: damaged, not JSON",
+        "nothing.json": "nothing.json: damaged, not JSON",
+        "empty.json": "empty.json: not a replay file of version 1",
+        "other.json": "other.json: not a replay file of version 1",
+        "list.json": "list.json: not a replay file of version 1",
+    },
+    "table": {
+        "": "Missing argument 'file'; see `packproof table --help`",
+        "no.json": "no.json: No such file or directory",
+        "folder": "folder is a folder; expected a file that `packproof bench --json` wrote",
+        "broken.json": "broken.json is damaged: not JSON",
+        "empty.json": "empty.json was not written by `packproof bench --json` in version 1",
+        "other.json": "other.json was not written by `packproof bench --json` in version 1",
+    },
+    "list": {
+        "everything": "Got unexpected extra argument(s) (everything); see `packproof list --help`",
+        "--all": "No such option: --all; see `packproof list --help`",
+    },
+    "bench": {
+        "--op rop": "no op is called 'rop'; did you mean rope?",
+        "--device gpu": "no device is called 'gpu'; did you mean cpu?",
+        "--device ''": "no device is called ''; there are: cpu, cuda",
+        "--dtype fp23": "no dtype is called 'fp23'",
+        "--dtype ''": "--dtype: '' names nothing; leave it out for the default",
+        "--dtype fp32,bf16": "--dtype: 'fp32,bf16' names 2 dtypes; a bench has one, so run one for each",
+        "--layout L9": "no layout is called 'L9'; there are: L1, L2, L3, L4",
+        "--layout ''": "--layout: '' names nothing; leave it out for the default",
+        "--layout L1 --lengths 3,4": "--lengths: cannot be given together with --layout; choose one of",
+        "--lengths 3,x": "--lengths: 'x' in '3,x'; expected counts of tokens separated by commas, such as 5,0,7",
+        "--lengths ''": "--lengths: '' in ''; expected counts of tokens",
+        "--lengths -3": "--lengths: '-3' in '-3'; expected counts of tokens",
+        "--lengths 0,0 --device cpu": "layout lengths: it has no tokens, so there is nothing to time",
+        "--lengths 2147483648 --device cpu": "layout lengths: 2147483648 tokens; int32 cu_seqlens end at 2147483647",
+        "--lengths 3 --tokens 5": "--tokens: the lengths of --lengths say how many tokens there are",
+        "--lengths-file lengths.txt": "--lengths-file: lengths.txt, line 2: 'x'; expected a count of tokens",
+        "--lengths-file minus.json": "--lengths-file: minus.json, item 1: -2; expected a count of tokens",
+        "--lengths-file none.txt": "--lengths-file: none.txt holds no lengths; expected one count of tokens per line",
+        "--lengths-file folder": "--lengths-file: folder: Is a directory",
+        "--lengths-file no.txt": "--lengths-file: no.txt: No such file or directory",
+        "--lengths-file broken.json": "--lengths-file: broken.json, line 1: not JSON",
+        "--tokens many": "Invalid value for '--tokens': 'many'; expected a whole number",
+        "--tokens 0": "Invalid value for '--tokens': '0'; expected a number greater than or equal to 1",
+        "--sizes d": "--sizes: 'd' in 'd'; expected sizes of axes, such as d=4096,n=16",
+        "--sizes d=0": "--sizes: d is '0' in 'd=0', expected a whole number above zero",
+        "--sizes d=1,d=2": "--sizes: d comes twice in 'd=1,d=2'; name it once",
+        "--sizes ''": "--sizes: '' in ''; expected sizes of axes",
+        "--options activation": "--options: 'activation' in 'activation'; expected options of the op, such as",
+        "--options ''": "--options: '' in ''; expected options of the op",
+        "--against ference --device cpu": "no baseline is called 'ference'; did you mean reference? there are 18, from",
+        "--threads 0": "Invalid value for '--threads': '0'; expected a number greater than or equal to 1",
+        "--threads two": "Invalid value for '--threads': 'two'; expected a whole number",
+        "--sweep layers": "no sweep is called 'layers'; there are: tokens, sequences, longest",
+        "--sweep tokens --layout L1": "--sweep: cannot be given together with --layout",
+        "--plot x.png": "--plot draws a sweep; add --sweep tokens, sequences or longest",
+        "--sweep tokens --plot x.jpg": "--plot: x.jpg has to end in .png or .svg",
+        "--json no/b.json --device cpu": "--json: the folder no of no/b.json does not exist; create it first",
+        "--json '' --device cpu": "--json:  is a folder; expected the name of a file",
+        "--compare no.json": "--compare: no.json: No such file or directory",
+        "--compare folder": "--compare: folder is a folder; expected a file that `packproof bench --json` wrote",
+        "--compare broken.json": "--compare: broken.json is damaged: not JSON",
+        "--compare empty.json": "--compare: empty.json was not written by `packproof bench --json` in version 1",
+        "m --op rope --device cpu": "target 'm'; expected package.module:function or path/file.py:function",
+        "no.py:f --op rope --device cpu": "target 'no.py:f': there is no file no.py",
+    },
+    "museum": {
+        "--op rop": "no op is called 'rop'; did you mean rope?",
+        "--class stride": "no class is called 'stride'; did you mean strides?",
+        "--class ''": "no class is called ''",
+        "--op attention --class wrong-grid": "--op attention and --class wrong-grid: none of 154 entries is of it",
+        "shoow": "No such command 'shoow'. Did you mean 'show'?",
+        "show": "Missing argument 'ID...'; see `packproof museum show --help`",
+        "show S1777": "no entry is called 'S1777'; did you mean S17? there are 154, from",
+        "show s17": "no entry is called 's17'; did you mean S17? there are 154, from",
+        "show ''": "no entry is called ''; there are 154, from C1 to A21; `packproof museum` shows them",
+        "run S1777": "no entry is called 'S1777'; did you mean S17?",
+        "run S17 --op rope --device cpu": "--op rope: none of 1 entry is of it; leave an option out",
+        "run --profile fast": "no profile is called 'fast'",
+        "run --device gpu": "no device is called 'gpu'; did you mean cpu?",
+        "run --seed x": "Invalid value for '--seed': 'x'; expected a whole number; see `packproof museum run --help`",
+        "run --json no/m.json --device cpu": "--json: the folder no of no/m.json does not exist",
+        "rogues R999": "no rogue is called 'R999'; did you mean R9? there are 97, from R1 to R97",
+        "alarms scan.ownn_grid": "no correct kernel is called 'scan.ownn_grid'; did you mean scan.own_grid?",
+        "alarms --seeds 0": "Invalid value for '--seeds': '0'; expected a number greater than or equal to 1",
+        "compare now": "Got unexpected extra argument(s) (now); see `packproof museum compare --help`",
+        "compare --json folder": "--json: folder is a folder; expected the name of a file",
+    },
+    "mutate": {
+        "--device gpu": "no device is called 'gpu'; did you mean cpu?",
+        "--device ''": "no device is called ''; there are: cpu, cuda",
+        "--sample 0": "Invalid value for '--sample': '0'; expected a number greater than or equal to 1",
+        "--jobs none": "Invalid value for '--jobs': 'none'; expected a whole number",
+        "--kernel rop_fwd": "no kernel is called 'rop_fwd'; there are 92, from",
+        "--kernel rope --op rop": "no op is called 'rop'; did you mean rope?",
+    },
+    "proof": {
+        "": "Missing argument 'folder'; see `packproof proof --help`",
+        "folder out.md": "Missing option '--json'; see `packproof proof --help`",
+        "no out.md --json out.json": "no/museum.json: No such file or directory; `make proof` writes it",
+        "folder no/out.md --json out.json": "PAGE: the folder no of no/out.md does not exist; create it first",
+    },
+}
+WRONG = {f"{command} {line}".strip(): said for command, lines in LINES.items() for line, said in lines.items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files that no command can use."""
+    where = tmp_path_factory.mktemp("wrong")
+    (where / "folder").mkdir()
+    for name, text in FILES.items():
+        (where / name).write_text(text)
+    return where
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_command_line_is_refused_in_one_line(
+    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main.run(shlex.split(line)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"packproof: .{10,400}\n", err)
+    assert WRONG[line] in err
