@@ -24,7 +24,7 @@ def model(
     *,
     convention: Annotated[
         list[str] | None,
-        typer.Option(help="how the module is told where documents begin; comma-separated  [default: try all]"),
+        typer.Option(help="how the module learns where documents begin; comma-separated  [default: try all]"),
     ] = None,
     conventions: Annotated[bool, typer.Option("--conventions", help="list the conventions, and run nothing")] = False,
     inputs: Annotated[

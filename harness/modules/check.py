@@ -71,7 +71,7 @@ def check_module(
     """Prove that a module computes each document of a pack as if it were alone, in values and in gradients.
 
     module: any nn.Module that takes a pack, or a function that makes one; it is copied, and put into eval mode.
-    convention: how it is told where documents begin, by name (`packproof model --conventions`) or your own; None tries
+    convention: how it learns where documents begin, by name (`packproof model --conventions`) or your own; None tries
     all of packproof's and reports which of them isolate.
     inputs: None for token ids up to the size of its first nn.Embedding, the width of a token, or a function
     (tokens, generator) that returns (1, tokens, ...). output: the name of the output along tokens in what forward

@@ -1,4 +1,4 @@
-"""How a module is told where documents begin: each convention makes its arguments from a layout."""
+"""How a module learns where documents begin: each convention makes its arguments from a layout."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Convention:
     """How boundaries reach a module.
 
     name: in reports. about: one line. arguments: keyword arguments of its forward, beside the input of shape (1, t) or
-    (1, t, d), made from a pack; the same function makes those of one document alone. optional: of them, what is left
-    out where forward does not take it. batched: whether the input has a leading axis of one.
+    (1, t, d), made from a pack; the same function makes those of one document alone. optional: those
+    that are left out where forward does not take them. batched: whether the input has a leading axis of one.
 
     >>> import packproof
     >>> def ends(pack):

@@ -47,8 +47,8 @@ class _Visit:
 def first_leaking_module(
     subject: Subject, convention: Convention, pack: Pack, document: int, seed: int
 ) -> Culprit | None:
-    """Run the pack twice, the second time with this document changed. None where no module's output is told apart, as
-    where the number of tokens is also another size."""
+    """Run the pack twice, the second time with this document changed. None where no module can be
+    named, as where the number of tokens is also another size."""
     x = subject.input(pack.tokens, seed)
     arguments = subject.arguments(convention, pack)
     with torch.no_grad():

@@ -56,7 +56,7 @@ class Reach:
 def reach(
     subject: Subject, convention: Convention, pack: Pack, seed: int, arguments: Mapping[str, object] | None = None
 ) -> Reach:
-    """Change every document in turn, and differentiate the outputs of each. Raises ModuleRefused.
+    """Change each document, one at a time, and differentiate the outputs of each. Raises ModuleRefused.
 
     arguments: of the call, instead of those that tell the boundaries of the pack.
     """

@@ -1,4 +1,4 @@
-"""A convolution in Triton that goes wrong past one limit each, and its correct twin, which goes past them all.
+"""A convolution in Triton that goes wrong past one limit each, and the correct one, which goes past them all.
 
 Where it has initial states it returns none at the end.
 """

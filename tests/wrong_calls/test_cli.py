@@ -21,7 +21,7 @@ FILES = {
 }
 LINES = {
     "": {
-        "judge": "No such command 'judge'; there are: check, peers, replay, bench, table",
+        "judge": "No such command 'judge'; there are: check, peers, replay, diff, model, bench, table",
         "checks m:f": "No such command 'checks'. Did you mean 'check'?",
         "--versions": "No such option: --versions",
     },
@@ -30,7 +30,7 @@ LINES = {
         "m:f --op ''": "no op is called ''; there are: causal_conv1d",
         "m:f --device gpu": "no device is called 'gpu'; did you mean cpu? there are: cpu, cuda",
         "m:f --device ''": "no device is called ''; there are: cpu, cuda",
-        "m:f --dtype fp23": "no dtype is called 'fp23'; there are: float64, float32, bfloat16, float16",
+        "m:f --dtype fp23": "no dtype is called 'fp23'; did you mean fp32? there are: fp64, fp32, bf16, fp16",
         "m:f --dtype ''": "--dtype: '' names nothing; leave it out for the default",
         "m:f --property packin": "no property is called 'packin'; did you mean packing? there are: reference",
         "m:f --property ,": "--property: ',' names nothing; leave it out for the default",
