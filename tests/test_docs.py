@@ -211,6 +211,16 @@ def test_a_new_op_in_thirty_lines(tmp_path: Path) -> None:
     assert failure_block(bad.stdout) == failure_block(printed)
 
 
+def test_the_leaking_module_of_the_page_on_models(tmp_path: Path) -> None:
+    write_files("docs/models.md", tmp_path)
+    [printed] = OUTPUT.findall((ROOT / "docs/models.md").read_text())
+    line = "packproof model layers.py:Mixer --inputs 8 --convention cu_seqlens"
+    assert f"```\n{line}\n```" in (ROOT / "docs/models.md").read_text()
+    done = run(tmp_path, "-m", *line.split())
+    assert done.returncode == 1, done.stderr
+    assert failure_block(done.stdout) == failure_block(printed)
+
+
 def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
     """Its files are written and its commands run in order; `...` stands for what the page omits."""
     steps = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
