@@ -70,6 +70,7 @@ def model(
     if target is None:
         raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
     torch.set_num_threads(1)  # forks of this process must not inherit a pool of threads
+    torch.manual_seed(seed)  # of what the module is made with
     request = module_request(
         module_named(target),
         convention=named,
