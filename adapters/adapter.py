@@ -19,13 +19,14 @@ from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.properties.promises import Promises
 from packproof.refs.axes import parse, role
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, checked_call
 
 Declines = Callable[[Mapping[str, Any]], str | None]
 
 CU_SEQLENS: Mapping[str, Metadata] = {"cu_seqlens": cu_seqlens}
 
 
+@checked_call
 def adapt(
     target: str | Callable[..., Any],
     *,

@@ -10,7 +10,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.declared import long_dtypes, require, require_switch, texts
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, checked_call
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
@@ -48,6 +48,7 @@ class Declaration:
         )
 
 
+@checked_call
 def kernel(
     *,
     op: str | Op | None = None,

@@ -8,10 +8,12 @@ from packproof.properties.declared import require, require_mapping, require_name
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
 from packproof.refs.axes import parse, read_axis
+from packproof.refs.errors import checked_init
 
 _DRAWN = ("normal", "decay", "step", "unit", "distinct")
 
 
+@checked_init
 @dataclass(frozen=True)
 class Op:
     """The declaration of an operation over packed sequences.

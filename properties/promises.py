@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from packproof.properties.declared import require, require_switch
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, checked_init
 
 Grid = Literal["sequence", "token", "pack"]
 Compute = Literal["fp32", "operand", "tf32"]
@@ -12,6 +12,7 @@ StateEntry = Literal["carry", "folded"]
 _WORDS = {"grid": get_args(Grid), "compute": get_args(Compute), "state_entry": get_args(StateEntry)}
 
 
+@checked_init
 @dataclass(frozen=True)
 class Promises:
     """What a kernel declares of itself. By default it promises nothing and is checked within the error budget only.

@@ -80,6 +80,10 @@ class BenchFile:
                 self.document["noisy"] += [_place(r) | {"noise": r.noise} for r in results if r.noise]
             case BenchFinished():
                 self.document["finished"] = True
+        self.write()
+
+    def write(self) -> None:
+        """Write what there is to the file, if there is one."""
         if self._file:
             replace_text(self._file, json.dumps(self.document, indent=1, ensure_ascii=False) + "\n")
 

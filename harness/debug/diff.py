@@ -25,7 +25,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import role
-from packproof.refs.errors import ArgumentError, UsageError
+from packproof.refs.errors import ArgumentError, UsageError, checked_call
 from packproof.refs.packing import PackLayout
 from packproof.refs.wording import counted
 
@@ -126,6 +126,7 @@ class Diff:
         )
 
 
+@checked_call
 def diff(
     kernel: str | Callable[..., Any],
     reference: Callable[..., Any] | str | Path | Case | PackLayout | Sequence[int] | None = None,

@@ -36,7 +36,7 @@ from packproof.harness.results.failed import CheckFailed
 from packproof.properties.bounds.budget import K_ACC, K_OP, SMALLEST, UNIT_ROUNDOFF, accumulator, score
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.call import BoundVacuous
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, checked_call
 
 _SHARE = 0.01  # of a row's value: an error as large has to show
 _GROUPS = 16  # of rows of one input
@@ -45,6 +45,7 @@ _SIGNS = 8  # draws of random signs
 _STEPS = (1.0, 1 / 16)  # times h; the second where a kink may lie inside the first
 
 
+@checked_call
 def dot_product_test(function: Callable[..., Any], *inputs: Tensor, seed: int = 0) -> None:
     """Check a backward pass without any reference: <J v, w> = <v, J' w>, J v from differences of the function itself.
 

@@ -13,9 +13,11 @@ from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
+from packproof.refs.errors import checked_call
 from packproof.refs.wording import counted
 
 
+@checked_call
 def gradcheck(
     function: Callable[..., Any],
     inputs: Mapping[str, Tensor],

@@ -32,7 +32,7 @@ from packproof.harness.results.events import (
 from packproof.harness.results.failed import CheckFailed
 from packproof.harness.results.wording import failure_texts
 from packproof.harness.worker.parallel import on_every_core
-from packproof.refs.errors import ArgumentError
+from packproof.refs.errors import ArgumentError, checked_call
 
 LAWS = ("isolation", "packing")
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
@@ -58,6 +58,7 @@ class ModuleRequest:
         return [Cell(convention.name, self.name, law, dtype, device) for law in LAWS]
 
 
+@checked_call
 def check_module(
     module: nn.Module | Callable[[], nn.Module],
     *,

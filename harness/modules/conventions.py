@@ -9,10 +9,12 @@ import torch
 
 from packproof.harness.modules.pack import Pack, cumulative
 from packproof.harness.results.names import known
+from packproof.refs.errors import checked_init
 
 Arguments = Mapping[str, Any]
 
 
+@checked_init
 @dataclass(frozen=True)
 class Convention:
     """How boundaries reach a module.

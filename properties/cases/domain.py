@@ -10,7 +10,7 @@ from typing import Any
 from packproof.properties.cases.case import SHORT, Case
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import UsageError, checked_init
 
 DTYPES = {short: name for name, short in SHORT.items()}
 LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
@@ -72,6 +72,7 @@ def _calculates_with_text(node: ast.AST) -> bool:
     return any(isinstance(p, ast.Tuple) or (isinstance(p, ast.Constant) and type(p.value) is not int) for p in parts)
 
 
+@checked_init
 @dataclass(frozen=True)
 class Domain:
     """The calls that a kernel supports: those for which all conditions hold; without conditions, every call.

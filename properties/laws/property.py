@@ -9,6 +9,7 @@ from packproof.properties.cases.space import Space
 from packproof.properties.declared import require
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.violation import Violation
+from packproof.refs.errors import checked_init
 
 Check = Callable[[KernelUnderTest, Case], Iterator[Violation]]
 ChooseCases = Callable[[Space, Collection[Case]], list[Case]]
@@ -44,6 +45,7 @@ def needs_gpu(why: str) -> Callable[[Space], str]:
     return lambda space: "" if space.on_gpu else why
 
 
+@checked_init
 @dataclass(frozen=True)
 class Property:
     """A law that kernels have to keep, and all that the rest of packproof has to know of it.
