@@ -1,21 +1,31 @@
-"""The command: from command-line options to a bench, its reports and the exit code."""
+"""The command: from command-line options to a bench, its reports and the exit code.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+Where memory lies differs between processes, and so does the time of the same code on a CPU: such a bench runs in
+several. `python -m packproof.harness.bench.command` reads a request as JSON and prints a document.
+"""
 
-from packproof.harness.bench.again import PROCESSES, document_again, keep_the_shortest
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
 from packproof.harness.bench.bench import BenchRequest, run_bench
 from packproof.harness.bench.compare import TimingComparison, compare
-from packproof.harness.bench.file import BenchFile, read, record
+from packproof.harness.bench.file import PLACE, BenchFile, read, record
 from packproof.harness.bench.implementations import is_baseline
 from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, BenchLayout, from_file, from_text, named
 from packproof.harness.bench.report import BenchReport
 from packproof.harness.bench.results import Event, LayoutFinished, SizeProof
 from packproof.harness.bench.sweep import Growth, Plot
 from packproof.harness.results.names import known
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import PackproofError, UsageError
 
 _CPU_TOKENS = 2048
+PROCESSES = 3  # on a CPU, in all
 
 
 @dataclass(frozen=True)
@@ -111,3 +121,61 @@ def choose_layouts(
     if sweep is not None:
         return tuple(SWEEPS[known("sweep", sweep, SWEEPS)](total, seed))
     return tuple(named(names or list(NAMED), total))
+
+
+def document_again(request: BenchRequest) -> dict[str, Any]:
+    """The document of the same bench in a fresh process. Raises PackproofError where that fails."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "packproof.harness.bench.command"],
+        input=json.dumps(asdict(replace(request, earlier=None))),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise PackproofError(f"the bench ended in another process: {done.stderr.strip()[-500:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def keep_the_shortest(document: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Each row of `document` becomes that of `other` where its shortest time, beside fixed work, is shorter there; a
+    row that was too noisy here and was not there is taken over."""
+    theirs = {_key(row): row for row in other["rows"]}
+    mine = [_key(row) for row in document["rows"]]
+    document["rows"] = [min((row, theirs.get(_key(row), row)), key=_beside_fixed_work) for row in document["rows"]] + [
+        row for key, row in theirs.items() if key not in mine
+    ]
+    noisy = {_place(row) for row in other["noisy"]}
+    document["noisy"] = [row for row in document["noisy"] if _place(row) in noisy]
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*_place(row), row["pass"])
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in PLACE)
+
+
+def _beside_fixed_work(row: Mapping[str, Any]) -> float:
+    """The shortest time in units of the fixed work of the same rounds."""
+    least = row["least"]
+    beside = least["beside"].values()
+    return float(least["ms"]) / math.exp(sum(map(math.log, beside)) / max(len(beside), 1))
+
+
+def main() -> int:
+    given = json.load(sys.stdin)
+    layouts = tuple(BenchLayout(layout["name"], tuple(layout["lengths"])) for layout in given.pop("layouts"))
+    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    file = BenchFile(None, "")
+    for event in run_bench(BenchRequest(layouts=layouts, **{**given, **lists})):
+        file(event)
+    print(json.dumps(file.document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,14 +17,20 @@ def usage(error: Any, arguments: Sequence[str]) -> str:
         commands = context.command.list_commands(context)
         message += f"; {closest(unknown[1], commands)}there are: {', '.join(commands)}"
     option = _option(error)
-    if option and (expected := re.search(r": Input should be (?:an? )?(?:valid )?([^,]*)", message)):
-        came = _value(option, arguments)
-        message = f"Invalid value for '{option[-1]}': {came!r}; expected {_noun(expected[1])}"
+    if option and (expected := _expected(message)):
+        message = f"Invalid value for '{option[-1]}': {_value(option, arguments)!r}; expected {expected}"
     return f"{message}; see `{context.command_path} --help`"
 
 
-def _noun(text: str) -> str:
-    return {"integer": "a whole number", "number": "a number"}.get(text, f"a number {text}")
+def _expected(message: str) -> str:
+    """What typer expected, in the words of its newer and of its older versions; "" if that is not its message."""
+    if newer := re.search(r": Input should be (?:an? )?(?:valid )?([^,]*)", message):
+        return {"integer": "a whole number", "number": "a number"}.get(newer[1], f"a number {newer[1]}")
+    if kind := re.search(r"is not a valid (int|float)", message):
+        return {"int": "a whole number", "float": "a number"}[kind[1]]
+    if least := re.search(r"is not in the range (?:([\d.]+)<=x|x>=([\d.]+))", message):
+        return f"a number greater than or equal to {least[1] or least[2]}"
+    return ""
 
 
 def _option(error: Any) -> list[str]:

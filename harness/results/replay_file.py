@@ -12,7 +12,7 @@ from packproof.harness.results.text import printable
 from packproof.properties.cases.case import MEANINGS, SHORT, Case, shorten
 from packproof.properties.laws.names import LAWS
 from packproof.properties.promises import Promises
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import ArgumentError, UsageError
 from packproof.refs.wording import counted
 
 _FIELDS = {
@@ -103,8 +103,8 @@ def _read(path: Path) -> Any:
 def _promises(data: dict[str, Any]) -> Promises:
     try:
         return Promises(**data)
-    except TypeError as error:
-        raise UsageError(f"promises: {error}") from None
+    except ArgumentError as error:
+        raise UsageError(str(error)) from None
 
 
 def damaged(path: str | Path, what: str) -> UsageError:

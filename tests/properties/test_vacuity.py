@@ -34,8 +34,9 @@ FIRST = {law: (op, function) for law, op, function in reversed(ON_CPU)}
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What only the memory of a GPU holds, at sizes that any has."""
     monkeypatch.setattr(execute, "_REACH", {"beyond 2^31": 2**15, "beyond 2^32": 2**16})
-    monkeypatch.setattr(sizes, "MOST_PROGRAMS", 40)
-    monkeypatch.setattr(sizes, "MOST_ELEMENTS", 2**15)
+    for name, most in (("SEQUENCES", 40), ("TOKENS", 640), ("ELEMENTS", (2**15,))):
+        monkeypatch.setattr(sizes, f"MOST_{name}", most)
+    monkeypatch.setattr(sizes, "HISTORY", 640)
 
 
 def judge(name: str, op: str, function: object, promises: Promises) -> Violation | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ import torch
 
 from packproof.adapters.registry import Peer
 from packproof.harness.bench.bench import BenchRequest, run_bench
+from packproof.harness.bench.command import document_again, keep_the_shortest
+from packproof.harness.bench.file import PLACE
 from packproof.harness.bench.implementations import Implementation
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.markdown import table
@@ -21,7 +24,7 @@ from packproof.harness.cli import ending, main
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import open_target
 from packproof.properties.ops import OPS
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import PackproofError, UsageError
 from tests.harness import bench_samples
 
 T = TypeVar("T")
@@ -41,6 +44,7 @@ class Clock:
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("packproof.harness.bench.bench.LIMITS", {"cpu": RoundLimits(0.0, 6, 0.0)})
     monkeypatch.setattr("packproof.harness.bench.bench.clock_for", lambda _device: Clock())
+    monkeypatch.setattr("packproof.harness.bench.command.PROCESSES", 1)  # others would have clocks of their own
 
 
 def bench(*names: str, layout: BenchLayout = LAYOUT, **fields: Any) -> tuple[list[SizeProof], list[BenchResult]]:
@@ -150,6 +154,34 @@ def test_a_wrong_request_is_refused_before_anything_runs(fields: dict[str, Any],
     with pytest.raises(UsageError) as error:
         bench("correct", **fields)
     assert str(error.value).startswith(message)
+
+
+def _rows(ms: float, *names: str, beside: float = 1.0) -> list[dict[str, Any]]:
+    place = dict.fromkeys(PLACE, 0)
+    least = {"ms": ms, "noise": 1.0, "beside": {"products": beside}}
+    return [place | {"op": "rope", "pass": name, "least": least} for name in names]
+
+
+def test_of_several_processes_the_shortest_time_counts_beside_fixed_work() -> None:
+    document = {"rows": _rows(2.0, "forward", "backward"), "noisy": []}
+    keep_the_shortest(document, {"rows": [*_rows(1.0, "forward"), *_rows(1.9, "backward", beside=0.5)], "noisy": []})
+    assert [row["least"]["ms"] for row in document["rows"]] == [1.0, 2.0]  # 1.9 on a machine twice as fast is longer
+
+
+def test_a_pass_that_is_calm_in_one_process_has_a_time() -> None:
+    noisy = [dict.fromkeys(PLACE, 0) | {"op": "rope", "noise": "forward 1.30 x"}]
+    document = {"rows": [], "noisy": noisy}
+    keep_the_shortest(document, {"rows": _rows(1.0, "forward"), "noisy": []})
+    assert (len(document["rows"]), document["noisy"]) == (1, [])
+
+
+def test_a_bench_in_a_process_of_its_own() -> None:
+    request = BenchRequest(
+        (BenchLayout("lengths", (5, 0, 7)),), (f"{SAMPLES}:correct",), op="causal_conv1d", against=(), sizes=SIZES
+    )
+    assert [row["pass"] for row in document_again(request)["rows"]] == ["forward", "backward", "both"]
+    with pytest.raises(PackproofError, match="has no absent"):
+        document_again(replace(request, targets=(f"{SAMPLES}:absent",)))
 
 
 def test_the_command_prints_a_table_and_writes_what_it_prints(
