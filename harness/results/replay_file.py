@@ -104,7 +104,7 @@ def _promises(data: dict[str, Any]) -> Promises:
     try:
         return Promises(**data)
     except ArgumentError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"promises: {error}") from None
 
 
 def damaged(path: str | Path, what: str) -> UsageError:

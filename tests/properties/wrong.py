@@ -244,7 +244,7 @@ def size(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 
 @breaks("size")
 def size_sequences(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Sequences past the 65,535th are left out: for tests in which 40 stands for that."""
+    """Sequences past the 131,071st are left out: for tests in which 40 stands for that."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
     end = int(cu_seqlens[:41][-1])
     return torch.cat([y[:end], torch.zeros_like(y[end:])])
@@ -252,9 +252,9 @@ def size_sequences(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 
 @breaks("size")
 def size_elements(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """Elements past the 2^31st are left out: for tests in which 2^15 stands for that."""
+    """Elements past the 2^32nd are left out: for tests in which 2^17 stands for that."""
     y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
-    return torch.where(torch.arange(y.numel()).view_as(y) < 2**15, y, 0)
+    return torch.where(torch.arange(y.numel()).view_as(y) < 2**17, y, 0)
 
 
 def capturable(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
