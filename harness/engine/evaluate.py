@@ -108,7 +108,12 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, until: float) ->
     share = None if on_gpu else (target.dtypes.index(dtype), len(target.dtypes))
     return Evaluator(
         kernel=KernelUnderTest(
-            target.op, worker, declared.promises, gradients=target.gradients, domain=declared.domain
+            target.op,
+            worker,
+            declared.promises,
+            gradients=target.gradients,
+            domain=declared.domain,
+            conventions=declared.conventions,
         ),
         effort=Effort(profile.examples, profile.shrink, request.seed, share, target.empty_packs, until),
         replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
