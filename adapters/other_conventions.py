@@ -55,8 +55,9 @@ def other_conventions(
                     text = _NAMES.get(change) or describe(change)
                     yield f"metadata={{{name!r}: {text}}}", {"metadata": {**metadata, name: change}}
     for names in _together(op, {**op.inputs, **op.outputs}):
-        if turned := _turned(op, names, axes):
-            yield _written("axes", turned, axes, repr), {"axes": {**_without(axes, names), **turned}}
+        for turned in _turned(op, names, axes):
+            words = _written("axes", turned or dict.fromkeys(names), axes, repr)
+            yield words, {"axes": {**_without(axes, names), **turned}}
     for some, functions in ((op.inputs, _OF_INPUTS), (op.outputs, _OF_OUTPUTS)):
         for names in _together(op, some):
             for chosen in _conversions(names, functions, converted):
@@ -74,15 +75,13 @@ def _together(op: Op, specs: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     yield from (tuple(alike) for alike in forms.values() if len(alike) > 1)
 
 
-def _turned(op: Op, names: tuple[str, ...], axes: Mapping[str, str]) -> dict[str, str]:
-    """States and parameters with their last two axes swapped, or as the op has them; {} for anything else."""
-    turned = {}
-    for name in names:
-        ours = parse({**op.inputs, **op.outputs}[name]).alternatives[-1]
-        if role(ours) == "token" or len(ours) < (3 if role(ours) == "sequence" else 2):
-            return {}
-        turned[name] = " ".join(ours if name in axes else (*ours[:-2], ours[-1], ours[-2]))
-    return turned
+def _turned(op: Op, names: tuple[str, ...], axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """States and parameters with their last two axes swapped; {}, as the op has them, for those in another order."""
+    ours = parse({**op.inputs, **op.outputs}[names[0]]).alternatives[-1]
+    if any(n in axes for n in names):
+        yield {}
+    elif role(ours) != "token" and len(ours) >= (3 if role(ours) == "sequence" else 2):
+        yield dict.fromkeys(names, " ".join((*ours[:-2], ours[-1], ours[-2])))
 
 
 def _conversions(

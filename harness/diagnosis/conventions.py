@@ -6,6 +6,7 @@ gradients. That takes a call for each convention that there is, milliseconds on 
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 
 from packproof.properties.call import KernelFault, Refused
@@ -13,7 +14,7 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.invariance import REFERENCE
 from packproof.properties.laws.property import Property
 
 _SECONDS = 5.0
@@ -30,38 +31,37 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
 
     case: the smallest at which the law is broken. space: of the cases that the kernel is judged at.
     """
-    if not kernel.conventions or _holds(kernel, PROPERTIES["reference"], case):
+    if not kernel.conventions:
         return []
-    until, cases = time.monotonic() + _SECONDS, _cases(space)
-    found: list[str] = []
-    with kernel.runner.impatient():
-        try:
-            for words, other, first in _others(kernel, case):
-                if time.monotonic() > until or len(found) == _MOST_SHOWN:
-                    break
-                tried = [c for c in cases if other.domain.allows(kernel.op, c)]
-                if (
-                    tried
-                    and all(_holds(other, law, c) for c in first)
-                    and all(_holds(other, PROPERTIES["reference"], c) for c in tried)
-                ):
-                    found.append(
-                        f"with {words} instead it agrees with the reference, here and in {len(tried)} other packs: "
-                        "is that its convention?"
-                    )
-        except KernelFault:
-            pass  # a convention that ends the process: the others are not worth it
+    until, found = time.monotonic() + _SECONDS, list[str]()
+    with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
+        if _holds(kernel, REFERENCE, case):
+            return []  # its convention is not in question
+        confirmed_at = _cases(space)
+        for words, other, first in _others(kernel, case):
+            if time.monotonic() > until or len(found) == _MOST_SHOWN:
+                break
+            cases = [c for c in confirmed_at if other.domain.allows(kernel.op, c)]
+            tries = [*((REFERENCE, c) for c in (*first, *cases)), *((law, c) for c in first)]
+            if cases and all(_holds(other, each, c) for each, c in tries):
+                found.append(words.format(len(cases)))
     return found
 
 
 def _others(kernel: KernelUnderTest, case: Case) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
-    """The kernel in each other convention, in words, and the cases at which the broken law has to hold."""
-    if 0 in case.lengths and not {"length"} & {n for c in kernel.domain.conditions for n in c.names}:
+    """The kernel in each other convention, what to say of it, and the case at which it has to keep the law."""
+    if 0 in case.lengths and kernel.domain.allows_length(0):
         other = kernel.in_convention("")
         other.domain = kernel.domain & Domain.of(_NO_EMPTY)
-        yield f"domain={_NO_EMPTY!r}", other, []
+        yield (
+            f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY!r}",
+            other,
+            [],
+        )
     for words in kernel.conventions:
-        yield f"adapt(..., {words})", kernel.in_convention(words), [case]
+        text = words.replace("{", "{{").replace("}", "}}")
+        said = f"passes with {text}, here and in {{}} other packs: is that the kernel's convention?"
+        yield said, kernel.in_convention(words), [case]
 
 
 def _cases(space: Space) -> list[Case]:
