@@ -89,8 +89,9 @@ class Kernel:
         *,
         cu_seqlens: Tensor,
     ) -> Any:
-        dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+        rows, dtype, wide = len(v), v.dtype, torch.promote_types(v.dtype, torch.float32)
         turned = self.states == "v k"
+        q, k, v, g, beta = (x[: int(cu_seqlens[-1])] for x in (q, k, v, g, beta))
         q, k = (self.norm(x.to(wide)) for x in (q, k))
         q, v = q * max(q.shape[-1], 1) ** -0.5, v * self.gate(beta.to(wide))[..., None]
         decay, out, ends = self.decay(g), [], []
@@ -104,7 +105,7 @@ class Kernel:
                 out.append(torch.einsum("hk,hkv->hv", q[i], S))
             ends.append(S.mT if turned else S)
         y = torch.stack(out) if out else v[:0]
-        y = torch.cat([y, y.new_zeros(len(q) - len(y), *y.shape[1:])]).to(dtype)
+        y = torch.cat([y, y.new_zeros(rows - len(y), *y.shape[1:])]).to(dtype)
         if not return_final_states:
             return y
         return y, torch.stack(ends) if ends else (states.mT if turned else states)
