@@ -5,13 +5,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from packproof.adapters.conversions import Conversion, convert, others_named
+from packproof.adapters.declared import check_types, named_function, op_of, title_of
 from packproof.adapters.importing import FunctionName
 from packproof.adapters.kernel_signature import KernelSignature, required
 from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, mask, once
@@ -20,9 +20,9 @@ from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.sample import DTYPES
-from packproof.properties.declaration import DEFAULT_DTYPES, declared_op, kernel
+from packproof.properties.declaration import DEFAULT_DTYPES, kernel
 from packproof.properties.op import Op
-from packproof.properties.ops import OPS, find_op
+from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.axes import parse, role
 from packproof.refs.errors import UsageError
@@ -87,8 +87,13 @@ def adapt(
     The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
     Raises UsageError for an invalid declaration; for one that does not fit the kernel's signature, at the first call.
     """
-    named = _named(target, sys._getframe(1).f_globals.get("__file__"))
-    declared = _op(named, op)
+    named = named_function(target, beside=sys._getframe(1).f_globals.get("__file__"))
+    declared = op_of(named, op)
+    check_types(
+        title_of(named),
+        {"metadata": metadata, "names": names, "axes": axes, "converted": converted, "given": given},
+        {"positional": positional, "without": without, "in_place": in_place},
+    )
     adapter = Adapter(
         named,
         declared,
@@ -119,31 +124,6 @@ def adapt(
     return mark(adapter)
 
 
-def _named(target: str | Callable[..., Any], file: str | None) -> FunctionName | Callable[..., Any]:
-    if isinstance(target, str):
-        return FunctionName.parse(target, Path(file).resolve().parent if file else None)
-    if not callable(target):
-        raise UsageError(
-            f"adapt: target is {target!r}, expected a function or package.module:function (or path/file.py:function)"
-        )
-    return target
-
-
-def _op(target: FunctionName | Callable[..., Any], op: str | Op | None) -> Op:
-    """The op that was named, or that of the kernel."""
-    title = getattr(target, "text", None) or getattr(target, "__qualname__", repr(target))
-    if op is None:
-        op = declared_op(target.load() if isinstance(target, FunctionName) else target)
-        if op is None:
-            raise UsageError(
-                f"adapt({title}): op is None, and the kernel is declared with none; name one: {', '.join(OPS)}, or "
-                "pass a packproof.Op"
-            )
-    if not isinstance(op, str | Op):
-        raise UsageError(f"adapt({title}): op is {op!r}, expected the name of an op, or a packproof.Op")
-    return find_op(op) if isinstance(op, str) else op
-
-
 @dataclass(eq=False)
 class Adapter:
     """A kernel with packproof's calling convention; made by `adapt`, which documents the fields."""
@@ -167,9 +147,7 @@ class Adapter:
     @property
     def title(self) -> str:
         """The kernel's name, for reports."""
-        if isinstance(self.target, FunctionName):
-            return self.target.text
-        return str(getattr(self.target, "__qualname__", repr(self.target)))
+        return title_of(self.target)
 
     def __call__(self, *positional: Any, cu_seqlens: Tensor, **named: Any) -> Any:
         """The op, as packproof calls it. Raises NotImplementedError for a call that the kernel declines."""

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from packproof.refs.errors import ArgumentError, UsageError
+from packproof.refs.wording import article
 
 Conversion = Callable[..., Any]
 
@@ -98,7 +99,7 @@ def convert(function: Conversion, x: Tensor, others: Mapping[str, Any], inside: 
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     y = function(wide if rows is None else torch.where(rows, wide, 1), **others)
     if not isinstance(y, Tensor) or y.shape != x.shape:
-        came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else article(type(y).__name__)
         raise ArgumentError(f"{where}: {describe(function)} returned {came}, expected a tensor of {tuple(x.shape)}")
     if x.requires_grad and not y.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(f"{where}: {describe(function)} returned a detached tensor, expected torch functions of x")

@@ -120,10 +120,12 @@ class KernelUnderTest:
             other._expected = self._expected
         return other
 
-    def in_convention(self, words: str) -> "KernelUnderTest":
-        """The same kernel, called in another of its conventions; the oracle's answers stay known."""
+    def in_convention(self, words: str, domain: Domain) -> "KernelUnderTest":
+        """The same kernel, called in another of its conventions ("": its own), with this domain; the oracle's answers
+        stay known."""
         other = self._alike(self.promises)
-        other.convention, other._samples, other._expected = words, self._samples, self._expected
+        other.convention, other.domain = words, domain
+        other._samples, other._expected = self._samples, self._expected
         return other
 
     def _alike(self, promises: Promises) -> "KernelUnderTest":

@@ -29,7 +29,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     """Lines that name what an adapter could declare instead, so that the kernel keeps the law; none for a kernel
     without an adapter, or where no single change does it in a few seconds.
 
-    case: the smallest at which the law is broken. space: of the cases that the kernel is judged at.
+    case: the smallest at which the law is broken, or the kernel declines the call. space: of the kernel's cases.
     """
     if not kernel.conventions:
         return []
@@ -38,7 +38,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
         if _holds(kernel, REFERENCE, case):
             return []  # its convention is not in question
         confirmed_at = _cases(space)
-        for words, other, first in _others(kernel, case):
+        for words, other, first in _others(kernel, case, space.domain):
             if time.monotonic() > until or len(found) == _MOST_SHOWN:
                 break
             cases = [c for c in confirmed_at if other.domain.allows(kernel.op, c)]
@@ -48,11 +48,10 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     return found
 
 
-def _others(kernel: KernelUnderTest, case: Case) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
+def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
     """The kernel in each other convention, what to say of it, and the case at which it has to keep the law."""
-    if 0 in case.lengths and kernel.domain.allows_length(0):
-        other = kernel.in_convention("")
-        other.domain = kernel.domain & Domain.of(_NO_EMPTY)
+    if 0 in case.lengths and domain.allows_length(0):
+        other = kernel.in_convention("", domain & Domain.of(_NO_EMPTY))
         yield (
             f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY!r}",
             other,
@@ -61,7 +60,7 @@ def _others(kernel: KernelUnderTest, case: Case) -> Iterator[tuple[str, KernelUn
     for words in kernel.conventions:
         text = words.replace("{", "{{").replace("}", "}}")
         said = f"passes with {text}, here and in {{}} other packs: is that the kernel's convention?"
-        yield said, kernel.in_convention(words), [case]
+        yield said, kernel.in_convention(words, domain), [case]
 
 
 def _cases(space: Space) -> list[Case]:
