@@ -17,7 +17,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.invariance import REFERENCE
 from tests.adapters.conventions import CONVENTIONS
 
-MOST_TOKENS = 20
+MOST_TOKENS = 30
 
 
 def report(adapter: Adapter, folder: Path, dtype: str = "float32") -> str:
