@@ -29,18 +29,36 @@ Conversion = Callable[..., Any]
 
 
 def base2_log(x: Tensor) -> Tensor:
-    """Logarithms to base 2 of what x has natural ones of: x / ln 2."""
+    """Logarithms to base 2 of what x has natural ones of: x / ln 2.
+
+    >>> import math, torch
+    >>> from packproof import adapters
+    >>> adapters.base2_log(torch.tensor([0.0, math.log(8)]))
+    tensor([0., 3.])
+    """
     return x * (1 / math.log(2))
 
 
 def natural_log(x: Tensor) -> Tensor:
-    """Natural logarithms of what x has base-2 ones of: x ln 2."""
+    """Natural logarithms of what x has base-2 ones of: x ln 2.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.natural_log(torch.tensor([0.0, 3.0])).exp()
+    tensor([1., 8.])
+    """
     return x * math.log(2)
 
 
 @dataclass(frozen=True)
 class L2Norm:
-    """x / sqrt(sum(x^2) + eps) along the last axis."""
+    """x / sqrt(sum(x^2) + eps) along the last axis. Raises UsageError unless eps is above zero.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.L2Norm()(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
 
     eps: float = 1e-6
 
@@ -53,7 +71,15 @@ class L2Norm:
 
 @dataclass(frozen=True)
 class Scaled:
-    """x times a number. factor: "width ** -0.5" and "width ** 0.5" are of the size of the last axis."""
+    """x times a number. factor: the number, or "width ** -0.5" or "width ** 0.5" of the size of the last axis.
+
+    Raises UsageError for anything else.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Scaled("width ** -0.5")(torch.ones(1, 4))
+    tensor([[0.5000, 0.5000, 0.5000, 0.5000]])
+    """
 
     factor: float | str
 

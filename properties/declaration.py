@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -106,7 +106,8 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
         kinds = [p.kind for p in signature.parameters.values()]
         open_ended = inspect.Parameter.VAR_KEYWORD in kinds
         names = None if open_ended else list(signature.parameters)
-    conventions = list(getattr(function, "other_conventions", ()))
+    others = getattr(function, "other_conventions", None)
+    conventions = list(others) if isinstance(others, Mapping) else []
     return {"parameters": names, "declared": getattr(function, _MARK, {}), "conventions": conventions}
 
 

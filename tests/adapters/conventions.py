@@ -99,7 +99,7 @@ class ConvFunction(torch.autograd.Function):
         x, weight, bias, ids = ctx.saved_tensors
         given = [None if t is None else t.detach().requires_grad_() for t in (x, weight, bias)]
         with torch.enable_grad():
-            y = ConvFunction.values(*given, ids, ctx.use_silu)
+            y = ConvFunction.values(given[0], given[1], given[2], ids, ctx.use_silu)
         wrt = [t for t in given if t is not None]
         found = dict(zip(map(id, wrt), torch.autograd.grad(y, wrt, dy), strict=True))
         return (*(None if t is None else found[id(t)] for t in given), None, None)

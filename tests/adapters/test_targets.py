@@ -1,6 +1,7 @@
 """Where an adapted kernel is found, and what its op is."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +58,11 @@ def test_the_report_on_a_wrong_declaration_names_the_one_that_passes(folder: Pat
     assert "passes with tokens=Packed(axis=-1), here and in 6 other packs: is that the kernel's" in printed, printed
 
 
+def test_an_adapter_is_checked_as_its_own_op_alone(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"op is 'rope', but it is an adapter of 'causal_conv1d', .*; leave op out"):
+        packproof.check(f"{folder}/inner/adapted.py:conv", op="rope")
+
+
 def test_a_file_is_looked_for_in_the_current_folder_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder / "inner")
     adapter = adapt("the_kernels.py:Module.conv", op="causal_conv1d", tokens=Packed(-1))
@@ -68,12 +74,13 @@ def test_a_file_is_looked_for_in_the_current_folder_first(folder: Path, monkeypa
 
 def test_two_adapters_of_one_file_run_it_once(folder: Path) -> None:
     target = f"{folder}/inner/the_kernels.py:conv"
-    assert adapt(target).target.load() is adapt(target).target.load()
+    one, other = (adapt(target)._function for _ in range(2))
+    assert one is other
 
 
 def test_an_op_of_ones_own_is_inherited() -> None:
     @packproof.kernel(op=GATED)
-    def gated(q, k, v, g, beta, *, offsets):  # type: ignore[no-untyped-def]
+    def gated(q: Any, k: Any, v: Any, g: Any, beta: Any, *, offsets: Any) -> Any:
         return Kernel()(q, k, v, g, beta, cu_seqlens=offsets)
 
     adapter = adapt(gated, metadata={"offsets": packproof.adapters.cu_seqlens})
@@ -111,7 +118,7 @@ def test_an_extension_without_a_signature_is_offered_what_is_by_position() -> No
 def test_an_optional_argument_that_a_kernel_requires_is_none_or_the_plainest_option() -> None:
     seen = []
 
-    def conv(x, weight, bias, initial_states, activation, return_final_states):  # type: ignore[no-untyped-def]
+    def conv(x: Any, weight: Any, bias: Any, initial_states: Any, activation: Any, return_final_states: Any) -> Any:
         seen.append((bias, initial_states, activation, return_final_states))
         return x
 

@@ -113,8 +113,7 @@ def test_an_output_with_other_axes_than_declared_is_named() -> None:
     def kernel(x: Tensor, weight: Tensor, return_final_states: bool = False) -> Any:
         return x, torch.zeros(2, 3)
 
-    fields = {"metadata": {}, "axes": {"final_states": "s w-1 d"}}
-    adapter = adapters.adapt(kernel, op="causal_conv1d", **fields)
+    adapter = adapters.adapt(kernel, op="causal_conv1d", metadata={}, axes={"final_states": "s w-1 d"})
     wrong = Wrong(
         lambda: adapter(torch.ones(5, 3), torch.ones(3, 2), cu_seqlens=OFFSETS, return_final_states=True),
         ("axes 'final_states'", "returned (2, 3)", "s w-1 d"),
