@@ -7,6 +7,7 @@ from packproof.refs.lazy import export
 
 if TYPE_CHECKING:
     from packproof.adapters.adapter import adapt
+    from packproof.adapters.conversions import L2Norm, Scaled, base2_log, natural_log
     from packproof.adapters.metadata import (
         cu_seqlens,
         cu_seqlens_int32,
@@ -24,16 +25,20 @@ if TYPE_CHECKING:
 __all__ = [
     "Batched",
     "Gaps",
+    "L2Norm",
     "Packed",
     "Padded",
+    "Scaled",
     "Tokens",
     "adapt",
+    "base2_log",
     "cu_seqlens",
     "cu_seqlens_int32",
     "cu_seqlens_int64",
     "lengths",
     "mask",
     "max_seqlen",
+    "natural_log",
     "once",
     "per_token",
     "position_ids",
@@ -44,6 +49,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.adapters.adapter": ("adapt",),
+        "packproof.adapters.conversions": ("L2Norm", "Scaled", "base2_log", "natural_log"),
         "packproof.adapters.metadata": (
             "cu_seqlens",
             "cu_seqlens_int32",

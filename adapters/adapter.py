@@ -1,22 +1,28 @@
 """Adapters: a kernel with a calling convention of its own, declared as data and called as packproof calls kernels."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, once
+from packproof.adapters.conversions import Conversion, convert, others_named
+from packproof.adapters.declared import check_types, named_function, op_of, title_of
+from packproof.adapters.importing import FunctionName
+from packproof.adapters.kernel_signature import KernelSignature, required
+from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, mask, once
+from packproof.adapters.other_conventions import other_conventions
+from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES, kernel
-from packproof.properties.declared import long_dtypes, require, require_mapping
+from packproof.properties.declared import long_dtypes, require
 from packproof.properties.op import Op
-from packproof.properties.ops import OPS, find_op
+from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.axes import parse, role
 from packproof.refs.errors import UsageError, checked_call
@@ -30,11 +36,14 @@ CU_SEQLENS: Mapping[str, Metadata] = {"cu_seqlens": cu_seqlens}
 def adapt(
     target: str | Callable[..., Any],
     *,
-    op: str | Op,
+    op: str | Op | None = None,
     tokens: Tokens = Packed(),  # noqa: B008
     metadata: Mapping[str, Metadata] = CU_SEQLENS,
     names: Mapping[str, str] | None = None,
+    axes: Mapping[str, str] | None = None,
+    converted: Mapping[str, Conversion] | None = None,
     given: Mapping[str, Any] | None = None,
+    positional: Sequence[str] = (),
     without: Sequence[str] = (),
     in_place: Sequence[str] = (),
     declines: Declines | None = None,
@@ -56,10 +65,17 @@ def adapt(
             without=("initial_states", "return_final_states"),
         )
 
-    target: the kernel, or "package.module:function", imported at the first call. All arguments are passed by keyword.
+    target: the kernel, or "package.module:function" or "path/file.py:function" (from the current folder, or beside the
+    file that calls this), imported at the first call.
+    op: what it computes; None: the op that the kernel is declared with, which is imported at once.
     tokens: where the tokens lie in its inputs along `t` and in its outputs.
     metadata: by the kernel's argument names, functions of `cu_seqlens` and the rows of the pack. names: the kernel's
     names of the op's inputs and options, where they differ. given: other arguments, such as a chunk size.
+    axes: by the op's names of inputs and outputs, their axes in the kernel's order: {"final_states": "s v k"}.
+    converted: by the op's names, differentiable functions that make the values of inputs and options the kernel's, and
+    those of outputs the op's: {"g": base2_log}. One that has more parameters gets the op's arguments of these names.
+    positional: the kernel's arguments that it takes by position, in order; the others are passed by keyword. An
+    optional argument of the op that the kernel requires is passed always: None where absent, or the plainest option.
     without: optional inputs and options of the op that the kernel names but does not support for packs. It is not
     tested with these, nor with those that it does not name, and reports list them.
     in_place: inputs that it overwrites: it gets copies, and copies of incoming gradients. If it returns None, they hold
@@ -87,10 +103,17 @@ def adapt(
     >>> rope(x, cos, sin, cu_seqlens=torch.tensor([0, 2, 3])).shape
     torch.Size([3, 1, 2])
     """
-    _check_types(target, op, metadata, names, given, declines, promises)
-    declared = find_op(op) if isinstance(op, str) else op
+    named = named_function(target, beside=sys._getframe(2).f_globals.get("__file__"))
+    declared = op_of(named, op)
+    require(declines is None or callable(declines), "adapt", "declines", declines, "a function, or None")
+    require(promises is None or isinstance(promises, Promises), "adapt", "promises", promises, "a packproof.Promises")
+    check_types(
+        title_of(named),
+        {"metadata": metadata, "names": names, "axes": axes, "converted": converted, "given": given},
+        {"positional": positional, "without": without, "in_place": in_place},
+    )
     adapter = Adapter(
-        target,
+        named,
         declared,
         tokens,
         dict(metadata),
@@ -99,8 +122,12 @@ def adapt(
         frozenset(without),
         frozenset(in_place),
         declines,
+        dict(axes or {}),
+        dict(converted or {}),
+        tuple(positional),
     )
     adapter.check_declaration()
+    promises = adapter.rounding(promises, dtypes)
     Domain.of(domain).check(declared, f"adapt({adapter.title})")
     mark = kernel(
         op=declared.name if OPS.get(declared.name) is declared else declared,
@@ -115,26 +142,11 @@ def adapt(
     return mark(adapter)
 
 
-def _check_types(
-    target: Any, op: Any, metadata: Any, names: Any, given: Any, declines: Any, promises: Promises | None
-) -> None:
-    named = isinstance(target, str) and all(target.partition(":"))
-    require(named or callable(target), "adapt", "target", target, "a function or package.module:function")
-    require(isinstance(op, str | Op), "adapt", "op", op, "the name of an op, or a packproof.Op")
-    require_mapping(
-        "adapt", "metadata", metadata, "of functions by the kernel's argument, such as {'seq_idx': seq_idx}"
-    )
-    require_mapping("adapt", "names", names or {}, "of the kernel's names by the op's, such as {'x': 'hidden'}")
-    require_mapping("adapt", "given", given or {}, "of values by the kernel's argument, such as {'chunk_size': 64}")
-    require(declines is None or callable(declines), "adapt", "declines", declines, "a function, or None")
-    require(promises is None or isinstance(promises, Promises), "adapt", "promises", promises, "a packproof.Promises")
-
-
 @dataclass(eq=False)
 class Adapter:
     """A kernel with packproof's calling convention; made by `adapt`, which documents the fields."""
 
-    target: str | Callable[..., Any]
+    target: FunctionName | Callable[..., Any]
     op: Op
     tokens: Tokens
     metadata: Mapping[str, Metadata]
@@ -143,6 +155,9 @@ class Adapter:
     without: frozenset[str]
     in_place: frozenset[str]
     declines: Declines | None
+    axes: Mapping[str, str] = field(default_factory=dict)
+    converted: Mapping[str, Conversion] = field(default_factory=dict)
+    positional: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.__qualname__ = self.__name__ = f"adapter of {self.title}"
@@ -150,7 +165,7 @@ class Adapter:
     @property
     def title(self) -> str:
         """The kernel's name, for reports."""
-        return self.target if isinstance(self.target, str) else getattr(self.target, "__qualname__", repr(self.target))
+        return title_of(self.target)
 
     def __call__(self, *positional: Any, cu_seqlens: Tensor, **named: Any) -> Any:
         """The op, as packproof calls it. Raises NotImplementedError for a call that the kernel declines."""
@@ -158,9 +173,13 @@ class Adapter:
         if self.declines and (reason := self.declines(arguments)):
             raise NotImplementedError(reason)
         rows = next(len(x) for n, x in arguments.items() if self._per_token(n) and x is not None)
-        theirs = {self._theirs(n): self._laid_out(n, x, cu_seqlens) for n, x in arguments.items() if n in self._taken}
+        kernel = self._signature
+        known = {**kernel.filled, **{n: x for n, x in arguments.items() if n in kernel.taken}}
+        values = {n: self._convert(n, x, arguments, cu_seqlens) for n, x in known.items()}
+        theirs = {self._theirs(n): self._laid_out(n, x, cu_seqlens) for n, x in values.items()}
         made = {name: self._made(make, cu_seqlens, rows) for name, make in self.metadata.items()}
-        returned = self._function(**theirs, **made, **self.given)
+        passed = {**kernel.defaults, **theirs, **made, **self.given}
+        returned = kernel.function(*[passed.pop(name) for name in kernel.by_position], **passed)
         if returned is None and self.in_place:
             returned = tuple(theirs[self._theirs(n)] for n in self.op.inputs if n in self.in_place)
         return self._outputs(returned, arguments, cu_seqlens, rows)
@@ -169,20 +188,31 @@ class Adapter:
         """The same adapter around the compiled kernel: laying out its tensors is not part of the kernel."""
         return replace(self, target=torch.compile(self._function, backend=backend))
 
+    @cached_property
+    def other_conventions(self) -> Mapping[str, "Adapter"]:
+        """The same kernel with one word of the declaration changed, by the words."""
+        declared = (self.op, self.tokens, self.metadata, self.axes, self.converted)
+        return {words: replace(self, target=self._function, **change) for words, change in other_conventions(*declared)}
+
     @property
     def __signature__(self) -> inspect.Signature:
         """The op's arguments that it takes. Raises UsageError if the kernel cannot be imported or called like this."""
         kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._taken, "cu_seqlens")])
+        return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._offered, "cu_seqlens")])
 
     def check_declaration(self) -> None:
         """Raises UsageError for a name that the op does not have, or tokens that are not a convention."""
         known = [*self.op.inputs, *self.op.options]
         tokens = [n for n in self.op.inputs if self._per_token(n)]
+        tensors = [*self.op.inputs, *self.op.outputs]
+        passed = [*map(self._theirs, known), *self.metadata, *self.given]
         expected = {
             "names": (self.names, known, "inputs and options of the op"),
-            "without": (self.without, [n for n in known if n not in self._required], "optional arguments of the op"),
+            "without": (self.without, [n for n in known if n not in required(self.op)], "optional arguments of the op"),
             "in_place": (self.in_place, tokens, "inputs along the tokens"),
+            "axes": (self.axes, tensors, "inputs and outputs of the op"),
+            "converted": (self.converted, [*known, *self.op.outputs], "inputs, options and outputs of the op"),
+            "positional": (self.positional, passed, "arguments that are passed"),
         }
         for argument, (names, known_names, what) in expected.items():
             for name in names:
@@ -201,66 +231,81 @@ class Adapter:
                     f"adapt({self.title}): metadata {name!r} is {make!r}, expected a function of cu_seqlens and the "
                     "number of rows; what is the same for every pack belongs in given"
                 )
+        for name, function in self.converted.items():
+            where = f"adapt({self.title}): converted {name!r}"
+            if not callable(function):
+                raise UsageError(f"{where} is {function!r}, expected a function, such as base2_log or torch.sigmoid")
+            for other in others_named(function, where):
+                if other not in known:
+                    raise UsageError(f"{where} asks for {other!r}, expected arguments of the op: {', '.join(known)}")
+        _ = self._orders  # raises UsageError
 
-    @property
-    def _required(self) -> frozenset[str]:
-        """The inputs that every call of the op has."""
-        return frozenset(n for n, spec in self.op.inputs.items() if not parse(spec).optional)
+    def rounding(self, promises: Promises | None, dtypes: Sequence[str]) -> Promises | None:
+        """The promises, and that operands are rounded where a conversion rounds to the dtype of 16-bit tokens.
+
+        Raises UsageError for a promise that excludes it.
+        """
+        rounded = [n for n in self.converted if n not in (*self.op.options, *self.op.fixed)]
+        if not rounded or not any("16" in dtype for dtype in dtypes):
+            return promises
+        promises = promises or Promises()
+        if promises.compute not in (None, "operand"):
+            raise UsageError(
+                f"adapt({self.title}): promises has compute={promises.compute!r}, but {rounded[0]} is converted and "
+                "then rounded to the dtype of the tokens, expected compute='operand', or fp32 and fp64 alone in dtypes"
+            )
+        return replace(promises, compute="operand")
+
+    @cached_property
+    def _orders(self) -> Mapping[str, AxisOrder]:
+        """The order of the axes that a tensor has in the kernel, where it is declared."""
+        specs = {**self.op.inputs, **self.op.outputs}
+        return {n: AxisOrder.of(specs[n], text, self._where("axes", n)) for n, text in self.axes.items()}
 
     @cached_property
     def _function(self) -> Callable[..., Any]:
-        if not isinstance(self.target, str):
-            return self.target
-        module, _, path = self.target.partition(":")
-        if not module or not path:
-            raise UsageError(f"adapt: target is {self.target!r}, expected a function or package.module:function")
-        try:
-            found = import_module(module)
-            for name in path.split("."):
-                found = getattr(found, name)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"adapt({self.title}): it cannot be imported here: {error}") from error
-        return found  # type: ignore[return-value]
+        return self.target.load() if isinstance(self.target, FunctionName) else self.target
 
     @cached_property
-    def _taken(self) -> tuple[str, ...]:
-        """The op's inputs and options that the kernel takes."""
-        parameters = self._parameters()
-        opened = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self._check_signature(parameters, opened)
-        wanted = [*self.op.inputs, *self.op.options]
-        declared = {*self._required, *self.names} if opened else self._required
-        return tuple(n for n in wanted if (self._theirs(n) in parameters or n in declared) and n not in self.without)
+    def _signature(self) -> KernelSignature:
+        return KernelSignature(
+            self._function,
+            self.title,
+            self.op,
+            self.names,
+            self.metadata,
+            self.given,
+            self.without,
+            self.positional,
+        )
 
-    def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        try:
-            return inspect.signature(self._function).parameters
-        except ValueError:  # a builtin without a signature
-            return {"others": inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD)}
+    @cached_property
+    def _offered(self) -> tuple[str, ...]:
+        """The op's arguments that it takes: the kernel's, and what conversions of these need."""
+        taken = self._signature.taken
+        asked = {other for name in (*taken, *self.op.outputs) for other in self._asked(name)}
+        return tuple(n for n in (*self.op.inputs, *self.op.options) if n in taken or n in asked - self.without)
 
-    def _check_signature(self, parameters: Mapping[str, inspect.Parameter], opened: bool) -> None:
-        """Raises UsageError unless the op provides what the kernel needs, and the kernel takes what it is given."""
-        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        own = {n: p for n, p in parameters.items() if p.kind not in variadic}
-        sources = {
-            **{self._theirs(n): f"the op's {n}" for n in {*self._required, *self.names} if n not in self.without},
-            **dict.fromkeys(self.metadata, "in metadata"),
-            **dict.fromkeys(self.given, "in given"),
-        }
-        has = ", ".join(parameters) or "nothing"
-        for name, source in sources.items():
-            if name not in own and not opened:
-                raise UsageError(
-                    f"adapt({self.title}): the adapter passes {name!r} ({source}), but the kernel takes ({has}); map "
-                    "the op's arguments to the kernel's in names, and declare others in metadata and given"
-                )
-        fillable = {*sources, *(self._theirs(n) for n in (*self.op.inputs, *self.op.options))}
-        for name, parameter in own.items():
-            if parameter.default is parameter.empty and name not in fillable:
-                raise UsageError(
-                    f"adapt({self.title}): the kernel requires {name!r}, which is not passed to it; declare it in "
-                    f"names, metadata or given, such as given={{{name!r}: ...}}"
-                )
+    def _where(self, argument: str, name: str) -> str:
+        return f"adapt({self.title}): {argument} {name!r}"
+
+    def _asked(self, name: str) -> tuple[str, ...]:
+        """The op's arguments that the conversion of this one takes too."""
+        function = self.converted.get(name)
+        return others_named(function, self._where("converted", name)) if function else ()
+
+    def _convert(self, name: str, value: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor) -> Any:
+        """An input or option of the op with the kernel's values; what the kernel returned with the op's."""
+        function = self.converted.get(name)
+        if function is None or (value is None and name not in self.op.options):
+            return value
+        plain = {n: values[0] for n, values in self.op.options.items()}
+        others = {n: arguments.get(n, plain.get(n)) for n in self._asked(name)}
+        if not isinstance(value, Tensor):
+            return function(value, **others)
+        rows = len(value)
+        inside = once(("inside", rows), lambda: mask(cu_seqlens, rows), cu_seqlens) if self._per_token(name) else None
+        return convert(function, value, others, inside, self._where("converted", name))
 
     def _theirs(self, name: str) -> str:
         return self.names.get(name, name)
@@ -270,6 +315,8 @@ class Adapter:
         return spec is not None and role(parse(spec).alternatives[0]) == "token"
 
     def _laid_out(self, name: str, value: Any, cu_seqlens: Tensor) -> Any:
+        if value is not None and name in self._orders:
+            value = self._orders[name].to(value)
         if value is None or not self._per_token(name):
             return value
         x = self.tokens.to(value, cu_seqlens)
@@ -288,12 +335,19 @@ class Adapter:
         with_state = state is not None and bool(arguments.get(state[2]))
         wanted = [n for n, spec in self.op.outputs.items() if with_state or not parse(spec).optional]
         several = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
-        back = partial(self.tokens.back, cu_seqlens=cu_seqlens, tokens=rows)
-        outputs = tuple(
-            self._released(back(y) if self._per_token(n) and isinstance(y, Tensor) else y)
-            for n, y in zip(wanted, several, strict=False)
-        )
+        back = partial(self._back, arguments=arguments, cu_seqlens=cu_seqlens, rows=rows)
+        outputs = tuple(self._released(back(n, y)) for n, y in zip(wanted, several, strict=False))
         return outputs if len(wanted) > 1 else outputs[0] if outputs else None
+
+    def _back(self, name: str, y: Any, *, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
+        """An output as the op has it."""
+        if not isinstance(y, Tensor):
+            return y
+        if self._per_token(name):
+            y = self.tokens.back(y, cu_seqlens, rows)
+        if name in self._orders:
+            y = self._orders[name].back(y, self._where("axes", name))
+        return self._convert(name, y, arguments, cu_seqlens)
 
     def _released(self, y: Any) -> Any:
         """The output, with a copy of its incoming gradient for a kernel that overwrites it."""

@@ -42,19 +42,34 @@ class Tokens(ABC):
 
 @dataclass(frozen=True)
 class Packed(Tokens):
-    """(t, ...), as packproof has it.
+    """The pack itself, without an axis of batches. axis: where the tokens lie in it; views, no copies.
+
+    0: (t, ...), as packproof has it. 1: heads first, (h, t, k). -1: channels first, (d, t), channel-last in memory.
 
     >>> import torch
     >>> from packproof import adapters
-    >>> adapters.Packed().to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
-    torch.Size([5, 3])
+    >>> adapters.Packed(axis=-1).to(torch.ones(5, 3), torch.tensor([0, 2, 5])).shape
+    torch.Size([3, 5])
     """
 
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        if self.axis not in (0, 1, -1) or isinstance(self.axis, bool):
+            raise UsageError(
+                f"Packed: axis is {self.axis!r}, expected 0 (tokens first), 1 (heads first) or -1 (channels first)"
+            )
+
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        return x
+        return x.movedim(0, _axis_in(x, self.axis)) if self.axis else x
 
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        return y
+        if not self.axis:
+            return y
+        axis = _axis_in(y, self.axis)
+        if y.ndim < 1 or y.shape[axis] != tokens:
+            raise _misshapen(self, y, f"{tokens} along axis {axis}")
+        return y.movedim(axis, 0)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Call:
     shared: the inputs that are not copied then, nor are their gradients cut.
     history: the first sequence has so many tokens of zeros before its own; the results do not have their rows.
     token_rows: the inputs, outputs and "cotangent:<output>" whose rows are tokens.
+    convention: another one that the kernel's adapter could declare, in its words; "" for the declared one.
     """
 
     inputs: Mapping[str, Tensor]
@@ -51,6 +52,7 @@ class Call:
     shared: tuple[str, ...] = ()
     history: int = 0
     token_rows: tuple[str, ...] = ()
+    convention: str = ""
 
     @property
     def most_bytes(self) -> int:

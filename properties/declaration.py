@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ DEFAULT_DTYPES = ("float32", "bfloat16", "float16")
 _MARK = "__packproof__"
 _OP = "__packproof_op__"
 _NO_SLACK = "slack == 0"
+_MOST_CONVENTIONS = 200
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Declaration:
     op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
     takes, None if any. domain: the calls that it supports. mixed: whether inputs that may have the same several forms
-    may have different ones in one call.
+    may have different ones in one call. conventions: others in which it can be called, in the words of an adapter.
     """
 
     op: str | None = None
@@ -36,6 +37,7 @@ class Declaration:
     parameters: tuple[str, ...] | None = None
     domain: Domain = field(default_factory=Domain)
     mixed: bool = False
+    conventions: tuple[str, ...] = ()
 
     def inside(self, domain: Domain) -> "Declaration":
         """The same with more conditions on the calls that it supports; these decide about gradients and dtypes too."""
@@ -116,7 +118,14 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
         kinds = [p.kind for p in signature.parameters.values()]
         open_ended = inspect.Parameter.VAR_KEYWORD in kinds
         names = None if open_ended else list(signature.parameters)
-    return {"parameters": names, "declared": getattr(function, _MARK, {})}
+    others = getattr(function, "other_conventions", None)
+    conventions = list(others) if isinstance(others, Mapping) else []
+    return {"parameters": names, "declared": getattr(function, _MARK, {}), "conventions": conventions}
+
+
+def declared_op(function: Callable[..., Any]) -> str | Op | None:
+    """The op that a function was declared with, an own one or a name, or None."""
+    return brought_op(function) or getattr(function, _MARK, {}).get("op") or None
 
 
 def brought_op(found: Any) -> Op | None:
@@ -141,6 +150,7 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             dtypes=tuple(str(d) for d in options.get("dtypes", DEFAULT_DTYPES)),
             mixed=options.get("mixed") is True,
             parameters=None if names is None else tuple(str(n) for n in names),
+            conventions=tuple(str(words) for words in described.get("conventions", ()))[:_MOST_CONVENTIONS],
         )
         return declared.inside(Domain.of(options.get("domain", ())))
     except (TypeError, AttributeError) as error:

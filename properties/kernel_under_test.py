@@ -63,13 +63,22 @@ class KernelUnderTest:
     """
 
     def __init__(
-        self, op: Op, runner: Runner, promises: Promises, *, gradients: bool = True, domain: Domain = _EVERYTHING
+        self,
+        op: Op,
+        runner: Runner,
+        promises: Promises,
+        *,
+        gradients: bool = True,
+        domain: Domain = _EVERYTHING,
+        conventions: tuple[str, ...] = (),
     ) -> None:
         self.op = op
         self.runner = runner
         self.promises = promises
         self.gradients = gradients
         self.domain = domain
+        self.conventions = conventions
+        self.convention = ""
         self.interpreted = False
         self.refusals: list[Refused] = []
         self._samples: OrderedDict[Hashable, Sample] = OrderedDict()
@@ -105,7 +114,7 @@ class KernelUnderTest:
             raise OutsideDomain(f"{text}: {'; '.join(self.domain.texts)}")
         filled = sample.followed_by(*more) if any(more) else sample
         with span("kernel"):
-            result = self.runner.run(filled.call(**flags))
+            result = self.runner.run(filled.call(**flags, convention=self.convention))
         self.interpreted |= result.interpreted
         return _cut(sample, result) if any(more) else result
 
@@ -122,11 +131,29 @@ class KernelUnderTest:
 
     def with_promises(self, promises: Promises) -> "KernelUnderTest":
         """The same kernel, as if it promised this; what is remembered of its results and of the oracle stays known."""
-        other = KernelUnderTest(self.op, self.runner, promises, gradients=self.gradients, domain=self.domain)
+        other = self._alike(promises)
         other._samples, other._results = self._samples, self._results
         if not promises.cumsum:
             other._expected = self._expected
         return other
+
+    def in_convention(self, words: str, domain: Domain) -> "KernelUnderTest":
+        """The same kernel, called in another of its conventions ("": its own), with this domain; the oracle's answers
+        stay known."""
+        other = self._alike(self.promises)
+        other.convention, other.domain = words, domain
+        other._samples, other._expected = self._samples, self._expected
+        return other
+
+    def _alike(self, promises: Promises) -> "KernelUnderTest":
+        return KernelUnderTest(
+            self.op,
+            self.runner,
+            promises,
+            gradients=self.gradients,
+            domain=self.domain,
+            conventions=self.conventions,
+        )
 
     @property
     def values_only(self) -> "KernelUnderTest":
@@ -137,7 +164,7 @@ class KernelUnderTest:
     @cached_property
     def _values_only(self) -> "KernelUnderTest":
         other = KernelUnderTest(self.op, self.runner, self.promises, gradients=False)
-        other._samples = self._samples
+        other.convention, other._samples = self.convention, self._samples
         return other
 
     def remembered(self, sample: Sample) -> Tensors:

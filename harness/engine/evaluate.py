@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from packproof.harness.diagnosis.conventions import suggestions
 from packproof.harness.engine.failure import FoundViolation, ReplayInfo, as_found, failure_of
 from packproof.harness.engine.own_faults import caught, not_judged, said
 from packproof.harness.engine.plan import Unit
@@ -108,7 +109,12 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, until: float) ->
     share = None if on_gpu else (target.dtypes.index(dtype), len(target.dtypes))
     return Evaluator(
         kernel=KernelUnderTest(
-            target.op, worker, declared.promises, gradients=target.gradients, domain=declared.domain
+            target.op,
+            worker,
+            declared.promises,
+            gradients=target.gradients,
+            domain=declared.domain,
+            conventions=declared.conventions,
         ),
         effort=Effort(profile.examples, profile.shrink, request.seed, share, target.empty_packs, until),
         replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
@@ -172,7 +178,7 @@ class Evaluator:
     """Judges the cells of one kernel and dtype.
 
     known_tier: None where the first calls show whether a kernel is interpreted. found: what a probe found of the
-    kernel's domain, once it refused a call.
+    kernel's domain, once it refused a call; declined: the first such call.
     """
 
     kernel: KernelUnderTest
@@ -180,6 +186,7 @@ class Evaluator:
     replay: ReplayInfo
     known_tier: Tier | None = None
     found: Found | None = None
+    declined: Case | None = None
     _cases_in: dict[tuple[Domain, Tier], tuple[list[Case], list[Case]]] = field(default_factory=dict, init=False)
 
     def cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
@@ -209,8 +216,11 @@ class Evaluator:
         if failure is None:
             for case in chain.from_iterable(course.left):
                 course.seen.leave_out(course.space.classes(case))
-        seconds += time.monotonic() - resumed
-        yield CellFinished(self._verdict(cell, law, course, failure, seconds))
+        verdict = self._verdict(cell, law, course, failure, seconds)
+        if verdict.status == "inconclusive" and self.declined is not None:
+            other = suggestions(self.kernel, law, self.declined, space)
+            verdict = replace(verdict, reason="; ".join(filter(None, [verdict.reason, *other])))
+        yield CellFinished(replace(verdict, seconds=seconds + time.monotonic() - resumed))
 
     def _course(self, law: Property, space: Space, seen: Coverage, begun: Sequence[Case] = ()) -> _Course:
         """The course of a cell from its first round, or from after the cases that were begun."""
@@ -235,7 +245,7 @@ class Evaluator:
                 untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
                 return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
-                self.found = probe(self.kernel, space, case)
+                self.found, self.declined = probe(self.kernel, space, case), case
                 return None
         if not cases:
             course.left.pop(0)

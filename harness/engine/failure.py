@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from zlib import crc32
 
+from packproof.harness.diagnosis.conventions import suggestions
 from packproof.harness.diagnosis.diagnose import diagnose
 from packproof.harness.diagnosis.measure import measure
 from packproof.harness.engine.own_faults import said
@@ -87,6 +88,7 @@ def failure_of(
         lines = [*violation.lines(), "this case does not fail every time: the kernel is not deterministic"]
     else:
         lines = [*found.lines(), *filter(None, [diagnose(kernel, small, found)])]
+        lines += suggestions(kernel, law, small, finding.space)
     if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
         lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
     file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)

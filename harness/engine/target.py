@@ -122,6 +122,9 @@ def open_target(request: CheckRequest, builtin: BuiltinKernel | None = None) -> 
 
 def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
     """The op that a target is checked as."""
+    if declared.conventions and isinstance(op, str) and op in OPS and op != declared.op:
+        own = repr(declared.op) if declared.op else "an op of its own"
+        raise UsageError(f"{target}: op is {op!r}, but it is an adapter of {own}, which it is checked as; leave op out")
     wanted = op if op is not None else declared.op
     if isinstance(wanted, Op):
         return wanted

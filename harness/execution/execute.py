@@ -121,7 +121,9 @@ class InProcess:
         cu_seqlens = self._cu_seqlens(guard, call)
         for name in call.wrt:
             inputs[name].requires_grad_()
-        return Invocation(self._function, call, inputs, cotangents, cu_seqlens)
+        others = getattr(self._function, "other_conventions", {})
+        function = others[call.convention] if call.convention else self._function
+        return Invocation(function, call, inputs, cotangents, cu_seqlens)
 
     def printed(self) -> list[str]:
         """Nothing: what the function prints goes where this process prints."""

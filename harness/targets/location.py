@@ -1,15 +1,14 @@
 """Where a function is found, as data, so that another process can import it."""
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from packproof.adapters.importing import attribute, module_of_file
 from packproof.adapters.registry import PEERS
 from packproof.refs.errors import UsageError
 
@@ -52,7 +51,7 @@ class Location:
         if module is None or name == "__main__" or "<" in path:
             return None
         try:
-            found = _attribute(module, path)
+            found = attribute(module, path)
         except AttributeError:
             return None
         return cls(module.__name__, getattr(module, "__file__", None) or "", path) if found is function else None
@@ -74,7 +73,7 @@ class Location:
             reason = " ".join(str(error).split())[:_WIDEST]
             raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {reason}") from error
         try:
-            return _attribute(module, self.path)
+            return attribute(module, self.path)
         except AttributeError as error:
             raise UsageError(f"{place} has no {self.path}") from error
 
@@ -88,21 +87,4 @@ class Location:
             else:
                 if not self.file or getattr(module, "__file__", None) == self.file:
                     return module
-        return _module_of_file(Path(self.file))
-
-
-def _attribute(module: ModuleType, path: str) -> Any:
-    return reduce(getattr, path.split("."), module)
-
-
-def _module_of_file(file: Path) -> ModuleType:
-    """Run a source file as a module whose neighbours it can import, as `python file.py` would."""
-    name = f"packproof_target_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None, file
-    assert spec.loader is not None, file
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.parent))
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+        return module_of_file(Path(self.file))

@@ -145,6 +145,7 @@ def call_frame(call: Call, number: int) -> Frame:
         "shared": call.shared,
         "history": call.history,
         "token_rows": call.token_rows,
+        "convention": call.convention,
     }
     tensors = {"cu_seqlens": call.cu_seqlens, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
@@ -168,6 +169,7 @@ def call_of(frame: Frame) -> Call:
         shared=body["shared"],
         history=body["history"],
         token_rows=body["token_rows"],
+        convention=body["convention"],
     )
 
 

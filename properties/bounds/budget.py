@@ -85,12 +85,17 @@ def budget(
     r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor.
     tokens: dtype of the call's tokens.
     """
-    compute = promises.compute or ("operand" if op.matmul else "fp32")
-    u_op = {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]
+    u_op = operands(op, promises, tokens)
     # an fp32 or fp64 tensor holds the accumulator itself: its rounding is one of those that K_acc counts
     u_out = 0.0 if stored in (torch.float32, torch.float64) else UNIT_ROUNDOFF[stored]
     k_acc = accumulations(promises, derived=derived)
     return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * absolute, k_acc * accumulator(tokens) * absolute)
+
+
+def operands(op: Op, promises: Promises, tokens: torch.dtype) -> float:
+    """u_op: what operands are rounded by, as the kernel declares or as is usual for the op."""
+    compute = promises.compute or ("operand" if op.matmul else "fp32")
+    return {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]
 
 
 def accumulator(tokens: torch.dtype) -> float:

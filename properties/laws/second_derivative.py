@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, autograd, full_like, zeros_like
 
-from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator
+from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator, operands
 from packproof.properties.bounds.oracle import is_derived, magnitude_op
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.call import KernelFault, MachineLimit, Refused
@@ -23,8 +23,8 @@ _NOTE = "differentiated twice"
 
 def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     """An incorrect second derivative lacks whole terms, so half of the digits are compared, of the largest element of
-    each tensor. Where large terms cancel, accumulation leaves K_acc u_acc B, of the terms that the magnitude op has:
-    some of those that there are.
+    each tensor: those of its dtype, or of rounded operands. Where large terms cancel, accumulation leaves K_acc u_acc
+    B, of the terms that the magnitude op has: some of those that there are.
     """
     sample = kernel.sample(case)
     if not (kernel.gradients and sample.wrt):
@@ -40,14 +40,15 @@ def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]
     except Refused:
         return
     want, terms = _wanted(kernel, sample)
-    u_acc = accumulator(sample.inputs[next(iter(sample.op.inputs))].dtype)
+    tokens = sample.inputs[next(iter(sample.op.inputs))].dtype
+    u_acc, u_op = accumulator(tokens), operands(sample.op, kernel.promises, tokens)
     k_acc = accumulations(kernel.promises, derived=is_derived(sample.op, kernel.promises))
     largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
     for key, x in want.items():
         incoming = key.kind == "second gradient of incoming"
         given = (sample.cotangents if incoming else sample.inputs)[key.name]
         got = result.gradients.get(f"cotangent:{key.name}" if incoming else key.name, zeros_like(given))
-        unit = UNIT_ROUNDOFF[given.dtype]
+        unit = max(UNIT_ROUNDOFF[given.dtype], u_op)
         error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
         allowed = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[key].abs())
         yield from Comparison(key, got, x, kernel.row_map(key, sample), allowed, note=_NOTE).violations()

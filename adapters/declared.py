@@ -1,0 +1,64 @@
+"""What an adapter is declared with, before anything is called: its kernel, its op, and arguments of the right kinds."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from packproof.adapters.importing import FunctionName
+from packproof.properties.declaration import declared_op
+from packproof.properties.op import Op
+from packproof.properties.ops import OPS, find_op
+from packproof.refs.errors import UsageError
+
+_EXPECTED = {
+    "metadata": "a dict of functions by the kernel's argument, such as {'seq_idx': seq_idx}",
+    "names": "a dict of the kernel's names by the op's, such as {'x': 'hidden'}",
+    "axes": "a dict of axes by the op's tensor, such as {'final_states': 's v k'}",
+    "converted": "a dict of functions by the op's argument, such as {'g': base2_log}",
+    "given": "a dict of values by the kernel's argument, such as {'chunk_size': 64}",
+    "positional": "the kernel's arguments in order, such as ('x', 'weight', 'bias')",
+    "without": "a tuple of names, such as ('initial_states',)",
+    "in_place": "a tuple of names, such as ('q', 'k')",
+}
+
+
+def title_of(target: FunctionName | Callable[..., Any]) -> str:
+    """The kernel's name, for reports."""
+    return target.text if isinstance(target, FunctionName) else str(getattr(target, "__qualname__", repr(target)))
+
+
+def named_function(target: str | Callable[..., Any], beside: str | None) -> FunctionName | Callable[..., Any]:
+    """The kernel, or where it is. beside: the file in whose folder a file is looked for too. Raises UsageError."""
+    if isinstance(target, str):
+        return FunctionName.parse(target, Path(beside).resolve().parent if beside else None)
+    if not callable(target):
+        raise UsageError(
+            f"adapt: target is {target!r}, expected a function or package.module:function (or path/file.py:function)"
+        )
+    return target
+
+
+def op_of(target: FunctionName | Callable[..., Any], op: str | Op | None) -> Op:
+    """The op that was named, or that of the kernel. Raises UsageError."""
+    where = f"adapt({title_of(target)})"
+    if op is None:
+        op = declared_op(target.load() if isinstance(target, FunctionName) else target)
+        if op is None:
+            raise UsageError(
+                f"{where}: op is None, and the kernel is declared with none; name one: {', '.join(OPS)}, or pass a "
+                "packproof.Op"
+            )
+    if not isinstance(op, str | Op):
+        raise UsageError(f"{where}: op is {op!r}, expected the name of an op, or a packproof.Op")
+    return find_op(op) if isinstance(op, str) else op
+
+
+def check_types(title: str, mappings: Mapping[str, Any], listed: Mapping[str, Any]) -> None:
+    """UsageError for an argument that is no dict, or no list of names."""
+    for name, value in mappings.items():
+        if not (value is None or (isinstance(value, Mapping) and all(isinstance(key, str) for key in value))):
+            raise UsageError(f"adapt({title}): {name} is {value!r}, expected {_EXPECTED[name]}")
+    for name, value in listed.items():
+        kinds = list | tuple if name == "positional" else list | tuple | set | frozenset
+        if not isinstance(value, kinds) or not all(isinstance(item, str) for item in value):
+            raise UsageError(f"adapt({title}): {name} is {value!r}, expected {_EXPECTED[name]}")

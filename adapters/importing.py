@@ -1,0 +1,80 @@
+"""Functions by name, as the command line has them: "package.module:function" or "path/file.py:function"."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from packproof.refs.errors import UsageError
+
+_WIDEST = 500
+_EXPECTED = "a function or package.module:function (or path/file.py:function)"
+_CANNOT = "it cannot be imported here"
+
+
+@dataclass(frozen=True)
+class FunctionName:
+    """Where an adapted kernel is found. text: as it was written. place: its module, or its file's absolute path."""
+
+    text: str
+    place: str
+    path: str
+
+    @classmethod
+    def parse(cls, text: str, beside: Path | None = None) -> "FunctionName":
+        """A file is looked for in the current folder, then `beside` the file that names it. UsageError if it is in
+        neither, and for a text of another form."""
+        place, _, path = text.rpartition(":")
+        if not place or not path:
+            raise UsageError(f"adapt: target is {text!r}, expected {_EXPECTED}")
+        if not place.endswith(".py"):
+            return cls(text, place, path)
+        folders = [Path.cwd(), *([beside] if beside else [])]
+        for folder in folders:
+            if (folder / place).is_file():
+                return cls(text, str((folder / place).resolve()), path)
+        raise UsageError(f"adapt: target is {text!r}, and there is no file {place} in {' or '.join(map(str, folders))}")
+
+    def load(self) -> Callable[..., Any]:
+        """Import the function here. UsageError with the reason in one line."""
+        try:
+            module = self._module()
+        except (Exception, SystemExit) as error:
+            reason = " ".join(str(error).split())[:_WIDEST]
+            raise UsageError(f"adapt({self.text}): {_CANNOT}: {type(error).__name__}: {reason}") from error
+        try:
+            found = attribute(module, self.path)
+        except AttributeError as error:
+            raise UsageError(f"adapt({self.text}): {_CANNOT}: {error}") from error
+        if not callable(found):
+            raise UsageError(f"adapt({self.text}): target is of type {type(found).__name__}, expected {_EXPECTED}")
+        return found  # type: ignore[no-any-return]
+
+    def _module(self) -> ModuleType:
+        if not self.place.endswith(".py"):
+            return import_module(self.place)
+        known = (m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("__file__") == self.place)
+        return next(known, None) or module_of_file(Path(self.place))  # a second run would register operators again
+
+
+def attribute(module: ModuleType, path: str) -> Any:
+    """What a dotted path leads to in a module. Raises AttributeError."""
+    return reduce(getattr, path.split("."), module)
+
+
+def module_of_file(file: Path) -> ModuleType:
+    """Run a source file as a module whose neighbours it can import, as `python file.py` would."""
+    name = f"packproof_target_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None, file
+    assert spec.loader is not None, file
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.parent))
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

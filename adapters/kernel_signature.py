@@ -1,0 +1,127 @@
+"""What a kernel takes of an op's arguments, and how: read from its signature and an adapter's declaration."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from packproof.properties.op import Op
+from packproof.refs.axes import parse
+from packproof.refs.errors import UsageError
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class KernelSignature:
+    """The signature of a function as an adapter calls it; `adapt` documents names, without and positional.
+
+    title: the kernel's, for errors. metadata, given: the kernel's arguments that come from these.
+    """
+
+    function: Callable[..., Any]
+    title: str
+    op: Op
+    names: Mapping[str, str]
+    metadata: Iterable[str]
+    given: Iterable[str]
+    without: frozenset[str]
+    positional: tuple[str, ...]
+
+    def theirs(self, name: str) -> str:
+        """The kernel's name of one of the op's arguments."""
+        return self.names.get(name, name)
+
+    @cached_property
+    def taken(self) -> tuple[str, ...]:
+        """The op's inputs and options that the kernel takes. UsageError unless it can be called as declared."""
+        self._check()
+        wanted, named = [*self.op.inputs, *self.op.options], {*self._parameters, *self.positional}
+        declared = {*self._required, *self.names} if self._open else self._required
+        return tuple(n for n in wanted if (self.theirs(n) in named or n in declared) and n not in self.without)
+
+    @cached_property
+    def by_position(self) -> tuple[str, ...]:
+        """The kernel's arguments that are passed by position, in order."""
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        return self.positional or tuple(n for n, p in self._parameters.items() if p.kind is kind)
+
+    @cached_property
+    def filled(self) -> Mapping[str, Any]:
+        """The op's optional arguments that the kernel requires, and what it gets in calls without them."""
+        plain = {**dict.fromkeys(self.op.inputs), **{n: values[0] for n, values in self.op.options.items()}}
+        return {n: x for n, x in plain.items() if n not in self._required and self._requires(self.theirs(n))}
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        """The kernel's own, of what it takes by position."""
+        known = {n: self._parameters[n].default for n in self.by_position if n in self._parameters}
+        return {n: value for n, value in known.items() if value is not inspect.Parameter.empty}
+
+    def _requires(self, name: str) -> bool:
+        parameter = self._parameters.get(name)
+        return name in self.positional or (
+            parameter is not None and parameter.default is parameter.empty and parameter.kind not in _VARIADIC
+        )
+
+    @cached_property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        try:
+            return inspect.signature(self.function).parameters
+        except ValueError:  # a builtin without a signature
+            return {"others": inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD)}
+
+    @property
+    def _open(self) -> bool:
+        return any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
+
+    @property
+    def _required(self) -> frozenset[str]:
+        return required(self.op)
+
+    def _check(self) -> None:
+        """Raises UsageError unless the op provides what the kernel needs, and the kernel takes what it is given."""
+        own = {n: p for n, p in self._parameters.items() if p.kind not in _VARIADIC}
+        sources = {
+            **{self.theirs(n): f"the op's {n}" for n in {*self._required, *self.names} if n not in self.without},
+            **dict.fromkeys(self.metadata, "in metadata"),
+            **dict.fromkeys(self.given, "in given"),
+        }
+        has = ", ".join(self._parameters) or "nothing"
+        for name, source in sources.items():
+            if not (name in own or self._open or name in self.positional):
+                raise UsageError(
+                    f"adapt({self.title}): the adapter passes {name!r} ({source}), but the kernel takes ({has}); map "
+                    "the op's arguments to the kernel's in names, and declare others in metadata and given"
+                )
+        fillable = {*sources, *(self.theirs(n) for n in (*self.op.inputs, *self.op.options))}
+        for name, parameter in own.items():
+            if parameter.default is parameter.empty and name not in fillable:
+                raise UsageError(
+                    f"adapt({self.title}): the kernel requires {name!r}, which is not passed to it; declare it in "
+                    f"names, metadata or given, such as given={{{name!r}: ...}}"
+                )
+        self._check_order(list(own), sources)
+
+    def _check_order(self, own: list[str], sources: Mapping[str, str]) -> None:
+        """Raises UsageError unless the arguments by position are the kernel's first; all, where it names none."""
+        if not self.positional:
+            return
+        first = tuple(own[: len(self.positional)])
+        if own and first != self.positional:
+            raise UsageError(
+                f"adapt({self.title}): positional is ({', '.join(self.positional)}), expected the kernel's first "
+                f"arguments in its order, ({', '.join(first)})"
+            )
+        missing = [name for name in sources if name not in (*own, *self.positional)]
+        if missing:
+            raise UsageError(
+                f"adapt({self.title}): positional is ({', '.join(self.positional)}), expected {missing[0]!r} "
+                f"({sources[missing[0]]}) too, since the kernel's signature names no argument"
+            )
+
+
+def required(op: Op) -> frozenset[str]:
+    """The inputs that every call of the op has."""
+    return frozenset(n for n, spec in op.inputs.items() if not parse(spec).optional)

@@ -1,0 +1,81 @@
+"""Whether a kernel that fails would pass if its adapter declared something else: tried, not guessed.
+
+A suggestion holds at the smallest failing case and agrees with the reference at several golden ones, values and
+gradients. That takes a call for each convention that there is, milliseconds on a CPU, and never more than seconds.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+
+from packproof.properties.call import KernelFault, Refused
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import Space, golden_cases
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.laws.property import Property
+
+_SECONDS = 5.0
+_CONFIRMED_AT = 6
+_MOST_TOKENS = 64
+_MOST_SHOWN = 2
+_NO_EMPTY = "length > 0"
+_FATAL = ("crashed", "hung", "exited", "killed")
+
+
+def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space) -> list[str]:
+    """Lines that name what an adapter could declare instead, so that the kernel keeps the law; none for a kernel
+    without an adapter, or where no single change does it in a few seconds.
+
+    case: the smallest at which the law is broken, or the kernel declines the call. space: of the kernel's cases.
+    """
+    if not kernel.conventions:
+        return []
+    until, found = time.monotonic() + _SECONDS, list[str]()
+    with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
+        if _holds(kernel, REFERENCE, case):
+            return []  # its convention is not in question
+        confirmed_at = _cases(space)
+        for words, other, first in _others(kernel, case, space.domain):
+            if time.monotonic() > until or len(found) == _MOST_SHOWN:
+                break
+            cases = [c for c in confirmed_at if other.domain.allows(kernel.op, c)]
+            tries = [*((REFERENCE, c) for c in (*first, *cases)), *((law, c) for c in first)]
+            if cases and all(_holds(other, each, c) for each, c in tries):
+                found.append(words.format(len(cases)))
+    return found
+
+
+def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
+    """The kernel in each other convention, what to say of it, and the case at which it has to keep the law."""
+    if 0 in case.lengths and domain.allows_length(0):
+        other = kernel.in_convention("", domain & Domain.of(_NO_EMPTY))
+        yield (
+            f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY!r}",
+            other,
+            [],
+        )
+    for words in kernel.conventions:
+        text = words.replace("{", "{{").replace("}", "}}")
+        said = f"passes with {text}, here and in {{}} other packs: is that the kernel's convention?"
+        yield said, kernel.in_convention(words, domain), [case]
+
+
+def _cases(space: Space) -> list[Case]:
+    """Small golden cases, in which all that the kernel takes is given."""
+    small = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS)
+    return list(islice(small, _CONFIRMED_AT))
+
+
+def _holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
+    """Raises KernelFault where the kernel takes its process down."""
+    try:
+        return next(law.check(kernel, case), None) is None
+    except KernelFault as fault:
+        if fault.kind in _FATAL:
+            raise
+        return False
+    except Refused:
+        return False
