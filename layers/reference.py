@@ -89,14 +89,16 @@ def _mamba2(p: Parameters, u: Tensor, groups: int) -> Tensor:
     y = torch.einsum("hij, jh, jhp -> ihp", M, step, x) + p["D"][:, None] * x
     y = (y.flatten(1) * silu(z)).unflatten(1, (groups, -1))
     y = y / (y.square().mean(-1, keepdim=True) + _EPS).sqrt()
-    return (y.flatten(1) * p["norm.weight"]) @ p["out_proj.weight"].T
+    out: Tensor = (y.flatten(1) * p["norm.weight"]) @ p["out_proj.weight"].T
+    return out
 
 
 def _convolution(p: Parameters, x: Tensor) -> Tensor:
     """bias + Σ_j weight[:, j] x[t - (w - 1) + j], with zeros before the first token."""
     weight = p["conv1d.weight"].squeeze(1)
     windows = pad(x, (0, 0, weight.shape[1] - 1, 0)).unfold(0, weight.shape[1], 1)  # (t, d, w)
-    return (windows * weight).sum(-1) + p["conv1d.bias"]
+    convolved: Tensor = (windows * weight).sum(-1) + p["conv1d.bias"]
+    return convolved
 
 
 def _softplus(x: Tensor) -> Tensor:
