@@ -1,21 +1,26 @@
 """The blocks again, from their papers' equations, in float64, one sequence at a time.
 
-They share the names of parameters with the blocks, and nothing else: no op, no layout.
+They share the names of parameters with the blocks, and checks of arguments, but no mathematics.
 """
 
 # mypy: allow-untyped-calls
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu
 
-from packproof.refs.errors import checked_call
+from packproof.refs.arguments import check_offsets, check_offsets_form, whole_number
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.wording import kind
 
 Parameters = Mapping[str, Tensor]
 _EPS = 1e-5
+_SHARED = ("in_proj.weight", "conv1d.weight", "conv1d.bias", "A_log", "D", "out_proj.weight")
+_MAMBA = (*_SHARED, "x_proj.weight", "dt_proj.weight", "dt_proj.bias")
+_MAMBA2 = (*_SHARED, "dt_bias", "norm.weight")
 
 
 @checked_call
@@ -23,7 +28,8 @@ def mamba_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor) ->
     """What MambaBlock computes (Gu & Dao 2023, algorithm 2 and figure 3), slowly, in float64.
 
     parameters: by the names of a state dict, of any float dtype; gradients reach them. u: (t, d_model).
-    cu_seqlens: (s + 1,); rows past its end give zeros. Returns (t, d_model) in float64.
+    cu_seqlens: (s + 1,); rows past its end give zeros. Returns (t, d_model) in float64. Raises ArgumentError and
+    LayoutError.
 
     >>> import torch
     >>> from packproof import layers, refs
@@ -32,7 +38,7 @@ def mamba_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor) ->
     >>> torch.allclose(block(u, cu_seqlens=torch.tensor([0, 2, 5])), exact)
     True
     """
-    p = {name: value.double() for name, value in parameters.items()}
+    p = _checked("mamba_reference", parameters, _MAMBA, u, cu_seqlens)
     return _each(lambda sequence: _mamba(p, sequence), u, cu_seqlens)
 
 
@@ -42,7 +48,7 @@ def mamba2_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor, n
 
     parameters: by the names of a state dict, of any float dtype; gradients reach them. u: (t, d_model).
     cu_seqlens: (s + 1,); rows past its end give zeros. ngroups: as given to the block; shapes tell all other sizes.
-    Returns (t, d_model) in float64.
+    Returns (t, d_model) in float64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof import layers, refs
@@ -51,8 +57,26 @@ def mamba2_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor, n
     >>> torch.allclose(block(u, cu_seqlens=torch.tensor([0, 2, 5])), exact)
     True
     """
-    p = {name: value.double() for name, value in parameters.items()}
+    p = _checked("mamba2_reference", parameters, _MAMBA2, u, cu_seqlens)
+    heads = len(p["A_log"])
+    if heads % whole_number("mamba2_reference", "ngroups", ngroups, 1, ArgumentError):
+        raise ArgumentError(f"mamba2_reference: ngroups is {ngroups}, which does not divide the {heads} heads")
     return _each(lambda sequence: _mamba2(p, sequence, ngroups), u, cu_seqlens)
+
+
+def _checked(name: str, parameters: Parameters, needed: Sequence[str], u: Tensor, cu_seqlens: Tensor) -> Parameters:
+    """The parameters in float64. Raises ArgumentError and LayoutError."""
+    if not isinstance(parameters, Mapping):
+        raise ArgumentError(f"{name}: parameters is {kind(parameters)} but a state dict was expected")
+    if missing := [key for key in needed if not isinstance(parameters.get(key), Tensor)]:
+        raise ArgumentError(f"{name}: parameters has no {', '.join(missing)}; the state dict of its block was expected")
+    d_model = parameters["in_proj.weight"].shape[-1]
+    if not isinstance(u, Tensor) or u.ndim != 2 or u.shape[1] != d_model:
+        came = tuple(u.shape) if isinstance(u, Tensor) else kind(u)
+        raise ArgumentError(f"{name}: u is {came} but a tensor (t, {d_model}) was expected")
+    check_offsets_form(name, cu_seqlens)
+    check_offsets(name, cu_seqlens, len(u), "u has")
+    return {key: parameters[key].double() for key in needed}
 
 
 def _each(block: Callable[[Tensor], Tensor], u: Tensor, cu_seqlens: Tensor) -> Tensor:
