@@ -1,5 +1,6 @@
 """Wrong calls of the blocks: sizes that do not fit, ops that are none, packs of another shape."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,11 @@ def made(says: tuple[str, ...], **changed: Any) -> Wrong:
 
 def called(kind: str, *says: str, u: Any = U, **changed: Any) -> Wrong:
     def call() -> object:
-        block = {"mamba": layers.MambaBlock, "mamba2": partial(layers.Mamba2Block, headdim=4)}[kind]
-        return block(8, ops=refs)(u, **{"cu_seqlens": OFFSETS, **changed})
+        kinds: dict[str, Callable[..., Any]] = {
+            "mamba": layers.MambaBlock,
+            "mamba2": partial(layers.Mamba2Block, headdim=4),
+        }
+        return kinds[kind](8, ops=refs)(u, **{"cu_seqlens": OFFSETS, **changed})
 
     return Wrong(call, says)
 
