@@ -15,6 +15,7 @@ from tests.layers import published
 LENGTHS = (1, 0, 7, 3, 2)
 SLACK = 2
 WIDTH = 6
+SAFETY = 32  # as in check_module: one sample of rounding has a largest element within a few times that of another
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,26 @@ class Run:
 
 
 def run(call: Callable[..., Tensor], parameters: Mapping[str, Tensor], dtype: torch.dtype) -> Run:
-    """call(u, cu_seqlens=...) on a pack with an empty sequence and slack; parameters: those that it reads."""
+    """call(u, cu_seqlens=...) on a pack with an empty sequence and slack; parameters: those that it reads, where it
+    runs."""
+    device = next(iter(parameters.values())).device
     generator = torch.Generator().manual_seed(1)
     tokens = sum(LENGTHS) + SLACK
     u, weight = (torch.randn(tokens, WIDTH, generator=generator).bfloat16() for _ in range(2))  # the same in each dtype
-    u = u.to(dtype).requires_grad_()
-    out = call(u, cu_seqlens=torch.tensor([0, *LENGTHS]).cumsum(0))
+    u = u.to(device, dtype).requires_grad_()
+    out = call(u, cu_seqlens=torch.tensor([0, *LENGTHS]).cumsum(0).to(device))
     given = {"u": u, **{name: value for name, value in parameters.items() if value.requires_grad}}
     gradients = torch.autograd.grad((out * weight.to(out)).sum(), list(given.values()))
-    return Run({"output": out.detach(), **dict(zip(given, gradients, strict=True))})
+    return Run({"output": out.detach().cpu(), **{n: g.cpu() for n, g in zip(given, gradients, strict=True)}})
+
+
+def beyond_rounding(form: Form, found: Run) -> dict[str, float]:
+    """The errors of an fp32 run that are larger than those of the references at fp32, by more than two samples of
+    rounding differ."""
+    exact = run_reference(form, form.block())
+    rough = run_block(form.block(), torch.float32).off_from(exact)
+    allowed = {name: SAFETY * max(error, torch.finfo(torch.float32).eps) for name, error in rough.items()}
+    return {name: error for name, error in found.off_from(exact).items() if error > allowed[name]}
 
 
 def run_block(block: nn.Module, dtype: torch.dtype) -> Run:

@@ -6,10 +6,9 @@ import torch
 from packproof import kernels
 from packproof.harness.interpreter import repair
 from packproof.harness.modules import check
-from tests.layers.blocks import FORMS, WIDTH, run_block, run_reference
+from tests.layers.blocks import FORMS, WIDTH, beyond_rounding, run_block
 
 repair.install()
-SAFETY = 32
 LAYOUTS = [(17, 2)]  # around chunks of 16 tokens; one, since each call takes long
 
 
@@ -23,9 +22,5 @@ def test_a_block_of_kernels_isolates_and_equals_each_sequence_alone(name: str, m
 
 @pytest.mark.parametrize("name", FORMS)
 def test_values_and_gradients_are_those_of_the_equations(name: str) -> None:
-    """Within what rounding does in the references at fp32."""
     form = FORMS[name]
-    exact, rough = run_reference(form, form.block()), run_block(form.block(), torch.float32).off_from
-    allowed = {key: SAFETY * max(error, torch.finfo(torch.float32).eps) for key, error in rough(exact).items()}
-    found = run_block(form.block(kernels, recompute=True), torch.float32).off_from(exact)
-    assert {key: error for key, error in found.items() if error > allowed[key]} == {}
+    assert beyond_rounding(form, run_block(form.block(kernels, recompute=True), torch.float32)) == {}

@@ -11,9 +11,8 @@ from torch.nn.functional import rms_norm, silu
 from packproof import refs
 from packproof.layers import Mamba2Block, MambaBlock
 from tests.layers import published
-from tests.layers.blocks import FORMS, LENGTHS, WIDTH, Form, Run, run_block, run_reference
+from tests.layers.blocks import FORMS, LENGTHS, SAFETY, WIDTH, Form, Run, run_block, run_reference
 
-SAFETY = 32  # as in check_module: one sample of rounding has a largest element within a few times that of another
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
