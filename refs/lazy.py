@@ -26,6 +26,9 @@ class LazyPackage(ModuleType):
         is_home = isinstance(value, ModuleType) and self._homes.get(name) == value.__name__
         super().__setattr__(name, getattr(value, name) if is_home else value)
 
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return import_module, (self.__name__,)  # a module that holds the package, as `ops`, can be copied
+
     def __dir__(self) -> list[str]:
         return sorted(vars(self).get("__all__", self._homes))
 

@@ -250,6 +250,12 @@ def plain(output: str) -> str:
     return blotted(re.sub(r" *\n", "\n", re.sub(r"(?<=\S) +", " ", seconds)).strip())
 
 
+def test_the_block_of_the_page_on_layers_is_proven(tmp_path: Path) -> None:
+    write_files("docs/layers.md", tmp_path)
+    done = run(tmp_path, "-m", "pytest", "-q", *PLUGIN, "test_block.py")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_every_figure_on_why_norms_lie(tmp_path: Path) -> None:
     text = (ROOT / "docs/why_norms_lie.md").read_text()
     mark = "-- end of a block --"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import packproof
-from packproof import refs
+from packproof import layers, refs
 from tests.examples_of import public, without_one, wrong_ones
 
-NAMES = public(refs, packproof)
+NAMES = public(refs, layers, packproof)
 WITHOUT: set[str] = set()  # no example yet
 
 

@@ -15,11 +15,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src/packproof"
-ORDER = ("refs", "kernels", "museum", "properties", "adapters", "harness")
+ORDER = ("refs", "kernels", "layers", "museum", "properties", "adapters", "harness")
 LAYOUT_AND_ERRORS = {f"packproof.refs.{name}" for name in ("errors", "packing", "arguments", "signatures")}
 OUTSIDE = {
     "refs": {"torch", "einops"},
     "kernels": {"torch", "triton", "cuda"},  # cuda.core compiles CUDA C++, where it is installed
+    "layers": {"torch"},
     "museum": {"torch", "triton"},
     "properties": {"torch", "einops", "hypothesis"},
 }
@@ -167,6 +168,10 @@ def test_a_package_names_its_subject_and_is_small(package: str) -> None:
         ("kernels", "from packproof.refs import rope"),
         ("kernels", "from packproof import refs"),
         ("kernels", "import hypothesis"),
+        ("kernels", "from packproof.layers.mamba import MambaBlock"),
+        ("layers", "import triton"),
+        ("layers", "from packproof.properties import op"),
+        ("layers", "import packproof"),
         ("properties", "from packproof.kernels.rope import rope"),
         ("properties", "from packproof import harness"),
         ("properties", "import packproof"),
@@ -245,7 +250,7 @@ def test_a_kernel_without_triton_gives_the_way_out() -> None:
     assert run_without(("triton", "triton.language"), code) == expected
 
 
-@pytest.mark.parametrize("package", ["packproof", "packproof.refs", "packproof.adapters"])
+@pytest.mark.parametrize("package", ["packproof", "packproof.refs", "packproof.adapters", "packproof.layers"])
 def test_dir_shows_the_public_names_alone(package: str) -> None:
     code = f"import {package}; print(dir({package}) == sorted({package}.__all__), {package}.__all__)"
     assert run_without((), code).startswith("True [")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from packproof import kernels, refs
-from tests.integration.blocks import Mamba, Mamba2
+from packproof.layers import Mamba2Block, MambaBlock
 from tests.integration.small import LENGTHS, OPS, WIDTH, seeded, small
 from tests.integration.training import Task, excess
 
@@ -71,8 +71,8 @@ def test_kernels_train_alike_at_the_size_of_a_model(block: str, dtype: str, monk
     # else products round their partial sums, and the budget covers another order only
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False)
     form, rate = {
-        "mamba": (partial(Mamba, kernels, 256, n=16, rank=16), 1.0),
-        "mamba2": (partial(Mamba2, kernels, 256, h=8, p=64, n=128), 0.1),
+        "mamba": (partial(MambaBlock, 256, d_state=16, dt_rank=16, ops=kernels), 1.0),
+        "mamba2": (partial(Mamba2Block, 256, d_state=128, headdim=64, ops=kernels), 0.1),
     }[block]
     lengths = (1, 0, 63, 64, 65, 1025, 17, 1, 300, 0, 2)
     task = Task.of(lengths, 256, getattr(torch, dtype), "cuda")

@@ -53,7 +53,7 @@ class Task:
     def loss(self, block: nn.Module) -> Tensor:
         """The sum of squared errors, in fp32."""
         offsets = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.tokens.device)
-        return (block(self.tokens, offsets).float() - self.targets.float()).square().sum()
+        return (block(self.tokens, cu_seqlens=offsets).float() - self.targets.float()).square().sum()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import packproof
-from packproof import PackLayout, Promises, Property, Verdict, adapters, kernels, refs
+from packproof import PackLayout, Promises, Property, Verdict, adapters, kernels, layers, refs
 from packproof.properties.violation import Violation
 
 layout: PackLayout = PackLayout.from_lengths([3, 0, 5], slack=2)
@@ -49,6 +49,10 @@ def on_a_gpu(x: Tensor, dt: Tensor, A: Tensor, B: Tensor) -> Tensor:
 @packproof.kernel(op="ssd", promises=promises, domain="n <= 256")
 def mine(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     return refs.ssd(x, dt, A, B, C, cu_seqlens=cu_seqlens)
+
+
+block: torch.nn.Module = layers.Mamba2Block(64, headdim=16, ops=refs, recompute=True)
+exact: Tensor = layers.mamba2_reference(block.state_dict(), packed, cu_seqlens=cu_seqlens)
 
 
 def no_law(kernel: object, case: packproof.Case) -> Iterator[Violation]:

@@ -1,0 +1,75 @@
+"""The block of Mamba (Gu & Dao 2023, figure 3) over a pack."""
+
+# mypy: allow-untyped-calls
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from packproof import kernels
+from packproof.layers.block import PackedBlock, depthwise, project, sizes, step_bias, wide
+from packproof.refs.errors import checked_init
+
+
+@checked_init
+class MambaBlock(PackedBlock):
+    """Mamba over packed sequences: projection, causal convolution, selective scan with its gate, projection.
+
+    d_model: width of a token. d_state: states of each channel. d_conv: taps of the convolution. expand: channels inside
+    for each of d_model. dt_rank: rank of the time step; "auto" is d_model / 16, rounded up. Names, shapes and meaning
+    of arguments and parameters are those of mamba-ssm's Mamba, whose state dict loads.
+
+    ops: where causal_conv1d and selective_scan come from. packproof.kernels need a GPU, or Triton's interpreter, and
+    refuse what they cannot run; packproof.refs run anywhere and in fp64. Nothing falls back from one to the other.
+    recompute: whether backward repeats all that comes after in_proj, instead of keeping it. Kernels never keep states
+    of tokens; what this saves beside them is the tokens between the steps, for the time of one more forward pass.
+
+    Called with u (t, d_model) or (1, t, d_model) and cu_seqlens, int32 or int64 (s + 1,); returns the shape of u. No
+    sequence reaches another. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof import layers, refs
+    >>> block = layers.MambaBlock(d_model=8, d_state=4, ops=refs)
+    >>> block(torch.randn(5, 8), cu_seqlens=torch.tensor([0, 2, 5])).shape
+    torch.Size([5, 8])
+    """
+
+    OPS = ("causal_conv1d", "selective_scan")
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: int = 2,
+        dt_rank: int | Literal["auto"] = "auto",
+        *,
+        ops: Any = kernels,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__(ops, recompute)
+        d_model, d_state, d_conv, expand = sizes(self, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
+        [dt_rank] = sizes(self, dt_rank=math.ceil(d_model / 16) if dt_rank == "auto" else dt_rank)
+        self.d_state, self.d_conv, self.dt_rank, d_inner = d_state, d_conv, dt_rank, expand * d_model
+        self.in_proj = nn.Linear(d_model, 2 * d_inner, bias=False)
+        self.conv1d = depthwise(d_inner, d_conv)
+        self.x_proj = nn.Linear(d_inner, dt_rank + 2 * d_state, bias=False)
+        self.dt_proj = nn.Linear(dt_rank, d_inner)
+        self.dt_proj.bias = nn.Parameter(step_bias([d_inner]))
+        self.A_log = nn.Parameter(torch.arange(1.0, d_state + 1).log().repeat(d_inner, 1))
+        self.D = nn.Parameter(torch.ones(d_inner))
+        self.out_proj = nn.Linear(d_inner, d_model, bias=False)
+
+    def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
+        x, z = projected.chunk(2, dim=1)
+        x = self._convolved(x, cu_seqlens)
+        dt, B, C = project(x, self.x_proj).split((self.dt_rank, self.d_state, self.d_state), dim=1)
+        y = self.ops.selective_scan(
+            *(x, project(dt, self.dt_proj), -wide(self.A_log, x).exp(), B, C),
+            *(wide(self.D, x), z, wide(self.dt_proj.bias, x)),
+            delta_softplus=True,
+            cu_seqlens=cu_seqlens,
+        )
+        return project(y, self.out_proj)

@@ -1,0 +1,109 @@
+"""The block of Mamba-2 (Dao & Gu 2024, figure 6) over a pack."""
+
+# mypy: allow-untyped-calls
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from packproof import kernels
+from packproof.layers.block import PackedBlock, depthwise, project, sizes, step_bias, wide
+from packproof.refs.errors import ArgumentError, checked_init
+
+_DECAYS = (1.0, 16.0)
+
+
+@checked_init
+class Mamba2Block(PackedBlock):
+    """Mamba-2 over packed sequences: projection, causal convolution, SSD with its gate, RMSNorm, projection.
+
+    d_model: width of a token. d_state: states of each channel. d_conv: taps of the convolution. expand: channels inside
+    for each of d_model. headdim: channels of a head. ngroups: heads share B and C, and channels a norm, in so many
+    groups. Names, shapes and meaning of arguments and parameters are those of mamba-ssm's Mamba2, whose state dict
+    loads; the gate comes before the norm, as there unless norm_before_gate is set.
+
+    ops: where causal_conv1d and ssd come from. packproof.kernels need a GPU, or Triton's interpreter, and refuse what
+    they cannot run; packproof.refs run anywhere and in fp64. Nothing falls back from one to the other.
+    recompute: whether backward repeats all that comes after in_proj, instead of keeping it. Kernels never keep states
+    of tokens; what this saves beside them is the tokens between the steps, for the time of one more forward pass.
+
+    Called with u (t, d_model) or (1, t, d_model) and cu_seqlens, int32 or int64 (s + 1,); returns the shape of u. No
+    sequence reaches another. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof import layers, refs
+    >>> block = layers.Mamba2Block(d_model=8, d_state=4, headdim=8, ops=refs)
+    >>> block(torch.randn(5, 8), cu_seqlens=torch.tensor([0, 2, 5])).shape
+    torch.Size([5, 8])
+    """
+
+    OPS = ("causal_conv1d", "ssd")
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 128,
+        d_conv: int = 4,
+        expand: int = 2,
+        headdim: int = 64,
+        ngroups: int = 1,
+        *,
+        ops: Any = kernels,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__(ops, recompute)
+        d_model, d_state, d_conv, expand = sizes(self, d_model=d_model, d_state=d_state, d_conv=d_conv, expand=expand)
+        headdim, ngroups = sizes(self, headdim=headdim, ngroups=ngroups)
+        d_inner = expand * d_model
+        heads = _shared("channels", d_inner, "headdim", headdim)
+        _shared("heads", heads, "ngroups", ngroups)
+        self.d_conv, self.heads, self.groups = d_conv, (heads, headdim), (ngroups, d_state)
+        convolved = d_inner + 2 * ngroups * d_state
+        self.in_proj = nn.Linear(d_model, d_inner + convolved + heads, bias=False)
+        self.conv1d = depthwise(convolved, d_conv)
+        self.dt_bias = nn.Parameter(step_bias([heads]))
+        self.A_log = nn.Parameter(torch.empty(heads).uniform_(*_DECAYS).log())
+        self.D = nn.Parameter(torch.ones(heads))
+        self.norm = GroupRMSNorm(d_inner, ngroups)
+        self.out_proj = nn.Linear(d_inner, d_model, bias=False)
+
+    def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
+        d_inner, shared = self.norm.channels, math.prod(self.groups)
+        z, xBC, dt = projected.split((d_inner, d_inner + 2 * shared, self.heads[0]), dim=1)
+        x, B, C = self._convolved(xBC, cu_seqlens).split((d_inner, shared, shared), dim=1)
+        x, z = x.unflatten(1, self.heads), z.unflatten(1, self.heads)
+        B, C = B.unflatten(1, self.groups), C.unflatten(1, self.groups)
+        y = self.ops.ssd(
+            *(x, dt, -wide(self.A_log, x).exp(), B, C, wide(self.D, x), z, wide(self.dt_bias, x)),
+            dt_softplus=True,
+            cu_seqlens=cu_seqlens,
+        )
+        return project(self.norm(y.flatten(1)), self.out_proj)
+
+
+class GroupRMSNorm(nn.Module):
+    """Divides the channels of a token by the root of their mean square, group by group, and scales each."""
+
+    def __init__(self, channels: int, groups: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.channels, self.groups, self.eps = channels, groups, eps
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def forward(self, y: Tensor) -> Tensor:
+        """(t, channels), in the dtype of y."""
+        weight = self.weight.to(y.dtype)
+        if self.groups == 1:
+            return functional.rms_norm(y, (self.channels,), weight, self.eps)  # in one pass
+        grouped = y.unflatten(-1, (self.groups, -1))
+        normed: Tensor = functional.rms_norm(grouped, grouped.shape[-1:], None, self.eps)
+        return normed.flatten(-2) * weight
+
+
+def _shared(what: str, count: int, name: str, size: int) -> int:
+    """count / size. Raises ArgumentError unless it is whole."""
+    if count % size:
+        raise ArgumentError(f"Mamba2Block: {name} is {size}, which does not divide the {count} {what}")
+    return count // size

@@ -1,0 +1,129 @@
+"""The blocks again, from their papers' equations, in float64, one sequence at a time.
+
+They share the names of parameters with the blocks, and checks of arguments, but no mathematics.
+"""
+
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, silu
+
+from packproof.refs.arguments import check_offsets, check_offsets_form, whole_number
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.wording import kind
+
+Parameters = Mapping[str, Tensor]
+_EPS = 1e-5
+_SHARED = ("in_proj.weight", "conv1d.weight", "conv1d.bias", "A_log", "D", "out_proj.weight")
+_MAMBA = (*_SHARED, "x_proj.weight", "dt_proj.weight", "dt_proj.bias")
+_MAMBA2 = (*_SHARED, "dt_bias", "norm.weight")
+
+
+@checked_call
+def mamba_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """What MambaBlock computes (Gu & Dao 2023, algorithm 2 and figure 3), slowly, in float64.
+
+    parameters: by the names of a state dict, of any float dtype; gradients reach them. u: (t, d_model).
+    cu_seqlens: (s + 1,); rows past its end give zeros. Returns (t, d_model) in float64. Raises ArgumentError and
+    LayoutError.
+
+    >>> import torch
+    >>> from packproof import layers, refs
+    >>> block, u = layers.MambaBlock(8, ops=refs).double(), torch.randn(5, 8, dtype=torch.float64)
+    >>> exact = layers.mamba_reference(block.state_dict(), u, cu_seqlens=torch.tensor([0, 2, 5]))
+    >>> torch.allclose(block(u, cu_seqlens=torch.tensor([0, 2, 5])), exact)
+    True
+    """
+    p = _checked("mamba_reference", parameters, _MAMBA, u, cu_seqlens)
+    return _each(lambda sequence: _mamba(p, sequence), u, cu_seqlens)
+
+
+@checked_call
+def mamba2_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor, ngroups: int = 1) -> Tensor:
+    """What Mamba2Block computes (Dao & Gu 2024, equation 16 and figure 6), slowly, in float64.
+
+    parameters: by the names of a state dict, of any float dtype; gradients reach them. u: (t, d_model).
+    cu_seqlens: (s + 1,); rows past its end give zeros. ngroups: as given to the block; shapes tell all other sizes.
+    Returns (t, d_model) in float64. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof import layers, refs
+    >>> block, u = layers.Mamba2Block(8, headdim=4, ops=refs).double(), torch.randn(5, 8, dtype=torch.float64)
+    >>> exact = layers.mamba2_reference(block.state_dict(), u, cu_seqlens=torch.tensor([0, 2, 5]))
+    >>> torch.allclose(block(u, cu_seqlens=torch.tensor([0, 2, 5])), exact)
+    True
+    """
+    p = _checked("mamba2_reference", parameters, _MAMBA2, u, cu_seqlens)
+    heads = len(p["A_log"])
+    if heads % whole_number("mamba2_reference", "ngroups", ngroups, 1, ArgumentError):
+        raise ArgumentError(f"mamba2_reference: ngroups is {ngroups}, which does not divide the {heads} heads")
+    return _each(lambda sequence: _mamba2(p, sequence, ngroups), u, cu_seqlens)
+
+
+def _checked(name: str, parameters: Parameters, needed: Sequence[str], u: Tensor, cu_seqlens: Tensor) -> Parameters:
+    """The parameters in float64. Raises ArgumentError and LayoutError."""
+    if not isinstance(parameters, Mapping):
+        raise ArgumentError(f"{name}: parameters is {kind(parameters)} but a state dict was expected")
+    if missing := [key for key in needed if not isinstance(parameters.get(key), Tensor)]:
+        raise ArgumentError(f"{name}: parameters has no {', '.join(missing)}; the state dict of its block was expected")
+    d_model = parameters["in_proj.weight"].shape[-1]
+    if not isinstance(u, Tensor) or u.ndim != 2 or u.shape[1] != d_model:
+        came = tuple(u.shape) if isinstance(u, Tensor) else kind(u)
+        raise ArgumentError(f"{name}: u is {came} but a tensor (t, {d_model}) was expected")
+    check_offsets_form(name, cu_seqlens)
+    check_offsets(name, cu_seqlens, len(u), "u has")
+    return {key: parameters[key].double() for key in needed}
+
+
+def _each(block: Callable[[Tensor], Tensor], u: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The block over each sequence that has tokens, one after another, and zeros for the rest."""
+    offsets = cu_seqlens.tolist()
+    found = [block(u[start:end].double()) for start, end in pairwise(offsets) if start < end]
+    return torch.cat([*found, torch.zeros_like(u[offsets[-1] :], dtype=torch.float64)])
+
+
+def _mamba(p: Parameters, u: Tensor) -> Tensor:
+    channels, states = p["A_log"].shape
+    x, z = (u @ p["in_proj.weight"].T).chunk(2, dim=1)
+    x = silu(_convolution(p, x))
+    low, B, C = (x @ p["x_proj.weight"].T).split((p["dt_proj.weight"].shape[1], states, states), dim=1)
+    step = _softplus(low @ p["dt_proj.weight"].T + p["dt_proj.bias"])
+    A, h, y = -p["A_log"].exp(), u.new_zeros(channels, states), []
+    for t in range(len(u)):
+        h = (step[t, :, None] * A).exp() * h + step[t, :, None] * B[t] * x[t, :, None]
+        y.append(h @ C[t] + p["D"] * x[t])
+    return (torch.stack(y) * silu(z)) @ p["out_proj.weight"].T
+
+
+def _mamba2(p: Parameters, u: Tensor, groups: int) -> Tensor:
+    heads, channels = len(p["A_log"]), len(p["norm.weight"])
+    shared = (len(p["conv1d.weight"]) - channels) // 2
+    z, xBC, step = (u @ p["in_proj.weight"].T).split((channels, channels + 2 * shared, heads), dim=1)
+    x, B, C = silu(_convolution(p, xBC)).split((channels, shared, shared), dim=1)
+    x, step = x.unflatten(1, (heads, -1)), _softplus(step + p["dt_bias"])
+    B, C = (each.unflatten(1, (groups, -1)).repeat_interleave(heads // groups, dim=1) for each in (B, C))
+    past = (step * -p["A_log"].exp()).cumsum(0).T  # [h, i]: the logarithm of all decay up to token i
+    causal = torch.ones(len(u), len(u), dtype=torch.bool, device=u.device).tril()
+    L = (past[:, :, None] - past[:, None, :]).masked_fill(~causal, -torch.inf).exp()
+    M = L * torch.einsum("ihn, jhn -> hij", C, B)
+    y = torch.einsum("hij, jh, jhp -> ihp", M, step, x) + p["D"][:, None] * x
+    y = (y.flatten(1) * silu(z)).unflatten(1, (groups, -1))
+    y = y / (y.square().mean(-1, keepdim=True) + _EPS).sqrt()
+    out: Tensor = (y.flatten(1) * p["norm.weight"]) @ p["out_proj.weight"].T
+    return out
+
+
+def _convolution(p: Parameters, x: Tensor) -> Tensor:
+    """bias + Σ_j weight[:, j] x[t - (w - 1) + j], with zeros before the first token."""
+    weight = p["conv1d.weight"].squeeze(1)
+    windows = pad(x, (0, 0, weight.shape[1] - 1, 0)).unfold(0, weight.shape[1], 1)  # (t, d, w)
+    convolved: Tensor = (windows * weight).sum(-1) + p["conv1d.bias"]
+    return convolved
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return torch.logaddexp(x, torch.zeros_like(x))

@@ -1,0 +1,79 @@
+"""check_module proves the blocks, and detects what is planted in one of their parts."""
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from packproof import refs
+from packproof.harness.modules.check import check_module
+from packproof.harness.results.failed import CheckFailed
+from tests.layers.blocks import FORMS, WIDTH
+
+CHUNK = 4  # layouts are drawn around it, so that they are short
+OPS = SimpleNamespace(
+    causal_conv1d=refs.causal_conv1d,
+    selective_scan=refs.selective_scan,
+    ssd=partial(refs.ssd_chunked, chunk=CHUNK),
+)
+
+
+def proven(block: nn.Module, convention: str = "cu_seqlens") -> set[str]:
+    block.chunk_size = CHUNK  # type: ignore[assignment]
+    verdicts = check_module(block, convention=convention, inputs=WIDTH, profile="quick")
+    return {f"{verdict.cell.property}: {verdict.status}" for verdict in verdicts}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+def test_a_block_isolates_and_equals_each_sequence_alone(name: str, dtype: torch.dtype) -> None:
+    flat, recompute = dtype == torch.float32, dtype == torch.bfloat16
+    block = FORMS[name].block(OPS, recompute=recompute).to(dtype)
+    convention = "cu_seqlens_flat" if flat else "cu_seqlens"
+    assert proven(block, convention) == {"isolation: passed", "packing: passed"}
+
+
+def with_a_leak_in(op: str) -> SimpleNamespace:
+    """The op over the whole pack as if it were one sequence."""
+
+    def leaking(x: Tensor, *rest: Any, cu_seqlens: Tensor, **options: Any) -> Tensor:
+        return getattr(OPS, op)(x, *rest, cu_seqlens=cu_seqlens[[0, -1]], **options)
+
+    return SimpleNamespace(**{**vars(OPS), op: leaking})
+
+
+class NormOverThePack(nn.Module):
+    """Divides by the root mean square of all tokens."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels, self.weight = channels, nn.Parameter(torch.ones(channels))
+
+    def forward(self, y: Tensor) -> Tensor:
+        return y / (y.square().mean() + 1e-5).sqrt() * self.weight
+
+
+def with_a_norm_over_the_pack() -> nn.Module:
+    block = FORMS["mamba2"].block(OPS)
+    block.norm = NormOverThePack(2 * WIDTH)
+    return block
+
+
+@pytest.mark.parametrize(
+    ("make", "culprit"),
+    [
+        (lambda: FORMS["mamba"].block(with_a_leak_in("causal_conv1d")), r"the model itself \(MambaBlock\)"),
+        (lambda: FORMS["mamba"].block(with_a_leak_in("selective_scan")), r"the model itself \(MambaBlock\)"),
+        (lambda: FORMS["mamba2"].block(with_a_leak_in("causal_conv1d")), r"the model itself \(Mamba2Block\)"),
+        (lambda: FORMS["mamba2"].block(with_a_leak_in("ssd")), r"the model itself \(Mamba2Block\)"),
+        (with_a_norm_over_the_pack, r"norm \(NormOverThePack\)"),
+    ],
+    ids=["conv of mamba", "scan", "conv of mamba2", "ssd", "norm over the pack"],
+)
+def test_a_planted_leak_is_detected(make: Callable[[], nn.Module], culprit: str) -> None:
+    with pytest.raises(CheckFailed, match=rf"lengths \[1, 1\](.|\n)*first module that leaks: {culprit}"):
+        proven(make())
