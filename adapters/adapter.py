@@ -283,9 +283,7 @@ class Adapter:
 
     def _outputs(self, returned: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
         """The outputs that this call has. What is not a tensor is returned unchanged, and the check reports it."""
-        state = self.op.carry
-        with_state = state is not None and bool(arguments.get(state[2]))
-        wanted = [n for n, spec in self.op.outputs.items() if with_state or not parse(spec).optional]
+        wanted = self.op.returned(arguments)
         several = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         back = partial(self.tokens.back, cu_seqlens=cu_seqlens, tokens=rows)
         outputs = tuple(

@@ -35,6 +35,7 @@ class Op:
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     constants: inputs that are tables, without gradients.
     carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
+    on_request: the option that requests an output, by the name of the output: the others that end in `?`.
     window: the axis whose size is the reach of a convolution; scales the layouts.
     causal: option that makes the op causal, or True or False.
     matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises
@@ -68,6 +69,7 @@ class Op:
     fixed: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     carry: tuple[str, str, str] | None = None
+    on_request: Mapping[str, str] = field(default_factory=dict)
     window: str | None = None
     causal: bool | str = True
     matmul: bool = False
@@ -84,6 +86,12 @@ class Op:
         axes = _axes(self, where)
         _check_sizes(self, where, axes)
         _check_names(self, where, axes)
+
+
+    def returned(self, options: Mapping[str, Any]) -> list[str]:
+        """Names of the outputs of a call with these options, in order."""
+        requests = {**self.on_request, **({self.carry[1]: self.carry[2]} if self.carry else {})}
+        return [n for n, spec in self.outputs.items() if not parse(spec).optional or options.get(requests.get(n, ""))]
 
 
 def _axes(op: Op, where: str) -> list[str]:
@@ -133,6 +141,9 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
         is_carry = isinstance(op.carry, list | tuple) and len(op.carry) == len(groups)
         good = is_carry and all(name in group for name, group in zip(op.carry, groups, strict=True))
         require(good, where, "carry", op.carry, "(initial state, final state, option): an input, an output, an option")
+    require_mapping(where, "on_request", op.on_request, "of options by output, such as {'lse': 'return_lse'}")
+    require_names(where, "on_request", op.on_request, op.outputs, "outputs")
+    require_names(where, "on_request", op.on_request.values(), op.options, "options")
     require(op.window is None or op.window in axes, where, "window", op.window, f"an axis: {', '.join(axes)}")
     good = isinstance(op.causal, bool) or op.causal in op.options
     require(good, where, "causal", op.causal, "True, False or the name of an option")

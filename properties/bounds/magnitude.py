@@ -10,11 +10,13 @@ by its magnitude. What enters through a function f keeps its value, and its slop
     silu     |silu(z)|, slope s(z) = σ (1 + |z| (1 - σ)) >= |silu'(z)|
              of a sum with absolute terms B: |silu(sum)| + s(sum) B, slope s(sum) + c(sum) B in B,
              with c(z) = σ (1 - σ) (2 + |z| |1 - 2σ|) >= |silu''(z)|
-    softmax  see `_softmax`
+    softcap  see `_capped`
+    softmax  see `_softmax`; its denominator, see `_lse`
 
 Exponentials (decays, σ, weights) are raised by 2^-100, which times roundoff is what they lose by underflow in fp32.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, overload
@@ -148,24 +150,41 @@ def ssd(
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, softmax_scale: float | None = None, **mask: Any
-) -> Tensor:
-    """Magnitude op of `refs.attention`; `mask` are its `causal` and `window_size`."""
-    scale = abs(max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale)
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    return_lse: bool = False,
+    **mask: Any,
+) -> Any:
+    """Magnitude op of `refs.attention`; `mask` are its `causal` and `window_size`. A sink is a key of value 0."""
+    scale = max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale
     group = q.shape[1] // k.shape[1]
+    run = partial(refs.attention, softmax_scale=softmax_scale, softcap=softcap, return_lse=True, **mask)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         n = len(q)
         pick = torch.eye(n, dtype=v.dtype, device=v.device)[:, None].expand(n, k.shape[1], n)
-        alone = torch.tensor([0, n], device=q.device)
         with torch.no_grad():  # with v = 1 the reference returns its weights
-            p = refs.attention(q, k, pick, cu_seqlens=alone, softmax_scale=softmax_scale, **mask)
-        k, v = (repeat(magnitude(x), "j hk c -> j (hk g) c", g=group) for x in (k, v))
-        scores = einsum(magnitude(q), k, "i h c, j h c -> i h j") * scale
-        return einsum(_softmax(p, scores), v, "i h j, j h c -> i h c")
+            p, lse = run(q, k, pick, sinks, cu_seqlens=torch.tensor([0, n], device=q.device))
+        k, v = (repeat(x, "j hk c -> j (hk g) c", g=group) for x in (k, v))
+        signed = einsum(q.detach(), k.detach(), "i h c, j h c -> i h j") * scale
+        scores = einsum(magnitude(q), magnitude(k), "i h c, j h c -> i h j") * abs(scale)
+        scores = _capped(signed, scores, softcap) if softcap else scores
+        if sinks is not None:
+            p = torch.cat([p, (sinks - lse).exp()[..., None]], -1)
+            scores = torch.cat([scores, magnitude(sinks)[:, None].expand(*lse.shape, 1)], -1)
+        y = einsum(_softmax(p, scores)[..., :n], magnitude(v), "i h j, j h c -> i h c")
+        return y, _lse(lse, p, scores)
 
     pieces = zip(*(split_sequences(x, cu_seqlens) for x in (q, k, v)), strict=True)
-    return join_sequences((attend(*piece) for piece in pieces), q.new_zeros(*q.shape[:2], v.shape[-1]))
+    found = [attend(*piece) for piece in pieces]
+    y = join_sequences((y for y, _ in found), q.new_zeros(*q.shape[:2], v.shape[-1]))
+    return (y, join_sequences((lse for _, lse in found), q.new_zeros(q.shape[:2]))) if return_lse else y
 
 
 def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
@@ -362,6 +381,30 @@ def _softmax(p: Tensor, S: Tensor) -> Tensor:
     # the transpose of that map of g, applied to S
     path = P * S + p * (P * S).sum(-1, keepdim=True) + P * (p * S).sum(-1, keepdim=True)
     return _sloped(P, path)
+
+
+def _lse(lse: Tensor, p: Tensor, S: Tensor) -> Tensor:
+    """The magnitude op of logsumexp over n scores: lse its value, p the weights, S the absolute terms of the scores.
+
+    It is a maximum plus the logarithm of a sum, |log| <= log n, whose own error is relative to the sum: an error of 1
+    in units of roundoff; those of the scores enter with their weights. The gradient of a score is p_ij, P_ij as there.
+    """
+    p = torch.where(p > 0, p + UNDERFLOW, 0)
+    s = S.detach()
+    weighted = (p * s).sum(-1)
+    P = p * (1 + s + weighted[..., None])
+    return _sloped(lse.abs() + 2 * math.log(max(p.shape[-1], 1)) + 1 + weighted, (P * S).sum(-1))
+
+
+def _capped(x: Tensor, X: Tensor, softcap: float) -> Tensor:
+    """The magnitude op of softcap tanh(x / softcap), with t the tanh and X the absolute terms of x.
+
+    The value is softcap |t| + (1 - t²) X. Its slope 1 - t² is computed as a difference, of terms 1 + t², and changes
+    with an error of x by 2 |t| (1 - t²) / softcap.
+    """
+    t = (x / softcap).tanh().abs()
+    slope, bend = 1 - t * t, 2 * t * (1 - t * t) / softcap
+    return _sloped(softcap * t + slope * X, (1 + t * t + bend * X.detach()) * X)
 
 
 def _chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:

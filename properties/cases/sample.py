@@ -108,8 +108,7 @@ class Sample:
     @property
     def outputs(self) -> list[str]:
         """Names of the tensors that this call returns, in order."""
-        wants_state = bool(self.op.carry and self.options.get(self.op.carry[2]))
-        return [n for n, spec in self.op.outputs.items() if wants_state or not parse(spec).optional]
+        return self.op.returned(self.options)
 
     def select(self, order: Sequence[int]) -> "Sample":
         """The pack that holds these sequences in this order, without slack."""
