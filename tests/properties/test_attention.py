@@ -1,0 +1,38 @@
+"""Attention as an op: what is wrong with one shows in its reference property, and nothing where nothing is."""
+
+import pytest
+
+from packproof.harness.engine.violations import broken
+from packproof.harness.execution.execute import InProcess
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.ops import ATTENTION
+from packproof.properties.violation import Violation
+from tests.properties.attention_kernels import BUGS, PROMISES, planted
+
+LAWS = ("reference", "packing", "isolation", "causality", "permutation", "memory", "metadata", "double_backward")
+
+
+def found(bug: str, law: str, cases: list[Case]) -> Violation | None:
+    kernel = KernelUnderTest(ATTENTION, InProcess(planted(bug)), PROMISES)
+    return next(filter(None, (broken(kernel, PROPERTIES[law], case) for case in cases)), None)
+
+
+def golden(dtype: str) -> list[Case]:
+    return [case for case in golden_cases(Space(ATTENTION, dtype, PROMISES)) if case.n_tokens <= 40]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_detected_at_small_golden_layouts(bug: str, dtype: str) -> None:
+    assert found(bug, "reference", golden(dtype)) is not None
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_a_correct_kernel_passes(law: str, dtype: str) -> None:
+    space = Space(ATTENTION, dtype, PROMISES, max_tokens=60)
+    violation = found("", law, [*golden(dtype)[:6], *random_cases(space, 6, seed=1)])
+    assert violation is None, violation.lines()
