@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from packproof.properties.declared import require, require_mapping, require_names
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
-from packproof.refs.axes import parse, read_axis
+from packproof.refs.axes import KEYS, packs_keys, parse, read_axis
 
 _DRAWN = ("normal", "decay", "step", "unit", "distinct")
 
@@ -19,7 +20,10 @@ class Op:
     reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the
         outputs in order (a single tensor if there is one).
     inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences; every other axis belongs to a
-        shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
+        shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`. `u` counts
+        the tokens of a second packing of the same sequences, such as the keys of attention: its offsets are the
+        reference's argument `cu_seqlens_k`, and where that is left out, `u` is `t`. The last token of a sequence along
+        `u` belongs to the last one along `t`, which is what an op that is causal goes by.
     options: the values that each option may take, the plainest first.
     sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence, "rows" that of the pack.
     where: what the sizes of every call satisfy, as conditions of a `packproof.Domain`: "h % g == 0".
@@ -88,6 +92,11 @@ class Op:
         _check_names(self, where, axes)
 
 
+    @cached_property
+    def packs_keys(self) -> bool:
+        """Whether it has a second packing, with offsets of its own."""
+        return any(packs_keys(parse(spec).alternatives[0]) for spec in self.inputs.values())
+
     def returned(self, options: Mapping[str, Any]) -> list[str]:
         """Names of the outputs of a call with these options, in order."""
         requests = {**self.on_request, **({self.carry[1]: self.carry[2]} if self.carry else {})}
@@ -106,7 +115,7 @@ def _axes(op: Op, where: str) -> list[str]:
             require(is_spec, where, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
             found |= {read_axis(axis).base: None for axes in parse(spec).alternatives for axis in axes}
     require("t" in found, where, "inputs", dict(op.inputs), "a tensor along t, the packed tokens")
-    return [axis for axis in found if axis not in ("t", "s") and not axis.isdigit()]
+    return [axis for axis in found if axis not in ("t", "s", KEYS) and not axis.isdigit()]
 
 
 def _check_sizes(op: Op, where: str, axes: list[str]) -> None:

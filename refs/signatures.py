@@ -120,7 +120,7 @@ ROPE_QK = Signature(
 
 ATTENTION = Signature(
     op="attention",
-    inputs={"q": "t hq k", "k": "t hk k", "v": "t hk v", "sinks": "hq?"},
+    inputs={"q": "t hq k", "k": "u hk k", "v": "u hk v", "sinks": "hq?"},
     outputs={"y": "t hq v", "lse": "t hq?"},
     options={"causal": _FLAG, "return_lse": _FLAG},
     fixed=frozenset({"lse"}),

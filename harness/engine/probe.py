@@ -112,7 +112,13 @@ class _DomainSearch:
     def _plain(self, case: Case) -> Case:
         options = tuple((n, self.space.options[n][0]) for n, _ in case.options)
         plain = case.replace(
-            lengths=_TOKENS, slack=0, regime="normal", options=options, present=tuple(self.space.optional), seed=0
+            lengths=_TOKENS,
+            key_lengths=None,
+            slack=0,
+            regime="normal",
+            options=options,
+            present=tuple(self.space.optional),
+            seed=0,
         )
         return self.space.fit(plain) or case
 
@@ -207,6 +213,8 @@ def _arguments(search: _DomainSearch, base: Case) -> Iterator[str]:
             base.replace(present=both)
         ):
             yield f"not ({a} and {b})"
+    if search.space.packs_keys and not search.accepts(base.replace(key_lengths=base.lengths)):
+        yield "not cu_seqlens_k"
     for name, value in base.options:
         others = [v for v in search.space.options[name] if v != value]
         refused = [v for v in others if not search.accepts(base.with_option(name, v))]

@@ -146,7 +146,7 @@ def call_frame(call: Call, number: int) -> Frame:
         "history": call.history,
         "token_rows": call.token_rows,
     }
-    tensors = {"cu_seqlens": call.cu_seqlens, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
+    tensors = {**call.metadata, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
 
 
@@ -168,6 +168,7 @@ def call_of(frame: Frame) -> Call:
         shared=body["shared"],
         history=body["history"],
         token_rows=body["token_rows"],
+        cu_seqlens_k=frame.tensors.get("cu_seqlens_k"),
     )
 
 

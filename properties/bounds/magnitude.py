@@ -156,6 +156,7 @@ def attention(
     sinks: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     return_lse: bool = False,
@@ -167,10 +168,11 @@ def attention(
     run = partial(refs.attention, softmax_scale=softmax_scale, softcap=softcap, return_lse=True, **mask)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        n = len(q)
-        pick = torch.eye(n, dtype=v.dtype, device=v.device)[:, None].expand(n, k.shape[1], n)
+        n, m = len(q), len(k)
+        pick = torch.eye(m, dtype=v.dtype, device=v.device)[:, None].expand(m, k.shape[1], m)
+        ends = {"cu_seqlens": torch.tensor([0, n]), "cu_seqlens_k": torch.tensor([0, m])}
         with torch.no_grad():  # with v = 1 the reference returns its weights
-            p, lse = run(q, k, pick, sinks, cu_seqlens=torch.tensor([0, n], device=q.device))
+            p, lse = run(q, k, pick, sinks, **ends)
         k, v = (repeat(x, "j hk c -> j (hk g) c", g=group) for x in (k, v))
         signed = einsum(q.detach(), k.detach(), "i h c, j h c -> i h j") * scale
         scores = einsum(magnitude(q), magnitude(k), "i h c, j h c -> i h j") * abs(scale)
@@ -178,10 +180,11 @@ def attention(
         if sinks is not None:
             p = torch.cat([p, (sinks - lse).exp()[..., None]], -1)
             scores = torch.cat([scores, magnitude(sinks)[:, None].expand(*lse.shape, 1)], -1)
-        y = einsum(_softmax(p, scores)[..., :n], magnitude(v), "i h j, j h c -> i h c")
+        y = einsum(_softmax(p, scores)[..., :m], magnitude(v), "i h j, j h c -> i h c")
         return y, _lse(lse, p, scores)
 
-    pieces = zip(*(split_sequences(x, cu_seqlens) for x in (q, k, v)), strict=True)
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    pieces = zip(*(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys))), strict=True)
     found = [attend(*piece) for piece in pieces]
     y = join_sequences((y for y, _ in found), q.new_zeros(*q.shape[:2], v.shape[-1]))
     return (y, join_sequences((lse for _, lse in found), q.new_zeros(q.shape[:2]))) if return_lse else y

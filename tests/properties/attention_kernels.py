@@ -26,11 +26,17 @@ BUGS = (
     "no gradient through lse",
     "a window off by one",
 )
+BUGS_OF_KEYS = (
+    "the offsets of the keys for the queries",
+    "the offsets of the queries for the keys",
+    "causal from the top left",
+    "NaN where there are no keys",
+)
 PROMISES = Promises(compute="fp32")
 
 
 class Attention(torch.autograd.Function):
-    """q [t, h, k], k [t, h, k], v [t, h, v], sinks [h] and the mask [t, t] to [t, h, v] and [t, h]."""
+    """q [t, h, k], k [u, h, k], v [u, h, v], sinks [h] and the mask [t, u] to [t, h, v] and [t, h]."""
 
     @staticmethod
     def forward(
@@ -76,6 +82,7 @@ def attention(
     sinks: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softmax_scale: float | None = None,
@@ -85,22 +92,36 @@ def attention(
 ) -> Any:
     """Op `attention`, computing in fp32 (fp64 for fp64), with the named bug."""
     acc = torch.float64 if q.dtype == torch.float64 else torch.float32
-    row, group = torch.arange(len(q)), q.shape[1] // k.shape[1]
-    seq = torch.searchsorted(cu_seqlens[1:].long(), row, right=True)
-    real = row < cu_seqlens[-1]
-    left, right = (len(q) if reach < 0 else reach for reach in window_size)
-    left, ahead = left + (bug == "a window off by one"), row - row[:, None]
-    visible = (seq == seq[:, None]) & (ahead >= -left) & (ahead <= (0 if causal else right)) & real
+    group = q.shape[1] // k.shape[1]
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    if bug == "the offsets of the queries for the keys":
+        keys = cu_seqlens.clamp(max=len(k))
+    if bug == "the offsets of the keys for the queries":
+        cu_seqlens = keys.clamp(max=len(q))
+    seq, place, real = located(cu_seqlens, len(q), bug)
+    seq_k, place_k, real_k = located(keys, len(k), bug)
+    left, right = (len(q) + len(k) if reach < 0 else reach for reach in window_size)
+    left, ahead = left + (bug == "a window off by one"), place_k - place[:, None]
+    visible = (seq_k == seq[:, None]) & (ahead >= -left) & (ahead <= (0 if causal else right)) & real_k
     none = q.new_full(q.shape[1:2], -torch.inf, dtype=acc)
     of_heads = none if sinks is None else sinks.to(acc)
     if bug == "a sink for each key head":
         of_heads = of_heads[torch.arange(q.shape[1]) // group]
-    q_, k_, v_ = (torch.where(real[:, None, None], x, 0).to(acc) for x in (q, k, v))
-    k_, v_ = (x.repeat_interleave(group, 1) for x in (k_, v_))
+    q_ = torch.where(real[:, None, None], q, 0).to(acc)
+    k_, v_ = (torch.where(real_k[:, None, None], x, 0).to(acc).repeat_interleave(group, 1) for x in (k, v))
     scale = max(q.shape[2], 1) ** -0.5 if softmax_scale is None else softmax_scale
     y, lse = Attention.apply(q_, k_, v_, of_heads, visible, scale, softcap, bug)  # type: ignore[no-untyped-call]
+    if bug == "NaN where there are no keys":
+        y = torch.where(visible.any(-1)[:, None, None], y, torch.nan)
     y = torch.where(real[:, None, None], y.to(q.dtype), 0)
     return (y, torch.where(real[:, None], lse, 0)) if return_lse else y
+
+
+def located(cu_seqlens: Tensor, rows: int, bug: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The sequence of each row, its place counted from the end of the sequence, and whether it is in one."""
+    row, cu = torch.arange(rows), torch.cat([cu_seqlens.long(), torch.tensor([rows])])
+    seq = torch.searchsorted(cu[1:-1].contiguous(), row, right=True)
+    return seq, row - cu[seq if bug == "causal from the top left" else seq + 1], row < cu_seqlens[-1]
 
 
 def planted(bug: str) -> Callable[..., Any]:

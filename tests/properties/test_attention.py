@@ -10,7 +10,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import ATTENTION
 from packproof.properties.violation import Violation
-from tests.properties.attention_kernels import BUGS, PROMISES, planted
+from tests.properties.attention_kernels import BUGS, BUGS_OF_KEYS, PROMISES, planted
 
 LAWS = ("reference", "packing", "isolation", "causality", "permutation", "memory", "metadata", "double_backward")
 
@@ -21,13 +21,21 @@ def found(bug: str, law: str, cases: list[Case]) -> Violation | None:
 
 
 def golden(dtype: str) -> list[Case]:
-    return [case for case in golden_cases(Space(ATTENTION, dtype, PROMISES)) if case.n_tokens <= 40]
+    return [case for case in golden_cases(Space(ATTENTION, dtype, PROMISES)) if case.n_tokens <= 60]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_detected_at_small_golden_layouts(bug: str, dtype: str) -> None:
     assert found(bug, "reference", golden(dtype)) is not None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bug", BUGS_OF_KEYS)
+def test_a_bug_of_the_second_packing_is_detected_where_there_is_one(bug: str, dtype: str) -> None:
+    cases = golden(dtype)
+    assert found(bug, "reference", [case for case in cases if case.key_lengths is not None]) is not None
+    assert found(bug, "reference", [case for case in cases if case.key_lengths is None]) is None
 
 
 @pytest.mark.parametrize("law", LAWS)
