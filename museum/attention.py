@@ -15,6 +15,27 @@ BLOCK = 16
 
 
 @dataclass(frozen=True)
+class Packing:
+    """The rows of a pack: where its sequences begin and end (s + 2,), slack as the last of them, the sequence of each
+    row, and the place where it stands among the keys."""
+
+    cu: Tensor
+    sequence: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, cu_seqlens: Tensor, rows: int, keys: "Packing | None" = None) -> "Packing":
+        row, cu = torch.arange(rows), torch.cat([cu_seqlens.long(), torch.tensor([rows])])
+        sequence = torch.searchsorted(cu[1:], row, right=True)
+        return cls(cu, sequence, row if keys is None else row + (keys.cu - cu)[sequence + 1])
+
+    @property
+    def real(self) -> Tensor:
+        """Which rows are in a sequence, for rows of two axes."""
+        return (torch.arange(len(self.place)) < self.cu[-2])[:, None, None]
+
+
+@dataclass(frozen=True)
 class Rule:
     """What decides a score: how far a query sees, the cap of the scores (0: none), and the sink of each head [h]."""
 
@@ -61,61 +82,66 @@ class Softmax:
 
     @property
     def result(self) -> tuple[Tensor, Tensor]:
+        some = torch.where(self.sum > 0, self.sum, 1) if self.bug != "A6" else self.sum
         one_query = self.bug == "A7" and self.q.shape[1] == 1
-        return self.out / (self.sum.flip(0) if one_query else self.sum)[..., None], self.max + self.sum.log()
+        return self.out / (some.flip(0) if one_query else some)[..., None], self.max + some.log()
 
 
 def pack_grid(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, rule: Rule, *, block: int = BLOCK, bug: str = ""
+    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule, *, block: int = BLOCK, bug: str = ""
 ) -> tuple[Tensor, Tensor]:
-    """Heads first: q, k [h, t, k], v [h, t, v] to [h, t, v] and [h, t], blocks counted from the start of the pack."""
-    t, row = q.shape[1], torch.arange(q.shape[1])
-    seq = torch.searchsorted(cu[1:], row, right=True)
+    """Heads first: q [h, t, k], k [h, u, k], v [h, u, v] to [h, t, v] and [h, t], blocks from the start of the pack."""
     out = [(v[:, :0], q[:, :0, 0])]
-    for q0 in range(0, t, block):
-        rows = row[q0 : q0 + block]
+    for q0 in range(0, q.shape[1], block):
+        rows = slice(q0, q0 + block)
+        mine = queries.sequence[rows]
         softmax = Softmax(q[:, rows], v, rule, bug)
-        for k0 in range(0, t, block):
-            cols = row[k0 : k0 + block]
-            nearest = seq[cols[0]] if bug == "A1" else seq[cols[-1]]
-            seen = rule.visible(rows[:, None], cols)
-            if nearest < seq[q0] or seq[k0] > seq[rows[-1]] or not seen.any():
+        for k0 in range(0, k.shape[1], block):
+            cols = slice(k0, k0 + block)
+            theirs = keys.sequence[cols]
+            nearest = theirs[0] if bug == "A1" else theirs[-1]
+            seen = rule.visible(queries.place[rows, None], keys.place[cols])
+            if nearest < mine[0] or theirs[0] > mine[-1] or not seen.any():
                 continue
-            if not (bug == "A2" and k0 < q0 and seq[k0] == seq[q0]):
-                seen = seen & (seq[rows, None] == seq[cols])
+            if not (bug == "A2" and k0 < q0 and theirs[0] == mine[0]):
+                seen = seen & (mine[:, None] == theirs)
             softmax.add(k[:, cols], v[:, cols], seen)
         out.append(softmax.result)
     return joined(out)
 
 
 def sequence_grid(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, rule: Rule, *, block: int = BLOCK
+    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule, *, block: int = BLOCK
 ) -> tuple[Tensor, Tensor]:
     """The same, blocks counted from the start of each sequence and filled up to one shape."""
     out = [(v[:, :0], q[:, :0, 0])]
-    for start, end in zip(cu.tolist(), cu.tolist()[1:], strict=False):
-        n = end - start
-        fill = -n % block
-        blocks = [torch.split(pad(x[:, start:end], (0, 0, 0, fill)), block, 1) for x in (q, k, v)]
-        rows = torch.split(torch.arange(n + fill), block)
-        for i, q_i in enumerate(blocks[0] if n else ()):
+    ends = (x for cu in (queries.cu, keys.cu) for x in (cu.tolist(), cu.tolist()[1:]))
+    for q_start, q_end, k_start, k_end in zip(*ends, strict=False):
+        n, m = q_end - q_start, k_end - k_start
+        k_blocks, v_blocks = (filled(x[:, k_start:k_end], block) for x in (k, v))
+        rows, cols = (torch.split(torch.arange(-x, -x % block), block) for x in (n, m))
+        for i, q_i in enumerate(filled(q[:, q_start:q_end], block) if n else ()):
             softmax = Softmax(q_i, v, rule, "")
-            for j, (k_j, v_j) in enumerate(zip(*blocks[1:], strict=True)):
-                seen = rule.visible(rows[i][:, None], rows[j]) & ((rows[j] < n) | (rows[i] >= n)[:, None])
-                softmax.add(k_j, v_j, seen)
+            for j, (k_j, v_j) in enumerate(zip(k_blocks, v_blocks, strict=True) if m else ()):
+                softmax.add(k_j, v_j, rule.visible(rows[i][:, None], cols[j]) & (cols[j] < 0))
             y, lse = softmax.result
             out.append((y[:, : n - i * block], lse[:, : n - i * block]))
     return joined(out)
 
 
-def whole(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+def filled(x: Tensor, block: int) -> tuple[Tensor, ...]:
+    """Blocks of rows, the last filled up with zeros."""
+    return torch.split(pad(x, (0, 0, 0, -x.shape[1] % block)), block, 1)
+
+
+def whole(
+    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule
+) -> tuple[Tensor, Tensor]:
     """The same, as one masked softmax in two passes over the whole pack."""
-    row = torch.arange(q.shape[1])
-    seq = torch.searchsorted(cu[1:], row, right=True)
-    seen = rule.visible(row[:, None], row) & (seq[:, None] == seq)
+    seen = rule.visible(queries.place[:, None], keys.place) & (queries.sequence[:, None] == keys.sequence)
     scores = torch.where(seen, rule.scores(q, k), -torch.inf)
     lse = scores.logsumexp(-1)
-    y = scores.softmax(-1) @ v
+    y = torch.where(seen, scores.softmax(-1), 0) @ v
     if rule.sinks is None:
         return y, lse
     share = (lse - rule.sinks[:, None]).sigmoid()  # of the keys, beside the sink
@@ -134,6 +160,7 @@ def attention(
     sinks: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softmax_scale: float | None = None,
@@ -143,20 +170,21 @@ def attention(
     bug: str = "",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Op `attention`, computing in fp32 (fp64 for fp64) in the given order, with the named bug."""
-    (t, heads, width), groups = q.shape, k.shape[1]
+    (t, heads, width), (u, groups, _) = q.shape, k.shape
     acc = torch.float64 if q.dtype == torch.float64 else torch.float32
-    cu = torch.cat([cu_seqlens.long(), torch.tensor([t])])
-    real = (torch.arange(t) < cu[-2])[:, None, None]
+    keys = Packing.of(cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, u)
+    queries = Packing.of(cu_seqlens, t, keys)
     scale = max(width, 1) ** -0.5 if softmax_scale is None else softmax_scale
-    left, right = (t if reach < 0 else reach for reach in window_size)
+    left, right = (t + u if reach < 0 else reach for reach in window_size)
     right = (1 if bug == "A4" else 0) if causal else right
     rule = Rule(left, right, softcap, None if sinks is None else sinks.to(acc))
-    heads_first = [torch.where(real, x, 0).to(acc).transpose(0, 1) for x in (q, k, v)]
+    packed = ((q, queries), (k, keys), (v, keys))
+    heads_first = [torch.where(pack.real, x, 0).to(acc).transpose(0, 1) for x, pack in packed]
     heads_first[0] = heads_first[0] * scale
     heads_first[1:] = (x.repeat_interleave(heads // groups, 0) for x in heads_first[1:])
-    y, lse = attend(*heads_first, cu, rule, bug=bug) if bug else attend(*heads_first, cu, rule)
-    y = torch.where(real, y.transpose(0, 1), 0).to(q)
-    return (y, torch.where(real[:, 0], lse.T, 0)) if return_lse else y
+    y, lse = attend(*heads_first, queries, keys, rule, **({"bug": bug} if bug else {}))
+    y = torch.where(queries.real, y.transpose(0, 1), 0).to(q)
+    return (y, torch.where(queries.real[:, 0], lse.T, 0)) if return_lse else y
 
 
 FORMS: dict[str, dict[str, Any]] = {
