@@ -134,9 +134,7 @@ def filled(x: Tensor, block: int) -> tuple[Tensor, ...]:
     return torch.split(pad(x, (0, 0, 0, -x.shape[1] % block)), block, 1)
 
 
-def whole(
-    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule
-) -> tuple[Tensor, Tensor]:
+def whole(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule) -> tuple[Tensor, Tensor]:
     """The same, as one masked softmax in two passes over the whole pack."""
     seen = rule.visible(queries.place[:, None], keys.place) & (queries.sequence[:, None] == keys.sequence)
     scores = torch.where(seen, rule.scores(q, k), -torch.inf)

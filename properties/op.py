@@ -20,10 +20,10 @@ class Op:
     reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the
         outputs in order (a single tensor if there is one).
     inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences; every other axis belongs to a
-        shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`. `u` counts
-        the tokens of a second packing of the same sequences, such as the keys of attention: its offsets are the
-        reference's argument `cu_seqlens_k`, and where that is left out, `u` is `t`. The last token of a sequence along
-        `u` belongs to the last one along `t`, which is what an op that is causal goes by.
+        shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
+        `u` counts rows of a second packing of the same sequences, such as the keys of attention: its offsets are the
+        reference's argument `cu_seqlens_k`, and where that is left out, `u` is `t`. The last row of a sequence along
+        `u` belongs to the last one along `t`, which is what a causal op goes by.
     options: the values that each option may take, the plainest first.
     sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence, "rows" that of the pack.
     where: what the sizes of every call satisfy, as conditions of a `packproof.Domain`: "h % g == 0".
@@ -90,7 +90,6 @@ class Op:
         axes = _axes(self, where)
         _check_sizes(self, where, axes)
         _check_names(self, where, axes)
-
 
     @cached_property
     def packs_keys(self) -> bool:

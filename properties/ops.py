@@ -5,7 +5,7 @@ from typing import Any
 
 from packproof import refs
 from packproof.properties import flops
-from packproof.properties.bounds import magnitude
+from packproof.properties.bounds import magnitude, magnitude_of_attention
 from packproof.properties.op import Op
 from packproof.refs import signatures
 from packproof.refs.errors import UsageError
@@ -116,7 +116,7 @@ ROPE_QK = _op(
 ATTENTION = _op(
     signatures.ATTENTION,
     reference=refs.attention,
-    absolute=magnitude.attention,
+    absolute=magnitude_of_attention.attention,
     options={
         "window_size": ((-1, -1), (5, 0), (3, 2)),
         "softmax_scale": (None, 0.3),

@@ -203,9 +203,7 @@ def _check_dtypes(signature: Signature, given: Mapping[str, Tensor]) -> None:
             raise ArgumentError(f"{signature.op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
 
 
-def _bind_axes(
-    signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]
-) -> dict[str, int]:
+def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> dict[str, int]:
     sizes = {"s": offsets["cu_seqlens"].shape[0] - 1}
     holders = {"s": "cu_seqlens"}
 

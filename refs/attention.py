@@ -1,4 +1,4 @@
-"""Softmax attention inside each sequence (Vaswani et al. 2017, eq. 1), with grouped heads, sliding windows and sinks."""
+"""Softmax attention inside each sequence (Vaswani et al. 2017, eq. 1), with grouped heads, windows and sinks."""
 
 import math
 from typing import Literal, overload

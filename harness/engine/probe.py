@@ -52,7 +52,7 @@ def probe(kernel: KernelUnderTest, space: Space, refused: Case) -> Found:
         base = replace(base, case=base.case.replace(dtype=space.dtype))
     texts = [] if base.gradients or not kernel.gradients else ["not gradients"]
     search.gradients = base.gradients
-    for find in (_sizes, _arguments, _layout):
+    for find in (_sizes, _arguments, _layout, _keys):
         texts += find(search, base.case)
     return Found(Domain.of(texts))
 
@@ -213,8 +213,6 @@ def _arguments(search: _DomainSearch, base: Case) -> Iterator[str]:
             base.replace(present=both)
         ):
             yield f"not ({a} and {b})"
-    if search.space.packs_keys and not search.accepts(base.replace(key_lengths=base.lengths)):
-        yield "not cu_seqlens_k"
     for name, value in base.options:
         others = [v for v in search.space.options[name] if v != value]
         refused = [v for v in others if not search.accepts(base.with_option(name, v))]
@@ -269,6 +267,13 @@ def _layout(search: _DomainSearch, base: Case) -> Iterator[str]:
         yield "sequences == 1"
     elif not (step == each == 1 and not two(first + 1, last)):
         yield from _most(search, base, unit, shortest)
+
+
+def _keys(search: _DomainSearch, base: Case) -> Iterator[str]:
+    """Whether there may be a second packing: of keys as long as the queries, and longer."""
+    longer = tuple(n + 8 for n in base.lengths)
+    if search.space.packs_keys and not any(search.accepts(base.replace(key_lengths=n)) for n in (base.lengths, longer)):
+        yield "not cu_seqlens_k"
 
 
 def _most(search: _DomainSearch, base: Case, step: int, shortest: int) -> Iterator[str]:

@@ -47,7 +47,7 @@ class InProcess:
         self.device = device
         self._device = torch.device(device)
         self._check_patches = (snapshot or TorchState()).checker
-        self._metadata: dict[tuple[int, torch.dtype], GuardedTensor] = {}
+        self._metadata: dict[tuple[str, int, torch.dtype], GuardedTensor] = {}
         self._interpreting = (
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
         )

@@ -18,7 +18,8 @@ BACKWARD = "in the backward pass: "  # the stage of a call that has returned its
 class Invocation:
     """`call` of `function`, with its tensors on the device.
 
-    metadata: the offsets by argument. stage: the prefix of an error's message. operators: how many that are registered with torch were checked.
+    metadata: the offsets by argument. stage: the prefix of an error's message. operators: how many that are registered
+    with torch were checked.
     """
 
     function: Callable[..., Any]

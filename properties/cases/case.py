@@ -92,7 +92,9 @@ class Case:
         lengths, keys = _lengths("lengths", data.get("lengths")), data.get("key_lengths")
         key_lengths = None if keys is None else _lengths("key_lengths", keys)
         if key_lengths is not None and len(key_lengths) != len(lengths):
-            raise UsageError(f"case: key_lengths has {len(key_lengths)} entries, expected {len(lengths)}, as lengths has")
+            raise UsageError(
+                f"case: key_lengths has {len(key_lengths)} entries, expected {len(lengths)}, as lengths has"
+            )
         if data.get("regime", "normal") not in REGIMES:
             raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
@@ -111,7 +113,15 @@ class Case:
             if type(value) is not int or not 0 <= value < 2**31:
                 raise UsageError(f"case: {name} is {str(value)[:60]!r}, expected an integer from 0 to 2^31")
         rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
-        return cls(lengths=lengths, key_lengths=key_lengths, present=tuple(present), sizes=sizes, axes=axes, options=options, **rest)
+        return cls(
+            lengths=lengths,
+            key_lengths=key_lengths,
+            present=tuple(present),
+            sizes=sizes,
+            axes=axes,
+            options=options,
+            **rest,
+        )
 
 
 def _lengths(name: str, data: Any) -> tuple[int, ...]:

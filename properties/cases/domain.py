@@ -87,8 +87,8 @@ class Domain:
 
     It may name the op's axes; `tokens` (rows of the pack, slack included), `sequences`, `slack`, `longest`, and
     `length`, for which it holds if it holds for every sequence; `dtype`, one of fp64, fp32, bf16 and fp16; `contiguous`
-    (tensors lie so) and `gradients` (the call is differentiated); optional inputs, `cu_seqlens_k` too, true where given;
-    and options by their values. `length` holds for the lengths of both packings.
+    (tensors lie so) and `gradients` (the call is differentiated); optional inputs, `cu_seqlens_k` too, true where
+    given; and options by their values. `length` holds for the lengths of both packings.
 
     >>> import packproof
     >>> domain = packproof.Domain.of("k in (64, 128); length > 0")

@@ -88,7 +88,7 @@ def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
 
 
 def _with_keys(op: Op, domain: Domain, case: Case, keys: Lengths) -> Case:
-    """The case with these lengths of a second packing, as near as the domain has each; those of the first after them."""
+    """The case with these lengths of a second packing, as near as the domain has each; further ones as in the first."""
     rules, values = domain.of_cases.within({"length", *axes(op), *op.options}), values_of(op, case)
     wanted = [*keys, *case.lengths[len(keys) :]][: len(case.lengths)]
     near = (_near(m, lambda n: rules.holds(values, [n])) for m in wanted)

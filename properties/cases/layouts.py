@@ -51,7 +51,7 @@ def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, 
 
 
 def other_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengths:
-    """Lengths of a second packing of the same sequences, such as keys: more, as many, fewer and none, from the kth on."""
+    """Lengths of a second packing of the same sequences, such as keys: more, as many, fewer, none; k: which first."""
     ways: tuple[Callable[[int], int], ...] = (
         lambda n: n + chunk // 2 + 1,
         lambda n: max(n - 1, 0),

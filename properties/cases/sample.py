@@ -102,7 +102,8 @@ class Sample:
         every = dict.fromkeys(placed, placement) if isinstance(placement, str) else placement
         return Call(
             inputs=self.inputs,
-            **self.metadata,
+            cu_seqlens=self.cu_seqlens,
+            cu_seqlens_k=self.metadata.get("cu_seqlens_k"),
             options=self.options,
             outputs=tuple(self.outputs),
             wrt=self.wrt if gradients else (),
