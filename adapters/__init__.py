@@ -8,6 +8,7 @@ from packproof.refs.lazy import export
 if TYPE_CHECKING:
     from packproof.adapters.adapter import adapt
     from packproof.adapters.metadata import (
+        OfKeys,
         cu_seqlens,
         cu_seqlens_int32,
         cu_seqlens_int64,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batched",
     "Gaps",
+    "OfKeys",
     "Packed",
     "Padded",
     "Tokens",
@@ -45,6 +47,7 @@ export(
     {
         "packproof.adapters.adapter": ("adapt",),
         "packproof.adapters.metadata": (
+            "OfKeys",
             "cu_seqlens",
             "cu_seqlens_int32",
             "cu_seqlens_int64",

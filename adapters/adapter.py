@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, once
+from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, once
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES, kernel
@@ -18,7 +18,7 @@ from packproof.properties.declared import long_dtypes, require, require_mapping
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.properties.promises import Promises
-from packproof.refs.axes import parse, role
+from packproof.refs.axes import packs_keys, parse, role
 from packproof.refs.errors import UsageError
 
 Declines = Callable[[Mapping[str, Any]], str | None]
@@ -57,7 +57,8 @@ def adapt(
 
     target: the kernel, or "package.module:function", imported at the first call. All arguments are passed by keyword.
     tokens: where the tokens lie in its inputs along `t` and in its outputs.
-    metadata: by the kernel's argument names, functions of `cu_seqlens` and the rows of the pack. names: the kernel's
+    metadata: by the kernel's argument names, functions of `cu_seqlens` and the rows of the pack, or `OfKeys` of such a
+    function for what describes an op's second packing. names: the kernel's
     names of the op's inputs and options, where they differ. given: other arguments, such as a chunk size.
     without: optional inputs and options of the op that the kernel names but does not support for packs. It is not
     tested with these, nor with those that it does not name, and reports list them.
@@ -151,14 +152,25 @@ class Adapter:
         """The kernel's name, for reports."""
         return self.target if isinstance(self.target, str) else getattr(self.target, "__qualname__", repr(self.target))
 
-    def __call__(self, *positional: Any, cu_seqlens: Tensor, **named: Any) -> Any:
+    def __call__(self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **named: Any) -> Any:
         """The op, as packproof calls it. Raises NotImplementedError for a call that the kernel declines."""
         arguments = {**dict(zip(self.op.inputs, positional, strict=False)), **named}
         if self.declines and (reason := self.declines(arguments)):
             raise NotImplementedError(reason)
-        rows = next(len(x) for n, x in arguments.items() if self._per_token(n) and x is not None)
-        theirs = {self._theirs(n): self._laid_out(n, x, cu_seqlens) for n, x in arguments.items() if n in self._taken}
-        made = {name: self._made(make, cu_seqlens, rows) for name, make in self.metadata.items()}
+        keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        tokens = {n: len(x) for n, x in arguments.items() if self._per_token(n) and x is not None}
+        rows = next(count for n, count in tokens.items() if not self._per_key(n))
+        first = cu_seqlens, rows
+        second = keys, next((count for n, count in tokens.items() if self._per_key(n)), rows)
+        theirs = {
+            self._theirs(n): self._laid_out(n, x, keys if self._per_key(n) else cu_seqlens)
+            for n, x in arguments.items()
+            if n in self._taken
+        }
+        made = {
+            name: self._made(make.make, *second) if isinstance(make, OfKeys) else self._made(make, *first)
+            for name, make in self.metadata.items()
+        }
         returned = self._function(**theirs, **made, **self.given)
         if returned is None and self.in_place:
             returned = tuple(theirs[self._theirs(n)] for n in self.op.inputs if n in self.in_place)
@@ -172,7 +184,8 @@ class Adapter:
     def __signature__(self) -> inspect.Signature:
         """The op's arguments that it takes. Raises UsageError if the kernel cannot be imported or called like this."""
         kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._taken, "cu_seqlens")])
+        keys = ["cu_seqlens_k"] if any(isinstance(make, OfKeys) for make in self.metadata.values()) else []
+        return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._taken, "cu_seqlens", *keys)])
 
     def check_declaration(self) -> None:
         """Raises UsageError for a name that the op does not have, or tokens that are not a convention."""
@@ -267,6 +280,10 @@ class Adapter:
     def _per_token(self, name: str) -> bool:
         spec = self.op.inputs.get(name) or self.op.outputs.get(name)
         return spec is not None and role(parse(spec).alternatives[0]) == "token"
+
+    def _per_key(self, name: str) -> bool:
+        spec = self.op.inputs.get(name)
+        return spec is not None and packs_keys(parse(spec).alternatives[0])
 
     def _laid_out(self, name: str, value: Any, cu_seqlens: Tensor) -> Any:
         if value is None or not self._per_token(name):
