@@ -137,8 +137,9 @@ def filled(x: Tensor, block: int) -> tuple[Tensor, ...]:
 def whole(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule) -> tuple[Tensor, Tensor]:
     """The same, as one masked softmax in two passes over the whole pack."""
     seen = rule.visible(queries.place[:, None], keys.place) & (queries.sequence[:, None] == keys.sequence)
-    scores = torch.where(seen, rule.scores(q, k), -torch.inf)
-    lse = scores.logsumexp(-1)
+    some = seen.any(-1)  # else a softmax and its derivatives are NaN
+    scores = torch.where(seen | ~some[:, None], rule.scores(q, k), -torch.inf)
+    lse = torch.where(some, scores.logsumexp(-1), -torch.inf)
     y = torch.where(seen, scores.softmax(-1), 0) @ v
     if rule.sinks is None:
         return y, lse

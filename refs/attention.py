@@ -95,11 +95,14 @@ def attention(
         i, j = (torch.arange(-len(x), 0, device=x.device) for x in (q, k))  # the last query stands at the last key
         ahead = j[None, :] - i[:, None]  # of the key, as seen from the query
         visible = (ahead >= -left) & (ahead <= right)
-        terms = torch.where(visible, scores, -math.inf)
+        # a softmax of no term at all is NaN, and so are its derivatives: let it have some, and select
+        nothing = ~visible.any(-1) if sinks is None else torch.zeros_like(i, dtype=torch.bool)
+        terms = torch.where(visible | nothing[:, None], scores, -math.inf)
         if sinks is not None:
             terms = torch.cat([terms, repeat(sinks, "h -> h i 1", i=len(q))], -1)
-        weights = torch.where(visible, terms.softmax(-1)[..., : len(k)], 0)  # of no term at all it is NaN
-        return einsum(weights, v, "h i j, j h c -> i h c"), terms.logsumexp(-1).mT
+        weights = torch.where(visible, terms.softmax(-1)[..., : len(k)], 0)
+        lse = torch.where(nothing, -math.inf, terms.logsumexp(-1))
+        return einsum(weights, v, "h i j, j h c -> i h c"), lse.mT
 
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     pieces = (split_sequences(to_compute_dtype(x), cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys)))

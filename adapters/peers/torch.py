@@ -124,6 +124,8 @@ def flex_attention(
     from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415
     from torch.nn.attention.flex_attention import flex_attention as attend  # noqa: PLC0415
 
+    if len(q) and not len(k):
+        raise NotImplementedError("a mask over no keys cannot be made")
     with_lse = return_lse or sinks is not None
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     mask = _block_mask(cu_seqlens, len(q), keys, len(k), (window_size[0], 0) if causal else window_size)
