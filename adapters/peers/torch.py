@@ -134,7 +134,8 @@ def flex_attention(
     def capped(score: Tensor, *_place: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
 
-    found: Any = _compiled(attend, q)(
+    compiled: Any = _compiled(attend, q)
+    found = compiled(
         *(q_, k_, v_),
         score_mod=capped if softcap else None,
         block_mask=mask,
