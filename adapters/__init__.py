@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from packproof.adapters.adapter import adapt
     from packproof.adapters.conversions import L2Norm, Scaled, base2_log, natural_log
     from packproof.adapters.metadata import (
+        OfKeys,
         cu_seqlens,
         cu_seqlens_int32,
         cu_seqlens_int64,
@@ -26,6 +27,7 @@ __all__ = [
     "Batched",
     "Gaps",
     "L2Norm",
+    "OfKeys",
     "Packed",
     "Padded",
     "Scaled",
@@ -51,6 +53,7 @@ export(
         "packproof.adapters.adapter": ("adapt",),
         "packproof.adapters.conversions": ("L2Norm", "Scaled", "base2_log", "natural_log"),
         "packproof.adapters.metadata": (
+            "OfKeys",
             "cu_seqlens",
             "cu_seqlens_int32",
             "cu_seqlens_int64",

@@ -14,7 +14,7 @@ from packproof.adapters.conversions import Conversion, convert, others_named
 from packproof.adapters.declared import check_types, named_function, op_of, title_of
 from packproof.adapters.importing import FunctionName
 from packproof.adapters.kernel_signature import KernelSignature, required
-from packproof.adapters.metadata import Metadata, PerToken, cu_seqlens, mask, once
+from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
 from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
@@ -24,7 +24,7 @@ from packproof.properties.declared import long_dtypes, require
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
-from packproof.refs.axes import parse, role
+from packproof.refs.axes import packs_keys, parse, role
 from packproof.refs.errors import UsageError, checked_call
 
 Declines = Callable[[Mapping[str, Any]], str | None]
@@ -69,7 +69,8 @@ def adapt(
     file that calls this), imported at the first call.
     op: what it computes; None: the op that the kernel is declared with, which is imported at once.
     tokens: where the tokens lie in its inputs along `t` and in its outputs.
-    metadata: by the kernel's argument names, functions of `cu_seqlens` and the rows of the pack. names: the kernel's
+    metadata: by the kernel's argument names, functions of `cu_seqlens` and the rows of the pack, or `OfKeys` of such a
+    function for what describes an op's second packing. names: the kernel's
     names of the op's inputs and options, where they differ. given: other arguments, such as a chunk size.
     axes: by the op's names of inputs and outputs, their axes in the kernel's order: {"final_states": "s v k"}.
     converted: by the op's names, differentiable functions that make the values of inputs and options the kernel's, and
@@ -167,17 +168,25 @@ class Adapter:
         """The kernel's name, for reports."""
         return title_of(self.target)
 
-    def __call__(self, *positional: Any, cu_seqlens: Tensor, **named: Any) -> Any:
+    def __call__(self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **named: Any) -> Any:
         """The op, as packproof calls it. Raises NotImplementedError for a call that the kernel declines."""
         arguments = {**dict(zip(self.op.inputs, positional, strict=False)), **named}
         if self.declines and (reason := self.declines(arguments)):
             raise NotImplementedError(reason)
-        rows = next(len(x) for n, x in arguments.items() if self._per_token(n) and x is not None)
+        keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        tokens = {n: len(x) for n, x in arguments.items() if self._per_token(n) and x is not None}
+        rows = next(count for n, count in tokens.items() if not self._per_key(n))
+        first = cu_seqlens, rows
+        second = keys, next((count for n, count in tokens.items() if self._per_key(n)), rows)
         kernel = self._signature
         known = {**kernel.filled, **{n: x for n, x in arguments.items() if n in kernel.taken}}
-        values = {n: self._convert(n, x, arguments, cu_seqlens) for n, x in known.items()}
-        theirs = {self._theirs(n): self._laid_out(n, x, cu_seqlens) for n, x in values.items()}
-        made = {name: self._made(make, cu_seqlens, rows) for name, make in self.metadata.items()}
+        offsets = {n: keys if self._per_key(n) else cu_seqlens for n in known}
+        values = {n: self._convert(n, x, arguments, offsets[n]) for n, x in known.items()}
+        theirs = {self._theirs(n): self._laid_out(n, x, offsets[n]) for n, x in values.items()}
+        made = {
+            name: self._made(make.make, *second) if isinstance(make, OfKeys) else self._made(make, *first)
+            for name, make in self.metadata.items()
+        }
         passed = {**kernel.defaults, **theirs, **made, **self.given}
         returned = kernel.function(*[passed.pop(name) for name in kernel.by_position], **passed)
         if returned is None and self.in_place:
@@ -198,7 +207,8 @@ class Adapter:
     def __signature__(self) -> inspect.Signature:
         """The op's arguments that it takes. Raises UsageError if the kernel cannot be imported or called like this."""
         kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._offered, "cu_seqlens")])
+        keys = ["cu_seqlens_k"] if any(isinstance(make, OfKeys) for make in self.metadata.values()) else []
+        return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._offered, "cu_seqlens", *keys)])
 
     def check_declaration(self) -> None:
         """Raises UsageError for a name that the op does not have, or tokens that are not a convention."""
@@ -314,6 +324,10 @@ class Adapter:
         spec = self.op.inputs.get(name) or self.op.outputs.get(name)
         return spec is not None and role(parse(spec).alternatives[0]) == "token"
 
+    def _per_key(self, name: str) -> bool:
+        spec = self.op.inputs.get(name)
+        return spec is not None and packs_keys(parse(spec).alternatives[0])
+
     def _laid_out(self, name: str, value: Any, cu_seqlens: Tensor) -> Any:
         if value is not None and name in self._orders:
             value = self._orders[name].to(value)
@@ -331,9 +345,7 @@ class Adapter:
 
     def _outputs(self, returned: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
         """The outputs that this call has. What is not a tensor is returned unchanged, and the check reports it."""
-        state = self.op.carry
-        with_state = state is not None and bool(arguments.get(state[2]))
-        wanted = [n for n, spec in self.op.outputs.items() if with_state or not parse(spec).optional]
+        wanted = self.op.returned(arguments)
         several = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         back = partial(self._back, arguments=arguments, cu_seqlens=cu_seqlens, rows=rows)
         outputs = tuple(self._released(back(n, y)) for n, y in zip(wanted, several, strict=False))

@@ -76,6 +76,22 @@ def per_token(*, outside: float | bool) -> Callable[[Metadata], PerToken]:
     return lambda make: PerToken(make, outside)
 
 
+@dataclass(frozen=True)
+class OfKeys:
+    """Metadata made of `cu_seqlens_k` and the rows of that packing, for a kernel that takes keys of their own lengths.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.OfKeys(adapters.max_seqlen)(torch.tensor([0, 2, 5]), 5)
+    3
+    """
+
+    make: Metadata
+
+    def __call__(self, cu_seqlens: Tensor, tokens: int) -> Any:
+        return self.make(cu_seqlens, tokens)
+
+
 def cu_seqlens(cu_seqlens: Tensor, tokens: int) -> Tensor:
     """(s + 1,): the offsets unchanged, int32 or int64; the same tensor.
 

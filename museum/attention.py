@@ -1,6 +1,7 @@
 """Packed attention in plain torch, written as kernels are (blocks, online softmax): 5 correct, 8 incorrect."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,20 +14,60 @@ from packproof.museum.variants import named, numbered
 BLOCK = 16
 
 
-Visible = Callable[[Tensor, Tensor], Tensor]
+@dataclass(frozen=True)
+class Packing:
+    """The rows of a pack: where its sequences begin and end (s + 2,), slack as the last of them, the sequence of each
+    row, and the place where it stands among the keys."""
+
+    cu: Tensor
+    sequence: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, cu_seqlens: Tensor, rows: int, keys: "Packing | None" = None) -> "Packing":
+        row, cu = torch.arange(rows), torch.cat([cu_seqlens.long(), torch.tensor([rows])])
+        sequence = torch.searchsorted(cu[1:], row, right=True)
+        return cls(cu, sequence, row if keys is None else row + (keys.cu - cu)[sequence + 1])
+
+    @property
+    def real(self) -> Tensor:
+        """Which rows are in a sequence, for rows of two axes."""
+        return (torch.arange(len(self.place)) < self.cu[-2])[:, None, None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides a score: how far a query sees, the cap of the scores (0: none), and the sink of each head [h]."""
+
+    left: int
+    right: int
+    softcap: float
+    sinks: Tensor | None
+
+    def visible(self, i: Tensor, j: Tensor) -> Tensor:
+        return (j >= i - self.left) & (j <= i + self.right)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """[h, i, k] and [h, j, k] to [h, i, j]."""
+        scores = einsum("hik,hjk->hij", q, k)
+        return self.softcap * (scores / self.softcap).tanh() if self.softcap else scores
 
 
 class Softmax:
     """Online softmax of one block of queries [h, i, k] over blocks of keys [h, j, k] and values [h, j, v]."""
 
-    def __init__(self, q: Tensor, v: Tensor, bug: str) -> None:
-        self.q, self.bug = q, bug
+    def __init__(self, q: Tensor, v: Tensor, rule: Rule, bug: str) -> None:
+        self.q, self.rule, self.bug = q, rule, bug
         self.max = q.new_full(q.shape[:2], -torch.inf)
         self.sum = q.new_zeros(q.shape[:2])
         self.out = q.new_zeros(*q.shape[:2], v.shape[-1])
+        if rule.sinks is not None:
+            sinks = rule.sinks[:, None].expand(q.shape[:2])
+            self.max = torch.zeros_like(sinks) if bug == "A3" else sinks.detach()
+            self.sum = (sinks - self.max).exp()
 
     def add(self, k: Tensor, v: Tensor, visible: Tensor) -> None:
-        scores = torch.where(visible, einsum("hik,hjk->hij", self.q, k), -torch.inf)
+        scores = torch.where(visible, self.rule.scores(self.q, k), -torch.inf)
         top = torch.maximum(self.max, scores.detach().amax(-1))
         if self.bug == "A3":
             top = torch.zeros_like(top)
@@ -40,87 +81,109 @@ class Softmax:
         self.max = top
 
     @property
-    def result(self) -> Tensor:
+    def result(self) -> tuple[Tensor, Tensor]:
+        some = torch.where(self.sum > 0, self.sum, 1) if self.bug != "A6" else self.sum
         one_query = self.bug == "A7" and self.q.shape[1] == 1
-        return self.out / (self.sum.flip(0) if one_query else self.sum)[..., None]
+        return self.out / (some.flip(0) if one_query else some)[..., None], self.max + some.log()
 
 
 def pack_grid(
-    q: Tensor, k: Tensor, v: Tensor, cu: Tensor, visible: Visible, *, block: int = BLOCK, bug: str = ""
-) -> Tensor:
-    """Heads first: q, k [h, t, k], v [h, t, v] to [h, t, v], blocks counted from the start of the pack."""
-    t, row = q.shape[1], torch.arange(q.shape[1])
-    seq = torch.searchsorted(cu[1:], row, right=True)
-    out = [v[:, :0]]
-    for q0 in range(0, t, block):
-        rows = row[q0 : q0 + block]
-        softmax = Softmax(q[:, rows], v, bug)
-        for k0 in range(0, t, block):
-            cols = row[k0 : k0 + block]
-            nearest = seq[cols[0]] if bug == "A1" else seq[cols[-1]]
-            seen = visible(rows[:, None], cols)
-            if nearest < seq[q0] or seq[k0] > seq[rows[-1]] or not seen.any():
+    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule, *, block: int = BLOCK, bug: str = ""
+) -> tuple[Tensor, Tensor]:
+    """Heads first: q [h, t, k], k [h, u, k], v [h, u, v] to [h, t, v] and [h, t], blocks from the start of the pack."""
+    out = [(v[:, :0], q[:, :0, 0])]
+    for q0 in range(0, q.shape[1], block):
+        rows = slice(q0, q0 + block)
+        mine = queries.sequence[rows]
+        softmax = Softmax(q[:, rows], v, rule, bug)
+        for k0 in range(0, k.shape[1], block):
+            cols = slice(k0, k0 + block)
+            theirs = keys.sequence[cols]
+            nearest = theirs[0] if bug == "A1" else theirs[-1]
+            seen = rule.visible(queries.place[rows, None], keys.place[cols])
+            if nearest < mine[0] or theirs[0] > mine[-1] or not seen.any():
                 continue
-            if not (bug == "A2" and k0 < q0 and seq[k0] == seq[q0]):
-                seen = seen & (seq[rows, None] == seq[cols])
+            if not (bug == "A2" and k0 < q0 and theirs[0] == mine[0]):
+                seen = seen & (mine[:, None] == theirs)
             softmax.add(k[:, cols], v[:, cols], seen)
         out.append(softmax.result)
-    return torch.cat(out, 1)
+    return joined(out)
 
 
-def sequence_grid(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, visible: Visible, *, block: int = BLOCK) -> Tensor:
+def sequence_grid(
+    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule, *, block: int = BLOCK
+) -> tuple[Tensor, Tensor]:
     """The same, blocks counted from the start of each sequence and filled up to one shape."""
-    out = [v[:, :0]]
-    for start, end in zip(cu.tolist(), cu.tolist()[1:], strict=False):
-        n = end - start
-        fill = -n % block
-        blocks = [torch.split(pad(x[:, start:end], (0, 0, 0, fill)), block, 1) for x in (q, k, v)]
-        rows = torch.split(torch.arange(n + fill), block)
-        for i, q_i in enumerate(blocks[0] if n else ()):
-            softmax = Softmax(q_i, v, "")
-            for j, (k_j, v_j) in enumerate(zip(*blocks[1:], strict=True)):
-                softmax.add(k_j, v_j, visible(rows[i][:, None], rows[j]) & ((rows[j] < n) | (rows[i] >= n)[:, None]))
-            out.append(softmax.result[:, : n - i * block])
-    return torch.cat(out, 1)
+    out = [(v[:, :0], q[:, :0, 0])]
+    ends = (x for cu in (queries.cu, keys.cu) for x in (cu.tolist(), cu.tolist()[1:]))
+    for q_start, q_end, k_start, k_end in zip(*ends, strict=False):
+        n, m = q_end - q_start, k_end - k_start
+        k_blocks, v_blocks = (filled(x[:, k_start:k_end], block) for x in (k, v))
+        rows, cols = (torch.split(torch.arange(-x, -x % block), block) for x in (n, m))
+        for i, q_i in enumerate(filled(q[:, q_start:q_end], block) if n else ()):
+            softmax = Softmax(q_i, v, rule, "")
+            for j, (k_j, v_j) in enumerate(zip(k_blocks, v_blocks, strict=True) if m else ()):
+                softmax.add(k_j, v_j, rule.visible(rows[i][:, None], cols[j]) & (cols[j] < 0))
+            y, lse = softmax.result
+            out.append((y[:, : n - i * block], lse[:, : n - i * block]))
+    return joined(out)
 
 
-def whole(q: Tensor, k: Tensor, v: Tensor, cu: Tensor, visible: Visible) -> Tensor:
+def filled(x: Tensor, block: int) -> tuple[Tensor, ...]:
+    """Blocks of rows, the last filled up with zeros."""
+    return torch.split(pad(x, (0, 0, 0, -x.shape[1] % block)), block, 1)
+
+
+def whole(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule: Rule) -> tuple[Tensor, Tensor]:
     """The same, as one masked softmax in two passes over the whole pack."""
-    row = torch.arange(q.shape[1])
-    seq = torch.searchsorted(cu[1:], row, right=True)
-    seen = visible(row[:, None], row) & (seq[:, None] == seq)
-    return torch.where(seen, einsum("hik,hjk->hij", q, k), -torch.inf).softmax(-1) @ v
+    seen = rule.visible(queries.place[:, None], keys.place) & (queries.sequence[:, None] == keys.sequence)
+    some = seen.any(-1)  # else a softmax and its derivatives are NaN
+    scores = torch.where(seen | ~some[:, None], rule.scores(q, k), -torch.inf)
+    lse = torch.where(some, scores.logsumexp(-1), -torch.inf)
+    y = torch.where(seen, scores.softmax(-1), 0) @ v
+    if rule.sinks is None:
+        return y, lse
+    share = (lse - rule.sinks[:, None]).sigmoid()  # of the keys, beside the sink
+    return y * share[..., None], torch.logaddexp(lse, rule.sinks[:, None])
+
+
+def joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    ys, lses = zip(*parts, strict=True)
+    return torch.cat(ys, 1), torch.cat(lses, 1)
 
 
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    sinks: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softmax_scale: float | None = None,
-    attend: Callable[..., Tensor] = pack_grid,
+    softcap: float = 0.0,
+    return_lse: bool = False,
+    attend: Callable[..., tuple[Tensor, Tensor]] = pack_grid,
     bug: str = "",
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Op `attention`, computing in fp32 (fp64 for fp64) in the given order, with the named bug."""
-    (t, heads, width), groups = q.shape, k.shape[1]
+    (t, heads, width), (u, groups, _) = q.shape, k.shape
     acc = torch.float64 if q.dtype == torch.float64 else torch.float32
-    cu = torch.cat([cu_seqlens.long(), torch.tensor([t])])
-    real = (torch.arange(t) < cu[-2])[:, None, None]
+    keys = Packing.of(cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, u)
+    queries = Packing.of(cu_seqlens, t, keys)
     scale = max(width, 1) ** -0.5 if softmax_scale is None else softmax_scale
-    left, right = (t if reach < 0 else reach for reach in window_size)
+    left, right = (t + u if reach < 0 else reach for reach in window_size)
     right = (1 if bug == "A4" else 0) if causal else right
-
-    def visible(i: Tensor, j: Tensor) -> Tensor:
-        return (j >= i - left) & (j <= i + right)
-
-    heads_first = [torch.where(real, x, 0).to(acc).transpose(0, 1) for x in (q, k, v)]
+    rule = Rule(left, right, softcap, None if sinks is None else sinks.to(acc))
+    packed = ((q, queries), (k, keys), (v, keys))
+    heads_first = [torch.where(pack.real, x, 0).to(acc).transpose(0, 1) for x, pack in packed]
     heads_first[0] = heads_first[0] * scale
     heads_first[1:] = (x.repeat_interleave(heads // groups, 0) for x in heads_first[1:])
-    y = attend(*heads_first, cu, visible, bug=bug) if bug else attend(*heads_first, cu, visible)
-    return torch.where(real, y.transpose(0, 1), 0).to(q)
+    y, lse = attend(*heads_first, queries, keys, rule, **({"bug": bug} if bug else {}))
+    y = torch.where(queries.real, y.transpose(0, 1), 0).to(q)
+    return (y, torch.where(queries.real[:, 0], lse.T, 0)) if return_lse else y
 
 
 FORMS: dict[str, dict[str, Any]] = {

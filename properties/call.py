@@ -19,7 +19,7 @@ class Call:
     """A kernel call: tensors on the CPU, in the kernel's dtypes; whoever runs it moves them to its device.
 
     inputs: by argument name, packed; optional arguments that are absent are left out.
-    cu_seqlens: int32 or int64 (s + 1,).
+    cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,); the second where the call has a second packing.
     options: the keyword arguments that are not tensors.
     outputs: names of the tensors that the kernel returns, in order.
     wrt: inputs to differentiate; empty for a forward-only run.
@@ -53,6 +53,13 @@ class Call:
     history: int = 0
     token_rows: tuple[str, ...] = ()
     convention: str = ""
+    cu_seqlens_k: Tensor | None = None
+
+    @property
+    def metadata(self) -> Mapping[str, Tensor]:
+        """The offsets by the names of arguments."""
+        second = {} if self.cu_seqlens_k is None else {"cu_seqlens_k": self.cu_seqlens_k}
+        return {"cu_seqlens": self.cu_seqlens, **second}
 
     @property
     def most_bytes(self) -> int:

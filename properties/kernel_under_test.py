@@ -23,7 +23,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
-from packproof.refs.axes import role
+from packproof.refs.axes import Axes, role
 
 T = TypeVar("T")
 Tensors = Mapping[TensorKey, Tensor]
@@ -211,7 +211,7 @@ class KernelUnderTest:
         return found
 
     def row_map(self, key: TensorKey, sample: Sample) -> RowMap:
-        return RowMap(sample.axes[key.name], sample.offsets)
+        return RowMap(sample.axes[key.name], sample.offsets_of(sample.axes[key.name]))
 
     def shared(self, key: TensorKey, sample: Sample) -> bool:
         return role(sample.axes[key.name]) == "shared"
@@ -285,15 +285,16 @@ class KernelUnderTest:
 
 def _cut(sample: Sample, result: Result) -> Result:
     """What belongs to the sample of a result that has more rows and sequences after it."""
-    n, rows = len(sample.lengths), sample.offsets[-1] + sample.slack
+    n = len(sample.lengths)
 
     def cut(tensors: Mapping[str, Tensor], prefix: str = "") -> Mapping[str, Tensor]:
-        ends = {"token": rows, "sequence": n, "shared": None}
-        return {name: x[: ends[role(sample.axes[name.removeprefix(prefix)])]] for name, x in tensors.items()}
+        def end(axes: Axes) -> int | None:
+            return {"token": sample.offsets_of(axes)[-1] + sample.slack, "sequence": n, "shared": None}[role(axes)]
 
-    after = {name: x for name, x in result.inputs_after.items() if name != "cu_seqlens"}
-    if "cu_seqlens" in result.inputs_after:
-        offsets = {"cu_seqlens": result.inputs_after["cu_seqlens"][: n + 1]}
+        return {name: x[: end(sample.axes[name.removeprefix(prefix)])] for name, x in tensors.items()}
+
+    after = {name: x for name, x in result.inputs_after.items() if name not in sample.metadata}
+    offsets = {name: result.inputs_after[name][: n + 1] for name in sample.metadata if name in result.inputs_after}
     return replace(
         result,
         outputs=cut(result.outputs),

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from packproof.properties.declared import require, require_mapping, require_names
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
-from packproof.refs.axes import parse, read_axis
+from packproof.refs.axes import KEYS, packs_keys, parse, read_axis
 from packproof.refs.errors import checked_init
 
 _DRAWN = ("normal", "decay", "step", "unit", "distinct")
@@ -22,6 +23,9 @@ class Op:
         outputs in order (a single tensor if there is one).
     inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences; every other axis belongs to a
         shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
+        `u` counts rows of a second packing of the same sequences, such as the keys of attention: its offsets are the
+        reference's argument `cu_seqlens_k`, and where that is left out, `u` is `t`. The last row of a sequence along
+        `u` belongs to the last one along `t`, which is what a causal op goes by.
     options: the values that each option may take, the plainest first.
     sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence, "rows" that of the pack.
     where: what the sizes of every call satisfy, as conditions of a `packproof.Domain`: "h % g == 0".
@@ -37,6 +41,7 @@ class Op:
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     constants: inputs that are tables, without gradients.
     carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
+    on_request: the option that requests an output, by the name of the output: the others that end in `?`.
     window: the axis whose size is the reach of a convolution; scales the layouts.
     causal: option that makes the op causal, or True or False.
     matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises
@@ -70,6 +75,7 @@ class Op:
     fixed: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     carry: tuple[str, str, str] | None = None
+    on_request: Mapping[str, str] = field(default_factory=dict)
     window: str | None = None
     causal: bool | str = True
     matmul: bool = False
@@ -87,6 +93,16 @@ class Op:
         _check_sizes(self, where, axes)
         _check_names(self, where, axes)
 
+    @cached_property
+    def packs_keys(self) -> bool:
+        """Whether it has a second packing, with offsets of its own."""
+        return any(packs_keys(parse(spec).alternatives[0]) for spec in self.inputs.values())
+
+    def returned(self, options: Mapping[str, Any]) -> list[str]:
+        """Names of the outputs of a call with these options, in order."""
+        requests = {**self.on_request, **({self.carry[1]: self.carry[2]} if self.carry else {})}
+        return [n for n, spec in self.outputs.items() if not parse(spec).optional or options.get(requests.get(n, ""))]
+
 
 def _axes(op: Op, where: str) -> list[str]:
     """The axes that need a size: all but tokens, sequences and numbers. UsageError for a spec that cannot be read."""
@@ -100,7 +116,7 @@ def _axes(op: Op, where: str) -> list[str]:
             require(is_spec, where, f"{name}[{tensor!r}]", spec, "axes, such as 't d'")
             found |= {read_axis(axis).base: None for axes in parse(spec).alternatives for axis in axes}
     require("t" in found, where, "inputs", dict(op.inputs), "a tensor along t, the packed tokens")
-    return [axis for axis in found if axis not in ("t", "s") and not axis.isdigit()]
+    return [axis for axis in found if axis not in ("t", "s", KEYS) and not axis.isdigit()]
 
 
 def _check_sizes(op: Op, where: str, axes: list[str]) -> None:
@@ -135,6 +151,9 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
         is_carry = isinstance(op.carry, list | tuple) and len(op.carry) == len(groups)
         good = is_carry and all(name in group for name, group in zip(op.carry, groups, strict=True))
         require(good, where, "carry", op.carry, "(initial state, final state, option): an input, an output, an option")
+    require_mapping(where, "on_request", op.on_request, "of options by output, such as {'lse': 'return_lse'}")
+    require_names(where, "on_request", op.on_request, op.outputs, "outputs")
+    require_names(where, "on_request", op.on_request.values(), op.options, "options")
     require(op.window is None or op.window in axes, where, "window", op.window, f"an axis: {', '.join(axes)}")
     good = isinstance(op.causal, bool) or op.causal in op.options
     require(good, where, "causal", op.causal, "True, False or the name of an option")

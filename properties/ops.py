@@ -5,7 +5,7 @@ from typing import Any
 
 from packproof import refs
 from packproof.properties import flops
-from packproof.properties.bounds import magnitude
+from packproof.properties.bounds import magnitude, magnitude_of_attention
 from packproof.properties.op import Op
 from packproof.refs import signatures
 from packproof.refs.errors import UsageError
@@ -116,14 +116,26 @@ ROPE_QK = _op(
 ATTENTION = _op(
     signatures.ATTENTION,
     reference=refs.attention,
-    absolute=magnitude.attention,
-    options={"window_size": ((-1, -1), (5, 0), (3, 2)), "softmax_scale": (None, 0.3)},
+    absolute=magnitude_of_attention.attention,
+    options={
+        "window_size": ((-1, -1), (5, 0), (3, 2)),
+        "softmax_scale": (None, 0.3),
+        "softcap": (0.0, 1.5, 50.0),
+    },
     sizes=(
         {"hq": 2, "hk": 1, "k": 4, "v": 3},
         {"hq": 2, "hk": 2, "k": 8, "v": 8},
         {"hq": 6, "hk": 2, "k": 8, "v": 8},
         {"hq": 1, "hk": 1, "k": 3, "v": 5},
     ),
+    model_sizes=(
+        {"hq": 4, "hk": 2, "k": 128, "v": 128},
+        {"hq": 8, "hk": 1, "k": 64, "v": 64},
+        {"hq": 2, "hk": 2, "k": 192, "v": 128},
+        {"hq": 6, "hk": 2, "k": 256, "v": 256},
+        {"hq": 3, "hk": 3, "k": 96, "v": 96},
+    ),
+    on_request={"lse": "return_lse"},
     causal="causal",
     matmul=True,
     flops=flops.attention,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.refs.axes import Axes, Axis, parse, read_axis, shape
+from packproof.refs.axes import KEYS, Axes, Axis, parse, read_axis, shape
 from packproof.refs.errors import ArgumentError, LayoutError
 from packproof.refs.signatures import Signature
 from packproof.refs.wording import counted, kind
@@ -17,6 +17,7 @@ OFFSETS = (torch.int32, torch.int64)
 
 _COUNTED = {
     "t": "token",
+    "u": "key",
     "s": "sequence",
     "d": "channel",
     "w": "tap",
@@ -31,26 +32,41 @@ _COUNTED = {
     "m": "position",
     "r": "rotated pair",
 }
+_TOKENS = Axis("t", "t", 0)
 _SHOWN_OFFSETS = 8
 _SHOWN_TEXT = 40
 
 
-def bind(signature: Signature, cu_seqlens: Tensor, *, values: bool, **tensors: Tensor | None) -> dict[str, int]:
+def bind(
+    signature: Signature,
+    cu_seqlens: Tensor,
+    *,
+    values: bool,
+    cu_seqlens_k: Tensor | None = None,
+    **tensors: Tensor | None,
+) -> dict[str, int]:
     """Check every tensor of a call and return the size of each axis, such as `{"t": 36, "d": 64, "s": 2}`.
 
-    cu_seqlens: int32 or int64 (s + 1,), on the same device. tensors: the inputs by name, None where one is absent.
-    values: read the offsets on the host and check them too (on a GPU this waits for the device).
+    cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,), on the same device; the second those of the axis u, which is t
+    where it is left out. tensors: the inputs by name, None where one is absent. values: read the offsets on the host
+    and check them too (on a GPU this waits for the device).
 
     Raises ArgumentError naming the argument, what came and what was expected; LayoutError for the offsets.
     """
     given = _given(signature, tensors)
     leader = next(iter(given))
-    check_offsets_form(signature.op, cu_seqlens)
-    _check_devices(signature, given, cu_seqlens)
+    offsets = {"cu_seqlens": cu_seqlens, **({} if cu_seqlens_k is None else {"cu_seqlens_k": cu_seqlens_k})}
+    for name, packing in offsets.items():
+        check_offsets_form(signature.op, packing, name)
+    _check_devices(signature, given, offsets)
     _check_dtypes(signature, given)
-    sizes = _bind_axes(signature, given, cu_seqlens)
+    sizes = _bind_axes(signature, given, offsets)
     if values:
         check_offsets(signature.op, cu_seqlens, sizes["t"], f"{leader} has", _listed({leader: given[leader]}))
+    if values and cu_seqlens_k is not None:
+        packed = next(n for n in given if signature.inputs[n].split()[0] == KEYS)
+        listed = _listed({packed: given[packed]})
+        check_offsets(signature.op, cu_seqlens_k, sizes[KEYS], f"{packed} has", listed, name="cu_seqlens_k")
     for parts, whole in signature.groups.items():
         if parts in sizes and (sizes[parts] < 1 or sizes[whole] % sizes[parts]):
             shared = f"{_counted(sizes[whole], whole)} cannot be shared evenly by {_counted(sizes[parts], parts)}"
@@ -159,12 +175,12 @@ def _given(signature: Signature, tensors: dict[str, Tensor | None]) -> dict[str,
     return given
 
 
-def _check_devices(signature: Signature, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> None:
+def _check_devices(signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> None:
     leader, first = next(iter(given.items()))
     device = first.device
-    for name, tensor in {**given, "cu_seqlens": cu_seqlens}.items():
+    for name, tensor in {**given, **offsets}.items():
         if tensor.device != device:
-            kind = LayoutError if name == "cu_seqlens" else ArgumentError
+            kind = LayoutError if name in offsets else ArgumentError
             raise kind(
                 f"{signature.op}: {name} is on {tensor.device} but {leader} is on {device}\n"
                 f"    All tensors of a call lie on one device: {name}.to({leader}.device)"
@@ -187,12 +203,15 @@ def _check_dtypes(signature: Signature, given: Mapping[str, Tensor]) -> None:
             raise ArgumentError(f"{signature.op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
 
 
-def _bind_axes(signature: Signature, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> dict[str, int]:
-    sizes = {"s": cu_seqlens.shape[0] - 1}
+def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> dict[str, int]:
+    sizes = {"s": offsets["cu_seqlens"].shape[0] - 1}
     holders = {"s": "cu_seqlens"}
 
     def complain(text: str) -> ArgumentError:
-        return ArgumentError(f"{signature.op}: {text}\n{_listed({**given, 'cu_seqlens': cu_seqlens})}".rstrip("\n"))
+        return ArgumentError(f"{signature.op}: {text}\n{_listed({**given, **offsets})}".rstrip("\n"))
+
+    if "cu_seqlens_k" in offsets and (packed := offsets["cu_seqlens_k"].shape[0] - 1) != sizes["s"]:
+        raise complain(f"cu_seqlens_k has {_counted(packed, 's')} but cu_seqlens has {sizes['s']}")
 
     for name, tensor in given.items():
         by_ndim = signature.forms[name].by_ndim
@@ -200,12 +219,14 @@ def _bind_axes(signature: Signature, given: Mapping[str, Tensor], cu_seqlens: Te
         if axes is None:
             expected = " or ".join(f"({' '.join(axis.name for axis in axes)})" for axes in by_ndim.values())
             raise complain(f"{name} has {counted(tensor.ndim, 'axis')} but {expected} was expected")
-        for axis, size in zip(axes, tensor.shape, strict=True):
+        for own, size in zip(axes, tensor.shape, strict=True):
+            axis = _TOKENS if own.base == KEYS and "cu_seqlens_k" not in offsets else own
             wanted = sizes.get(axis.base)
             if wanted is None:
                 sizes[axis.base], holders[axis.base] = size - axis.shift, name
             elif size != wanted + axis.shift:
                 raise complain(_mismatch(name, axis, size, wanted, holders[axis.base]))
+            sizes[own.base] = sizes[axis.base]
     for _, base, shift in signature.shifted:
         if sizes.get(base, -shift) < -shift:
             raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
@@ -239,31 +260,36 @@ def check_rotary_tables(op: str, rotated: str, sizes: Mapping[str, int], longest
         )
 
 
-def check_offsets_form(op: str, cu_seqlens: Tensor) -> None:
-    """Raise LayoutError unless `cu_seqlens` is an int32 or int64 tensor of shape (s + 1,); reads no value."""
+def check_offsets_form(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> None:
+    """Raise LayoutError unless `cu_seqlens` is an int32 or int64 tensor of shape (s + 1,); reads no value.
+
+    name: of the argument, in the message.
+    """
     if not isinstance(cu_seqlens, Tensor):
         raise LayoutError(
-            f"{op}: cu_seqlens is {kind(cu_seqlens)} but an int32 or int64 tensor (s + 1,) was expected\n"
+            f"{op}: {name} is {kind(cu_seqlens)} but an int32 or int64 tensor (s + 1,) was expected\n"
             "    PackLayout.from_lengths(lengths).cu_seqlens() makes one."
         )
     if cu_seqlens.dtype not in OFFSETS:
         raise LayoutError(
-            f"{op}: cu_seqlens is {_short(cu_seqlens.dtype)} but int32 or int64 was expected\n"
-            "    Offsets count tokens: cu_seqlens.to(torch.int32)"
+            f"{op}: {name} is {_short(cu_seqlens.dtype)} but int32 or int64 was expected\n"
+            f"    Offsets count tokens: {name}.to(torch.int32)"
         )
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1:
         raise LayoutError(
-            f"{op}: cu_seqlens has shape {tuple(cu_seqlens.shape)} but (s + 1,) was expected\n"
+            f"{op}: {name} has shape {tuple(cu_seqlens.shape)} but (s + 1,) was expected\n"
             "    One offset per sequence and the end of the last one; [0] for no sequences."
         )
 
 
-def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the pack has", lines: str = "") -> None:
+def check_offsets(
+    op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the pack has", lines: str = "", name: str = "cu_seqlens"
+) -> None:
     """Raise LayoutError unless the offsets start at 0, never decrease and end by `n_tokens` (then comes slack).
 
-    Reads the offsets on the host. holder and lines: whose tokens they are, in the message.
+    Reads the offsets on the host. holder and lines: whose tokens they are, in the message; name: of the argument.
     """
-    offsets = host_offsets(op, cu_seqlens)
+    offsets = host_offsets(op, cu_seqlens, name)
     falls = next((i for i in range(1, len(offsets)) if offsets[i] < offsets[i - 1]), None)
     if offsets[0] != 0:
         entry, what = 0, f"starts at {offsets[0]} but 0 was expected"
@@ -274,14 +300,14 @@ def check_offsets(op: str, cu_seqlens: Tensor, n_tokens: int, holder: str = "the
     else:
         return
     way_out = "Offsets count tokens from 0, never decrease and may not pass the last one."
-    shown = f"    {'cu_seqlens':<16} {_form(cu_seqlens)} {_excerpt(offsets, entry)}\n"
-    raise LayoutError(f"{op}: cu_seqlens {what}\n{lines}{shown}    {way_out}")
+    shown = f"    {name:<16} {_form(cu_seqlens)} {_excerpt(offsets, entry)}\n"
+    raise LayoutError(f"{op}: {name} {what}\n{lines}{shown}    {way_out}")
 
 
-def host_offsets(op: str, cu_seqlens: Tensor) -> list[int]:
+def host_offsets(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> list[int]:
     """The values of a tensor, read on the host. Raises LayoutError for one on the meta device, which has none."""
     if cu_seqlens.is_meta:
-        raise LayoutError(f"{op}: cu_seqlens is on meta, where it has no values, but they are read here")
+        raise LayoutError(f"{op}: {name} is on meta, where it has no values, but they are read here")
     values: list[int] = cu_seqlens.tolist()
     return values
 

@@ -1,6 +1,7 @@
-"""Softmax attention inside each sequence (Vaswani et al. 2017, eq. 1), with grouped heads and sliding windows."""
+"""Softmax attention inside each sequence (Vaswani et al. 2017, eq. 1), with grouped heads, windows and sinks."""
 
 import math
+from typing import Literal, overload
 
 import torch
 from einops import einsum, repeat
@@ -12,54 +13,110 @@ from packproof.refs.recurrence import join_sequences, split_sequences, to_comput
 from packproof.refs.signatures import ATTENTION
 
 
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None, softcap: float = 0.0,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None, softcap: float = 0.0,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None, softcap: float = 0.0,
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
 @checked_call
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    sinks: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softmax_scale: float | None = None,
-) -> Tensor:
-    """Attend from each token to the tokens of its own sequence.
+    softcap: float = 0.0,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend from each token to the tokens of its own sequence, or to the keys of that sequence.
 
-    q: (t, hq, k). k: (t, hk, k). v: (t, hk, v). All of one dtype: fp64, fp32, bf16 or fp16 (the last two compute in
-    fp32). Query head i reads kv head i // (hq / hk). cu_seqlens: int32 or int64 (s + 1,). window_size: (left, right),
-    token i sees tokens i - left to i + right, -1 for no limit, as in FlashAttention; causal sets right to 0. So every
-    token sees itself. softmax_scale: factor of the scores, k ** -0.5 if left out.
+    q: (t, hq, k). k: (u, hk, k). v: (u, hk, v). sinks: (hq,), a score of each query head that takes its share of the
+    softmax and has no value (gpt-oss). All of one dtype: fp64, fp32, bf16 or fp16 (the last two compute in fp32).
+    Query head i reads kv head i // (hq / hk). cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,), of the queries and of
+    the keys; the second is the first, and u is t, if left out.
 
-    Returns (t, hq, v), zero in slack. Raises ArgumentError and LayoutError.
+    The last query of a sequence stands at its last key, as in FlashAttention since 2.1: of n queries and m keys, query
+    i stands at key i + m - n. window_size: (left, right), a query sees the keys from `left` before its place to `right`
+    after it, -1 for no limit; causal sets right to 0. softmax_scale: factor of the scores, k ** -0.5 if left out.
+    softcap: scores are softcap tanh(score / softcap) (Gemma 2); 0 for none.
+
+    Returns (t, hq, v), and with return_lse also (t, hq) in fp32 or fp64: the natural logarithm of the softmax's
+    denominator, of which the sink is a part. Both are zero in slack. A query that sees no key has the value 0, and -inf
+    or its sink for the logarithm. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import attention
     >>> q, v = torch.zeros(5, 1, 2), torch.arange(1.0, 6)[:, None, None]  # equal scores: the mean of what is visible
     >>> attention(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), causal=True).flatten()
     tensor([1.0000, 1.5000, 3.0000, 3.5000, 4.0000])
+    >>> y, lse = attention(q, q, v, torch.zeros(1), cu_seqlens=torch.tensor([0, 2, 5]), causal=True, return_lse=True)
+    >>> y.flatten(), lse.flatten().exp()  # a sink of score 0 counts as one more token, of value 0
+    (tensor([0.5000, 1.0000, 1.5000, 2.3333, 3.0000]), tensor([2., 3., 2., 3., 4.]))
+    >>> new, cu_seqlens_k = torch.tensor([0, 1, 2]), torch.tensor([0, 2, 5])  # one query at the end of each sequence
+    >>> attention(q[:2], q, v, cu_seqlens=new, cu_seqlens_k=cu_seqlens_k, causal=True).flatten()
+    tensor([1.5000, 4.0000])
     """
-    sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, values=True)
-    check_options(ATTENTION, causal=causal)
+    sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, sinks=sinks, values=True, cu_seqlens_k=cu_seqlens_k)
+    check_options(ATTENTION, causal=causal, return_lse=return_lse)
     left, right = _window(window_size)
-    scale = max(sizes["k"], 1) ** -0.5 if softmax_scale is None else softmax_scale
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
-        raise ArgumentError(f"attention: softmax_scale is {softmax_scale!r} but a finite number or None was expected")
+    scale = max(sizes["k"], 1) ** -0.5 if softmax_scale is None else _finite("softmax_scale", softmax_scale, " or None")
+    if _finite("softcap", softcap) < 0:
+        raise ArgumentError(f"attention: softcap is {softcap!r} but a number above 0, or 0 for none, was expected")
     if causal:
         right = 0
+    sinks = None if sinks is None else to_compute_dtype(sinks)  # once: its gradient is a sum over the sequences
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = (repeat(x, "j hk c -> j (hk g) c", g=sizes["hq"] // sizes["hk"]) for x in (k, v))
         scores = einsum(q, k, "i h c, j h c -> h i j") * scale
-        i = torch.arange(len(q), device=q.device)
-        ahead = i[None, :] - i[:, None]  # of the key, as seen from the query
+        if softcap:
+            scores = softcap * (scores / softcap).tanh()
+        i, j = (torch.arange(-len(x), 0, device=x.device) for x in (q, k))  # the last query stands at the last key
+        ahead = j[None, :] - i[:, None]  # of the key, as seen from the query
         visible = (ahead >= -left) & (ahead <= right)
-        weights = torch.where(visible, scores, -math.inf).softmax(-1)
-        return einsum(weights, v, "h i j, j h c -> i h c")
+        # a softmax of no term at all is NaN, and so are its derivatives: let it have some, and select
+        nothing = ~visible.any(-1) if sinks is None else torch.zeros_like(i, dtype=torch.bool)
+        terms = torch.where(visible | nothing[:, None], scores, -math.inf)
+        if sinks is not None:
+            terms = torch.cat([terms, repeat(sinks, "h -> h i 1", i=len(q))], -1)
+        weights = torch.where(visible, terms.softmax(-1)[..., : len(k)], 0)
+        lse = torch.where(nothing, -math.inf, terms.logsumexp(-1))
+        return einsum(weights, v, "h i j, j h c -> i h c"), lse.mT
 
-    pieces = (split_sequences(to_compute_dtype(x), cu_seqlens) for x in (q, k, v))
-    none = attend(q[:0], k[:0], v[:0])  # a graph to q, k and v even if there is no sequence
-    like = q.new_zeros(sizes["t"], sizes["hq"], sizes["v"])
-    return join_sequences([none, *(attend(*sequence) for sequence in zip(*pieces, strict=True))], like=like)
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    pieces = (split_sequences(to_compute_dtype(x), cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys)))
+    none = attend(q[:0], k[:0], v[:0])  # a graph to every input even if there is no sequence
+    ys, lses = zip(none, *(attend(*sequence) for sequence in zip(*pieces, strict=True)), strict=True)
+    y = join_sequences(ys, like=q.new_zeros(sizes["t"], sizes["hq"], sizes["v"]))
+    lse = join_sequences(lses, like=to_compute_dtype(q.new_zeros(sizes["t"], sizes["hq"])))
+    return (y, lse) if return_lse else y
+
+
+def _finite(name: str, value: float, or_else: str = "") -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ArgumentError(f"attention: {name} is {value!r} but a finite number{or_else} was expected")
+    return value
 
 
 def _window(window_size: tuple[int, int]) -> tuple[float, float]:

@@ -10,6 +10,8 @@ from packproof.refs.errors import UsageError
 
 Axes = tuple[str, ...]
 
+KEYS = "u"  # the axis of the second packing; t is that of the first
+
 
 class Axis(NamedTuple):
     """An axis of a spec, such as w-1: its base w has a size, and its shift is -1."""
@@ -63,4 +65,9 @@ def shape(axes: Axes, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def role(axes: Axes) -> str:
     """ "token", "sequence" or "shared": what the leading axis makes of a tensor."""
-    return {"t": "token", "s": "sequence"}.get(axes[0] if axes else "", "shared")
+    return {"t": "token", KEYS: "token", "s": "sequence"}.get(axes[0] if axes else "", "shared")
+
+
+def packs_keys(axes: Axes) -> bool:
+    """Whether its rows are those of the second packing, which `cu_seqlens_k` describes."""
+    return axes[:1] == (KEYS,)

@@ -102,7 +102,7 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     given = {*by_position[: len(args)], *options}
     missing = [p.name for p in parameters.values() if p.default is Parameter.empty and p.name not in given]
     if unknown is not None:
-        near = get_close_matches(unknown, parameters, n=1)
+        near = [p for p in parameters if unknown.startswith(f"{p}_")] or get_close_matches(unknown, parameters, n=1)
         near += [p for p in parameters if p in unknown.split("_") or unknown in p.split("_")]
         what = f"{unknown} is no argument" + (f"; did you mean {near[0]}?" if near else "")
     elif len(args) > len(by_position):

@@ -120,9 +120,10 @@ ROPE_QK = Signature(
 
 ATTENTION = Signature(
     op="attention",
-    inputs={"q": "t hq k", "k": "t hk k", "v": "t hk v"},
-    outputs={"y": "t hq v"},
-    options={"causal": _FLAG},
+    inputs={"q": "t hq k", "k": "u hk k", "v": "u hk v", "sinks": "hq?"},
+    outputs={"y": "t hq v", "lse": "t hq?"},
+    options={"causal": _FLAG, "return_lse": _FLAG},
+    fixed=frozenset({"lse"}),
     groups={"hk": "hq"},
 )
 

@@ -8,7 +8,8 @@ def counted(count: int, noun: str) -> str:
     head, per, rest = noun.partition(" per ")
     if head.endswith("xis"):
         return f"{count} {head[:-2]}es{per}{rest}"
-    return f"{count} {head.removesuffix('y') + 'ies' if head.endswith('y') else head + 's'}{per}{rest}"
+    ies = head.endswith("y") and head[-2:-1] not in "aeiou"
+    return f"{count} {head[:-1] + 'ies' if ies else head + 's'}{per}{rest}"
 
 
 def article(noun: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from packproof.adapters import adapt, cu_seqlens, cu_seqlens_int32, max_seqlen
+from packproof.adapters import OfKeys, adapt, cu_seqlens, cu_seqlens_int32, max_seqlen
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
 
@@ -38,9 +38,9 @@ attention = adapt(
     op="attention",
     metadata={
         "cu_seqlens_q": cu_seqlens_int32,
-        "cu_seqlens_k": cu_seqlens_int32,
+        "cu_seqlens_k": OfKeys(cu_seqlens_int32),
         "max_seqlen_q": max_seqlen,
-        "max_seqlen_k": max_seqlen,
+        "max_seqlen_k": OfKeys(max_seqlen),
     },
     declines=_several_widths,
     refuses=("only supports head dimension",),

@@ -28,7 +28,7 @@ def _compiled(function: F, like: Tensor) -> F:
     op="attention",
     dtypes=("bfloat16", "float16"),
     promises=Promises(compute="operand"),
-    refuses=("multiple of 8", "only supports head dimension", "unexpected keyword argument 'scale'"),
+    refuses=("multiple of 8", "only supports head dimension", "unexpected keyword argument"),
     slack=False,
 )
 def varlen_attn(
@@ -37,20 +37,28 @@ def varlen_attn(
     v: Tensor,
     *,
     cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softmax_scale: float | None = None,
 ) -> Tensor:
-    """torch.nn.attention.varlen: FlashAttention-2 as PyTorch ships it. No grouped heads, one head dim."""
+    """torch.nn.attention.varlen: FlashAttention-2 as PyTorch ships it, with one head dim. Its lse has no gradient, so
+    that it is not asked for."""
     from torch.nn.attention.varlen import varlen_attn as attend  # noqa: PLC0415  (torch 2.10 and later)
 
-    if q.shape[-1] != v.shape[-1] or q.shape[1] != k.shape[1]:
-        raise NotImplementedError("one head dim and one number of heads for q, k and v")
-    most = once("longest", lambda: max_seqlen(cu_seqlens, len(q)), cu_seqlens)
+    if q.shape[-1] != v.shape[-1]:
+        raise NotImplementedError("one head dim for q, k and v")
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    most, most_keys = _longest(cu_seqlens, len(q)), _longest(keys, len(k))
     window = (window_size[0], 0) if causal else window_size
-    scale: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not in every version
-    result: Any = attend(q, k, v, cu_seqlens, cu_seqlens, most, most, window_size=window, **scale)
+    newer: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # neither is in every version
+    newer |= {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+    result: Any = attend(q, k, v, cu_seqlens, keys, most, most_keys, window_size=window, **newer)
     return result  # type: ignore[no-any-return]
+
+
+def _longest(cu_seqlens: Tensor, tokens: int) -> int:
+    return once("longest", lambda: max_seqlen(cu_seqlens, tokens), cu_seqlens)
 
 
 @kernel(
@@ -94,36 +102,79 @@ def jagged_sdpa(
     refuses=("embedding dimension of the query, key, and value must be at least 16",),
     slack=False,
 )
-def flex_attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, causal: bool = False) -> Tensor:
+def flex_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
     """FlexAttention with a document mask over a batch of one pack; its block mask is made once per batch.
 
-    NaN in slack rows comes back in slack rows. On a CPU it has no gradients.
+    A softcap is a `score_mod`, and a sink enters after it, by way of the log-sum-exp. NaN in slack rows comes back in
+    slack rows. On a CPU it has no gradients.
     """
+    from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415
     from torch.nn.attention.flex_attention import flex_attention as attend  # noqa: PLC0415
 
-    mask = _block_mask(cu_seqlens, len(q), causal)
-    q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
-    result: Any = _compiled(attend, q)(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
-    return result.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
+    if len(q) and not len(k):
+        raise NotImplementedError("a mask over no keys cannot be made")
+    with_lse = return_lse or sinks is not None
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    mask = _block_mask(cu_seqlens, len(q), keys, len(k), (window_size[0], 0) if causal else window_size)
+    q_, k_, v_ = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+
+    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    compiled: Any = _compiled(attend, q)
+    found = compiled(
+        *(q_, k_, v_),
+        score_mod=capped if softcap else None,
+        block_mask=mask,
+        scale=softmax_scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        **({"return_aux": AuxRequest(lse=True)} if with_lse else {}),
+    )
+    if not with_lse:
+        return found.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
+    y, lse = (x.squeeze(0).transpose(0, 1) for x in (found[0], found[1].lse))
+    if sinks is not None:
+        y, lse = (y * (lse - sinks).sigmoid()[..., None]).to(y.dtype), torch.logaddexp(lse, sinks.to(lse.dtype))
+    return (y, lse) if return_lse else y
 
 
-def _block_mask(cu_seqlens: Tensor, tokens: int, causal: bool) -> Any:
+def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, window: tuple[int, int]) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415
 
+    left, right = (tokens + n_keys if reach < 0 else reach for reach in window)
+
     def make() -> Any:
-        sequence: Tensor = seq_idx(cu_seqlens, tokens)
+        (sequence, place), (key_sequence, key_place) = _located(cu_seqlens, tokens), _located(keys, n_keys)
 
         def together(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return (sequence[i] == sequence[j]) & (sequence[i] >= 0)
-
-        def together_before(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return (sequence[i] == sequence[j]) & (sequence[i] >= 0) & (i >= j)
+            ahead = key_place[j] - place[i]
+            same = (sequence[i] == key_sequence[j]) & (sequence[i] >= 0)
+            return same & (ahead >= -left) & (ahead <= right)
 
         create = _compiled(create_block_mask, cu_seqlens)  # uncompiled, it would allocate a mask of tokens x tokens
-        mask = together_before if causal else together
-        return create(mask, None, None, tokens, tokens, device=cu_seqlens.device.type)
+        return create(together, None, None, tokens, n_keys, device=cu_seqlens.device.type)
 
-    return once(("block mask", tokens, causal), make, cu_seqlens)
+    return once(("block mask", tokens, n_keys, window), make, cu_seqlens, keys)
+
+
+def _located(cu_seqlens: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    """The sequence of each row, and its place counted from the end of the sequence."""
+    sequence: Tensor = seq_idx(cu_seqlens, tokens)
+    rows = torch.arange(tokens, device=cu_seqlens.device)
+    return sequence, rows - cu_seqlens[1:][sequence.long()] if tokens else rows
 
 
 def _positions(cu_seqlens: Tensor, tokens: int) -> Tensor:

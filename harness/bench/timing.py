@@ -31,7 +31,8 @@ class Tensors:
     def of(cls, sample: Sample, device: str) -> "Tensors":
         inputs = {name: x.to(device) for name, x in sample.inputs.items()}
         cotangents = tuple(sample.cotangents[name].to(device) for name in sample.outputs)
-        return cls(inputs, sample.wrt, {"cu_seqlens": sample.cu_seqlens.to(device), **sample.options}, cotangents)
+        metadata = {name: offsets.to(device) for name, offsets in sample.metadata.items()}
+        return cls(inputs, sample.wrt, {**metadata, **sample.options}, cotangents)
 
 
 class Run:

@@ -18,7 +18,7 @@ from packproof.properties.declaration import Declaration, brought_op, check_sign
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import bind, check_options
-from packproof.refs.axes import Axes, parse, role
+from packproof.refs.axes import KEYS, Axes, parse, role
 from packproof.refs.errors import ArgumentError, PackproofError
 from packproof.refs.signatures import SIGNATURES, Signature
 from packproof.refs.wording import article
@@ -130,7 +130,7 @@ def own_sample(
     _check_sizes(tool, sizes, given, axes)
     host = {n: x.detach().cpu() for n, x in given.items()}
     lengths, slack = tuple(b - a for a, b in pairwise(ends)), len(leader) - ends[-1]
-    named = {k: v for k, v in sizes.items() if k not in ("t", "s")}
+    named = {k: v for k, v in sizes.items() if k not in ("t", KEYS, "s")}
     sample = Sample(op, lengths, slack, host, {}, chosen, axes, named, offsets.dtype)
     incoming = _incoming(tool, sample, cotangents, seed)
     _check_finite(tool, sample, {**host, **{f"cotangent {n}": x for n, x in incoming.items()}})

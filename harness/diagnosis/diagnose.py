@@ -52,7 +52,9 @@ def _sources(kernel: KernelUnderTest, sample: Sample, case: Case, violation: Vio
 
 
 def _index(sample: Sample, violation: Violation) -> tuple[int, ...]:
-    row = violation.sequence if violation.position < 0 else sample.offsets[violation.sequence] + violation.position
+    assert violation.tensor is not None
+    offsets = sample.offsets_of(sample.axes[violation.tensor.name])
+    row = violation.sequence if violation.position < 0 else offsets[violation.sequence] + violation.position
     return (row, *violation.index)
 
 

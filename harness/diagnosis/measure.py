@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -96,6 +97,8 @@ def error_map(made: Sequence[Comparison], scores: Sequence[Tensor], layout: Layo
     """The largest score of each token, or of each element of a tensor that has no tokens."""
     first = made[0]
     kind = role(first.rows.axes)
+    if kind == "token":  # of the tensor's own packing
+        layout = replace(layout, lengths=tuple(b - a for a, b in pairwise(first.rows.offsets)))
     found: dict[tuple[int, int], float] = {}
     for compared, ratio in zip(made, scores, strict=True):
         rows = ratio.reshape(len(ratio), -1) if ratio.dim() > 1 or kind != "shared" else ratio[None]

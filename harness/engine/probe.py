@@ -52,7 +52,7 @@ def probe(kernel: KernelUnderTest, space: Space, refused: Case) -> Found:
         base = replace(base, case=base.case.replace(dtype=space.dtype))
     texts = [] if base.gradients or not kernel.gradients else ["not gradients"]
     search.gradients = base.gradients
-    for find in (_sizes, _arguments, _layout):
+    for find in (_sizes, _arguments, _layout, _keys):
         texts += find(search, base.case)
     return Found(Domain.of(texts))
 
@@ -112,7 +112,13 @@ class _DomainSearch:
     def _plain(self, case: Case) -> Case:
         options = tuple((n, self.space.options[n][0]) for n, _ in case.options)
         plain = case.replace(
-            lengths=_TOKENS, slack=0, regime="normal", options=options, present=tuple(self.space.optional), seed=0
+            lengths=_TOKENS,
+            key_lengths=None,
+            slack=0,
+            regime="normal",
+            options=options,
+            present=tuple(self.space.optional),
+            seed=0,
         )
         return self.space.fit(plain) or case
 
@@ -261,6 +267,13 @@ def _layout(search: _DomainSearch, base: Case) -> Iterator[str]:
         yield "sequences == 1"
     elif not (step == each == 1 and not two(first + 1, last)):
         yield from _most(search, base, unit, shortest)
+
+
+def _keys(search: _DomainSearch, base: Case) -> Iterator[str]:
+    """Whether there may be a second packing: of keys as long as the queries, and longer."""
+    longer = tuple(n + 8 for n in base.lengths)
+    if search.space.packs_keys and not any(search.accepts(base.replace(key_lengths=n)) for n in (base.lengths, longer)):
+        yield "not cu_seqlens_k"
 
 
 def _most(search: _DomainSearch, base: Case, step: int, shortest: int) -> Iterator[str]:

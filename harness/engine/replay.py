@@ -21,7 +21,7 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
-from packproof.refs.axes import parse, shape
+from packproof.refs.axes import KEYS, parse, shape
 from packproof.refs.errors import ArgumentError, UsageError, checked_call
 
 _MOST_ELEMENTS = 1 << 27
@@ -139,6 +139,8 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
         for name in names:
             if name not in there:
                 raise damaged(path, f"the {owner} has no {what} {name!r}")
+    if case.key_lengths is not None and not op.packs_keys:
+        raise damaged(path, "the op has no second packing for key_lengths")
     for name, form in case.axes:
         if form >= len(parse({**op.inputs, **op.outputs}[name]).alternatives):
             raise damaged(path, f"{name} has no form {form}")
@@ -161,7 +163,8 @@ def _elements(case: Case, op: Op) -> int:
     """Of all its inputs and outputs, without making them."""
     words = {"longest": max(case.lengths, default=0), "rows": case.n_tokens + case.slack}
     counts = {name: int(words.get(str(size), size)) for name, size in case.sizes}
-    counts |= {"t": case.n_tokens + case.slack, "s": len(case.lengths)}
+    keys = case.n_tokens if case.key_lengths is None else sum(case.key_lengths)
+    counts |= {"t": case.n_tokens + case.slack, KEYS: keys + case.slack, "s": len(case.lengths)}
     forms = dict(case.axes)
     specs = ((name, parse(spec).alternatives) for name, spec in (*op.inputs.items(), *op.outputs.items()))
     return sum(prod(shape(alternatives[forms.get(name, 0)], counts)) for name, alternatives in specs)

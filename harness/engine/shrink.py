@@ -6,11 +6,13 @@ so ends at textbook minima in a number of kernel calls that can be bounded.
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import TypeVar
 
 from packproof.harness.engine.request import Allowance
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
 
+T = TypeVar("T")
 Lengths = tuple[int, ...]
 
 
@@ -43,7 +45,7 @@ class _ShrinkSearch:
 
     def start(self, case: Case, others: Collection[Case]) -> Case:
         """The first of the cases smaller than this one that fails, or this one."""
-        smaller = sorted((c for c in others if _cost(c.lengths) < _cost(case.lengths)), key=lambda c: _cost(c.lengths))
+        smaller = sorted((c for c in others if _cost(c) < _cost(case)), key=_cost)
         return next((other for other in smaller if self.going and self._try(other)), case)
 
     def descend(self, case: Case, moves: Callable[[Case, Space], Iterator[Case]], space: Space) -> Case:
@@ -65,25 +67,47 @@ class _ShrinkSearch:
         return self._fails(case)
 
 
-def _cost(lengths: Lengths) -> tuple[int, int, Lengths]:
-    return sum(lengths) + len(lengths), max(lengths, default=0), lengths
+def _cost(case: Case) -> tuple[int, int, Lengths]:
+    every = (*case.lengths, *(case.key_lengths or ()))
+    return sum(every) + len(every), max(every, default=0), every
 
 
 def _shorter(case: Case, space: Space) -> Iterator[Case]:
-    for lengths in sorted(set(_shorter_lengths(case.lengths, space.chunk)), key=_cost):
-        if _cost(lengths) < _cost(case.lengths):
-            shorter = space.fit(case.replace(lengths=lengths))
-            if shorter and _cost(shorter.lengths) < _cost(case.lengths):
+    for tried in sorted(dict.fromkeys(_shorter_packs(case, space.chunk)), key=_cost):
+        if _cost(tried) < _cost(case):
+            shorter = space.fit(tried)
+            if shorter and _cost(shorter) < _cost(case):
                 yield shorter
+
+
+def _shorter_packs(case: Case, chunk: int) -> Iterator[Case]:
+    if case.key_lengths is None:
+        for lengths in (*_fewer(case.lengths), *_shorter_lengths(case.lengths, chunk)):
+            yield case.replace(lengths=lengths)
+        return
+    n = len(case.lengths)
+    for pairs in _fewer(tuple(zip(case.lengths, case.key_lengths, strict=True))):
+        yield case.replace(lengths=tuple(a for a, _ in pairs), key_lengths=tuple(b for _, b in pairs))
+    for lengths in _shorter_lengths(case.lengths, chunk):
+        if len(lengths) == n:
+            yield case.replace(lengths=lengths)
+    for lengths in _shorter_lengths(case.key_lengths, chunk):
+        if len(lengths) == n:
+            yield case.replace(key_lengths=lengths)
+
+
+def _fewer(sequences: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
+    """Without runs of sequences, long runs first."""
+    n = len(sequences)
+    run = n
+    while run >= 1:
+        for start in range(0, n - run + 1, max(run // 2, 1)):
+            yield sequences[:start] + sequences[start + run :]
+        run //= 2
 
 
 def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
     n = len(lengths)
-    run = n
-    while run >= 1:  # drop runs of sequences, long runs first
-        for start in range(0, n - run + 1, max(run // 2, 1)):
-            yield lengths[:start] + lengths[start + run :]
-        run //= 2
     for j, length in enumerate(lengths):
         edges = {k * chunk + d for k in range(length // chunk + 1) for d in (-1, 0, 1)}
         for shorter in {0, 1, 2, 3, length // 2, length - 1, *edges}:
@@ -108,6 +132,7 @@ def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
         slack=0, regime="normal", present=(), sizes=plain_size, seed=0, options=_plain_options(case, space)
     )
     yield case.replace(slack=0, regime="normal", sizes=plain_size, seed=0)
+    yield case.replace(key_lengths=None)
     for change in (
         {"sizes": plain_size},
         {"regime": "normal"},

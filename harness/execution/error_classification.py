@@ -46,7 +46,7 @@ def verdict_on(
 
     again: repeats the call, see `refusals.refuses`.
     """
-    stage, device = invocation.stage, invocation.cu_seqlens.device
+    stage, device = invocation.stage, invocation.device
     causes = list(_causes(error))
     if own := _at_once(stage, causes):
         return own

@@ -47,7 +47,7 @@ class InProcess:
         self.device = device
         self._device = torch.device(device)
         self._check_patches = (snapshot or TorchState()).checker
-        self._metadata: dict[tuple[int, torch.dtype], GuardedTensor] = {}
+        self._metadata: dict[tuple[str, int, torch.dtype], GuardedTensor] = {}
         self._interpreting = (
             self._device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
         )
@@ -88,7 +88,7 @@ class InProcess:
             invocation = self._prepared(guard, call)
         except torch.OutOfMemoryError as error:
             raise MachineLimit(f"the tensors of this call do not fit: {error}") from error
-        inputs = {**invocation.inputs, "cu_seqlens": invocation.cu_seqlens}
+        inputs = {**invocation.inputs, **invocation.metadata}
         incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}
         with self._classifying(invocation), settings_kept(), ExitStack() as watchers:
             if guarded:
@@ -118,12 +118,12 @@ class InProcess:
         placed = {name: self._place(guard, call, name, t, nth) for nth, (name, t) in enumerate(given.items())}
         inputs = {name: placed[name] for name in call.inputs}
         cotangents = {name: placed[f"cotangent:{name}"] for name in call.cotangents}
-        cu_seqlens = self._cu_seqlens(guard, call)
+        metadata = {name: self._offsets(guard, call, name, offsets) for name, offsets in call.metadata.items()}
         for name in call.wrt:
             inputs[name].requires_grad_()
         others = getattr(self._function, "other_conventions", {})
         function = others[call.convention] if call.convention else self._function
-        return Invocation(function, call, inputs, cotangents, cu_seqlens)
+        return Invocation(function, call, inputs, cotangents, metadata)
 
     def printed(self) -> list[str]:
         """Nothing: what the function prints goes where this process prints."""
@@ -157,15 +157,15 @@ class InProcess:
             cells.copy_(tensor[:1] if cells.shape != placed.shape else tensor)
         return placed
 
-    def _cu_seqlens(self, guard: Guard, call: Call) -> Tensor:
+    def _offsets(self, guard: Guard, call: Call, name: str, offsets: Tensor) -> Tensor:
         """The offsets on the device: a fresh tensor, or the one of the last such call, edited in place."""
-        offsets = _repeated(call.cu_seqlens, call.copies)
+        offsets = _repeated(offsets, call.copies)
         offsets = torch.cat([offsets[:1], offsets[1:] + call.history]) if call.history else offsets
-        key = (offsets.numel(), offsets.dtype)
+        key = (name, offsets.numel(), offsets.dtype)
         if call.edit_metadata and key in self._metadata:
             fenced = guard.adopt(self._metadata[key])
         else:
-            fenced = guard.fence("cu_seqlens", (key[0],), (1,), key[1], self._device)
+            fenced = guard.fence(name, (offsets.numel(),), (1,), offsets.dtype, self._device)
         self._metadata[key] = fenced
         return fenced.tensor.copy_(offsets)
 

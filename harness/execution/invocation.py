@@ -18,21 +18,26 @@ BACKWARD = "in the backward pass: "  # the stage of a call that has returned its
 class Invocation:
     """`call` of `function`, with its tensors on the device.
 
-    stage: the prefix of an error's message. operators: how many that are registered with torch were checked.
+    metadata: the offsets by argument. stage: the prefix of an error's message. operators: how many that are registered
+    with torch were checked.
     """
 
     function: Callable[..., Any]
     call: Call
     inputs: Tensors
     cotangents: Tensors
-    cu_seqlens: Tensor
+    metadata: Tensors
     stage: str = ""
     operators: int = 0
 
+    @property
+    def device(self) -> torch.device:
+        return self.metadata["cu_seqlens"].device
+
     def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
         """Outputs by name, of the function or of one made from it. Shapes and dtypes are not checked here."""
-        returned = (function or self.function)(**self.inputs, cu_seqlens=self.cu_seqlens, **self.call.options)
-        return _named_outputs(returned, self.call.outputs, self.cu_seqlens.device)
+        returned = (function or self.function)(**self.inputs, **self.metadata, **self.call.options)
+        return _named_outputs(returned, self.call.outputs, self.device)
 
     def backward(self, outputs: Mapping[str, Tensor], *, again: bool = False) -> Tensors:
         """The gradients that autograd reaches, by input name. again: they can be differentiated once more."""
@@ -40,7 +45,7 @@ class Invocation:
 
     def synchronise(self) -> None:
         """Wait for the device, so that an error shows where it was made."""
-        synchronise(self.cu_seqlens.device)
+        synchronise(self.device)
 
 
 def synchronise(device: torch.device) -> None:

@@ -39,7 +39,7 @@ def compiled(invocation: Invocation) -> Ran:
     For an adapter, the kernel that it calls is compiled.
     """
     invocation.stage = "through torch.compile: "
-    backend = "aot_eager" if invocation.cu_seqlens.device.type == "cpu" else "inductor"
+    backend = "aot_eager" if invocation.device.type == "cpu" else "inductor"
     function = invocation.function
     if isinstance(function, Adapter):
         outputs = invocation.forward(function.compiled(backend))
@@ -50,11 +50,13 @@ def compiled(invocation: Invocation) -> Ran:
 
 def graph(invocation: Invocation) -> Ran:
     """Captured into a CUDA graph with the lengths of the sequences reversed, replayed with the correct ones."""
-    wanted = invocation.cu_seqlens.clone()
-    invocation.cu_seqlens.copy_(wanted[-1] - wanted.flip(0))
+    offsets = list(invocation.metadata.values())
+    wanted = [cu_seqlens.clone() for cu_seqlens in offsets]
+    for cu_seqlens in offsets:
+        cu_seqlens.copy_(cu_seqlens[-1] - cu_seqlens.flip(0))
     invocation.stage = "before a capture into a CUDA graph: "
-    side = torch.cuda.Stream(wanted.device)
-    side.wait_stream(torch.cuda.current_stream(wanted.device))
+    side = torch.cuda.Stream(invocation.device)
+    side.wait_stream(torch.cuda.current_stream(invocation.device))
     with torch.cuda.stream(side):  # one-time work, such as tuning, cannot be captured
         for _ in range(_WARM_RUNS):
             invocation.backward(invocation.forward())
@@ -69,7 +71,8 @@ def graph(invocation: Invocation) -> Ran:
     except RuntimeError as error:
         raise error.__context__ or error from None  # the last one only reports that the capture has failed
     invocation.stage = "replayed from a CUDA graph: "
-    invocation.cu_seqlens.copy_(wanted)
+    for cu_seqlens, correct in zip(offsets, wanted, strict=True):
+        cu_seqlens.copy_(correct)
     captured.replay()
     invocation.synchronise()
     # the graph owns their memory, and ends with this call
@@ -79,14 +82,14 @@ def graph(invocation: Invocation) -> Ran:
 def side_stream(invocation: Invocation) -> Ran:
     """On another stream than the default one, where the tensors of the call get their values only after a delay."""
     eager(invocation)  # compiles and tunes, so that what follows is launched before the values are there
-    late = [*invocation.inputs.values(), *invocation.cotangents.values(), invocation.cu_seqlens]
+    late = [*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()]
     values = [t.detach().clone() for t in late]
     for t in late:
         # offsets of empty sequences: a kernel that runs too early reads them, and must not fault
         t.detach().fill_(float("nan") if t.is_floating_point() else 0)
     invocation.synchronise()
     invocation.stage = "on a side stream: "
-    side = torch.cuda.Stream(invocation.cu_seqlens.device)
+    side = torch.cuda.Stream(invocation.device)
     with torch.cuda.stream(side):
         torch.cuda._sleep(_SLEEP_CYCLES)
         for t, value in zip(late, values, strict=True):

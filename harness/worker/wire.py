@@ -147,7 +147,7 @@ def call_frame(call: Call, number: int) -> Frame:
         "token_rows": call.token_rows,
         "convention": call.convention,
     }
-    tensors = {"cu_seqlens": call.cu_seqlens, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
+    tensors = {**call.metadata, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
 
 
@@ -170,6 +170,7 @@ def call_of(frame: Frame) -> Call:
         history=body["history"],
         token_rows=body["token_rows"],
         convention=body["convention"],
+        cu_seqlens_k=frame.tensors.get("cu_seqlens_k"),
     )
 
 

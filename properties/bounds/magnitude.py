@@ -10,9 +10,9 @@ by its magnitude. What enters through a function f keeps its value, and its slop
     silu     |silu(z)|, slope s(z) = σ (1 + |z| (1 - σ)) >= |silu'(z)|
              of a sum with absolute terms B: |silu(sum)| + s(sum) B, slope s(sum) + c(sum) B in B,
              with c(z) = σ (1 - σ) (2 + |z| |1 - 2σ|) >= |silu''(z)|
-    softmax  see `_softmax`
 
 Exponentials (decays, σ, weights) are raised by 2^-100, which times roundoff is what they lose by underflow in fp32.
+That of attention is in `magnitude_of_attention`.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, overload
 
 import torch
-from einops import einsum, repeat
+from einops import einsum
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -60,7 +60,7 @@ def causal_conv1d(
         with torch.no_grad():
             pre, _ = run(x, weight, bias, initial_states=initial_states)
         slope, bend = _silu_slope(pre), _silu_bend(pre)
-        y = _sloped(_silu(pre) + slope * y, (slope + bend * y.detach()) * y)
+        y = sloped(_silu(pre) + slope * y, (slope + bend * y.detach()) * y)
     return (y, final_states) if return_final_states else y
 
 
@@ -145,27 +145,6 @@ def ssd(
         gate=_gate,
     )
     return (y, final_states) if return_final_states else y
-
-
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, softmax_scale: float | None = None, **mask: Any
-) -> Tensor:
-    """Magnitude op of `refs.attention`; `mask` are its `causal` and `window_size`."""
-    scale = abs(max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale)
-    group = q.shape[1] // k.shape[1]
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        n = len(q)
-        pick = torch.eye(n, dtype=v.dtype, device=v.device)[:, None].expand(n, k.shape[1], n)
-        alone = torch.tensor([0, n], device=q.device)
-        with torch.no_grad():  # with v = 1 the reference returns its weights
-            p = refs.attention(q, k, pick, cu_seqlens=alone, softmax_scale=softmax_scale, **mask)
-        k, v = (repeat(magnitude(x), "j hk c -> j (hk g) c", g=group) for x in (k, v))
-        scores = einsum(magnitude(q), k, "i h c, j h c -> i h j") * scale
-        return einsum(_softmax(p, scores), v, "i h j, j h c -> i h c")
-
-    pieces = zip(*(split_sequences(x, cu_seqlens) for x in (q, k, v)), strict=True)
-    return join_sequences((attend(*piece) for piece in pieces), q.new_zeros(*q.shape[:2], v.shape[-1]))
 
 
 def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
@@ -272,10 +251,10 @@ def magnitude(x: Tensor | None) -> Tensor | None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         came = str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else repr(x)[:60]
         raise ArgumentError(f"magnitude: x is {came} but a tensor of floating-point values, or None, was expected")
-    return _sloped(x.abs(), x)
+    return sloped(x.abs(), x)
 
 
-def _sloped(value: Tensor, path: Tensor) -> Tensor:
+def sloped(value: Tensor, path: Tensor) -> Tensor:
     """This value, with the derivative of `path`."""
     return value.detach() + (path - path.detach())
 
@@ -296,7 +275,7 @@ def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor,
 def _decay(delta: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """The decay of each token in absolute terms, and the magnitude of its exponent."""
     exponent, decay = magnitude(delta) * magnitude(A), (delta * A).exp()
-    return _sloped(decay + UNDERFLOW, decay.detach() * exponent), exponent
+    return sloped(decay + UNDERFLOW, decay.detach() * exponent), exponent
 
 
 def _dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
@@ -328,7 +307,7 @@ def _run(h: Tensor, added: Tensor, decay: Tensor) -> Tensor:
 
 
 def _gate(y: Tensor, z: Tensor | None) -> Tensor:
-    return y if z is None else y * _sloped(_silu(z), _silu_slope(z.detach()) * z)
+    return y if z is None else y * sloped(_silu(z), _silu_slope(z.detach()) * z)
 
 
 def _sigmoid(z: Tensor) -> Tensor:
@@ -347,21 +326,6 @@ def _silu_slope(z: Tensor) -> Tensor:
 def _silu_bend(z: Tensor) -> Tensor:
     sigma = _sigmoid(z)
     return sigma * (1 - sigma) * (2 + z.abs() * (1 - 2 * sigma).abs())
-
-
-def _softmax(p: Tensor, S: Tensor) -> Tensor:
-    """The magnitude op of softmax: p the weights, S the absolute terms of the scores, both (..., i, j).
-
-    An error ε_ij S_ij of the scores changes p_ij by p_ij (ε_ij S_ij - Σ_k p_ik ε_ik S_ik), hence the value
-    P_ij = p_ij (1 + S_ij + Σ_k p_ik S_ik). The gradient of a score is p_ij (g_ij - Σ_k p_ik g_ik); in absolute terms,
-    with the error of one weight, then of the other: P_ij g_ij + P_ij Σ_k p_ik g_ik + p_ij Σ_k P_ik g_ik.
-    """
-    p = torch.where(p > 0, p + UNDERFLOW, 0)
-    s = S.detach()
-    P = p * (1 + s + (p * s).sum(-1, keepdim=True))
-    # the transpose of that map of g, applied to S
-    path = P * S + p * (P * S).sum(-1, keepdim=True) + P * (p * S).sum(-1, keepdim=True)
-    return _sloped(P, path)
 
 
 def _chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:

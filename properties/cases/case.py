@@ -23,7 +23,8 @@ SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "f
 class Case:
     """One example of an op.
 
-    lengths: tokens of each sequence. slack: rows after the last sequence. sizes: axis sizes by name.
+    lengths: tokens of each sequence. key_lengths: those of a second packing, None where there is none or it is the
+    same. slack: rows after the last sequence of each packing. sizes: axis sizes by name.
     dtype: of the tokens. present: optional inputs that are given. axes: the alternative taken by each input whose spec
     has several. options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens.
     seed: of the tensors.
@@ -43,6 +44,7 @@ class Case:
     regime: str = "normal"
     index_dtype: str = "int32"
     seed: int = 0
+    key_lengths: tuple[int, ...] | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -65,7 +67,8 @@ class Case:
     @property
     def setting(self) -> str:
         """All but the lengths, in one line; what is plain goes without saying."""
-        words = [SHORT.get(self.dtype, self.dtype)]
+        words = [] if self.key_lengths is None else [f"keys {shorten(self.key_lengths)}"]
+        words += [SHORT.get(self.dtype, self.dtype)]
         words += [f"slack {self.slack}"] if self.slack else []
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
         words += ["with " + ", ".join(self.present)] if self.present else []
@@ -75,7 +78,8 @@ class Case:
         return ", ".join([*words, f"seed {self.seed}"])
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        data = dataclasses.asdict(self)
+        return data if self.key_lengths is not None else {k: v for k, v in data.items() if k != "key_lengths"}
 
     @classmethod
     def from_json(cls, data: Any) -> "Case":
@@ -85,9 +89,12 @@ class Case:
         unknown = sorted(set(data) - {f.name for f in dataclasses.fields(cls)})
         if unknown:
             raise UsageError(f"case: unknown field {unknown[0]!r}")
-        lengths = data.get("lengths")
-        if not isinstance(lengths, list) or not all(type(n) is int and 0 <= n <= 2**31 for n in lengths):
-            raise UsageError(f"case: lengths is {json.dumps(lengths)}, expected a list of counts of tokens")
+        lengths, keys = _lengths("lengths", data.get("lengths")), data.get("key_lengths")
+        key_lengths = None if keys is None else _lengths("key_lengths", keys)
+        if key_lengths is not None and len(key_lengths) != len(lengths):
+            raise UsageError(
+                f"case: key_lengths has {len(key_lengths)} entries, expected {len(lengths)}, as lengths has"
+            )
         if data.get("regime", "normal") not in REGIMES:
             raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
@@ -106,7 +113,21 @@ class Case:
             if type(value) is not int or not 0 <= value < 2**31:
                 raise UsageError(f"case: {name} is {str(value)[:60]!r}, expected an integer from 0 to 2^31")
         rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
-        return cls(lengths=tuple(lengths), present=tuple(present), sizes=sizes, axes=axes, options=options, **rest)
+        return cls(
+            lengths=lengths,
+            key_lengths=key_lengths,
+            present=tuple(present),
+            sizes=sizes,
+            axes=axes,
+            options=options,
+            **rest,
+        )
+
+
+def _lengths(name: str, data: Any) -> tuple[int, ...]:
+    if not isinstance(data, list) or not all(type(n) is int and 0 <= n <= 2**31 for n in data):
+        raise UsageError(f"case: {name} is {json.dumps(data)}, expected a list of counts of tokens")
+    return tuple(data)
 
 
 def _pairs(data: Any) -> tuple[tuple[str, Any], ...]:

@@ -15,6 +15,7 @@ from packproof.refs.errors import UsageError, checked_init
 DTYPES = {short: name for name, short in SHORT.items()}
 LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
 _CALL = ("dtype", "contiguous", "gradients")
+_KEYS = "cu_seqlens_k"
 _MOST_CHARACTERS = 500
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
 _GRAMMAR = (
@@ -87,8 +88,8 @@ class Domain:
 
     It may name the op's axes; `tokens` (rows of the pack, slack included), `sequences`, `slack`, `longest`, and
     `length`, for which it holds if it holds for every sequence; `dtype`, one of fp64, fp32, bf16 and fp16; `contiguous`
-    (tensors lie so) and `gradients` (the call is differentiated); optional inputs, true where given; and options by
-    their values.
+    (tensors lie so) and `gradients` (the call is differentiated); optional inputs, `cu_seqlens_k` too, true where
+    given; and options by their values. `length` holds for the lengths of both packings.
 
     >>> import packproof
     >>> domain = packproof.Domain.of("k in (64, 128); length > 0")
@@ -125,7 +126,7 @@ class Domain:
 
     def check(self, op: Op, where: str) -> None:
         """UsageError for a name that a call of the op does not have."""
-        known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *op.options]
+        known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *([_KEYS] if op.packs_keys else []), *op.options]
         for condition in self.conditions:
             for name in sorted(condition.names - set(known)):
                 raise UsageError(
@@ -157,7 +158,8 @@ class Domain:
 
     def allows(self, op: Op, case: Case) -> bool:
         """Whether the call that a case makes, of contiguous tensors, is one of the domain."""
-        return not self.conditions or self.of_cases.holds(values_of(op, case), case.lengths)
+        every = (*case.lengths, *(case.key_lengths or ()))
+        return not self.conditions or self.of_cases.holds(values_of(op, case), every)
 
     def allows_dtype(self, dtype: str) -> bool:
         """Whether a call with tokens of that dtype (its long name) may be one."""
@@ -198,6 +200,7 @@ def values_of(op: Op, case: Case) -> dict[str, Any]:
         **{name: values[0] for name, values in op.options.items()},
         **dict(case.options),
         **{name: name in case.present for name in optional_inputs(op)},
+        _KEYS: case.key_lengths is not None,
         "dtype": case.dtype,
         "contiguous": True,
         "gradients": True,

@@ -80,10 +80,19 @@ def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
     """The case inside the domain, its sizes as they are; None where no near one is."""
     if domain.allows(op, case):
         return case
-    case = _with_options(op, domain, case)
-    lengths, slack = _layout(op, domain, case)
-    case = case.replace(lengths=lengths, slack=slack)
-    return case if domain.allows(op, case) else None
+    plain = _with_options(op, domain, case.replace(key_lengths=None))
+    lengths, slack = _layout(op, domain, plain)
+    plain = plain.replace(lengths=lengths, slack=slack)
+    tried = [plain] if case.key_lengths is None else [_with_keys(op, domain, plain, case.key_lengths), plain]
+    return next((c for c in tried if domain.allows(op, c)), None)
+
+
+def _with_keys(op: Op, domain: Domain, case: Case, keys: Lengths) -> Case:
+    """The case with these lengths of a second packing, as near as the domain has each; further ones as in the first."""
+    rules, values = domain.of_cases.within({"length", *axes(op), *op.options}), values_of(op, case)
+    wanted = [*keys, *case.lengths[len(keys) :]][: len(case.lengths)]
+    near = (_near(m, lambda n: rules.holds(values, [n])) for m in wanted)
+    return case.replace(key_lengths=tuple(n if m is None else m for n, m in zip(case.lengths, near, strict=True)))
 
 
 def _with_options(op: Op, domain: Domain, case: Case) -> Case:
@@ -176,6 +185,7 @@ def fillers(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple
         **{name: each[0] for name, each in op.options.items()},
         **sample.options,
         **{name: name in sample.inputs for name in optional_inputs(op)},
+        "cu_seqlens_k": sample.key_lengths is not None,
         "dtype": str(sample.inputs[next(iter(op.inputs))].dtype).removeprefix("torch."),
         "contiguous": True,
         "gradients": True,

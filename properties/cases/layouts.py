@@ -4,7 +4,7 @@ Lengths are scaled to the chunk C of the kernel and to the width W of a convolut
 kernels break.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from hypothesis import strategies as st
@@ -48,6 +48,19 @@ def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Leng
 def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, ...]:
     """Layouts whose state crosses the ends of segments, once and twice; none where the golden ones are long enough."""
     return () if segment <= 4 * chunk else ((segment, 1, segment + 1), (3, 2 * segment + chunk + 1))
+
+
+def other_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengths:
+    """Lengths of a second packing of the same sequences, such as keys: more, as many, fewer, none; k: which first."""
+    ways: tuple[Callable[[int], int], ...] = (
+        lambda n: n + chunk // 2 + 1,
+        lambda n: max(n - 1, 0),
+        lambda n: n,
+        lambda _: 0,
+        lambda n: 2 * n + 1,
+        lambda n: n // 2,
+    )
+    return tuple(ways[(j + k) % len(ways)](n) for j, n in enumerate(lengths))
 
 
 def critical_lengths(chunk: int, width: int) -> list[int]:

@@ -3,10 +3,10 @@
 import dataclasses
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from packproof.properties.call import Call, Placement
 from packproof.properties.cases.case import Case
 from packproof.properties.op import Op
-from packproof.refs.axes import Axes, parse, role, shape
+from packproof.refs.axes import KEYS, Axes, packs_keys, parse, role, shape
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
@@ -24,7 +24,8 @@ DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat1
 class Sample:
     """Concrete inputs and incoming gradients for one call of an op, on the CPU.
 
-    axes: of every input and output by name. cotangents: by output name. dtypes: of every output by name.
+    axes: of every input and output by name. cotangents: by output name. dtypes: of every output by name. key_lengths:
+    of the second packing, None where it is the first.
 
     >>> def parts(kernel, case):  # in the check of a packproof.Property
     ...     sample = kernel.sample(case)
@@ -40,19 +41,35 @@ class Sample:
     axes: Mapping[str, Axes]
     sizes: Mapping[str, int]
     index_dtype: torch.dtype = torch.int32
+    key_lengths: tuple[int, ...] | None = None
 
     @cached_property
     def offsets(self) -> list[int]:
         return [0, *accumulate(self.lengths)]
 
+    @cached_property
+    def key_offsets(self) -> list[int]:
+        return self.offsets if self.key_lengths is None else [0, *accumulate(self.key_lengths)]
+
+    def offsets_of(self, axes: Axes) -> list[int]:
+        """The offsets of the packing whose rows a tensor with these axes has."""
+        return self.key_offsets if packs_keys(axes) else self.offsets
+
     @property
     def cu_seqlens(self) -> Tensor:
         return torch.tensor(self.offsets, dtype=self.index_dtype)
 
+    @property
+    def metadata(self) -> dict[str, Tensor]:
+        """The offsets by the names of a call's arguments."""
+        if self.key_lengths is None:
+            return {"cu_seqlens": self.cu_seqlens}
+        return {"cu_seqlens": self.cu_seqlens, "cu_seqlens_k": torch.tensor(self.key_offsets, dtype=self.index_dtype)}
+
     @cached_property
     def digest(self) -> str:
         """The same for the same call: of the layout, the options and the bits of every tensor."""
-        layout = (self.lengths, self.slack, sorted(self.options.items()), self.index_dtype)
+        layout = (self.lengths, self.key_lengths, self.slack, sorted(self.options.items()), self.index_dtype)
         h = hashlib.blake2b(repr(layout).encode())
         for kind in (self.inputs, self.cotangents):
             for name, x in kind.items():
@@ -67,12 +84,12 @@ class Sample:
     def rows(self, j: int, axes: Axes) -> slice:
         """The rows of sequence j in a tensor with these axes; all of a shared tensor."""
         if role(axes) == "token":
-            return slice(self.offsets[j], self.offsets[j + 1])
+            return slice(*self.offsets_of(axes)[j : j + 2])
         return slice(j, j + 1) if role(axes) == "sequence" else slice(None)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """What the shape of an input or output has to be."""
-        counts = {"t": self.offsets[-1] + self.slack, "s": len(self.lengths)}
+        counts = {"t": self.offsets[-1] + self.slack, KEYS: self.key_offsets[-1] + self.slack, "s": len(self.lengths)}
         return shape(self.axes[name], {**self.sizes, **counts})
 
     def call(
@@ -86,6 +103,7 @@ class Sample:
         return Call(
             inputs=self.inputs,
             cu_seqlens=self.cu_seqlens,
+            cu_seqlens_k=self.metadata.get("cu_seqlens_k"),
             options=self.options,
             outputs=tuple(self.outputs),
             wrt=self.wrt if gradients else (),
@@ -108,8 +126,7 @@ class Sample:
     @property
     def outputs(self) -> list[str]:
         """Names of the tensors that this call returns, in order."""
-        wants_state = bool(self.op.carry and self.options.get(self.op.carry[2]))
-        return [n for n, spec in self.op.outputs.items() if wants_state or not parse(spec).optional]
+        return self.op.returned(self.options)
 
     def select(self, order: Sequence[int]) -> "Sample":
         """The pack that holds these sequences in this order, without slack."""
@@ -119,7 +136,8 @@ class Sample:
                 return x
             return torch.cat([x[self.rows(j, axes)] for j in order]) if order else x[:0]
 
-        return self._map(pick, lengths=tuple(self.lengths[j] for j in order), slack=0)
+        keys = None if self.key_lengths is None else tuple(self.key_lengths[j] for j in order)
+        return self._map(pick, lengths=tuple(self.lengths[j] for j in order), key_lengths=keys, slack=0)
 
     def alone(self, j: int) -> "Sample":
         return self.select([j])
@@ -157,37 +175,52 @@ class Sample:
             more = rows[role(axes)]
             return torch.cat([x, x.new_zeros(more, *x.shape[1:])]) if more else x
 
-        return self._map(extend, lengths=(*self.lengths, *lengths), slack=self.slack + slack)
+        keys = None if self.key_lengths is None else (*self.key_lengths, *lengths)
+        return self._map(extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack)
 
     def with_slack(self, value: float) -> "Sample":
         """The slack rows of all tensors filled with a value."""
-        end = self.offsets[-1]
 
         def fill(x: Tensor, axes: Axes) -> Tensor:
+            end = self.offsets_of(axes)[-1]
             return torch.cat([x[:end], torch.full_like(x[end:], value)]) if role(axes) == "token" else x
 
         return self._map(fill)
 
+    def later(self, j: int, last: int, axes: Axes) -> slice:
+        """The rows of sequence j after position `last` along t: in a second packing, those that belong after it."""
+        start, end = self.offsets_of(axes)[j : j + 2]
+        return slice(max(start, end - self.lengths[j] + last + 1), end)
+
     def with_later_inputs(self, last: Sequence[int], others: "Sample") -> "Sample":
         """The inputs of the tokens after position last[j] of each sequence j from `others`."""
-        spans = [slice(a + p + 1, b) for p, (a, b) in zip(last, pairwise(self.offsets), strict=True)]
-        return dataclasses.replace(self, inputs=self._with_tokens(spans, self.inputs, others.inputs))
+        return dataclasses.replace(self, inputs=self._with_tokens(self.later, last, self.inputs, others.inputs))
 
     def with_earlier_cotangents(self, last: Sequence[int], others: "Sample") -> "Sample":
         """The incoming gradients of the tokens up to position last[j] of each sequence j from `others`."""
-        spans = [slice(a, a + p + 1) for p, a in zip(last, self.offsets, strict=False)]
-        return dataclasses.replace(self, cotangents=self._with_tokens(spans, self.cotangents, others.cotangents))
+
+        def earlier(j: int, last: int, axes: Axes) -> slice:
+            return slice(self.offsets_of(axes)[j], self.later(j, last, axes).start)
+
+        merged = self._with_tokens(earlier, last, self.cotangents, others.cotangents)
+        return dataclasses.replace(self, cotangents=merged)
 
     def _with_tokens(
-        self, spans: Sequence[slice], mine: Mapping[str, Tensor], others: Mapping[str, Tensor]
+        self,
+        span: Callable[[int, int, Axes], slice],
+        last: Sequence[int],
+        mine: Mapping[str, Tensor],
+        others: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """The tensors with the tokens of these spans from others; those that are not along tokens as they are."""
+        """The tensors with the tokens of a span of each sequence from others; those that are not along tokens as they
+        are."""
         merged = dict(mine)
         for name, x in mine.items():
             if role(self.axes[name]) == "token":
                 merged[name] = x.clone()
-                for span in spans:
-                    merged[name][span] = others[name][span]
+                for j, position in enumerate(last):
+                    rows = span(j, position, self.axes[name])
+                    merged[name][rows] = others[name][rows]
         return merged
 
     def piece(self, cuts: Sequence[tuple[int, int]]) -> "Sample":
@@ -229,7 +262,8 @@ def draw(op: Op, case: Case) -> Sample:
     specs = {n: parse(spec) for n, spec in (*op.inputs.items(), *op.outputs.items())}
     axes = {n: spec.alternatives[choice.get(n, 0)] for n, spec in specs.items()}
     given = [n for n in op.inputs if not specs[n].optional or n in case.present]
-    empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, getattr(torch, case.index_dtype))
+    index_dtype = getattr(torch, case.index_dtype)
+    empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, index_dtype, case.key_lengths)
     inputs = {n: _draw_input(op, case, n, axes[n], empty.shape(n), options) for n in given}
     _cancel(op, inputs, axes, case)
     outputs = dataclasses.replace(empty, inputs=inputs).outputs

@@ -25,6 +25,7 @@ from packproof.properties.cases.layouts import (
     golden,
     golden_segments,
     layouts,
+    other_lengths,
     segment_layouts,
 )
 from packproof.properties.op import Op
@@ -109,8 +110,13 @@ class Space:
     @property
     def missing(self) -> list[str]:
         """What the op has and the kernel does not take."""
-        names = [*self.op.inputs, *self.op.options]
+        names = [*self.op.inputs, *(["cu_seqlens_k"] if self.op.packs_keys else []), *self.op.options]
         return [n for n in names if not self._takes(n)]
+
+    @property
+    def packs_keys(self) -> bool:
+        """Whether the kernel takes a second packing."""
+        return self.op.packs_keys and self._takes("cu_seqlens_k")
 
     @property
     def choices(self) -> dict[str, int]:
@@ -173,11 +179,13 @@ def _golden(space: Space, seed: int) -> Iterator[Case]:
 def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int = 0, *, rich: bool) -> Case:
     """The kth case of a kind: k chooses the forms of the inputs, the options, the regime and the seed.
 
-    rich: with every optional input, slack and options that are on; else with none of these.
+    rich: with every optional input, slack and options that are on, and every second time a second packing; else with
+    none of these.
     """
     rng = random.Random(k)
     forms = _forms(space, k) if rich else dict.fromkeys(space.choices, 0)
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
+    keys = other_lengths(lengths, k // 2, space.chunk) if rich and space.packs_keys and k % 2 else None
     return Case(
         lengths=lengths,
         dtype=space.dtype,
@@ -188,6 +196,7 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
         options=space.known_options(options),
         regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
         seed=rng.randrange(4) + 4 * seed,
+        key_lengths=keys,
     )
 
 
@@ -212,6 +221,8 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
     options = {n: draw(st.sampled_from(v)) for n, v in space.options.items()}
     forms = {n: draw(st.integers(0, many - 1)) for n, many in space.choices.items()}
+    ways = st.none() | st.integers(0, 5)
+    way = draw(ways) if space.packs_keys else None
     return Case(
         lengths=lengths,
         dtype=space.dtype,
@@ -222,6 +233,7 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         options=space.known_options(options),
         regime=draw(st.sampled_from(REGIMES)),
         seed=draw(st.integers(0, 3)),
+        key_lengths=None if way is None else other_lengths(lengths, way, space.chunk),
     )
 
 

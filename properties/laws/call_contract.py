@@ -1,7 +1,8 @@
 """Properties of the call: the same bits every time, memory left as it was, any strides, any form of the metadata."""
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -47,18 +48,22 @@ def _other_layout(kernel: KernelUnderTest, case: Case) -> Case | None:
 
     The first of a few that the kernel's domain has, or None.
     """
-    rows, n = case.n_tokens + case.slack, len(case.lengths)
+    n = len(case.lengths)
     if n == 0:
         return case
-    layouts = (
-        (rows // 2, *(0,) * (n - 2), rows - rows // 2),
-        (rows, *(0,) * (n - 1)),
-        (*(1,) * (n - 1), rows - n + 1),
-        (rows - n + 1, *(1,) * (n - 1)),
-        (*case.lengths[1:-1], case.lengths[0], case.lengths[-1] + case.slack),
-    )
-    others = (case.replace(lengths=moved, slack=0) for moved in layouts if moved != case.lengths and min(moved) >= 0)
-    return next((other for other in others if kernel.domain.allows(kernel.op, other)), None)
+
+    def layouts(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        rows = sum(lengths) + case.slack
+        yield rows // 2, *(0,) * (n - 2), rows - rows // 2
+        yield rows, *(0,) * (n - 1)
+        yield *(1,) * (n - 1), rows - n + 1
+        yield rows - n + 1, *(1,) * (n - 1)
+        yield *lengths[1:-1], lengths[0], lengths[-1] + case.slack
+
+    keys = repeat(None) if case.key_lengths is None else layouts(case.key_lengths)
+    moved = zip(layouts(case.lengths), keys, strict=False)
+    others = (case.replace(lengths=a, key_lengths=b, slack=0) for a, b in moved if min(*a, *(b or a)) >= 0)
+    return next((o for o in others if o.lengths != case.lengths and kernel.domain.allows(kernel.op, o)), None)
 
 
 def _repeated(kernel: KernelUnderTest, sample: Sample, first: Tensors, note: str, **flags: Any) -> Iterator[Violation]:
@@ -98,7 +103,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     note = "with every new buffer filled with NaN"
     got, result = kernel.results(sample, guard=True, note=note)
-    for name, before in {**sample.inputs, "cu_seqlens": sample.cu_seqlens}.items():
+    for name, before in {**sample.inputs, **sample.metadata}.items():
         if _changed(result.inputs_after[name], before):
             text = f"{name} was changed by the kernel: inputs are the caller's"
             yield Violation(tensor=TensorKey(name, "input"), text=text)
@@ -229,13 +234,14 @@ def _with_empty(kernel: KernelUnderTest, case: Case, sample: Sample, want: Tenso
     n = len(case.lengths)
     if n == 0 or not kernel.domain.allows_length(0):
         return
-    wide = kernel.sample(case.replace(lengths=(*case.lengths, 0), slack=0))
+    keys = None if case.key_lengths is None else (*case.key_lengths, 0)
+    wide = kernel.sample(case.replace(lengths=(*case.lengths, 0), key_lengths=keys, slack=0))
     spread = [j for i in range(n) for j in (n, i)] + [n, n]
     padded = dataclasses.replace(wide, inputs=dict(wide.inputs), cotangents=dict(wide.cotangents))
     for kind, source in (("inputs", sample.inputs), ("cotangents", sample.cotangents)):
         for name, x in source.items():
             if role(sample.axes[name]) == "token":
-                getattr(padded, kind)[name] = x[: sample.offsets[-1]]
+                getattr(padded, kind)[name] = x[: sample.offsets_of(sample.axes[name])[-1]]
             elif role(sample.axes[name]) == "sequence":
                 getattr(padded, kind)[name] = torch.cat([x, getattr(wide, kind)[name][n:]])
             else:

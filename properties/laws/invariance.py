@@ -52,12 +52,14 @@ REFERENCE = Property(
 
 
 def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """An empty sequence has nothing to compare but its states: `metadata` judges whether a pack of nothing works."""
+    """An empty sequence has nothing to compare but its states, nor has one of queries without keys or the reverse:
+    `metadata` judges whether a pack of nothing works."""
     sample = kernel.sample(case)
     packed = kernel.remembered(sample)
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
     states = any(role(kernel.row_map(key, sample).axes) == "sequence" for key in packed)
-    chosen = [j for j in (range(len(case.lengths)) if every else _some(case)) if case.lengths[j] or states]
+    filled = [min(pair) for pair in zip(case.lengths, case.key_lengths or case.lengths, strict=True)]
+    chosen = [j for j in (range(len(case.lengths)) if every else _some(case)) if filled[j] or states]
     parts = {j: sample.alone(j) for j in chosen}
     alone = {j: kernel.remembered(part) for j, part in parts.items()}
     for key, x in packed.items():
@@ -175,7 +177,7 @@ def _causality(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     gradients = [gradient(n) for n in sample.wrt if role(sample.axes[n]) == "token"]
     for j, p in enumerate(last):
         for key in gradients:
-            yield from derivatives.agrees(kernel, key, slice(sample.offsets[j] + p + 1, sample.offsets[j + 1]))
+            yield from derivatives.agrees(kernel, key, sample.later(j, p, sample.axes[key.name]))
 
 
 CAUSALITY = Property(

@@ -68,10 +68,10 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
 
     absolute: `f` is a magnitude op, whose incoming gradients and factors are absolute.
     """
-    inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
-    given = {n: c.double().abs() if absolute else c.double() for n, c in sample.cotangents.items()}
+    inputs = {n: x.detach().double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
+    given = {n: c.double().abs() if absolute else c.detach().double() for n, c in sample.cotangents.items()}
     cotangents = {n: c.requires_grad_() for n, c in given.items()}
-    results = f(**inputs, cu_seqlens=sample.cu_seqlens, **sample.options)
+    results = f(**inputs, **sample.metadata, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     reached = [n for n, y in named.items() if y.requires_grad]
     first = autograd.grad(

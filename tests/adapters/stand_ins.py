@@ -138,12 +138,13 @@ def flash_attn_varlen_func(
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
 ) -> Any:
-    """flash-attn. q, k, v: (t, h, k)."""
-    assert max_seqlen_q == max_seqlen_k == cu_seqlens_q.diff().max()
+    """flash-attn. q: (t, h, k). k, v: (u, h, k)."""
+    assert [max_seqlen_q, max_seqlen_k] == [cu.diff().max() for cu in (cu_seqlens_q, cu_seqlens_k)]
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-    options = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale}
-    return refs.attention(q, k, v, cu_seqlens=cu_seqlens_q, **options)
+    options = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale, "softcap": softcap}
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, **options)
 
 
 def selective_scan_fn(

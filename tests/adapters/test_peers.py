@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import packproof
+from packproof import refs
 from packproof.adapters.registry import PEERS
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.settings import setting
@@ -93,6 +94,13 @@ def test_an_adapter_converts_values_and_gradients_between_conventions(name: str,
         assert x.equal(before[tensor]), tensor
 
 
+def test_an_adapter_hands_on_keys_of_their_own_lengths(adapter: Callable[[str], Any]) -> None:
+    q, k = torch.randn(5, 2, 4), torch.randn(7, 2, 4)
+    offsets = {"cu_seqlens": torch.tensor([0, 2, 5]), "cu_seqlens_k": torch.tensor([0, 6, 7])}
+    want = refs.attention(q, k, k, **offsets, causal=True)
+    assert adapter("flash_attn:attention")(q, k, k, **offsets, causal=True).equal(want)
+
+
 def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: x.clone() for name, x in tensors.items()}
 
@@ -104,7 +112,11 @@ def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ("causal_conv1d:causal_conv1d", {"bias", "activation"}, {"initial_states", "return_final_states"}),
         ("fla:causal_conv1d", {"bias", "activation"}, {"initial_states", "return_final_states"}),
         ("mamba_ssm:selective_scan", {"delta_bias", "delta_softplus"}, {"initial_states", "return_final_states"}),
-        ("flash_attn:attention", {"causal", "window_size", "softmax_scale"}, set()),
+        (
+            "flash_attn:attention",
+            {"causal", "window_size", "softmax_scale", "softcap", "cu_seqlens_k"},
+            {"sinks", "return_lse"},
+        ),
     ],
 )
 def test_what_a_peer_offers_is_read_from_its_signature(

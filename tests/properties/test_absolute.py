@@ -226,22 +226,27 @@ def rounding_ssd(low: torch.dtype, **arguments: Any) -> Any:
 
 
 def rounding_attention(
-    low: torch.dtype, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, softmax_scale: float, **mask: Any
-) -> Tensor:
+    low: torch.dtype, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, cu_seqlens: Tensor, **options: Any
+) -> tuple[Tensor, Tensor]:
     """Attention whose weights are rounded to `low`, forward and backward."""
+    mask = {name: options[name] for name in ("causal", "window_size")}
+    sinks, softcap = sinks.float(), options["softcap"]
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         n, group = len(q), q.shape[1] // k.shape[1]
         k, v = (repeat(x.float(), "j hk c -> j (hk g) c", g=group) for x in (k, v))
         ones = torch.eye(n, dtype=torch.float64)[:, None].expand(n, q.shape[1], n)
         alone = {"cu_seqlens": torch.tensor([0, n]), **mask}
         visible = refs.attention(torch.zeros_like(ones), torch.zeros_like(ones), ones, **alone).transpose(0, 1) > 0
-        weights = torch.einsum("ihc, jhc -> hij", q.float(), k) * softmax_scale
-        weights = torch.where(visible, weights, -torch.inf).softmax(-1)
-        return torch.einsum("hij, jhc -> ihc", weights.to(low).float(), v)
+        scores = torch.einsum("ihc, jhc -> hij", q.float(), k) * options["softmax_scale"]
+        scores = torch.where(visible, softcap * (scores / softcap).tanh(), -torch.inf)
+        scores = torch.cat([scores, repeat(sinks, "h -> h i 1", i=n)], -1)
+        weights = scores.softmax(-1)[..., :n]
+        return torch.einsum("hij, jhc -> ihc", weights.to(low).float(), v), scores.logsumexp(-1).T
 
-    pieces = zip(*(split_sequences(x, cu_seqlens) for x in (q, k, v)), strict=True)
-    return join_sequences((attend(*p) for p in pieces), q.new_zeros(*q.shape[:2], v.shape[-1]))
+    pieces = [attend(*p) for p in zip(*(split_sequences(x, cu_seqlens) for x in (q, k, v)), strict=True)]
+    y = join_sequences((y for y, _ in pieces), q.new_zeros(*q.shape[:2], v.shape[-1]))
+    return y, join_sequences((lse for _, lse in pieces), q.new_zeros(q.shape[:2]).float())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -40,6 +40,18 @@ CASES = {
             seed=4,
         ),
     ),
+    "a query that sees no key has no second derivative": (
+        "attention.two_pass",
+        "double_backward",
+        Case(
+            lengths=(1, 0, 0, 3),
+            key_lengths=(1, 0, 1, 1),
+            dtype="float64",
+            sizes=(("hq", 2), ("hk", 2), ("k", 8), ("v", 8)),
+            options=(("causal", True), ("return_lse", True), ("softcap", 1.5)),
+            seed=2,
+        ),
+    ),
 }
 
 

@@ -54,6 +54,7 @@ CASES = {
     "rope-interleaved": Case(refs.rope, ROPE, {"interleaved": True}),
     "attention": Case(refs.attention, ATTENTION, {"softmax_scale": 0.7}),
     "attention-causal-window": Case(refs.attention, ATTENTION, {"causal": True, "window_size": (2, -1)}),
+    "attention-sinks-softcap": Case(refs.attention, {**ATTENTION, "sinks": (4,)}, {"causal": True, "softcap": 1.5}),
     "attention-band": Case(refs.attention, ATTENTION, {"window_size": (1, 2)}),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

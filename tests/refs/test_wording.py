@@ -11,6 +11,7 @@ from packproof.refs.wording import article, counted
         ("token", "1 token", "2 tokens"),
         ("axis", "1 axis", "2 axes"),
         ("entry", "1 entry", "2 entries"),
+        ("key", "1 key", "2 keys"),
         ("channel per head", "1 channel per head", "2 channels per head"),
     ],
 )

@@ -13,6 +13,7 @@ from tests.wrong_calls.refused import Wrong
 CU = torch.tensor([0, 2, 5])
 SIZES = {
     "t": 5,
+    "u": 5,
     "s": 2,
     "d": 4,
     "w": 3,

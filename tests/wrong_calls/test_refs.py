@@ -101,6 +101,43 @@ MORE: dict[str, Wrong] = {
     "a window of None": Wrong(CALLS["attention"].but(window_size=None), ("window_size is None", "(left, right)")),
     "a scale of text": Wrong(CALLS["attention"].but(softmax_scale="1"), ("softmax_scale is '1'", "a finite number")),
     "a scale without end": Wrong(CALLS["attention"].but(softmax_scale=float("inf")), ("softmax_scale is inf",)),
+    **{
+        f"a softcap that is {value!r}": Wrong(CALLS["attention"].but(softcap=value), (f"softcap is {value!r}", says))
+        for value, says in (
+            ("1", "finite"),
+            (None, "finite"),
+            (True, "finite"),
+            (float("inf"), "finite"),
+            (-2, "above 0"),
+        )
+    },
+    **{
+        f"offsets of keys that are {what}": Wrong(CALLS["attention"].but(cu_seqlens_k=value), says)
+        for what, value, says in (
+            ("a list", [0, 2, 5], ("attention: cu_seqlens_k is a list", "an int32 or int64 tensor")),
+            ("floats", CU.float(), ("attention: cu_seqlens_k is float32", "cu_seqlens_k.to(torch.int32)")),
+            ("of another device", CU.to("meta"), ("attention: cu_seqlens_k is on meta", "on cpu")),
+            ("a table", CU[None], ("attention: cu_seqlens_k has shape (1, 3)", "(s + 1,)")),
+            ("empty", CU[:0], ("attention: cu_seqlens_k has shape (0,)",)),
+            ("of fewer sequences", CU[:2], ("cu_seqlens_k has 1 sequence (axis s) but cu_seqlens has 2",)),
+            ("not from 0", CU + 1, ("attention: cu_seqlens_k starts at 1", "0 was expected")),
+            ("falling", torch.tensor([0, 4, 3]), ("attention: cu_seqlens_k decreases from 4 to 3 at entry 2",)),
+            ("past the end", torch.tensor([0, 2, 6]), ("attention: cu_seqlens_k ends at 6", "k has 5 tokens")),
+        )
+    },
+    "values of fewer keys": Wrong(
+        CALLS["attention"].but(v=torch.ones(4, 2, 3), cu_seqlens_k=torch.tensor([0, 2, 4])),
+        ("attention: v has 4 keys (axis u) but k has 5",),
+    ),
+    "keys without offsets of their own": Wrong(
+        CALLS["attention"].but(k=torch.ones(4, 2, 6)), ("attention: k has 4 tokens (axis t) but q has 5",)
+    ),
+    "offsets by FlashAttention's name": Wrong(
+        CALLS["attention"].but(cu_seqlens_q=CU), ("cu_seqlens_q is no argument; did you mean cu_seqlens?",)
+    ),
+    "keys where there are none": Wrong(
+        CALLS["rope"].but(cu_seqlens_k=CU), ("rope: cu_seqlens_k is no argument", "did you mean cu_seqlens?")
+    ),
     "a scale that is a flag": Wrong(CALLS["attention"].but(softmax_scale=True), ("softmax_scale is True",)),
 }
 

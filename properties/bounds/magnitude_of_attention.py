@@ -1,0 +1,93 @@
+"""The magnitude op of attention: as in `magnitude`, with scores that enter through a softcap, a softmax and its sum."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from einops import einsum, repeat
+from torch import Tensor
+
+from packproof import refs
+from packproof.properties.bounds.magnitude import UNDERFLOW, magnitude, sloped
+from packproof.refs.recurrence import join_sequences, split_sequences
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    return_lse: bool = False,
+    **mask: Any,
+) -> Any:
+    """Magnitude op of `refs.attention`; `mask` are its `causal` and `window_size`. A sink is a key of value 0."""
+    scale = max(q.shape[-1], 1) ** -0.5 if softmax_scale is None else softmax_scale
+    group = q.shape[1] // k.shape[1]
+    run = partial(refs.attention, softmax_scale=softmax_scale, softcap=softcap, return_lse=True, **mask)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        n, m = len(q), len(k)
+        pick = torch.eye(m, dtype=v.dtype, device=v.device)[:, None].expand(m, k.shape[1], m)
+        ends = {"cu_seqlens": torch.tensor([0, n]), "cu_seqlens_k": torch.tensor([0, m])}
+        with torch.no_grad():  # with v = 1 the reference returns its weights
+            p, lse = run(q, k, pick, sinks, **ends)
+        k, v = (repeat(x, "j hk c -> j (hk g) c", g=group) for x in (k, v))
+        signed = einsum(q.detach(), k.detach(), "i h c, j h c -> i h j") * scale
+        scores = einsum(magnitude(q), magnitude(k), "i h c, j h c -> i h j") * abs(scale)
+        scores = _capped(signed, scores, softcap) if softcap else scores
+        if sinks is not None:
+            p = torch.cat([p, (sinks - lse).exp()[..., None]], -1)
+            scores = torch.cat([scores, magnitude(sinks)[:, None].expand(*lse.shape, 1)], -1)
+        y = einsum(_softmax(p, scores)[..., :m], magnitude(v), "i h j, j h c -> i h c")
+        return y, _lse(lse, p, scores)
+
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    pieces = zip(*(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys))), strict=True)
+    found = [attend(*piece) for piece in pieces]
+    y = join_sequences((y for y, _ in found), q.new_zeros(*q.shape[:2], v.shape[-1]))
+    return (y, join_sequences((lse for _, lse in found), q.new_zeros(q.shape[:2]))) if return_lse else y
+
+
+def _softmax(p: Tensor, S: Tensor) -> Tensor:
+    """The magnitude op of softmax: p the weights, S the absolute terms of the scores, both (..., i, j).
+
+    An error ε_ij S_ij of the scores changes p_ij by p_ij (ε_ij S_ij - Σ_k p_ik ε_ik S_ik), hence the value
+    P_ij = p_ij (1 + S_ij + Σ_k p_ik S_ik). The gradient of a score is p_ij (g_ij - Σ_k p_ik g_ik); in absolute terms,
+    with the error of one weight, then of the other: P_ij g_ij + P_ij Σ_k p_ik g_ik + p_ij Σ_k P_ik g_ik.
+    """
+    p = torch.where(p > 0, p + UNDERFLOW, 0)
+    s = S.detach()
+    P = p * (1 + s + (p * s).sum(-1, keepdim=True))
+    # the transpose of that map of g, applied to S
+    path = P * S + p * (P * S).sum(-1, keepdim=True) + P * (p * S).sum(-1, keepdim=True)
+    return sloped(P, path)
+
+
+def _lse(lse: Tensor, p: Tensor, S: Tensor) -> Tensor:
+    """The magnitude op of logsumexp over n scores: lse its value, p the weights, S the absolute terms of the scores.
+
+    It is a maximum plus the logarithm of a sum, |log| <= log n, whose own error is relative to the sum: an error of 1
+    in units of roundoff; those of the scores enter with their weights. The gradient of a score is p_ij, P_ij as there.
+    """
+    p = torch.where(p > 0, p + UNDERFLOW, 0)
+    s = S.detach()
+    weighted = (p * s).sum(-1)
+    P = p * (1 + s + weighted[..., None])
+    return sloped(lse.abs() + 2 * math.log(max(p.shape[-1], 1)) + 1 + weighted, (P * S).sum(-1))
+
+
+def _capped(x: Tensor, X: Tensor, softcap: float) -> Tensor:
+    """The magnitude op of softcap tanh(x / softcap), with t the tanh and X the absolute terms of x.
+
+    The value is softcap |t| + (1 - t²) X. Its slope 1 - t² is computed as a difference, of terms 1 + t², and changes
+    with an error of x by 2 |t| (1 - t²) / softcap.
+    """
+    t = (x / softcap).tanh().abs()
+    slope, bend = 1 - t * t, 2 * t * (1 - t * t) / softcap
+    return sloped(softcap * t + slope * X, (1 + t * t + bend * X.detach()) * X)
