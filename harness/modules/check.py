@@ -42,7 +42,8 @@ _SHRINK_SECONDS = 10.0
 @dataclass(frozen=True)
 class ModuleRequest:
     """What to check. conventions: to be tried; explicit: named by the caller, so that a leak or a refusal counts.
-    name: of the module in reports. The others as in `check_module`."""
+    name: of the module in reports. layouts: to be tried, instead of those drawn around the sizes that the module has.
+    The others as in `check_module`."""
 
     subject: Subject
     conventions: tuple[Convention, ...]
@@ -51,6 +52,11 @@ class ModuleRequest:
     profile: str = "standard"
     seed: int = 0
     explicit: bool = True
+    layouts: tuple[Lengths, ...] = ()
+
+    def tried(self) -> Sequence[Lengths]:
+        """The layouts to be tried."""
+        return self.layouts or layouts_for(self.subject.module, most_tokens=_MOST_TOKENS[self.profile])
 
     def cells(self, convention: Convention) -> list[Cell]:
         """Those of one convention."""
@@ -115,6 +121,7 @@ def module_request(
     name: str = "",
     device: str | None = None,
     dtype: torch.dtype | None = None,
+    layouts: tuple[Lengths, ...] = (),
 ) -> ModuleRequest:
     """The request of these arguments. Raises ArgumentError and UsageError."""
     if profile not in _MOST_TOKENS:
@@ -134,6 +141,7 @@ def module_request(
         profile,
         seed,
         explicit=convention is not None,
+        layouts=layouts,
     )
 
 
@@ -218,7 +226,7 @@ def _verdict(cell: Cell, status: Status, examples: int, reason: str = "", failur
 
 def _isolation(request: ModuleRequest, convention: Convention, cell: Cell) -> Verdict:
     subject, notes, judged = request.subject, [], 0
-    for lengths in layouts_for(subject.module, most_tokens=_MOST_TOKENS[request.profile]):
+    for lengths in request.tried():
         pack = subject.pack(lengths)
         if not judged and (why := _void(subject, convention, pack, request.seed)):
             return _verdict(cell, "inconclusive", 0, why)
@@ -296,7 +304,7 @@ def _without_effect(subject: Subject, convention: Convention, pack: Pack, found:
 
 def _equality(request: ModuleRequest, convention: Convention, cell: Cell) -> Verdict:
     subject, judged, vacuous = request.subject, 0, []
-    for lengths in layouts_for(subject.module, most_tokens=_MOST_TOKENS[request.profile]):
+    for lengths in request.tried():
         judged += 1
         for difference in differences(subject, convention, subject.pack(lengths), request.seed):
             if difference.vacuous:

@@ -13,6 +13,8 @@ from packproof.harness.modules.isolation import changed
 from packproof.harness.modules.pack import Pack
 from packproof.harness.modules.subject import Subject
 
+NAMED = "first module that leaks: "
+
 
 @dataclass(frozen=True)
 class Culprit:
@@ -26,7 +28,7 @@ class Culprit:
 
     def lines(self) -> Iterator[str]:
         name = self.module or "the model itself"
-        yield f"first module that leaks: {name} ({self.kind})"
+        yield f"{NAMED}{name} ({self.kind})"
         if self.received:
             yield f"    it received {', '.join(self.received)}"
         for argument, where in self.last_seen.items():
