@@ -43,8 +43,8 @@ class Built:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one convention. flash: whether attention ran transformers' path of flash attention. module: the first
-    that leaks. text: why it is refused, differs or was not judged, or what else was noticed."""
+    """What came of one convention. flash: whether attention ran transformers' path of flash attention. module: the
+    first that leaks. text: why it is refused, differs or was not judged, or what else was noticed."""
 
     name: str
     convention: str

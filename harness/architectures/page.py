@@ -90,21 +90,23 @@ def as_markdown(board: Board) -> str:
     return "\n".join(_page(board)) + "\n"
 
 
-_ABOUT = """`packproof models` over the causal language models of transformers {transformers} (torch {torch}, CPU, {date}, seed {seed}):
-{made} of {all} architectures could be built small, with random weights and one layer of each kind of the default config.
-Made from `data/models.json`, which has the reasons and the kinds of layers, by
-`packproof models --from data/models.json --markdown docs/models_board.md`.
+_ABOUT = """\
+`packproof models` over the causal language models of transformers {transformers} (torch {torch}, CPU, {date},
+seed {seed}). {made} of {all} architectures could be built small, with random weights and one layer of each kind of
+their default config. Made from `data/models.json`, which has the kinds of layers, what moved and why a call was
+refused, by `packproof models --from data/models.json --markdown docs/models_board.md`.
 
-✓ isolates, and equals the documents alone. ≠ isolates, and differs from them, as where positions run on. ✗ **leaks, without
-an error**. R refuses, with an error. ? not judged.
+✓ isolates, and equals the documents alone. ≠ isolates, and differs from them, as where positions run on.
+✗ **leaks, without an error**. R refuses, with an error. ? not judged.
 
 | column | what is passed, beside `input_ids` |
 | --- | --- |"""
 
-_FLASH = """The first columns are what transformers chooses on a CPU: sdpa, or eager attention where a model has no other. Under *flash*
-transformers' path of flash attention runs up to the kernel, with plain PyTorch in its place (a dot: not offered).
-Convolutions and scans are PyTorch's fallbacks: a model that refuses without a package may isolate with it, or leak.
-Another version of transformers gives another board."""
+_FLASH = """\
+The first columns are what transformers chooses on a CPU: sdpa, or eager attention where a model has no other. Under
+*flash* transformers' path of flash attention runs up to the kernel, with plain PyTorch in its place; a dot: not
+offered. Convolutions and scans are PyTorch's fallbacks: a model that refuses without a package may isolate with it, or
+leak. Another version of transformers gives another board."""
 
 
 def _page(board: Board) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A small random model of any causal language model of transformers, which holds each layer type of the default one.
 
-Configs have hundreds of fields, of which a few dozen names give sizes: SIZES. Lists with an entry for each layer are cut
-to one layer of each kind. `exceptions` has what follows from no name.
+Configs have hundreds of fields, of which a few dozen names give sizes: SIZES. Lists with an entry for each layer are
+cut to one layer of each kind. `exceptions` has what follows from no name.
 """
 
 import copy
@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 
-from packproof.harness.architectures.exceptions import KINDS, SIZES, SPECIAL
+from packproof.harness.architectures.exceptions import EVEN_IF_NONE, KINDS, SIZES, SPECIAL
 from packproof.refs.errors import UsageError
 
+_MOST_PARAMETERS = 20_000_000
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
 
 
@@ -51,15 +53,12 @@ def tiny_config(name: str) -> tuple[Any, str]:
     make, special = CONFIG_MAPPING[name], dict(SPECIAL.get(name, {}))
     default = make(**special.pop("default", {}))
     known = {**default.to_dict(), **vars(default)}
-    values = {field: value for field, value in SIZES.items() if field in known and (known[field] is not None)}
+    values = {f: value for f, value in SIZES.items() if known.get(f) is not None or (f in known and f in EVEN_IF_NONE)}
     if "kv_lora_rank" in known:
         values["num_key_value_heads"] = values["num_attention_heads"]  # latent attention has no groups
     values |= _one_of_each(known)
     values |= {field: copy.deepcopy(value) for field, value in special.items()}
     config = make(**values)
-    for field, value in values.items():
-        if getattr(config, field, value) is None:
-            setattr(config, field, value)
     return config, kinds(config)
 
 
@@ -92,4 +91,8 @@ def tiny_model(name: str) -> tuple[nn.Module, str]:
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     config, layers = tiny_config(name)
+    with torch.device("meta"):
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+    if size > _MOST_PARAMETERS:
+        raise ValueError(f"its small config still has {size / 1e6:,.0f} million parameters")
     return AutoModelForCausalLM.from_config(config), layers

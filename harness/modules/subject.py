@@ -59,6 +59,8 @@ class Subject:
         out = self.pick(returned)
         if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
             out = out[0]
+        if out.dim() > 1 and out.shape[0] != tokens and out.shape[1] == tokens:
+            raise ModuleRefused(f"it returned {out.shape[0]} rows of tokens for one")
         if out.shape[:1] != (tokens,):
             raise ArgumentError(
                 f"output: it has shape {tuple(out.shape)}, expected ({tokens}, ...) or (1, {tokens}, ...): one row for "
