@@ -1,7 +1,7 @@
 """For the CI of a training repository: the model that is trained computes each document of a pack as if it were alone.
 
-Nothing here is packproof's own: `check_module` raises, and pytest shows why. `transformer.py` stands for your model; give
-it small sizes, and every kind of layer that you train.
+`check_module` raises, and pytest shows why; no plugin is needed. `transformer.py` stands for your model: give it small
+sizes, and every kind of layer that you train.
 """
 
 import pytest

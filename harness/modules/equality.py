@@ -59,10 +59,12 @@ def differences(subject: Subject, convention: Convention, pack: Pack, seed: int)
         rows = pack.rows(j)
         scale = _largest(alone[rows])
         yield _difference(f"document {j}", packed[rows], alone[rows], rough[rows], *units, scale)
-    among = max(map(_largest, summed.values()), default=0.0)
-    for name, grad in summed.items():
-        if name in gradients and name in rough_gradients:
-            yield _difference(f"gradient of {name}", gradients[name], grad, rough_gradients[name], *units, among)
+    names = [name for name in summed if name in gradients and name in rough_gradients]
+    among = max((_largest(summed[name]) for name in names), default=0.0)
+    usual = _median([_rounding(summed[n], rough_gradients[n], *units) / (_largest(summed[n]) or 1.0) for n in names])
+    for name in names:
+        grad = summed[name]
+        yield _difference(f"gradient of {name}", gradients[name], grad, rough_gradients[name], *units, among, usual)
 
 
 class _LessThanFloat64(TorchDispatchMode):
@@ -95,11 +97,27 @@ def precisions(subject: Subject, convention: Convention, pack: Pack, seed: int) 
 
 
 def _difference(
-    what: str, packed: Tensor, alone: Tensor, rough: Tensor, unit: float, rough_unit: float, among: float
+    what: str,
+    packed: Tensor,
+    alone: Tensor,
+    rough: Tensor,
+    unit: float,
+    rough_unit: float,
+    among: float,
+    usual: float = 0.0,
 ) -> Difference:
+    """usual: rounding of a tensor of its kind, as part of its largest value: that of one number may be 0 by chance."""
     scale = _largest(alone)
-    rounding = max(_largest(rough.double() - alone.double()) * unit / rough_unit, unit * scale)
-    return Difference(what, _largest(packed - alone), _SAFETY * rounding, scale, among)
+    allowed = _SAFETY * max(_rounding(alone, rough, unit, rough_unit), usual * scale)
+    return Difference(what, _largest(packed - alone), allowed, scale, among)
+
+
+def _rounding(alone: Tensor, rough: Tensor, unit: float, rough_unit: float) -> float:
+    return max(_largest(rough.double() - alone.double()) * unit / rough_unit, unit * _largest(alone))
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else 0.0
 
 
 def _run(

@@ -16,7 +16,7 @@ from packproof.harness.modules.pack import Pack
 from packproof.harness.modules.subject import Subject
 
 Pair = tuple[int, int]
-_ROUNDINGS = 256  # of the largest output; the smallest leak seen in a model is 1.4 % of it, 10^5 roundings in fp32
+ROUNDINGS = 256  # of the largest output; the smallest leak seen in a model is 1.4 % of it, 10^5 roundings in fp32
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Reach:
 
     @property
     def _rounding(self) -> float:
-        return _ROUNDINGS * self.unit * self.scale
+        return ROUNDINGS * self.unit * self.scale
 
 
 def reach(

@@ -59,7 +59,7 @@ class Subject:
         out = self.pick(returned)
         if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
             out = out[0]
-        if out.dim() > 1 and out.shape[0] != tokens and out.shape[1] == tokens:
+        if out.dim() > 2 and out.shape[0] not in (1, tokens) and tokens in out.shape[1:]:
             raise ModuleRefused(f"it returned {out.shape[0]} rows of tokens for one")
         if out.shape[:1] != (tokens,):
             raise ArgumentError(
