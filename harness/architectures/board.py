@@ -4,15 +4,16 @@ import importlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from packproof.harness.architectures import flash
+from packproof.harness.architectures.exceptions import SIZES
 from packproof.harness.architectures.tiny import Architecture, tiny_model
 from packproof.harness.modules.check import module_request, run_module_check
 from packproof.harness.modules.conventions import CONVENTIONS
@@ -88,9 +89,14 @@ def _judged(architecture: Architecture, seed: int) -> Iterator[Found]:
     yield Built(*names, layers, chosen, parameters)
     for convention in CONVENTION_NAMES:
         yield _outcome(name, model, convention, seed, nullcontext(), with_flash=False)
-    if getattr(model, "_supports_flash_attn", False):
+    if flash.offered(model):
         for convention in FLASH:
             yield _outcome(name, model, convention, seed, flash.in_its_place(model), with_flash=True)
+
+
+def _ids(tokens: int, generator: torch.Generator) -> Tensor:
+    """Ids that mean nothing: no padding, from which some models count their positions."""
+    return torch.randint(3, SIZES["pad_token_id"], (1, tokens), generator=generator)
 
 
 def _in_short(error: Exception) -> str:
@@ -101,8 +107,12 @@ def _outcome(
     name: str, model: nn.Module, convention: str, seed: int, place: AbstractContextManager[None], *, with_flash: bool
 ) -> Outcome:
     try:
-        with place:
-            request = module_request(model, convention=convention, layouts=LAYOUTS, seed=seed, name=name)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(place)
+            except ValueError as error:  # transformers' own: not with this config
+                return Outcome(name, convention, with_flash, "refuses", text=_in_short(error))
+            request = module_request(model, inputs=_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name)
             found = []
             for event in run_module_check(request):
                 if isinstance(event, CellFinished):

@@ -56,11 +56,12 @@ _BY_VALUE: Mapping[Any, tuple[str, ...]] = {
         *("model_max_length", "context_length", "rel_extent"),
     ),
 }
-EVEN_IF_NONE = ("head_dim", "num_key_value_heads")  # some models divide by what their config leaves open
+# Some models compute with what their default config leaves open.
+EVEN_IF_NONE = ("head_dim", "num_key_value_heads", "num_experts_per_tok")
 SIZES: Mapping[str, Any] = {
     **{name: value for value, names in _BY_VALUE.items() for name in names},
     **{"layer_group_size": 2, "num_kv_shared_layers": 0, "encoder_hash_byte_group_vocab": 64},
-    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "qk_head_dim": 32, "is_decoder": True},
+    **{"pad_token_id": 63, "bos_token_id": 1, "eos_token_id": 2, "qk_head_dim": 32, "is_decoder": True},
 }
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}

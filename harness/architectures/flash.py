@@ -5,8 +5,9 @@ knows documents only as it does: by `cu_seqlens`, in calls of its varlen functio
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ def _attend(
 
 
 @contextmanager
-def in_its_place(model: nn.Module) -> Iterator[None]:
+def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iterator[None]:
     """The model runs transformers' path of flash attention, with the functions above. Raises ValueError where the model
     does not offer it."""
     from transformers import modeling_flash_attention_utils as place  # noqa: PLC0415  (not a dependency)
@@ -91,7 +92,7 @@ def in_its_place(model: nn.Module) -> Iterator[None]:
         raise ValueError(f"{type(model).__name__} does not support flash attention")
     configs = {id(c): c for m in model.modules() if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
     chosen = {key: config._attn_implementation for key, config in configs.items()}
-    before, place._lazy_imports = place._lazy_imports, _functions
+    before, place._lazy_imports = place._lazy_imports, partial(_functions, dense)
     cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None  # fp32 is what the functions here take
     place._loaded_implementation = None
     try:
@@ -105,7 +106,26 @@ def in_its_place(model: nn.Module) -> Iterator[None]:
         caller.get_target_dtype = cast
 
 
-def _functions(*_: Any, **__: Any) -> tuple[Any, ...]:
+def offered(model: nn.Module) -> bool:
+    """Whether the model offers flash attention, and a call of it gets there: some choose their attention when they are
+    made, and would run another one without its mask."""
+    if not getattr(model, "_supports_flash_attn", False):
+        return False
+    calls: list[Any] = []
+
+    @wraps(flash)
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        calls.append(args)
+        return flash(*args, **kwargs)
+
+    with suppress(ValueError), in_its_place(model, counted), torch.no_grad():
+        with suppress(Exception):  # how it refuses, the board says
+            model.eval()(torch.arange(4)[None] + 3, use_cache=False)
+        return bool(calls)
+    return True
+
+
+def _functions(dense: Callable[..., Tensor], *_: Any, **__: Any) -> tuple[Any, ...]:
     from transformers import modeling_flash_attention_utils as place  # noqa: PLC0415
 
-    return flash, flash_varlen, None, place._pad_input, place._unpad_input
+    return dense, flash_varlen, None, place._pad_input, place._unpad_input

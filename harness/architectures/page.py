@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 from packproof.harness.architectures.board import CONVENTION_NAMES, FLASH, Built, Found, Outcome
@@ -40,14 +39,17 @@ class Board:
     outcomes: tuple[Outcome, ...]
 
 
-def gathered(found: Sequence[Found], seconds: float, seed: int) -> Board:
-    """What a run found, sorted by name. A later reason replaces the first entry of a model whose process ended."""
+def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mapping[str, str]) -> Board:
+    """What a run found, sorted by name. A later reason replaces the first entry of a model whose process ended.
+
+    versions: of transformers and torch.
+    """
     built = {each.name: each for each in found if isinstance(each, Built)}
     outcomes = [each for each in found if isinstance(each, Outcome)]
     outcomes.sort(key=lambda o: (o.name, o.flash, CONVENTION_NAMES.index(o.convention)))
     return Board(
-        version("transformers"),
-        version("torch"),
+        versions["transformers"],
+        versions["torch"],
         date.today().isoformat(),
         seed,
         round(seconds, 1),
@@ -163,10 +165,16 @@ _EASIEST = (
 
 
 def _advice(board: Board, name: str) -> str:
-    held = {(o.convention, o.flash) for o in board.outcomes if o.name == name and o.word == "isolates"}
+    found = [o for o in board.outcomes if o.name == name]
+    held = {(o.convention, o.flash) for o in found if o.word == "isolates"}
     stock = next((text for each, text in _EASIEST if (each, False) in held), "")
     flash = next((text for each, text in _EASIEST if (each, True) in held), "")
-    if not stock and not flash:
+    if not (stock or flash) and (apart := [o for o in found if o.word == "differs"]):
+        ways = dict.fromkeys(f"flash: {COLUMNS[o.convention]}" if o.flash else COLUMNS[o.convention] for o in apart)
+        return f"isolates, but differs from the documents alone: {', '.join(ways)}"
+    if not (stock or flash) and all(o.word in ("refuses", "not judged") for o in found):
+        return "nothing was accepted or could be judged"
+    if not (stock or flash):
         return "**do not pack**: nothing isolates here"
     cache = " and `use_cache=False`" if stock and ("hf_cache", False) not in held else ""
     return "; ".join(

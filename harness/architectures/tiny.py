@@ -56,13 +56,13 @@ def tiny_config(name: str) -> tuple[Any, str]:
     values = {f: value for f, value in SIZES.items() if known.get(f) is not None or (f in known and f in EVEN_IF_NONE)}
     if "kv_lora_rank" in known:
         values["num_key_value_heads"] = values["num_attention_heads"]  # latent attention has no groups
-    values |= _one_of_each(known)
+    values |= one_of_each(known)
     values |= {field: copy.deepcopy(value) for field, value in special.items()}
     config = make(**values)
     return config, kinds(config)
 
 
-def _one_of_each(known: dict[str, Any]) -> dict[str, Any]:
+def one_of_each(known: dict[str, Any]) -> dict[str, Any]:
     """The number of layers and the lists along them, cut to one layer of each kind, and to two at least."""
     field = next((field for field in _LAYERS if isinstance(known.get(field), int)), None)
     if field is None:
@@ -71,8 +71,7 @@ def _one_of_each(known: dict[str, Any]) -> dict[str, Any]:
     seen: dict[tuple[str, ...], int] = {}
     for layer in range(known[field]):
         seen.setdefault(tuple(str(along[n][layer]) for n in KINDS if n in along), layer)
-    layers = sorted(seen.values())
-    layers = sorted({*layers, *range(2)})[: max(2, len(layers))] if len(layers) < 2 else layers
+    layers = list(seen.values()) if len(seen) > 1 else list(range(min(2, known[field])))
     return {field: len(layers), **{n: [v[layer] for layer in layers] for n, v in along.items()}}
 
 

@@ -1,6 +1,7 @@
 """The board of models: `packproof models`."""
 
 import time
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -54,7 +55,8 @@ def models(
                 typer.echo(f"{each.name}: {each.reason or each.layers or 'one kind of layer'}")
             else:
                 typer.echo(page.line(each))
-        board = page.gathered(found, time.monotonic() - started, seed)
+        versions = {name: version(name) for name in ("transformers", "torch")}
+        board = page.gathered(found, time.monotonic() - started, seed, versions)
     for file, text in zip(files, (page.as_json(board), page.as_markdown(board)), strict=True):
         if file:
             replace_text(file, text)

@@ -16,7 +16,7 @@ from packproof.harness.modules.equality import differences
 from packproof.harness.modules.isolation import Reach, reach
 from packproof.harness.modules.layouts import Lengths, layouts_for, smaller
 from packproof.harness.modules.pack import Pack
-from packproof.harness.modules.subject import MakeInput, ModuleRefused, PickOutput, Subject, subject_of
+from packproof.harness.modules.subject import MakeInput, ModuleRefused, NoGradient, PickOutput, Subject, subject_of
 from packproof.harness.results.events import (
     Cell,
     CellFinished,
@@ -211,6 +211,8 @@ def _checked(request: ModuleRequest, convention: Convention) -> Iterator[Event]:
 def _judged(judge: "Judge", request: ModuleRequest, convention: Convention, cell: Cell) -> Iterator[CellFinished]:
     try:
         yield CellFinished(judge(request, convention, cell))
+    except NoGradient as error:
+        yield CellFinished(_verdict(cell, "inconclusive", 0, str(error)))
     except ModuleRefused as refused:
         yield CellFinished(_verdict(cell, "inconclusive", 0, f"the module refused: {refused}"))
 

@@ -22,6 +22,10 @@ class ModuleRefused(PackproofError):
     """The module raised an error for this call, or does not take an argument of the convention."""
 
 
+class NoGradient(ModuleRefused):
+    """The tokens have no embedding whose gradient could be taken."""
+
+
 @dataclass
 class Subject:
     """A module, its inputs and its output along tokens.
@@ -113,7 +117,7 @@ class Subject:
 
 def _the_leaf(found: list[Tensor]) -> Tensor:
     if not found:
-        raise ModuleRefused("no nn.Embedding got the tokens, so that no gradient reaches them; give inputs= of floats")
+        raise NoGradient("no nn.Embedding got the tokens, so that no gradient reaches them; give inputs= of floats")
     return found[0]
 
 
