@@ -90,7 +90,8 @@ def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iter
 
     if not getattr(model, "_supports_flash_attn", False):
         raise ValueError(f"{type(model).__name__} does not support flash attention")
-    configs = {id(c): c for m in model.modules() if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
+    found: list[Any] = [getattr(part, "config", None) for part in model.modules()]
+    configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
     chosen = {key: config._attn_implementation for key, config in configs.items()}
     before, place._lazy_imports = place._lazy_imports, partial(_functions, dense)
     cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None  # fp32 is what the functions here take

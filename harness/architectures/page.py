@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Board:
+class ModelBoard:
     """A run. date: ISO; seconds: it took."""
 
     transformers: str
@@ -39,7 +39,7 @@ class Board:
     outcomes: tuple[Outcome, ...]
 
 
-def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mapping[str, str]) -> Board:
+def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mapping[str, str]) -> ModelBoard:
     """What a run found, sorted by name. A later reason replaces the first entry of a model whose process ended.
 
     versions: of transformers and torch.
@@ -47,7 +47,7 @@ def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mappin
     built = {each.name: each for each in found if isinstance(each, Built)}
     outcomes = [each for each in found if isinstance(each, Outcome)]
     outcomes.sort(key=lambda o: (o.name, o.flash, CONVENTION_NAMES.index(o.convention)))
-    return Board(
+    return ModelBoard(
         versions["transformers"],
         versions["torch"],
         date.today().isoformat(),
@@ -58,16 +58,17 @@ def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mappin
     )
 
 
-def as_json(board: Board) -> str:
+def as_json(board: ModelBoard) -> str:
     return json.dumps(to_json(board), indent=1, ensure_ascii=False) + "\n"
 
 
-def read(path: str) -> Board:
+def read(path: str) -> ModelBoard:
     """A board that was written. Raises UsageError where the file holds none."""
     try:
-        return of_json(Board, json.loads(Path(path).read_text()))  # type: ignore[no-any-return]
+        board: ModelBoard = of_json(ModelBoard, json.loads(Path(path).read_text()))
     except (OSError, ValueError, RecordError) as error:
         raise UsageError(f"--from: {path} is no board of models: {error}") from error
+    return board
 
 
 def line(outcome: Outcome) -> str:
@@ -76,19 +77,19 @@ def line(outcome: Outcome) -> str:
     return "  ".join(filter(None, (f"  {outcome.name:<24} {place:<38} {outcome.word}", outcome.module, outcome.text)))
 
 
-def counts(board: Board) -> str:
+def counts(board: ModelBoard) -> str:
     """How many models there are, and how many isolate or leak by each convention."""
     made = sum(not each.reason for each in board.models)
     lines = [f"{counted(len(board.models), 'architecture')}, {made} built, {board.seconds:.0f} s"]
     for with_flash in (False, True):
         for name in FLASH if with_flash else CONVENTION_NAMES:
             words = [o.word for o in board.outcomes if (o.convention, o.flash) == (name, with_flash)]
-            numbers = ", ".join(f"{words.count(w)} {w}" for w in SIGNS if w in words)  # type: ignore[arg-type]
+            numbers = ", ".join(f"{words.count(w)} {w}" for w in SIGNS if w in words)
             lines.append(f"{name}{', flash' if with_flash else ''}: {numbers}")
     return "\n".join(lines)
 
 
-def as_markdown(board: Board) -> str:
+def as_markdown(board: ModelBoard) -> str:
     return "\n".join(_page(board)) + "\n"
 
 
@@ -111,7 +112,7 @@ offered. Convolutions and scans are PyTorch's fallbacks: a model that refuses wi
 leak. Another version of transformers gives another board."""
 
 
-def _page(board: Board) -> Iterator[str]:
+def _page(board: ModelBoard) -> Iterator[str]:
     made = [each for each in board.models if not each.reason]
     yield from ("# The board of models", "")
     yield _ABOUT.format(
@@ -143,11 +144,11 @@ def _rows(cells: Mapping[str, str]) -> Iterator[str]:
         yield f"| {text} | {', '.join(names)} |"
 
 
-def _of(board: Board, convention: str, *, with_flash: bool = False) -> list[Outcome]:
+def _of(board: ModelBoard, convention: str, *, with_flash: bool = False) -> list[Outcome]:
     return [o for o in board.outcomes if (o.convention, o.flash) == (convention, with_flash)]
 
 
-def _signs(board: Board, name: str) -> str:
+def _signs(board: ModelBoard, name: str) -> str:
     word = {(o.convention, o.flash): o.word for o in board.outcomes if o.name == name}
     stock = [SIGNS[word[each, False]] if (each, False) in word else "·" for each in COLUMNS]
     return " | ".join([*stock, *(SIGNS[word[each, True]] if (each, True) in word else "·" for each in FLASH)])
@@ -164,7 +165,7 @@ _EASIEST = (
 )
 
 
-def _advice(board: Board, name: str) -> str:
+def _advice(board: ModelBoard, name: str) -> str:
     found = [o for o in board.outcomes if o.name == name]
     held = {(o.convention, o.flash) for o in found if o.word == "isolates"}
     stock = next((text for each, text in _EASIEST if (each, False) in held), "")
@@ -182,7 +183,7 @@ def _advice(board: Board, name: str) -> str:
     )
 
 
-def _reasons(board: Board) -> Iterator[str]:
+def _reasons(board: ModelBoard) -> Iterator[str]:
     for each in board.models:
         if each.reason:
             yield f"- {each.name}: {each.reason[:110]}"

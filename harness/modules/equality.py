@@ -67,7 +67,7 @@ def differences(subject: Subject, convention: Convention, pack: Pack, seed: int)
         yield _difference(f"gradient of {name}", gradients[name], grad, rough_gradients[name], *units, among, usual)
 
 
-class _LessThanFloat64(TorchDispatchMode):
+class _LessThanFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Finds out whether anything is computed in a lower precision."""
 
     seen = False
@@ -85,7 +85,7 @@ def precisions(subject: Subject, convention: Convention, pack: Pack, seed: int) 
     for high, low in pairs:
         exact = subject.at(high)
         try:
-            with torch.no_grad(), _LessThanFloat64() as less:
+            with torch.no_grad(), _LessThanFloat64() as less:  # type: ignore[no-untyped-call]
                 exact.call(_cast(subject.input(pack.tokens, seed), exact), convention, exact.pack(pack.lengths))
         except ModuleRefused:
             if high is pairs[-1][0]:

@@ -33,6 +33,18 @@ def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHand
     leaks, or ArgumentError where nothing in the call says where documents begin. Then the hook is gone.
 
     Returns the hook, which `remove()` takes away.
+
+    >>> import torch, packproof
+    >>> class Mean(torch.nn.Module):  # over the whole row
+    ...     def forward(self, x, cu_seqlens):
+    ...         return x.cumsum(1)
+    >>> model = Mean()
+    >>> hook = packproof.guard(model)
+    >>> try:
+    ...     _ = model(torch.randn(1, 5, 2), cu_seqlens=torch.tensor([0, 2, 5]))
+    ... except packproof.CheckFailed as leak:
+    ...     print(str(leak).partition(":")[0])
+    documents of this batch reach each other
     """
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -124,7 +136,7 @@ def _with_changed(call: Arguments, which: Tensor) -> Arguments:
         noise = torch.randn(tokens.shape, generator=generator).to(tokens)
         changed = torch.where(which[..., None], noise * tokens.float().std().to(tokens), tokens)
     else:
-        ids, place = tokens.unique(return_inverse=True)
+        ids, place = torch.unique(tokens, return_inverse=True)
         changed = torch.where(which, ids[(place + 1 + len(ids) // 2) % len(ids)], tokens)
         changed = torch.where(which & (changed == tokens), ids[(place + 1) % len(ids)], changed)
     return {name: changed if value is tokens else value for name, value in call.items()}

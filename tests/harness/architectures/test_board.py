@@ -76,6 +76,7 @@ BOARD = page.gathered(
         Built("opt", "OPTForCausalLM", (), "", "sdpa", 9),
         Built("blt", "BltForCausalLM", (), reason="ValueError: too large"),
         Built("xlm", "XLM", ()),
+        Outcome("xlm", "hf_cache", flash=False, word="leaks"),
     ],
     1.0,
     0,
