@@ -109,7 +109,8 @@ _FLASH = """\
 The first columns are what transformers chooses on a CPU: sdpa, or eager attention where a model has no other. Under
 *flash* transformers' path of flash attention runs up to the kernel, with plain PyTorch in its place; a dot: not
 offered. Convolutions and scans are PyTorch's fallbacks: a model that refuses without a package may isolate with it, or
-leak. Another version of transformers gives another board."""
+leak. Documents alone get a mask of the same kind, so that ✓ says nothing about a sliding window that a 4-D mask
+replaces. Another version of transformers gives another board."""
 
 
 def _page(board: ModelBoard) -> Iterator[str]:
@@ -123,7 +124,7 @@ def _page(board: ModelBoard) -> Iterator[str]:
     for name, column in COLUMNS.items():
         yield f"| {column} | {CONVENTIONS[name].about} |"
     yield from ("", _FLASH, "", "## What to pass", "", "| pass | models |", "| --- | --- |")
-    yield from _rows({each.name: _advice(board, each.name) for each in made})
+    yield from _rows({each.name: _advice(board, each) for each in made})
     yield from ("", "## Every convention", "")
     yield f"| {' | '.join(COLUMNS.values())} | flash: {' | '.join(COLUMNS[name] for name in FLASH)} | models |"
     yield "| --- " * (len(COLUMNS) + len(FLASH) + 1) + "|"
@@ -165,8 +166,8 @@ _EASIEST = (
 )
 
 
-def _advice(board: ModelBoard, name: str) -> str:
-    found = [o for o in board.outcomes if o.name == name]
+def _advice(board: ModelBoard, built: Built) -> str:
+    found = [o for o in board.outcomes if o.name == built.name]
     held = {(o.convention, o.flash) for o in found if o.word == "isolates"}
     stock = next((text for each, text in _EASIEST if (each, False) in held), "")
     flash = next((text for each, text in _EASIEST if (each, True) in held), "")
@@ -177,6 +178,8 @@ def _advice(board: ModelBoard, name: str) -> str:
         return "nothing was accepted or could be judged"
     if not (stock or flash):
         return "**do not pack**: nothing isolates here"
+    if "mask" in stock and ("sliding" in built.layers or "chunked" in built.layers):
+        stock += ", with its window in it,"
     cache = " and `use_cache=False`" if stock and ("hf_cache", False) not in held else ""
     return "; ".join(
         filter(None, (f"sdpa or eager: {stock}{cache}" if stock else "", f"flash: {flash}" if flash else ""))

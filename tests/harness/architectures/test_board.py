@@ -1,5 +1,6 @@
 """The board of models: small configs by the names of fields, flash attention's stand-in, JSON and the page."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,11 @@ def test_the_published_results_hold_every_convention_of_every_model_that_was_bui
         found = [(o.convention, o.flash) for o in board.outcomes if o.name == name]
         assert found[: len(CONVENTION_NAMES)] == [(each, False) for each in CONVENTION_NAMES]
         assert found[len(CONVENTION_NAMES) :] in ([], [(each, True) for each in FLASH])
+
+
+def test_the_page_on_models_links_each_script() -> None:
+    linked = set(re.findall(r"\]\(models/(\w+\.py)\)", (ROOT / "docs/models.md").read_text()))
+    assert linked == {script.name for script in ROOT.glob("docs/models/*.py")}
 
 
 def test_wrong_calls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
