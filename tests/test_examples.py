@@ -57,3 +57,9 @@ for cell in json.load(open("cells.json")):
     assert "FAILED  packing (gradient of B)" in printed
     assert "lengths [1, 16]" in printed
     assert re.search(r"^reference: passed, \d+ examples\npacking: passed, \d+ examples$", printed, re.M)
+
+
+def test_the_suite_for_a_training_repository_passes(tmp_path: Path) -> None:
+    for name in ("transformer.py", "test_packing.py"):
+        (tmp_path / name).write_text((ROOT / "examples/training" / name).read_text())
+    assert "3 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider")

@@ -37,12 +37,16 @@ ROOMS: dict[str, set[str]] = {
     "engine": {"compile", "compute_sanitizer", "diagnosis", "results", "targets", "worker"},
     "debug": {"engine", "execution", "interpreter", "results", "targets", "worker"},
     "modules": {"engine", "results", "targets", "worker"},
+    "architectures": {"modules", "results", "worker"},
     "reports": {"results"},
     "bench": {"engine", "execution", "results", "targets", "worker"},
     "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
-    "cli": {"bench", "debug", "engine", "modules", "peers", "reports", "results", "targets", "validation", "worker"},
+    "cli": {
+        *{"architectures", "bench", "debug", "engine", "modules", "peers", "reports", "results", "targets"},
+        *{"validation", "worker"},
+    },
 }
 MOST_MODULES = 15
 CATALOGUES = {"kernels": 23, "museum": 16, "refs": 16}  # a module for each op or bug: flat, and long

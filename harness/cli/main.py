@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.harness.cli import bench, check, diff, listing, model, museum, mutate, proof
+from packproof.harness.cli import bench, check, diff, listing, model, models, museum, mutate, proof
 from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
 from packproof.harness.cli.printing import print_safely
 from packproof.harness.cli.usage import usage
@@ -19,7 +19,7 @@ _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(museum.app, name="museum")
 for command in (
-    *(check.check, check.peers, check.replay, diff.diff, model.model),
+    *(check.check, check.peers, check.replay, diff.diff, model.model, models.models),
     *(bench.bench, bench.table, mutate.mutate, proof.proof),
 ):
     app.command()(command)

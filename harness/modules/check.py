@@ -16,7 +16,7 @@ from packproof.harness.modules.equality import differences
 from packproof.harness.modules.isolation import Reach, reach
 from packproof.harness.modules.layouts import Lengths, layouts_for, smaller
 from packproof.harness.modules.pack import Pack
-from packproof.harness.modules.subject import MakeInput, ModuleRefused, PickOutput, Subject, subject_of
+from packproof.harness.modules.subject import MakeInput, ModuleRefused, NoGradient, PickOutput, Subject, subject_of
 from packproof.harness.results.events import (
     Cell,
     CellFinished,
@@ -42,7 +42,8 @@ _SHRINK_SECONDS = 10.0
 @dataclass(frozen=True)
 class ModuleRequest:
     """What to check. conventions: to be tried; explicit: named by the caller, so that a leak or a refusal counts.
-    name: of the module in reports. The others as in `check_module`."""
+    name: of the module in reports. layouts: to be tried, instead of those drawn around the sizes that the module has.
+    The others as in `check_module`."""
 
     subject: Subject
     conventions: tuple[Convention, ...]
@@ -51,6 +52,11 @@ class ModuleRequest:
     profile: str = "standard"
     seed: int = 0
     explicit: bool = True
+    layouts: tuple[Lengths, ...] = ()
+
+    def tried(self) -> Sequence[Lengths]:
+        """The layouts to be tried."""
+        return self.layouts or layouts_for(self.subject.module, most_tokens=_MOST_TOKENS[self.profile])
 
     def cells(self, convention: Convention) -> list[Cell]:
         """Those of one convention."""
@@ -116,6 +122,7 @@ def module_request(
     name: str = "",
     device: str | None = None,
     dtype: torch.dtype | None = None,
+    layouts: tuple[Lengths, ...] = (),
 ) -> ModuleRequest:
     """The request of these arguments. Raises ArgumentError and UsageError."""
     if profile not in _MOST_TOKENS:
@@ -137,6 +144,7 @@ def module_request(
         profile,
         seed,
         explicit=convention is not None,
+        layouts=layouts,
     )
 
 
@@ -206,6 +214,8 @@ def _checked(request: ModuleRequest, convention: Convention) -> Iterator[Event]:
 def _judged(judge: "Judge", request: ModuleRequest, convention: Convention, cell: Cell) -> Iterator[CellFinished]:
     try:
         yield CellFinished(judge(request, convention, cell))
+    except NoGradient as error:
+        yield CellFinished(_verdict(cell, "inconclusive", 0, str(error)))
     except ModuleRefused as refused:
         yield CellFinished(_verdict(cell, "inconclusive", 0, f"the module refused: {refused}"))
 
@@ -221,7 +231,7 @@ def _verdict(cell: Cell, status: Status, examples: int, reason: str = "", failur
 
 def _isolation(request: ModuleRequest, convention: Convention, cell: Cell) -> Verdict:
     subject, notes, judged = request.subject, [], 0
-    for lengths in layouts_for(subject.module, most_tokens=_MOST_TOKENS[request.profile]):
+    for lengths in request.tried():
         pack = subject.pack(lengths)
         if not judged and (why := _void(subject, convention, pack, request.seed)):
             return _verdict(cell, "inconclusive", 0, why)
@@ -300,7 +310,7 @@ def _without_effect(subject: Subject, convention: Convention, pack: Pack, found:
 
 def _equality(request: ModuleRequest, convention: Convention, cell: Cell) -> Verdict:
     subject, judged, vacuous = request.subject, 0, []
-    for lengths in layouts_for(subject.module, most_tokens=_MOST_TOKENS[request.profile]):
+    for lengths in request.tried():
         judged += 1
         for difference in differences(subject, convention, subject.pack(lengths), request.seed):
             if difference.vacuous:

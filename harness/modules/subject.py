@@ -22,6 +22,10 @@ class ModuleRefused(PackproofError):
     """The module raised an error for this call, or does not take an argument of the convention."""
 
 
+class NoGradient(ModuleRefused):
+    """The tokens have no embedding whose gradient could be taken."""
+
+
 @dataclass
 class Subject:
     """A module, its inputs and its output along tokens.
@@ -59,6 +63,8 @@ class Subject:
         out = self.pick(returned)
         if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
             out = out[0]
+        if out.dim() > 2 and out.shape[0] not in (1, tokens) and tokens in out.shape[1:]:
+            raise ModuleRefused(f"it returned {out.shape[0]} rows of tokens for one")
         if out.shape[:1] != (tokens,):
             raise ArgumentError(
                 f"output: it has shape {tuple(out.shape)}, expected ({tokens}, ...) or (1, {tokens}, ...): one row for "
@@ -111,7 +117,7 @@ class Subject:
 
 def _the_leaf(found: list[Tensor]) -> Tensor:
     if not found:
-        raise ModuleRefused("no nn.Embedding got the tokens, so that no gradient reaches them; give inputs= of floats")
+        raise NoGradient("no nn.Embedding got the tokens, so that no gradient reaches them; give inputs= of floats")
     return found[0]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from packproof.harness.engine.replay import ReplayOutcome, replay
     from packproof.harness.modules.check import check_module
     from packproof.harness.modules.conventions import Convention
+    from packproof.harness.modules.guard import guard
     from packproof.harness.results.events import Verdict
     from packproof.harness.results.failed import CheckFailed
     from packproof.properties.bounds.magnitude import magnitude
@@ -53,6 +54,7 @@ __all__ = [
     "diff",
     "dot_product_test",
     "gradcheck",
+    "guard",
     "kernel",
     "kernels",
     "layers",
@@ -71,6 +73,7 @@ _HOMES = {
     "packproof.harness.engine.replay": ("ReplayOutcome", "replay"),
     "packproof.harness.modules.check": ("check_module",),
     "packproof.harness.modules.conventions": ("Convention",),
+    "packproof.harness.modules.guard": ("guard",),
     "packproof.harness.results.events": ("Verdict",),
     "packproof.harness.results.failed": ("CheckFailed",),
     "packproof.properties.declaration": ("kernel",),

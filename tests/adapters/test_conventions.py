@@ -46,6 +46,7 @@ def test_a_correct_kernel_passes(name: str, tmp_path: Path) -> None:
     assert report(CONVENTIONS[name].correct, tmp_path) == ""
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", CONVENTIONS)
 def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
     convention = CONVENTIONS[name]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from packproof.harness.validation.speed import Speed, measured, read, slower
 
 BEFORE = read(Path(__file__).parents[2] / "data" / "speed.json")
@@ -14,6 +16,7 @@ def test_what_takes_longer_is_named() -> None:
     assert slower(now, before) == ["conv: 8.0 units, 5.0 before"]
 
 
+@pytest.mark.proof
 def test_a_quick_check_takes_no_longer_than_before() -> None:
     assert {speed.what for speed in BEFORE} >= set(QUICK)
     late = slower(list(measured(QUICK, starts=False)), BEFORE)

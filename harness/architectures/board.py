@@ -1,0 +1,141 @@
+"""The board of models: what comes of each convention in a small random model of each architecture of transformers."""
+
+import importlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from packproof.harness.architectures import flash
+from packproof.harness.architectures.exceptions import SIZES
+from packproof.harness.architectures.tiny import Architecture, tiny_model
+from packproof.harness.modules.check import module_request, run_module_check
+from packproof.harness.modules.conventions import CONVENTIONS
+from packproof.harness.modules.culprit import NAMED
+from packproof.harness.results.events import CellFinished, Verdict
+from packproof.harness.worker.parallel import side_by_side
+
+Word = Literal["isolates", "leaks", "refuses", "differs", "not judged"]
+LAYOUTS = ((5, 9, 7), (9, 1, 17, 3))  # across a window or chunk of 8 and a convolution of 4, and not
+CONVENTION_NAMES = tuple(n for n in CONVENTIONS if n.startswith(("hf_", "mask4d")))
+FLASH = tuple(n for n in CONVENTION_NAMES if n.startswith("hf_") and n != "hf_mrope")
+_SECONDS, _WAIT = 60, 600  # of a core for an architecture; of the clock
+
+
+@dataclass(frozen=True)
+class Built:
+    """An architecture whose small model was made, or not, with the reason. layers: the kinds that it has; attention:
+    what transformers chose; parameters: how many."""
+
+    name: str
+    model: str
+    also: tuple[str, ...]
+    layers: str = ""
+    attention: str = ""
+    parameters: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one convention. flash: whether attention ran transformers' path of flash attention. module: the
+    first that leaks. text: why it is refused, differs or was not judged, or what else was noticed."""
+
+    name: str
+    convention: str
+    flash: bool
+    word: Word
+    module: str = ""
+    text: str = ""
+
+
+Found = Built | Outcome
+
+
+def run_board(chosen: Sequence[Architecture], seed: int = 0) -> Iterator[Found]:
+    """Judge each architecture in a process of its own, which ends after a minute of computing."""
+    units = [partial(_judged, architecture, seed) for architecture in chosen]
+
+    def lost(number: int, text: str) -> Callable[[], Iterator[Found]]:
+        return partial(_lost, chosen[number], text)
+
+    importlib.import_module("transformers.models.llama.modeling_llama")  # what all models import, once for all forks
+    torch.set_num_threads(1)
+    yield from side_by_side(units, os.cpu_count() or 1, of=Found, again=lost)
+
+
+def _lost(architecture: Architecture, text: str) -> Iterator[Found]:
+    why = f"took longer than {_SECONDS} s" if "SIGPROF" in text or "SIGALRM" in text else text
+    yield Built(architecture.name, architecture.model, architecture.also, reason=why)
+
+
+def _judged(architecture: Architecture, seed: int) -> Iterator[Found]:
+    signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, _WAIT)
+    name, names = architecture.name, (architecture.name, architecture.model, architecture.also)
+    try:
+        model, layers = tiny_model(name)
+        parameters = sum(p.numel() for p in model.parameters())
+    except Exception as error:
+        yield Built(*names, reason=_in_short(error))
+        return
+    chosen = str(getattr(model.config, "_attn_implementation", ""))
+    yield Built(*names, layers, chosen, parameters)
+    for convention in CONVENTION_NAMES:
+        yield _outcome(name, model, convention, seed, nullcontext(), with_flash=False)
+    if flash.offered(model):
+        for convention in FLASH:
+            yield _outcome(name, model, convention, seed, flash.in_its_place(model), with_flash=True)
+
+
+def _ids(tokens: int, generator: torch.Generator) -> Tensor:
+    """Ids that mean nothing: no padding, from which some models count their positions."""
+    return torch.randint(3, SIZES["pad_token_id"], (1, tokens), generator=generator)
+
+
+def _in_short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _outcome(
+    name: str, model: nn.Module, convention: str, seed: int, place: AbstractContextManager[None], *, with_flash: bool
+) -> Outcome:
+    try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(place)
+            except ValueError as error:  # transformers' own: not with this config
+                return Outcome(name, convention, with_flash, "refuses", text=_in_short(error))
+            request = module_request(model, inputs=_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name)
+            found = []
+            for event in run_module_check(request):
+                if isinstance(event, CellFinished):
+                    found.append(event.verdict)
+                    if event.verdict.status != "passed":
+                        break
+    except Exception as error:
+        return Outcome(name, convention, with_flash, "not judged", text=_in_short(error))
+    return Outcome(name, convention, with_flash, *_in_words(found))
+
+
+def _in_words(found: Sequence[Verdict]) -> tuple[Word, str, str]:
+    """What the verdicts mean, the first module that leaks, and why."""
+    isolation, packing = found[0], found[1] if found[1:] else None
+    if isolation.failure:
+        lines = [line for line in isolation.failure.lines if line.startswith(NAMED)]
+        module = lines[0].removeprefix(NAMED) if lines else ""
+        return "leaks", module, isolation.failure.lines[0]
+    if isolation.status == "inconclusive" and isolation.reason.startswith("the module refused: "):
+        return "refuses", "", isolation.reason.removeprefix("the module refused: ")
+    if isolation.status != "passed":
+        return "not judged", "", isolation.reason
+    if packing and packing.failure:
+        return "differs", "", packing.failure.lines[0]
+    notes = [isolation.reason, packing.reason if packing and packing.status != "passed" else ""]
+    return "isolates", "", "; ".join(filter(None, notes))

@@ -1,0 +1,132 @@
+"""Flash attention's place in transformers, taken by plain PyTorch: everything up to the kernel is transformers' own.
+
+What reaches a kernel decides whether a model isolates. flash-attn itself needs a GPU; what stands here in its place
+knows documents only as it does: by `cu_seqlens`, in calls of its varlen function.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NAME = "flash_attention_2"
+
+
+def flash_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,  # noqa: ARG001  (named as flash-attn names them)
+    max_seqlen_k: int,  # noqa: ARG001
+    dropout_p: float = 0.0,  # noqa: ARG001  (evaluation only)
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    s_aux: Tensor | None = None,
+) -> Tensor:
+    """q, k, v (t, heads, d), of fewer heads in k and v where queries share them. Returns (t, heads, d)."""
+    starts, keys = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    documents = []
+    for a, b, c, d in zip(starts, starts[1:], keys, keys[1:], strict=False):
+        documents.append(_attend(q[a:b], k[c:d], v[c:d], softmax_scale, causal, window_size, softcap, s_aux))
+    return torch.cat(documents)
+
+
+def flash(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,  # noqa: ARG001
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    s_aux: Tensor | None = None,
+) -> Tensor:
+    """The same for rows (b, t, heads, d), each one document."""
+    rows = zip(q, k, v, strict=True)
+    return torch.stack([_attend(*row, softmax_scale, causal, window_size, softcap, s_aux) for row in rows])
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None,
+    causal: bool,
+    window: tuple[int, int],
+    softcap: float,
+    s_aux: Tensor | None,
+) -> Tensor:
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * (scale or 1 / math.sqrt(q.shape[-1]))
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    ahead = torch.arange(len(k), device=q.device)[None, :] - torch.arange(len(q), device=q.device)[:, None]
+    ahead = ahead - (len(k) - len(q))
+    hidden = (ahead > 0) if causal else torch.zeros_like(ahead, dtype=torch.bool)
+    hidden = hidden | (ahead < -window[0]) if window[0] >= 0 else hidden
+    hidden = hidden | (ahead > window[1]) if window[1] >= 0 else hidden
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if s_aux is not None:
+        sink = s_aux[:, None, None].expand(-1, len(q), 1)
+        return torch.einsum("hqk,khd->qhd", torch.cat([scores, sink], -1).softmax(-1)[..., :-1], v)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
+
+
+@contextmanager
+def in_its_place(model: nn.Module, dense: Callable[..., Tensor] = flash) -> Iterator[None]:
+    """The model runs transformers' path of flash attention, with the functions above. Raises ValueError where the model
+    does not offer it."""
+    from transformers import modeling_flash_attention_utils as place  # noqa: PLC0415  (not a dependency)
+    from transformers.integrations import flash_attention as caller  # noqa: PLC0415
+
+    if not getattr(model, "_supports_flash_attn", False):
+        raise ValueError(f"{type(model).__name__} does not support flash attention")
+    found: list[Any] = [getattr(part, "config", None) for part in model.modules()]
+    configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
+    chosen = {key: config._attn_implementation for key, config in configs.items()}
+    before, place._lazy_imports = place._lazy_imports, partial(_functions, dense)
+    cast, caller.get_target_dtype = caller.get_target_dtype, lambda *_: None  # fp32 is what the functions here take
+    place._loaded_implementation = None
+    try:
+        for config in configs.values():
+            config._attn_implementation = NAME
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation = chosen[key]
+        place._lazy_imports, place._loaded_implementation = before, None
+        caller.get_target_dtype = cast
+
+
+def offered(model: nn.Module) -> bool:
+    """Whether the model offers flash attention, and a call of it gets there: some choose their attention when they are
+    made, and would run another one without its mask."""
+    if not getattr(model, "_supports_flash_attn", False):
+        return False
+    calls: list[Any] = []
+
+    @wraps(flash)
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        calls.append(args)
+        return flash(*args, **kwargs)
+
+    with suppress(ValueError), in_its_place(model, counted), torch.no_grad():
+        with suppress(Exception):  # how it refuses, the board says
+            model.eval()(torch.arange(4)[None] + 3, use_cache=False)
+        return bool(calls)
+    return True
+
+
+def _functions(dense: Callable[..., Tensor], *_: Any, **__: Any) -> tuple[Any, ...]:
+    from transformers import modeling_flash_attention_utils as place  # noqa: PLC0415
+
+    return dense, flash_varlen, None, place._pad_input, place._unpad_input

@@ -1,0 +1,192 @@
+"""The board as JSON, which is the source, and as a page, which is made of it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from packproof.harness.architectures.board import CONVENTION_NAMES, FLASH, Built, Found, Outcome
+from packproof.harness.modules.conventions import CONVENTIONS
+from packproof.harness.worker.records import RecordError, of_json, to_json
+from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
+
+SIGNS = {"isolates": "✓", "leaks": "✗", "refuses": "R", "differs": "≠", "not judged": "?"}
+COLUMNS = {
+    "hf_position_ids": "pos",
+    "hf_mrope": "3-axis",
+    "hf_flash_kwargs": "all",
+    "hf_flash_kwargs_no_position_ids": "no pos",
+    "hf_flash_kwargs_no_seq_idx": "no idx",
+    "hf_cache": "cache",
+    "hf_ones_mask": "ones",
+    "mask4d": "bool",
+    "mask4d_additive": "add",
+}
+
+
+@dataclass(frozen=True)
+class ModelBoard:
+    """A run. date: ISO; seconds: it took."""
+
+    transformers: str
+    torch: str
+    date: str
+    seed: int
+    seconds: float
+    models: tuple[Built, ...]
+    outcomes: tuple[Outcome, ...]
+
+
+def gathered(found: Sequence[Found], seconds: float, seed: int, versions: Mapping[str, str]) -> ModelBoard:
+    """What a run found, sorted by name. A later reason replaces the first entry of a model whose process ended.
+
+    versions: of transformers and torch.
+    """
+    built = {each.name: each for each in found if isinstance(each, Built)}
+    outcomes = [each for each in found if isinstance(each, Outcome)]
+    outcomes.sort(key=lambda o: (o.name, o.flash, CONVENTION_NAMES.index(o.convention)))
+    return ModelBoard(
+        versions["transformers"],
+        versions["torch"],
+        date.today().isoformat(),
+        seed,
+        round(seconds, 1),
+        tuple(built[name] for name in sorted(built)),
+        tuple(outcomes),
+    )
+
+
+def as_json(board: ModelBoard) -> str:
+    return json.dumps(to_json(board), indent=1, ensure_ascii=False) + "\n"
+
+
+def read(path: str) -> ModelBoard:
+    """A board that was written. Raises UsageError where the file holds none."""
+    try:
+        board: ModelBoard = of_json(ModelBoard, json.loads(Path(path).read_text()))
+    except (OSError, ValueError, RecordError) as error:
+        raise UsageError(f"--from: {path} is no board of models: {error}") from error
+    return board
+
+
+def line(outcome: Outcome) -> str:
+    """One outcome, for the terminal."""
+    place = f"{outcome.convention}, flash" if outcome.flash else outcome.convention
+    return "  ".join(filter(None, (f"  {outcome.name:<24} {place:<38} {outcome.word}", outcome.module, outcome.text)))
+
+
+def counts(board: ModelBoard) -> str:
+    """How many models there are, and how many isolate or leak by each convention."""
+    made = sum(not each.reason for each in board.models)
+    lines = [f"{counted(len(board.models), 'architecture')}, {made} built, {board.seconds:.0f} s"]
+    for with_flash in (False, True):
+        for name in FLASH if with_flash else CONVENTION_NAMES:
+            words = [o.word for o in board.outcomes if (o.convention, o.flash) == (name, with_flash)]
+            numbers = ", ".join(f"{words.count(w)} {w}" for w in SIGNS if w in words)
+            lines.append(f"{name}{', flash' if with_flash else ''}: {numbers}")
+    return "\n".join(lines)
+
+
+def as_markdown(board: ModelBoard) -> str:
+    return "\n".join(_page(board)) + "\n"
+
+
+_ABOUT = """\
+`packproof models` over the causal language models of transformers {transformers} (torch {torch}, CPU, {date},
+seed {seed}). {made} of {all} architectures could be built small, with random weights and one layer of each kind of
+their default config. Made from `data/models.json`, which has the kinds of layers, what moved and why a call was
+refused, by `packproof models --from data/models.json --markdown docs/models_board.md`.
+
+✓ isolates, and equals the documents alone. ≠ isolates, and differs from them, as where positions run on.
+✗ **leaks, without an error**. R refuses, with an error. ? not judged.
+
+| column | what is passed, beside `input_ids` |
+| --- | --- |"""
+
+_FLASH = """\
+The first columns are what transformers chooses on a CPU: sdpa, or eager attention where a model has no other. Under
+*flash* transformers' path of flash attention runs up to the kernel, with plain PyTorch in its place; a dot: not
+offered. Convolutions and scans are PyTorch's fallbacks: a model that refuses without a package may isolate with it, or
+leak. Documents alone get a mask of the same kind, so that ✓ says nothing about a sliding window that a 4-D mask
+replaces. Another version of transformers gives another board."""
+
+
+def _page(board: ModelBoard) -> Iterator[str]:
+    made = [each for each in board.models if not each.reason]
+    yield from ("# The board of models", "")
+    yield _ABOUT.format(
+        **{name: getattr(board, name) for name in ("transformers", "torch", "date", "seed")},
+        made=len(made),
+        all=len(board.models),
+    )
+    for name, column in COLUMNS.items():
+        yield f"| {column} | {CONVENTIONS[name].about} |"
+    yield from ("", _FLASH, "", "## What to pass", "", "| pass | models |", "| --- | --- |")
+    yield from _rows({each.name: _advice(board, each) for each in made})
+    yield from ("", "## Every convention", "")
+    yield f"| {' | '.join(COLUMNS.values())} | flash: {' | '.join(COLUMNS[name] for name in FLASH)} | models |"
+    yield "| --- " * (len(COLUMNS) + len(FLASH) + 1) + "|"
+    yield from _rows({each.name: _signs(board, each.name) for each in made})
+    yield from ("", "## The first module that leaks", "", "By `position_ids` alone, as transformers runs on a CPU.", "")
+    yield from ("| module | models |", "| --- | --- |")
+    yield from _rows({o.name: f"`{o.module}`" for o in _of(board, "hf_position_ids") if o.word == "leaks" and o.module})
+    yield from ("", "## Not built", "")
+    yield from _reasons(board)
+
+
+def _rows(cells: Mapping[str, str]) -> Iterator[str]:
+    """A row for all models that have the same cells, the most common first."""
+    groups: dict[str, list[str]] = {}
+    for name, text in cells.items():
+        groups.setdefault(text, []).append(name)
+    for text, names in sorted(groups.items(), key=lambda item: -len(item[1])):
+        yield f"| {text} | {', '.join(names)} |"
+
+
+def _of(board: ModelBoard, convention: str, *, with_flash: bool = False) -> list[Outcome]:
+    return [o for o in board.outcomes if (o.convention, o.flash) == (convention, with_flash)]
+
+
+def _signs(board: ModelBoard, name: str) -> str:
+    word = {(o.convention, o.flash): o.word for o in board.outcomes if o.name == name}
+    stock = [SIGNS[word[each, False]] if (each, False) in word else "·" for each in COLUMNS]
+    return " | ".join([*stock, *(SIGNS[word[each, True]] if (each, True) in word else "·" for each in FLASH)])
+
+
+# What a trainer can pass, what is easiest first.
+_EASIEST = (
+    ("hf_position_ids", "`position_ids`"),
+    ("hf_flash_kwargs_no_position_ids", "flash kwargs without `position_ids`"),
+    ("hf_flash_kwargs", "`position_ids` and flash kwargs"),
+    ("hf_mrope", "`position_ids` of three axes"),
+    ("mask4d", "a boolean 4-D mask"),
+    ("mask4d_additive", "an additive 4-D mask"),
+)
+
+
+def _advice(board: ModelBoard, built: Built) -> str:
+    found = [o for o in board.outcomes if o.name == built.name]
+    held = {(o.convention, o.flash) for o in found if o.word == "isolates"}
+    stock = next((text for each, text in _EASIEST if (each, False) in held), "")
+    flash = next((text for each, text in _EASIEST if (each, True) in held), "")
+    if not (stock or flash) and (apart := [o for o in found if o.word == "differs"]):
+        ways = dict.fromkeys(f"flash: {COLUMNS[o.convention]}" if o.flash else COLUMNS[o.convention] for o in apart)
+        return f"isolates, but differs from the documents alone: {', '.join(ways)}"
+    if not (stock or flash) and all(o.word in ("refuses", "not judged") for o in found):
+        return "nothing was accepted or could be judged"
+    if not (stock or flash):
+        return "**do not pack**: nothing isolates here"
+    if "mask" in stock and ("sliding" in built.layers or "chunked" in built.layers):
+        stock += ", with its window in it,"
+    cache = " and `use_cache=False`" if stock and ("hf_cache", False) not in held else ""
+    return "; ".join(
+        filter(None, (f"sdpa or eager: {stock}{cache}" if stock else "", f"flash: {flash}" if flash else ""))
+    )
+
+
+def _reasons(board: ModelBoard) -> Iterator[str]:
+    for each in board.models:
+        if each.reason:
+            yield f"- {each.name}: {each.reason[:110]}"

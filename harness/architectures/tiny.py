@@ -1,0 +1,97 @@
+"""A small random model of any causal language model of transformers, which holds each layer type of the default one.
+
+Configs have hundreds of fields, of which a few dozen names give sizes: SIZES. Lists with an entry for each layer are
+cut to one layer of each kind. `exceptions` has what follows from no name.
+"""
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from packproof.harness.architectures.exceptions import EVEN_IF_NONE, KINDS, SIZES, SPECIAL
+from packproof.refs.errors import UsageError
+
+_MOST_PARAMETERS = 20_000_000
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A causal language model of transformers. name: its model type; also: other model types of the same class."""
+
+    name: str
+    model: str
+    also: tuple[str, ...] = ()
+
+
+@cache
+def architectures() -> dict[str, Architecture]:
+    """Those of the installed transformers, by name: one for each class, that of the text model where there are two."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as MODELS  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError("the models are those of transformers: pip install transformers") from error
+    by_class: dict[str, list[str]] = {}
+    for name, model in MODELS.items():
+        by_class.setdefault(model, []).append(name)
+    found = {}
+    for model, names in by_class.items():
+        own = [n for n in names if model.lower().startswith(n.replace("_", "").replace("-", ""))]
+        name = next((n for n in names if n.endswith("_text")), (own or names)[0])
+        found[name] = Architecture(name, model, tuple(n for n in names if n != name))
+    return dict(sorted(found.items()))
+
+
+def tiny_config(name: str) -> tuple[Any, str]:
+    """A config of this model type, and the kinds of layers in it. Raises what transformers raises."""
+    from transformers import CONFIG_MAPPING  # noqa: PLC0415
+
+    make, special = CONFIG_MAPPING[name], dict(SPECIAL.get(name, {}))
+    default = make(**special.pop("default", {}))
+    known = {**default.to_dict(), **vars(default)}
+    values = {f: value for f, value in SIZES.items() if known.get(f) is not None or (f in known and f in EVEN_IF_NONE)}
+    if "kv_lora_rank" in known:
+        values["num_key_value_heads"] = values["num_attention_heads"]  # latent attention has no groups
+    values |= one_of_each(known)
+    values |= {field: copy.deepcopy(value) for field, value in special.items()}
+    config = make(**values)
+    return config, kinds(config)
+
+
+def one_of_each(known: dict[str, Any]) -> dict[str, Any]:
+    """The number of layers and the lists along them, cut to one layer of each kind, and to two at least."""
+    field = next((field for field in _LAYERS if isinstance(known.get(field), int)), None)
+    if field is None:
+        return {}
+    along = {n: v for n, v in known.items() if isinstance(v, list | tuple) and len(v) == known[field] and n != field}
+    seen: dict[tuple[str, ...], int] = {}
+    for layer in range(known[field]):
+        seen.setdefault(tuple(str(along[n][layer]) for n in KINDS if n in along), layer)
+    layers = list(seen.values()) if len(seen) > 1 else list(range(min(2, known[field])))
+    return {field: len(layers), **{n: [v[layer] for layer in layers] for n, v in along.items()}}
+
+
+def kinds(config: Any) -> str:
+    """The kinds of layers that a config says it has, as "linear_attention, full_attention"."""
+    found: dict[str, None] = {}
+    for name in KINDS:
+        for kind in getattr(config, name, None) or ():
+            if isinstance(kind, str):
+                found[kind] = None
+    return ", ".join(found)
+
+
+def tiny_model(name: str) -> tuple[nn.Module, str]:
+    """The model of that config, with random weights, and its kinds of layers. Raises what transformers raises."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    config, layers = tiny_config(name)
+    with torch.device("meta"):
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+    if size > _MOST_PARAMETERS:
+        raise ValueError(f"its small config still has {size / 1e6:,.0f} million parameters")
+    return AutoModelForCausalLM.from_config(config), layers

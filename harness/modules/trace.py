@@ -1,0 +1,99 @@
+"""Where two calls of a model first differ, without keeping its activations: a checksum for each token and module."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packproof.harness.modules.isolation import ROUNDINGS
+
+
+@dataclass
+class _Call:
+    name: str
+    given: list["_Sums"]
+    gave: list["_Sums"]
+
+
+@dataclass
+class _Sums:
+    """A checksum for each token. unit: what one rounding of the tensor can change in it."""
+
+    values: Tensor
+    unit: float
+
+
+def first_difference(model: nn.Module, one: Callable[[], Any], other: Callable[[], Any], keep: Tensor) -> str:
+    """The innermost module whose inputs are the same at the tokens `keep` (b, t), and whose outputs are not, as
+    "layers.0.conv (Conv1d)"; "" where none is. one, other: each calls the model once."""
+    calls = list(zip(_traced(model, one, keep), _traced(model, other, keep), strict=False))
+    for roundings in (ROUNDINGS, 0):  # experts of a mixture round otherwise, which is no leak
+        for a, b in calls:
+            if a.name == b.name and _equal(a.given, b.given, roundings) and not _equal(a.gave, b.gave, roundings):
+                return a.name
+    return ""
+
+
+def _traced(model: nn.Module, call: Callable[[], Any], keep: Tensor) -> list[_Call]:
+    """Each call of a module, in the order in which they ended."""
+    ended, running, hooks = list[_Call](), list[_Call](), []
+    for name, module in model.named_modules():
+
+        def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+            title = f"{name or 'the model itself'} ({type(module).__name__})"
+            running.append(_Call(title, _checksums((args, kwargs), keep), []))
+
+        def leave(_module: nn.Module, _args: Any, _kwargs: Any, out: Any) -> None:
+            running[-1].gave = _checksums(out, keep)
+            ended.append(running.pop())
+
+        hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        hooks.append(module.register_forward_hook(leave, with_kwargs=True))
+    try:
+        call()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ended
+
+
+def _checksums(value: Any, keep: Tensor) -> list[_Sums]:
+    """One number for each token that is kept, of each tensor that has tokens along its first axes."""
+    rows, t = keep.shape
+    found = []
+    for x in _tensors(value):
+        if x.shape[:2] == (rows, t):
+            found.append(_sums(x.detach().reshape(rows * t, -1)[keep.flatten().to(x.device)]))
+        elif rows == 1 and x.dim() and x.shape[0] == t:
+            found.append(_sums(x.detach().reshape(t, -1)[keep[0].to(x.device)]))
+        elif rows == 1 and x.dim() == 3 and x.shape[0] == 1 and x.shape[2] >= t:  # channels first, with its padding
+            found.append(_sums(x.detach()[0, :, :t].mT[keep[0].to(x.device)]))
+    return found
+
+
+def _sums(x: Tensor) -> _Sums:
+    wide = x.double().nan_to_num()
+    weight = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=torch.float64).sin()
+    roundoff = torch.finfo(x.dtype).eps / 2 if x.is_floating_point() else 0.0
+    largest = float((wide.abs() @ weight.abs()).max()) if wide.numel() else 0.0
+    return _Sums(wide @ weight, roundoff * largest)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _equal(one: list[_Sums], other: list[_Sums], roundings: int) -> bool:
+    return len(one) == len(other) and all(
+        a.values.shape == b.values.shape and bool(((a.values - b.values).abs() <= roundings * a.unit).all())
+        for a, b in zip(one, other, strict=True)
+    )
