@@ -32,12 +32,12 @@ class _Written(torch.autograd.Function):
         return out
 
 
-def attention_leaves_slack(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
+def attention_leaves_slack(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """Output and gradients are allocated for all rows and written up to the last offset."""
     n = int(cu_seqlens[-1])
     q, k, v = (_Written.apply(x, n) for x in (q, k, v))  # type: ignore[no-untyped-call]
-    y: Tensor = _Written.apply(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest), n)  # type: ignore[no-untyped-call]
-    return y
+    y, lse = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
+    return put_together(_Written.apply(y, n), lse)  # type: ignore[no-untyped-call]
 
 
 def rope_leaves_slack(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:

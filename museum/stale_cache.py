@@ -114,24 +114,26 @@ def first_token_taken_for_a_step(
     return put_together(y, final if rest.get("return_final_states") else None)
 
 
-def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
+def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """A counter of finished blocks is not reset when metadata are reused: the second call skips the last block."""
-    y, _ = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
+    y, lse = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
     key = (cu_seqlens.data_ptr(), len(cu_seqlens), len(q))
     if key in _seen and len(q):
         y = torch.cat([y[:-1], torch.zeros_like(y[-1:])])
     _seen.add(key)
-    return y
+    return put_together(y, lse)
 
 
-def summed_in_any_order(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
+def summed_in_any_order(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **rest: Any) -> Outputs:
     """The gradients of a key's query heads are added as they become ready, though a fixed order is promised."""
     groups = q.shape[1] // k.shape[1]
     order = torch.randperm(groups)
     heads = (torch.arange(k.shape[1])[:, None] * groups + order).flatten()
     inverse = heads.argsort()
     every_k, every_v = (_AnyOrder.apply(x, groups) for x in (k, v))  # type: ignore[no-untyped-call]
-    return refs.attention(q[:, heads], every_k[:, heads], every_v[:, heads], **rest)[:, inverse]
+    sinks = None if sinks is None else sinks[heads]
+    y, lse = only_token(refs.attention(q[:, heads], every_k[:, heads], every_v[:, heads], sinks, **rest))
+    return put_together(y[:, inverse], None if lse is None else lse[:, inverse])
 
 
 class _AnyOrder(torch.autograd.Function):

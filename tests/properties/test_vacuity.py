@@ -115,7 +115,7 @@ def test_on_a_gpu_a_gradient_is_a_sum_over_thousands_of_tokens() -> None:
     assert found.tensor == gradient("weight")
 
 
-@pytest.mark.parametrize("op", ["rope", "rope_qk", "attention"])
+@pytest.mark.parametrize("op", ["rope", "rope_qk"])
 def test_an_op_without_such_sums_gets_no_such_pack(op: str) -> None:
     assert REFERENCE.suited(Space(OPS[op], "float32", Promises(), on_gpu=True), []) == []
 

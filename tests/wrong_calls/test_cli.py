@@ -21,7 +21,7 @@ FILES = {
 }
 LINES = {
     "": {
-        "judge": "No such command 'judge'; there are: check, peers, replay, diff, model, bench, table",
+        "judge": "No such command 'judge'; there are: check, peers, replay, diff, model, models, bench, table",
         "checks m:f": "No such command 'checks'. Did you mean 'check'?",
         "--versions": "No such option: --versions",
     },
