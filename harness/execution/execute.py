@@ -286,9 +286,9 @@ def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors
     def kept(name: str, x: Tensor) -> Tensor:
         if call and call.copies > 1 and name not in call.shared:
             return x[len(x) - len(x) // call.copies :]
-        return x[call.history :] if call and name in call.token_rows else x
+        return x[call.history :] if call and call.history and name in call.token_rows else x
 
-    return {name: kept(name, x).detach().to("cpu", copy=True) for name, x in tensors.items()}
+    return {name: kept(name, x.detach()).to("cpu", copy=True) for name, x in tensors.items()}
 
 
 def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tuple[int, Tensor]]:
