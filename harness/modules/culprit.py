@@ -1,7 +1,6 @@
 """The first module that leaks: its inputs are those of the unchanged pack at the other documents, its output is not."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
-from packproof.harness.modules.isolation import ROUNDINGS, changed
+from packproof.harness.modules.isolation import changed, first_that_leaks
 from packproof.harness.modules.pack import Pack
 from packproof.harness.modules.subject import Subject
+from packproof.harness.modules.watch import tensors_in, watched
 
 NAMED = "first module that leaks: "
 
@@ -58,12 +58,13 @@ def first_leaking_module(
         after = _visits(subject, convention, changed(x, pack, document, subject, seed), arguments)
     others = torch.ones(pack.tokens, dtype=torch.bool)
     others[pack.rows(document)] = False
-    for roundings in (ROUNDINGS, 0):  # experts of a mixture round otherwise, which is no leak
-        for one, other in zip(before, after, strict=False):  # in the order in which they ended: the innermost first
-            same = one.name == other.name and _agree(one.inputs, other.inputs, others, roundings)
-            if same and not _agree(one.outputs, other.outputs, others, roundings, one.padding):
-                return _culprit(one, before, arguments)
-    return None
+
+    def leaks(one: _Visit, other: _Visit, roundings: int) -> bool:
+        same = one.name == other.name and _agree(one.inputs, other.inputs, others, roundings)
+        return same and not _agree(one.outputs, other.outputs, others, roundings, one.padding)
+
+    found = first_that_leaks(before, after, leaks)
+    return _culprit(found, before, arguments) if found else None
 
 
 def _culprit(leaking: _Visit, visits: list[_Visit], arguments: Mapping[str, Any]) -> Culprit:
@@ -80,50 +81,22 @@ def _culprit(leaking: _Visit, visits: list[_Visit], arguments: Mapping[str, Any]
 
 def _visits(subject: Subject, convention: Convention, x: Tensor, arguments: Mapping[str, Any]) -> list[_Visit]:
     """Each call of a module, in the order in which they ended."""
-    ended: list[_Visit] = []
-    with _watched(subject.module, arguments, ended):
+
+    def begin(name: str, module: nn.Module, given: Any) -> _Visit:
+        had = [n for n, value in arguments.items() if _holds(given, value)]
+        padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # its output is longer by as much
+        return _Visit(name, type(module).__name__, _copies(given), had, padding)
+
+    def end(visit: _Visit, out: Any) -> None:
+        visit.outputs = _copies(out)
+
+    with watched(subject.module, begin, end) as ended:
         subject.call_with(x, arguments, convention)
     return ended
 
 
-@contextmanager
-def _watched(model: nn.Module, arguments: Mapping[str, Any], ended: list[_Visit]) -> Iterator[None]:
-    running: list[_Visit] = []
-    hooks = []
-    for name, module in model.named_modules():
-
-        def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
-            had = [n for n, value in arguments.items() if _holds((args, kwargs), value)]
-            padding = int(module.padding[0]) if isinstance(module, nn.Conv1d) else 0  # its output is longer by as much
-            running.append(_Visit(name, type(module).__name__, _copies((args, kwargs)), had, padding))
-
-        def leave(_module: nn.Module, _args: Any, _kwargs: Any, out: Any) -> None:
-            visit = running.pop()
-            visit.outputs = _copies(out)
-            ended.append(visit)
-
-        hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-        hooks.append(module.register_forward_hook(leave, with_kwargs=True))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
-
-
 def _copies(value: Any) -> list[Tensor]:
-    return [x.detach().clone() for x in _tensors(value)]
+    return [x.detach().clone() for x in tensors_in(value)]
 
 
 def _holds(given: Any, value: Any) -> bool:

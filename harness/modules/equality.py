@@ -8,7 +8,6 @@ Many models compute norms and rotations in fp32 whatever their dtype: in float64
 two runs share, and the budget would miss. They are judged in float32.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from packproof.harness.modules.conventions import Convention
+from packproof.harness.modules.isolation import largest
 from packproof.harness.modules.pack import Pack
 from packproof.harness.modules.subject import ModuleRefused, Subject
 
@@ -57,11 +57,11 @@ def differences(subject: Subject, convention: Convention, pack: Pack, seed: int)
     units = torch.finfo(high.dtype).eps, torch.finfo(low.dtype).eps
     for j in range(len(pack.lengths)):
         rows = pack.rows(j)
-        scale = _largest(alone[rows])
+        scale = largest(alone[rows])
         yield _difference(f"document {j}", packed[rows], alone[rows], rough[rows], *units, scale)
     names = [name for name in summed if name in gradients and name in rough_gradients]
-    among = max((_largest(summed[name]) for name in names), default=0.0)
-    usual = _median([_rounding(summed[n], rough_gradients[n], *units) / (_largest(summed[n]) or 1.0) for n in names])
+    among = max((largest(summed[name]) for name in names), default=0.0)
+    usual = _median([_rounding(summed[n], rough_gradients[n], *units) / (largest(summed[n]) or 1.0) for n in names])
     for name in names:
         grad = summed[name]
         yield _difference(f"gradient of {name}", gradients[name], grad, rough_gradients[name], *units, among, usual)
@@ -107,13 +107,13 @@ def _difference(
     usual: float = 0.0,
 ) -> Difference:
     """usual: rounding of a tensor of its kind, as part of its largest value: that of one number may be 0 by chance."""
-    scale = _largest(alone)
+    scale = largest(alone)
     allowed = _SAFETY * max(_rounding(alone, rough, unit, rough_unit), usual * scale)
-    return Difference(what, _largest(packed - alone), allowed, scale, among)
+    return Difference(what, largest(packed - alone), allowed, scale, among)
 
 
 def _rounding(alone: Tensor, rough: Tensor, unit: float, rough_unit: float) -> float:
-    return max(_largest(rough.double() - alone.double()) * unit / rough_unit, unit * _largest(alone))
+    return max(largest(rough.double() - alone.double()) * unit / rough_unit, unit * largest(alone))
 
 
 def _median(values: list[float]) -> float:
@@ -162,7 +162,3 @@ def _cast(x: Tensor, subject: Subject) -> Tensor:
 def _weight(out: Tensor, seed: int) -> Tensor:
     """The same numbers whatever the precision."""
     return torch.randn(out.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(out.device)
-
-
-def _largest(x: Tensor) -> float:
-    return float(x.abs().nan_to_num(nan=math.inf).max()) if x.numel() else 0.0

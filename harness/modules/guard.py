@@ -5,7 +5,7 @@ Only where they do not, a third pass differentiates: experts round outputs other
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from packproof.harness.modules.trace import first_difference
+from packproof.harness.modules.watch import embedded
 from packproof.harness.results.failed import CheckFailed
 from packproof.refs.errors import ArgumentError
 
@@ -173,26 +174,15 @@ def _agree(one: Tensor, other: Tensor, keep: Tensor) -> bool:
 
 def _has_gradient(model: nn.Module, call: Arguments, keep: Tensor) -> bool:
     """Whether the outputs of these tokens have a gradient at the others: zero, exactly, where nothing reaches them."""
-    tokens, found = _tokens(call), list[Tensor]()
-
-    def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        if found or not (given and isinstance(given[0], Tensor) and given[0].shape == tokens.shape):
-            return None
-        found.append(out.detach().clone().requires_grad_())
-        return found[0] * 1  # models scale the embedding in place
-
-    if tokens.is_floating_point():
-        found.append(tokens.detach().clone().requires_grad_())
-        call = {name: found[0] if value is tokens else value for name, value in call.items()}
-        hooks = []
-    else:
-        hooks = [m.register_forward_hook(cut) for m in model.modules() if isinstance(m, nn.Embedding)]
-    try:
+    tokens = _tokens(call)
+    with ExitStack() as stack:
+        if tokens.is_floating_point():
+            found = [tokens.detach().clone().requires_grad_()]
+            call = {name: found[0] if value is tokens else value for name, value in call.items()}
+        else:
+            found = stack.enter_context(embedded(model, tokens))
         with torch.enable_grad():
             outputs = _outputs(model, call)
             loss = sum((x[keep.to(x.device)].float().square().sum() for x in outputs), torch.zeros(()))
             grads = torch.autograd.grad(loss, found, allow_unused=True) if found else (None,)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return any(g is None or bool((g[~keep.to(g.device)] != 0).any()) for g in grads)

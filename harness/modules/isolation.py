@@ -5,8 +5,9 @@ gradient of its outputs at another one's tokens is zero, exactly.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from packproof.harness.modules.pack import Pack
 from packproof.harness.modules.subject import Subject
 
 Pair = tuple[int, int]
+Visit = TypeVar("Visit")
 ROUNDINGS = 256  # of the largest output; the smallest leak seen in a model is 1.4 % of it, 10^5 roundings in fp32
 
 
@@ -72,7 +74,7 @@ def reach(
             if i != j
         }
     gradient = gradients(subject, convention, pack, x, arguments, seed)
-    return Reach(moved, gradient, _largest(plain), torch.finfo(plain.dtype).eps / 2, plain)
+    return Reach(moved, gradient, largest(plain), torch.finfo(plain.dtype).eps / 2, plain)
 
 
 def changed(x: Tensor, pack: Pack, document: int, subject: Subject, seed: int) -> Tensor:
@@ -100,7 +102,7 @@ def gradients(
             (grad,) = torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
             for i in range(len(pack.lengths)):
                 if i != j:
-                    found[i, j] = 0.0 if grad is None else _largest(grad[0, pack.rows(i)])
+                    found[i, j] = 0.0 if grad is None else largest(grad[0, pack.rows(i)])
         return found
 
 
@@ -110,5 +112,17 @@ def _apart(one: Tensor, other: Tensor) -> float:
     return float(torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=math.inf).max()) if len(one) else 0.0
 
 
-def _largest(x: Tensor) -> float:
+def largest(x: Tensor) -> float:
+    """The largest absolute value; inf for NaN."""
     return float(x.abs().nan_to_num(nan=math.inf).max()) if x.numel() else 0.0
+
+
+def first_that_leaks(
+    before: Sequence[Visit], after: Sequence[Visit], leaks: Callable[[Visit, Visit, int], bool]
+) -> Visit | None:
+    """The first visit that `leaks`, by the same one in another run, beyond so many roundings; if none does, by bits."""
+    for roundings in (ROUNDINGS, 0):  # experts of a mixture round otherwise, which is no leak
+        for one, other in zip(before, after, strict=False):
+            if leaks(one, other, roundings):
+                return one
+    return None

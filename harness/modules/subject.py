@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.pack import Pack
+from packproof.harness.modules.watch import embedded
 from packproof.refs.errors import ArgumentError, PackproofError
 
 MakeInput = Callable[[int, torch.Generator], Tensor]
@@ -91,20 +92,8 @@ class Subject:
             leaf = x.detach().clone().requires_grad_()
             yield leaf, lambda: leaf
             return
-        found: list[Tensor] = []
-
-        def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
-            if found or not (given and isinstance(given[0], Tensor) and given[0].shape == x.shape):
-                return None
-            found.append(out.detach().clone().requires_grad_())
-            return found[0] * 1  # models scale the embedding in place
-
-        hooks = [m.register_forward_hook(cut) for m in self.module.modules() if isinstance(m, nn.Embedding)]
-        try:
+        with embedded(self.module, x) as found:
             yield x, lambda: _the_leaf(found)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def at(self, dtype: torch.dtype) -> "Subject":
         """The same in another precision."""

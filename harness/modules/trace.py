@@ -1,13 +1,14 @@
 """Where two calls of a model first differ, without keeping its activations: a checksum for each token and module."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from packproof.harness.modules.isolation import ROUNDINGS
+from packproof.harness.modules.isolation import first_that_leaks
+from packproof.harness.modules.watch import tensors_in, watched
 
 
 @dataclass
@@ -28,42 +29,31 @@ class _Sums:
 def first_difference(model: nn.Module, one: Callable[[], Any], other: Callable[[], Any], keep: Tensor) -> str:
     """The innermost module whose inputs are the same at the tokens `keep` (b, t), and whose outputs are not, as
     "layers.0.conv (Conv1d)"; "" where none is. one, other: each calls the model once."""
-    calls = list(zip(_traced(model, one, keep), _traced(model, other, keep), strict=False))
-    for roundings in (ROUNDINGS, 0):  # experts of a mixture round otherwise, which is no leak
-        for a, b in calls:
-            if a.name == b.name and _equal(a.given, b.given, roundings) and not _equal(a.gave, b.gave, roundings):
-                return a.name
-    return ""
 
+    def traced(call: Callable[[], Any]) -> list[_Call]:
+        with watched(model, begin, end) as ended:
+            call()
+        return ended
 
-def _traced(model: nn.Module, call: Callable[[], Any], keep: Tensor) -> list[_Call]:
-    """Each call of a module, in the order in which they ended."""
-    ended, running, hooks = list[_Call](), list[_Call](), []
-    for name, module in model.named_modules():
+    def begin(name: str, module: nn.Module, given: Any) -> _Call:
+        return _Call(f"{name or 'the model itself'} ({type(module).__name__})", _checksums(given, keep), [])
 
-        def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
-            title = f"{name or 'the model itself'} ({type(module).__name__})"
-            running.append(_Call(title, _checksums((args, kwargs), keep), []))
+    def end(call: _Call, out: Any) -> None:
+        call.gave = _checksums(out, keep)
 
-        def leave(_module: nn.Module, _args: Any, _kwargs: Any, out: Any) -> None:
-            running[-1].gave = _checksums(out, keep)
-            ended.append(running.pop())
+    def leaks(a: _Call, b: _Call, roundings: int) -> bool:
+        same = a.name == b.name and _equal(a.given, b.given, roundings)
+        return same and not _equal(a.gave, b.gave, roundings)
 
-        hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-        hooks.append(module.register_forward_hook(leave, with_kwargs=True))
-    try:
-        call()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return ended
+    found = first_that_leaks(traced(one), traced(other), leaks)
+    return found.name if found else ""
 
 
 def _checksums(value: Any, keep: Tensor) -> list[_Sums]:
     """One number for each token that is kept, of each tensor that has tokens along its first axes."""
     rows, t = keep.shape
     found = []
-    for x in _tensors(value):
+    for x in tensors_in(value):
         if x.shape[:2] == (rows, t):
             found.append(_sums(x.detach().reshape(rows * t, -1)[keep.flatten().to(x.device)]))
         elif rows == 1 and x.dim() and x.shape[0] == t:
@@ -79,17 +69,6 @@ def _sums(x: Tensor) -> _Sums:
     roundoff = torch.finfo(x.dtype).eps / 2 if x.is_floating_point() else 0.0
     largest = float((wide.abs() @ weight.abs()).max()) if wide.numel() else 0.0
     return _Sums(wide @ weight, roundoff * largest)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _equal(one: list[_Sums], other: list[_Sums], roundings: int) -> bool:

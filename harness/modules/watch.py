@@ -1,0 +1,65 @@
+"""A model watched while it runs: each call of a module inside it, and the place where tokens are embedded."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+Visit = TypeVar("Visit")
+
+
+@contextmanager
+def watched(
+    model: nn.Module, begin: Callable[[str, nn.Module, Any], Visit], end: Callable[[Visit, Any], None]
+) -> Iterator[list[Visit]]:
+    """The calls of modules inside it, in the order in which they ended: the innermost first.
+
+    begin: makes a visit of a module's name, the module and all that it was given. end: gets what it returned.
+    """
+    ended, running = list[Visit](), list[Visit]()
+
+    def leave(_module: nn.Module, _args: Any, _kwargs: Any, out: Any) -> None:
+        visit = running.pop()
+        end(visit, out)
+        ended.append(visit)
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+
+            def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+                running.append(begin(name, module, (args, kwargs)))
+
+            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
+        yield ended
+
+
+@contextmanager
+def embedded(model: nn.Module, tokens: Tensor) -> Iterator[list[Tensor]]:
+    """Where ids of the shape of these are first embedded, the output is a leaf, which the list holds afterwards."""
+    found: list[Tensor] = []
+
+    def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        if found or not (given and isinstance(given[0], Tensor) and given[0].shape == tokens.shape):
+            return None
+        found.append(out.detach().clone().requires_grad_())
+        return found[0] * 1  # models scale the embedding in place
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                hooks.enter_context(module.register_forward_hook(cut))
+        yield found
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Those in a nest of tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
