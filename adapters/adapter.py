@@ -1,7 +1,6 @@
 """Adapters: a kernel with a calling convention of its own, declared as data and called as packproof calls kernels."""
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from packproof.adapters.conversions import Conversion, convert, others_named
 from packproof.adapters.declared import check_types, named_function, op_of, title_of
-from packproof.adapters.importing import FunctionName
+from packproof.adapters.importing import FunctionName, calling_file
 from packproof.adapters.kernel_signature import KernelSignature, required
 from packproof.adapters.metadata import Metadata, OfKeys, PerToken, cu_seqlens, mask, once
 from packproof.adapters.other_conventions import other_conventions
@@ -104,7 +103,7 @@ def adapt(
     >>> rope(x, cos, sin, cu_seqlens=torch.tensor([0, 2, 3])).shape
     torch.Size([3, 1, 2])
     """
-    named = named_function(target, beside=sys._getframe(2).f_globals.get("__file__"))
+    named = named_function(target, beside=calling_file())
     declared = op_of(named, op)
     require(declines is None or callable(declines), "adapt", "declines", declines, "a function, or None")
     require(promises is None or isinstance(promises, Promises), "adapt", "promises", promises, "a packproof.Promises")

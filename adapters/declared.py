@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from packproof.adapters.importing import FunctionName
+from packproof.adapters.importing import EXPECTED, FunctionName
 from packproof.properties.declaration import declared_op
+from packproof.properties.declared import require
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS, find_op
 from packproof.refs.errors import UsageError
@@ -31,10 +32,7 @@ def named_function(target: str | Callable[..., Any], beside: str | None) -> Func
     """The kernel, or where it is. beside: the file in whose folder a file is looked for too. Raises UsageError."""
     if isinstance(target, str):
         return FunctionName.parse(target, Path(beside).resolve().parent if beside else None)
-    if not callable(target):
-        raise UsageError(
-            f"adapt: target is {target!r}, expected a function or package.module:function (or path/file.py:function)"
-        )
+    require(callable(target), "adapt", "target", target, EXPECTED)
     return target
 
 
@@ -48,17 +46,16 @@ def op_of(target: FunctionName | Callable[..., Any], op: str | Op | None) -> Op:
                 f"{where}: op is None, and the kernel is declared with none; name one: {', '.join(OPS)}, or pass a "
                 "packproof.Op"
             )
-    if not isinstance(op, str | Op):
-        raise UsageError(f"{where}: op is {op!r}, expected the name of an op, or a packproof.Op")
+    require(isinstance(op, str | Op), where, "op", op, "the name of an op, or a packproof.Op")
     return find_op(op) if isinstance(op, str) else op
 
 
 def check_types(title: str, mappings: Mapping[str, Any], listed: Mapping[str, Any]) -> None:
     """UsageError for an argument that is no dict, or no list of names."""
     for name, value in mappings.items():
-        if not (value is None or (isinstance(value, Mapping) and all(isinstance(key, str) for key in value))):
-            raise UsageError(f"adapt({title}): {name} is {value!r}, expected {_EXPECTED[name]}")
+        is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        require(value is None or is_mapping, f"adapt({title})", name, value, _EXPECTED[name])
     for name, value in listed.items():
         kinds = list | tuple if name == "positional" else list | tuple | set | frozenset
-        if not isinstance(value, kinds) or not all(isinstance(item, str) for item in value):
-            raise UsageError(f"adapt({title}): {name} is {value!r}, expected {_EXPECTED[name]}")
+        is_listed = isinstance(value, kinds) and all(isinstance(item, str) for item in value)
+        require(is_listed, f"adapt({title})", name, value, _EXPECTED[name])

@@ -13,7 +13,7 @@ from typing import Any
 from packproof.refs.errors import UsageError
 
 _WIDEST = 500
-_EXPECTED = "a function or package.module:function (or path/file.py:function)"
+EXPECTED = "a function or package.module:function (or path/file.py:function)"
 _CANNOT = "it cannot be imported here"
 
 
@@ -31,7 +31,7 @@ class FunctionName:
         neither, and for a text of another form."""
         place, _, path = text.rpartition(":")
         if not place or not path:
-            raise UsageError(f"adapt: target is {text!r}, expected {_EXPECTED}")
+            raise UsageError(f"adapt: target is {text!r}, expected {EXPECTED}")
         if not place.endswith(".py"):
             return cls(text, place, path)
         folders = [Path.cwd(), *([beside] if beside else [])]
@@ -52,7 +52,7 @@ class FunctionName:
         except AttributeError as error:
             raise UsageError(f"adapt({self.text}): {_CANNOT}: {error}") from error
         if not callable(found):
-            raise UsageError(f"adapt({self.text}): target is of type {type(found).__name__}, expected {_EXPECTED}")
+            raise UsageError(f"adapt({self.text}): target is of type {type(found).__name__}, expected {EXPECTED}")
         return found  # type: ignore[no-any-return]
 
     def _module(self) -> ModuleType:
@@ -60,6 +60,14 @@ class FunctionName:
             return import_module(self.place)
         known = (m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("__file__") == self.place)
         return next(known, None) or module_of_file(Path(self.place))  # a second run would register operators again
+
+
+def calling_file() -> str | None:
+    """The file of the code that called packproof, None where it has none."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "packproof":
+        frame = frame.f_back
+    return frame.f_globals.get("__file__")
 
 
 def attribute(module: ModuleType, path: str) -> Any:

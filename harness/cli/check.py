@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from packproof.harness.cli.durations import seconds
-from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Reports, exit_code, follow, say
+from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Reports, exit_code, files, follow, say
 from packproof.harness.cli.printing import section
 from packproof.harness.engine.request import CheckRequest, check_names
 from packproof.harness.results import events
@@ -127,15 +127,10 @@ def check(
     )
     with importing():
         from packproof.harness.engine.check import run_check  # noqa: PLC0415
-        from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
-        from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
         from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
 
     add("start", time.perf_counter() - began)
-    reports: list[Report] = [TerminalReport(timings=timings)]
-    reports += [JsonReport(json)] if json is not None else []
-    reports += [JunitReport(junit)] if junit is not None else []
-    reports += pages(html)
+    reports: list[Report] = [TerminalReport(timings=timings), *files(json=json, junit=junit, html=html)]
     return exit_code(follow(run_check(request), reports))
 
 
@@ -180,7 +175,7 @@ def peers(
     if not any(entry.targets for entry in entries):
         return say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes this op'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
-    reports += pages(html)
+    reports += files(html=html)
     code = exit_code(follow(check_peers(request, entries), reports))
     return HELD if code == FAILED else code
 
@@ -209,7 +204,7 @@ def replay(
         from packproof.harness.engine.replay import replay as run_replay  # noqa: PLC0415
         from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
 
-    page = Reports(pages(html))
+    page = Reports(files(html=html))
     outcome = run_replay(file, maps=map or html is not None)
     typer.echo(outcome.text)
     verdict = outcome.verdict
@@ -239,14 +234,6 @@ def _start(device: str | None, *, isolate: bool = False) -> str:
     if isolate:
         _isolate(found)
     return found
-
-
-def pages(html: str | None) -> list[Report]:
-    if html is None:
-        return []
-    from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
-
-    return [HtmlReport(html)]
 
 
 def _isolate(device: str) -> None:

@@ -68,6 +68,24 @@ class Reports:
         return replace(end, unwritten=self._unwritten, error=end.error or self._error)
 
 
+def files(*, json: str | None = None, junit: str | None = None, html: str | None = None) -> list[Report]:
+    """The reports that write to these files. Imports what they need, and nothing for what was not asked."""
+    reports: list[Report] = []
+    if json is not None:
+        from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
+
+        reports.append(JsonReport(json))
+    if junit is not None:
+        from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
+
+        reports.append(JunitReport(junit))
+    if html is not None:
+        from packproof.harness.reports.html import HtmlReport  # noqa: PLC0415
+
+        reports.append(HtmlReport(html))
+    return reports
+
+
 def exit_code(end: events.RunFinished) -> int:
     """The exit code of a run. If no cell applies to the kernel, nothing was checked: the call was wrong."""
     statuses = {verdict.status for verdict in end.verdicts if verdict.cell.counts}

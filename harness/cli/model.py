@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from packproof.harness.cli.check import pages
-from packproof.harness.cli.ending import FAILED, HELD, Report, exit_code, follow
+from packproof.harness.cli.ending import FAILED, HELD, Report, exit_code, files, follow
 from packproof.harness.cli.printing import section
 from packproof.harness.results.names import DEVICES, known, listed
 from packproof.harness.results.names import dtype as dtype_name
@@ -59,8 +58,6 @@ def model(
         from packproof.harness.modules.check import holds, module_request, run_module_check, sorted_out  # noqa: PLC0415
         from packproof.harness.modules.conventions import CONVENTIONS, convention_named  # noqa: PLC0415
         from packproof.harness.modules.target import module_named  # noqa: PLC0415
-        from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415
-        from packproof.harness.reports.junit import JunitReport  # noqa: PLC0415
         from packproof.harness.reports.terminal import TerminalReport  # noqa: PLC0415
 
     if conventions:
@@ -83,10 +80,7 @@ def model(
         device=device,
         dtype=getattr(torch, dtype_name(dtype)) if dtype else None,
     )
-    reports: list[Report] = [TerminalReport()]
-    reports += [JsonReport(json)] if json is not None else []
-    reports += [JunitReport(junit)] if junit is not None else []
-    reports += pages(html)
+    reports: list[Report] = [TerminalReport(), *files(json=json, junit=junit, html=html)]
     end = follow(run_module_check(request, apart=True), reports)
     if request.explicit or end.error or end.interrupted or end.unwritten:
         return exit_code(end)
