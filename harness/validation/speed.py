@@ -67,7 +67,7 @@ def measured(checks: Sequence[str], *, starts: bool = True, museum: bool = False
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         unit = statistics.median(_used(_IMPORT, folder) for _ in range(3))
-        wall = min(_passed(_IMPORT, folder) for _ in range(3))
+        wall = min(imported(folder) for _ in range(3))
         if starts:
             yield Speed("import torch, triton", "wall", wall, 1.0)
             yield from _starts(folder, wall)
@@ -82,7 +82,7 @@ def _starts(folder: Path, wall: float) -> Iterator[Speed]:
     for command in ("--help", "list"):
         passed = min(_passed(["-m", "packproof", command], folder) for _ in range(3))
         yield Speed(f"packproof {command}", "wall", passed, passed / wall)
-    started = min(_first_call(folder) for _ in range(3))
+    started = min(first_call(folder) for _ in range(3))
     yield Speed("to the first call", "wall", started, started / wall)
 
 
@@ -103,13 +103,18 @@ def _passed(arguments: Sequence[str], folder: Path) -> float:
     return time.monotonic() - started
 
 
-def _first_call(folder: Path) -> float:
-    """Seconds from the command until the kernel is called."""
+def imported(folder: Path) -> float:
+    """Seconds that `import torch, triton` takes in a process of its own."""
+    return _passed(_IMPORT, folder)
+
+
+def first_call(folder: Path, *options: str) -> float:
+    """Seconds from the command until the kernel is called, in a quick check with these options."""
     calls, source = folder / "calls", folder / "first_call.py"
     calls.unlink(missing_ok=True)
     source.write_text(_FIRST_CALL.format(file=str(calls)))
     started = time.time()
-    _passed(["-m", "packproof", "check", f"{source}:conv", *_CONVOLUTION[1:], "--profile", "quick"], folder)
+    _passed(["-m", "packproof", "check", f"{source}:conv", *_CONVOLUTION[1:], "--profile", "quick", *options], folder)
     return float(calls.read_text().split()[0]) - started
 
 
