@@ -253,6 +253,24 @@ def test_a_history_of_zeros_belongs_to_the_first_sequence(make_call: Make) -> No
     assert torch.equal(result.gradients["x"], plain.gradients["x"])
 
 
+def test_an_output_that_is_a_view_of_a_changed_buffer_is_handed_back(make_call: Make) -> None:
+    """As of a kernel that cuts its outputs from one buffer: detached before anything else, it can be read."""
+
+    def rewrite(buffer: Tensor) -> None:
+        buffer.detach().mul_(1)
+
+    def cut_from_a_buffer(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        buffer = torch.stack([x * weight, x])
+        y, _ = buffer.unbind(0)
+        x.register_hook(lambda _grad: rewrite(buffer))  # backward writes to it again
+        return y
+
+    call = replace(make_call(2, 0, 1), token_rows=("x", "y"))
+    expected = InProcess(product).run(call).outputs["y"]
+    for changed in (call, replace(call, copies=2, shared=("weight",))):
+        assert torch.equal(InProcess(cut_from_a_buffer).run(changed).outputs["y"], expected)
+
+
 def test_a_second_derivative(make_call: Make) -> None:
     call = make_call(2, 3, mode="double backward")
     x, weight, dy = call.inputs["x"], call.inputs["weight"], call.cotangents["y"]
