@@ -64,6 +64,11 @@ class Sample:
     def wrt(self) -> tuple[str, ...]:
         return tuple(name for name in self.inputs if name not in self.op.constants)
 
+    def in_float64(self, *, gradients: bool = True) -> dict[str, Tensor]:
+        """The inputs in float64, those of `wrt` to be differentiated; integers as they are."""
+        exact = {n: x.double() if x.is_floating_point() else x for n, x in self.inputs.items()}
+        return {n: x.requires_grad_(gradients) if n in self.wrt else x for n, x in exact.items()}
+
     def rows(self, j: int, axes: Axes) -> slice:
         """The rows of sequence j in a tensor with these axes; all of a shared tensor."""
         if role(axes) == "token":
@@ -125,10 +130,11 @@ class Sample:
         return self.select([j])
 
     def keep_only(self, j: int, others: "Sample | float") -> "Sample":
-        """Sequence j as it is; every other row, state, incoming gradient and slack from `others`, or one value."""
+        """Sequence j as it is; every other row, state, incoming gradient and slack from `others`, or one value, which
+        integers do not take."""
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
-            if role(axes) == "shared":
+            if role(axes) == "shared" or (isinstance(y, int | float) and not x.is_floating_point()):
                 return x
             out = torch.full_like(x, y) if isinstance(y, int | float) else y.clone()
             out[self.rows(j, axes)] = x[self.rows(j, axes)]
@@ -230,7 +236,12 @@ def draw(op: Op, case: Case) -> Sample:
     axes = {n: spec.alternatives[choice.get(n, 0)] for n, spec in specs.items()}
     given = [n for n in op.inputs if not specs[n].optional or n in case.present]
     empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, getattr(torch, case.index_dtype))
-    inputs = {n: _draw_input(op, case, n, axes[n], empty.shape(n), options) for n in given}
+    inputs = {
+        n: _draw_positions(op, case, n, sizes)
+        if n in op.integers
+        else _draw_input(op, case, n, axes[n], empty.shape(n), options)
+        for n in given
+    }
     _cancel(op, inputs, axes, case)
     outputs = dataclasses.replace(empty, inputs=inputs).outputs
     cotangents = {n: _draw_cotangent(op, case, n, empty, axes[n]) for n in outputs}
@@ -267,6 +278,15 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         if case.regime == "wide" and name == next(iter(op.inputs)):
             x = x * _wide(size, g, case.dtype)
     return x.to(dtype_of(op, name, case.dtype))
+
+
+def _draw_positions(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
+    """Where sequences start: at 0, a few rows on, so that they end at the last row, in padding, or all in padding."""
+    lengths = torch.tensor(case.lengths, dtype=torch.int64)
+    latest = sizes[op.draws[name].partition("|")[2]] - lengths
+    starts = torch.stack([0 * lengths, 0 * lengths + 3, latest, -1 - lengths // 2, -1 - lengths]).minimum(latest)
+    chosen = torch.randint(len(starts), (1, len(lengths)), generator=_generator(case, name))
+    return starts.gather(0, chosen)[0].to(torch.int64 if case.seed % 2 else torch.int32)
 
 
 def _draw_distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:

@@ -43,10 +43,13 @@ MORE: dict[str, Wrong] = {
     "ssd in another language": Wrong(SSD.but(impl="cuda"), ("ssd: impl is no argument", "It takes x, dt")),
     "ssd in chunks": Wrong(SSD.but(chunk=64), ("ssd: chunk is no argument", "It takes x, dt")),
     "tables that are too short": Wrong(
-        ROPE.but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "3 tokens")
+        ROPE.but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "starts at position 0 and has 3 tokens")
     ),
     "tables that are too wide": Wrong(
         ROPE.but(cos=torch.ones(3, 4), sin=torch.ones(3, 4)), ("2 x 4 channels", "x has 6")
+    ),
+    "a position past the tables": Wrong(
+        ROPE.but(offsets=torch.tensor([-1, 1])), ("3 positions", "sequence 1 starts at position 1 and has 3 tokens")
     ),
 }
 TABLE = {f"{name}: {what}": wrong for name, one in CALLS.items() for what, wrong in wrong_calls(one)} | MORE

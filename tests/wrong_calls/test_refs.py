@@ -89,10 +89,15 @@ MORE: dict[str, Wrong] = {
         CALLS["causal_conv1d"].but(activation="relu"), ("causal_conv1d: activation is 'relu'", "None or 'silu'")
     ),
     "tables that are too short": Wrong(
-        CALLS["rope"].but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "3 tokens")
+        CALLS["rope"].but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)),
+        ("2 positions", "starts at position 0 and has 3 tokens"),
     ),
     "tables that are too wide": Wrong(
         CALLS["rope"].but(cos=torch.ones(3, 4), sin=torch.ones(3, 4)), ("2 x 4 channels", "x has 6")
+    ),
+    "a position past the tables": Wrong(
+        CALLS["rope"].but(offsets=torch.tensor([-1, 1])),
+        ("3 positions", "sequence 1 starts at position 1 and has 3 tokens"),
     ),
     "a window of one number": Wrong(CALLS["attention"].but(window_size=4), ("window_size is 4", "(left, right)")),
     "a window of three": Wrong(CALLS["attention"].but(window_size=(1, 2, 3)), ("window_size is (1, 2, 3)",)),
