@@ -34,6 +34,8 @@ class Op:
         alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal),
         "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one below 0; constants).
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
+    float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters are under autocast; each gradient comes
+        in the dtype of its input. Drawn for kernels that declare to take them so.
     constants: inputs that are tables or positions, without gradients.
     carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
     window: the axis whose size is the reach of a convolution; scales the layouts.
@@ -67,6 +69,7 @@ class Op:
     cumsum: Callable[[Promises], Callable[..., Any]] | None = None
     draws: Mapping[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
+    float32: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     carry: tuple[str, str, str] | None = None
     window: str | None = None
@@ -137,6 +140,7 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
             require(op.inputs[name].rstrip("?") == "s", where, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
             require(name in op.constants, where, "constants", set(op.constants), f"{name}, which has no gradient")
     require_names(where, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
+    require_names(where, "float32", op.float32, op.inputs, "inputs")
     require_names(where, "constants", op.constants, op.inputs, "inputs")
     require_names(where, "saved", op.saved or (), op.inputs, "inputs")
     if op.carry is not None:

@@ -23,6 +23,7 @@ def _op(
         options={**signature.options, **(options or {})},
         where=(*(f"{whole} % {parts} == 0" for parts, whole in signature.groups.items()), *where),
         fixed=signature.fixed,
+        float32=signature.float32 | signature.tables,
         constants=signature.tables | signature.integers,
         **fields,
     )

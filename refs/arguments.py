@@ -14,6 +14,7 @@ from packproof.refs.signatures import Signature
 from packproof.refs.wording import counted, kind
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+HALVES = (torch.bfloat16, torch.float16)
 OFFSETS = (torch.int32, torch.int64)
 
 _COUNTED = {
@@ -140,7 +141,9 @@ def empty_output(signature: Signature, name: str, leader: Tensor, sizes: Mapping
 def empty_gradients(signature: Signature, leader: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
     """A tensor like the gradient of each input, in order, its values not set; empty for an absent input."""
     return tuple(
-        leader.new_empty(0 if x is None else x.shape, dtype=_dtype(signature, name, leader.dtype))
+        leader.new_empty(0, dtype=_dtype(signature, name, leader.dtype))
+        if x is None
+        else leader.new_empty(x.shape, dtype=x.dtype)
         for name, x in zip(signature.inputs, (leader, *others), strict=True)
     )
 
@@ -192,7 +195,8 @@ def _allowed(signature: Signature, name: str, leader: torch.dtype) -> tuple[torc
     if name in signature.integers:
         return OFFSETS
     usual = _dtype(signature, name, leader)
-    return tuple(dict.fromkeys((usual, torch.float32))) if name in signature.tables else (usual,)
+    either = name in signature.tables or (name in signature.float32 and leader in HALVES)
+    return tuple(dict.fromkeys((usual, torch.float32))) if either else (usual,)
 
 
 def _bind_axes(signature: Signature, given: Mapping[str, Tensor], cu_seqlens: Tensor) -> dict[str, int]:

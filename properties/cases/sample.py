@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -248,10 +248,10 @@ def draw(op: Op, case: Case) -> Sample:
     return dataclasses.replace(empty, inputs=inputs, cotangents=cotangents)
 
 
-def dtype_of(op: Op, name: str, dtype: str) -> torch.dtype:
-    """The dtype of an input or output in a call whose tokens have `dtype`."""
+def dtype_of(op: Op, name: str, dtype: str, float32: Collection[str] = ()) -> torch.dtype:
+    """The dtype of an input or output in a call whose tokens have `dtype`. float32: inputs that are fp32 beside it."""
     token = DTYPES[dtype]
-    return token if name not in op.fixed or token == torch.float64 else torch.float32
+    return token if name not in {*op.fixed, *float32} or token == torch.float64 else torch.float32
 
 
 def _generator(case: Case, name: str) -> torch.Generator:
@@ -277,7 +277,7 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         x = torch.randn(size, generator=g, dtype=torch.float64)
         if case.regime == "wide" and name == next(iter(op.inputs)):
             x = x * _wide(size, g, case.dtype)
-    return x.to(dtype_of(op, name, case.dtype))
+    return x.to(dtype_of(op, name, case.dtype, case.float32))
 
 
 def _draw_positions(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
