@@ -311,12 +311,12 @@ def variants() -> list[Variant]:
     """Every compiled form of the kernel: dtypes, pairing, with starts or without, aligned to 16 bytes or not."""
     found = []
     for dtype, kind in POINTERS.items():
-        tables = [(table, None) for table in dict.fromkeys((kind, "*fp32"))]
+        tables: list[tuple[str, str | None]] = [(table, None) for table in dict.fromkeys((kind, "*fp32"))]
         tables += [(POINTERS[working(dtype)], "*i64")]
         for (table, starts), interleaved in product(tables, (False, True)):
             label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}{'-starts' if starts else ''}"
-            pointers = dict.fromkeys(("x", "x2", "y", "y2"), kind) | dict.fromkeys(("cos", "sin"), table)
-            pointers |= {"cu_seqlens": "*i32", "starts": starts, "sign": "fp32"}
+            pointers: dict[str, str | None] = dict.fromkeys(("x", "x2", "y", "y2"), kind)
+            pointers |= {"cos": table, "sin": table, "cu_seqlens": "*i32", "starts": starts, "sign": "fp32"}
             constants = {"INTERLEAVED": interleaved, **_tile(dtype, interleaved)}
             found += alignments(label.replace("*", ""), _rope_kernel, pointers, constants, _NUM_WARPS)
     return found

@@ -74,7 +74,7 @@ def kernel(
     `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is
     found from what the kernel's argument checks refuse. slack=False is "slack == 0".
     mixed: whether inputs such as B and C of a scan, (t, n) or (t, g, n), may have different forms in one call.
-    float32: the inputs that it takes in fp32 beside bf16 or fp16 tokens, of those that the op has so: ["weight", "bias"].
+    float32: the inputs, such as ["weight", "bias"], that it takes in fp32 beside bf16 or fp16 tokens, too.
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read, and for an argument of another type.

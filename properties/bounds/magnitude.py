@@ -77,8 +77,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, **positions: Any) -> Tensor:
 
 def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **positions: Any) -> tuple[Tensor, Tensor]:
     """Magnitude op of `refs.rope_qk`."""
-    rotate = partial(rope, cos=cos, sin=sin, **positions)
-    return rotate(q), rotate(k)
+    return rope(q, cos, sin, **positions), rope(k, cos, sin, **positions)
 
 
 def selective_scan(
