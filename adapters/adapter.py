@@ -53,6 +53,7 @@ def adapt(
     slack: bool = True,
     domain: str | Sequence[str] = (),
     mixed: bool = False,
+    float32: Sequence[str] = (),
 ) -> "Adapter":
     """Declare how a kernel is called; returns a function that takes the op's arguments, to be checked and timed.
 
@@ -83,7 +84,8 @@ def adapt(
     declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of the
     exceptions with which it refuses a call. A call that is declined is not judged, and reports count it.
     domain: the calls that it supports, as data. Prefer it to `declines` for what is known before a call, since cases
-    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed: as in `packproof.kernel`.
+    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed, float32: as in
+    `packproof.kernel`.
 
     The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
     Raises UsageError for an invalid declaration; for one that does not fit the kernel's signature, at the first call.
@@ -137,6 +139,7 @@ def adapt(
         slack=slack,
         domain=domain,
         mixed=mixed,
+        float32=float32,
         refuses=refuses,
     )
     return mark(adapter)

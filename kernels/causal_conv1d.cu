@@ -3,6 +3,7 @@
 //
 // Compile-time macros, all set by causal_conv1d_launch.py:
 //   TOKEN              dtype of the tokens: FP32, FP16 or BF16
+//   FILTER             dtype of the filter and its bias: that of the tokens, or FP32
 //   WIDTH              taps of the filter
 //   SILU               1 if the activation is silu, 0 if there is none
 //   SHORT              1 for the form that is faster where sequences have a token or two
@@ -18,7 +19,7 @@
 // ------------------------------------------------------------------------------------------------------------- forward
 
 extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS) _causal_conv1d_fwd_kernel(
-    const token* x, const token* weight, const token* bias, const token* initial, const int* cu_seqlens, token* y,
+    const token* x, const parameter* weight, const parameter* bias, const token* initial, const int* cu_seqlens, token* y,
     i64 T, i64 S, i64 D, i64 window, i64 x_stride, i64 has_bias, i64 has_initial) {
     constexpr int N = FORWARD_CHANNELS, ROWS = FORWARD_ROWS;
     Walk<N> walk(cu_seqlens, initial, has_initial, T, S, D, window);
@@ -160,7 +161,7 @@ struct Parts {
 
 // Reads w-1 tokens past the window, which reach its inputs, unless the window's last sequence ends before
 extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS) _causal_conv1d_bwd_kernel(
-    const token* x, const token* weight, const token* bias, const token* initial, const token* dy, const token* dfinal,
+    const token* x, const parameter* weight, const parameter* bias, const token* initial, const token* dy, const token* dfinal,
     const int* cu_seqlens, token* dx, token* dinitial, float* partial, i64 T, i64 S, i64 D, i64 window, i64 x_stride,
     i64 dy_stride, i64 has_bias, i64 has_initial, i64 has_final, i64 needs_dx) {
     constexpr int N = BACKWARD_CHANNELS, ROWS = BACKWARD_ROWS;

@@ -68,13 +68,15 @@ def causal_conv1d(
 
     x: (t, d). weight: (d, w), the last tap meets the token itself. bias: (d,). initial_states: (s, d, w-1), the inputs
     before each sequence, oldest first; zeros if left out. All of one dtype: fp64, fp32, bf16 or fp16 (the last two
-    compute in fp32). cu_seqlens: int32 or int64 (s + 1,). activation: None or "silu".
+    compute in fp32, and beside such an x any of the others may be fp32). cu_seqlens: int32 or int64 (s + 1,).
+    activation: None or "silu".
 
     Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
-    which begin with part of the initial state where the sequence is shorter. Differentiable once. The bits of a
-    sequence's values and gradients do not depend on the others. impl: "triton", or "cuda": faster, for NVIDIA GPUs and
-    2 to 4 taps in fp32, bf16 or fp16, with packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU,
-    so that the values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
+    which begin with part of the initial state where the sequence is shorter; both in x's dtype. A gradient has the
+    dtype of its input, and is rounded to it once. Differentiable once. The bits of a sequence's values and gradients do
+    not depend on the others. impl: "triton", or "cuda": faster, for NVIDIA GPUs and 2 to 4 taps in fp32, bf16 or fp16,
+    with states in x's dtype and packproof[cuda]; "auto" takes it where it can run. Nothing waits for a GPU, so that the
+    values of cu_seqlens are not checked there. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import causal_conv1d
@@ -87,7 +89,7 @@ def causal_conv1d(
     if not torch.compiler.is_compiling():
         _bind(x, weight, bias, cu_seqlens, initial_states, values=on_host(x))
         require_device(CAUSAL_CONV1D.op, x, _causal_conv1d_fwd_kernel)
-        _native(impl, x, weight)
+        _native(impl, x, weight, initial_states)
     y, final_states = _causal_conv1d(
         x, weight, bias, cu_seqlens, initial_states, activation == "silu", return_final_states, impl
     )
@@ -97,9 +99,9 @@ def causal_conv1d(
 causal_conv1d_triton = partial(causal_conv1d, impl="triton")
 
 
-def _native(impl: str, x: Tensor, weight: Tensor) -> bool:
+def _native(impl: str, x: Tensor, weight: Tensor, initial_states: Tensor | None) -> bool:
     """Whether to run the kernels in CUDA C++."""
-    return cuda.chosen(CAUSAL_CONV1D.op, impl, refusal(x, weight))
+    return cuda.chosen(CAUSAL_CONV1D.op, impl, refusal(x, weight, initial_states))
 
 
 def _bind(
@@ -115,7 +117,7 @@ def _causal_conv1d(
     silu: bool, return_final_states: bool, impl: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y and the final states, which are empty unless asked for."""
-    call = problem(_native(impl, x, weight), x, weight, bias, cu_seqlens, initial_states, silu)
+    call = problem(_native(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
     return call.outputs(), call.final_states() if return_final_states else x.new_empty(0)
 
 
@@ -125,7 +127,7 @@ def _causal_conv1d_backward(
     initial_states: Tensor | None, silu: bool, needs_dx: bool, impl: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x (empty unless needed), weight, bias and initial_states (empty if there are none)."""
-    call = problem(_native(impl, x, weight), x, weight, bias, cu_seqlens, initial_states, silu)
+    call = problem(_native(impl, x, weight, initial_states), x, weight, bias, cu_seqlens, initial_states, silu)
     return call.gradients(dy, dfinal, needs_dx)
 
 
@@ -138,8 +140,9 @@ def _(x, weight, bias, cu_seqlens, initial_states, silu, return_final_states, im
 
 @fake(_causal_conv1d_backward)
 def _(dy, dfinal, x, weight, bias, cu_seqlens, initial_states, silu, needs_dx, impl):
-    dx, dstates = x.shape if needs_dx else 0, 0 if initial_states is None else initial_states.shape
-    return x.new_empty(dx), x.new_empty(weight.shape), x.new_empty(x.shape[1]), x.new_empty(dstates)
+    dx, dbias = x.new_empty(x.shape if needs_dx else 0), (weight if bias is None else bias).new_empty(x.shape[1])
+    dstates = x.new_empty(0) if initial_states is None else initial_states.new_empty(initial_states.shape)
+    return dx, weight.new_empty(weight.shape), dbias, dstates
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

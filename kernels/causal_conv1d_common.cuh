@@ -213,11 +213,24 @@ struct Starts {
     }
 };
 
+// The filter may be fp32 beside tokens of 16 bits
+#if FILTER == FP32
+typedef float parameter;
+#else
+typedef token parameter;
+#endif
+
 template <int N>
 struct Filter {
     float taps[WIDTH][N], bias[N];
 
-    __device__ __forceinline__ Filter(const token* weight, const token* offset, bool has_bias, i64 d) {
+    __device__ __forceinline__ Filter(const parameter* weight, const parameter* offset, bool has_bias, i64 d) {
+#if FILTER != TOKEN
+#pragma unroll
+        for (int k = 0; k < WIDTH * N; k++) taps[k % WIDTH][k / WIDTH] = weight[d * WIDTH + k];
+#pragma unroll
+        for (int i = 0; i < N; i++) bias[i] = has_bias ? offset[d + i] : 0.0f;
+#else
 #pragma unroll
         for (int k = 0; k < WIDTH; k++) {
             Row<N> row = ((const Row<N>*)(weight + d * WIDTH))[k];
@@ -227,6 +240,7 @@ struct Filter {
 #pragma unroll
         for (int i = 0; i < N; i++) bias[i] = 0.0f;
         if (has_bias) load(bias, offset + d);
+#endif
     }
     // bias + Σ_j taps[j] x[t - (w-1) + j], oldest tap first; the first `missing` taps reach back past its start
     __device__ __forceinline__ void apply(

@@ -26,6 +26,7 @@ OP = "causal_conv1d"
 
 _BLOCK_T = 32  # tokens, rows of states, or parts of sums
 _TENSORS = ("x", "weight", "bias", "y", "final_states", "dy", "dfinal", "dx", "dstates", "dweight", "dbias")
+_PARAMETERS = ("weight", "bias", "dweight", "dbias", "dstates")
 _SOURCE = "causal_conv1d.cu"
 _WIDTHS = range(2, 5)
 _LOAD = 16  # bytes of a thread's widest load
@@ -40,8 +41,11 @@ _FEW_TOKENS = 3  # of a sequence: where they have fewer on average, a thread che
 _SHORT = {"BACKWARD": 4}, {"BACKWARD_BLOCKS": 5}  # channels and constants that differ then
 
 
-def refusal(x: Tensor, weight: Tensor) -> str:
+def refusal(x: Tensor, weight: Tensor, initial_states: Tensor | None) -> str:
     """Why the kernels in CUDA C++ cannot run, "" if they can."""
+    if initial_states is not None and initial_states.dtype != x.dtype:
+        short = (str(tensor.dtype).removeprefix("torch.") for tensor in (initial_states, x))
+        return "initial_states is {} and x is {}".format(*short)
     if x.dtype not in cuda.TOKENS:
         return f"x is {str(x.dtype).removeprefix('torch.')} and it computes in float32"
     if weight.shape[1] not in _WIDTHS:
@@ -57,11 +61,14 @@ def _near(tensor: Tensor) -> Tensor:
 
 
 @cache
-def _macros(dtype: torch.dtype, width: int, silu: int, channels: int, short: bool) -> cuda.Macros:
-    """What the source in CUDA C++ is compiled with. channels: of a thread, at most."""
+def _macros(
+    dtype: torch.dtype, parameter: torch.dtype, width: int, silu: int, channels: int, short: bool
+) -> cuda.Macros:
+    """What the source in CUDA C++ is compiled with. parameter: dtype of the filter. channels: of a thread, at most."""
     most, constants = _tuning(short)
     sizes = {f"{direction}_CHANNELS": min(channels, n) for direction, n in most.items()}
     form = {"TOKEN": cuda.TOKENS[dtype], "WIDTH": width, "SILU": silu, "THREADS": _THREADS, "SHORT": int(short)}
+    form["FILTER"] = cuda.TOKENS[parameter]
     every = {**form, "WINDOW": max(_WINDOWS.values()), **constants, **sizes}
     return tuple((name, str(value)) for name, value in every.items())
 
@@ -95,22 +102,33 @@ class _Walks(NamedTuple):
 
 
 class ConvolutionProblem:
-    """One call in Triton: the tensors as the kernels read them. An absent bias is any tensor of its dtype, unread."""
+    """One call in Triton: the tensors as the kernels read them. An absent bias is any tensor of its dtype, unread.
+
+    Where a parameter or the states are fp32 beside an x of 16 bits, the kernels read all of them, and write their
+    gradients, as fp32.
+    """
+
+    widens_states = True
 
     def __init__(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
         silu: bool,
     ) -> None:  # fmt: skip
         (self.T, self.D), self.W, self.S = x.shape, weight.shape[1], len(cu_seqlens) - 1
-        self.x, self.weight, self.has_bias, self.silu = rows(x), weight.contiguous(), int(bias is not None), int(silu)
-        self.bias = self.weight if bias is None else bias.contiguous()
-        self.states = None if initial_states is None else initial_states.contiguous()
+        self.x, self.has_bias, self.silu = rows(x), int(bias is not None), int(silu)
+        bias = weight if bias is None else bias
+        states = [] if initial_states is None else [initial_states]
+        self.own = [p.dtype for p in (weight, bias, *states)]
+        wide = x.dtype if self.own == [x.dtype] * len(self.own) else working(x.dtype)
+        self.weight, self.bias = (p.to(wide).contiguous() for p in (weight, bias))
+        self.states = next((p.to(wide if self.widens_states else p.dtype).contiguous() for p in states), None)
         self.cu_seqlens = offsets(OP, cu_seqlens, self.T)
         self.sizes = {"T": self.T, "S": self.S, "D": self.D, "W": self.W}
 
     def launch(self, kernel: Any, n_rows: int, *, rows_in_block: int = _BLOCK_T, **arguments: Any) -> None:
         """Run a kernel over all blocks of rows and channels."""
-        block_d, num_warps = _tiling(kernel, self.x.dtype)
+        tokens = kernel is not _causal_conv1d_bwd_weight_kernel
+        block_d, num_warps = _tiling(kernel, self.x.dtype if tokens else self.weight.dtype)
         blocks = cdiv(n_rows, rows_in_block) * cdiv(self.D, block_d)
         if blocks:
             arguments["BLOCK_T"], arguments["BLOCK_D"] = _BLOCK_T, block_d
@@ -136,7 +154,7 @@ class ConvolutionProblem:
     def gradients(self, dy: Tensor, dfinal: Tensor | None, needs_dx: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of x (empty unless needed), weight, bias and initial states (empty if there are none)."""
         dy, has_final = rows(dy), int(dfinal is not None)
-        dfinal = self.weight if dfinal is None else dfinal.contiguous()
+        dfinal = dy if dfinal is None else dfinal.contiguous()
         g = self.x.new_empty(self.T * self.silu, self.D, dtype=working(self.x.dtype))
         partial = self.parts(cdiv(self.T, _BLOCK_T))
         self.launch(
@@ -152,26 +170,28 @@ class ConvolutionProblem:
         dx = self.x.new_empty((self.T, self.D) if needs_dx else 0)
         if needs_dx:
             self.launch(_causal_conv1d_bwd_x_kernel, self.T, **incoming, dx=dx)
-        dstates = self.x.new_empty(0 if self.states is None else self.states.shape)
+        dstates = self.weight.new_empty(0 if self.states is None else self.states.shape)
         if self.states is not None:
             self.launch(_causal_conv1d_bwd_states_kernel, self.S * (self.W - 1), **incoming, dstates=dstates)
-        return dx, *self.sums(partial), dstates
+        return dx, *self.sums(partial), dstates.to(self.own[-1])
 
     def parts(self, count: int) -> Tensor:
         """Parts of the gradients of weight and, last, of the bias."""
         return self.x.new_empty(count, self.W + 1, self.D, dtype=working(self.x.dtype))
 
     def sums(self, partial: Tensor) -> tuple[Tensor, Tensor]:
-        dweight, dbias = self.x.new_empty(self.D, self.W), self.x.new_empty(self.D)
+        dweight, dbias = self.weight.new_empty(self.D, self.W), self.weight.new_empty(self.D)
         self.launch(
             _causal_conv1d_bwd_weight_kernel, self.W + 1, partial=partial, dweight=dweight, dbias=dbias,
             n_tiles=len(partial), D=self.D, W=self.W, rows_in_block=1,
         )  # fmt: skip
-        return dweight, dbias
+        return dweight.to(self.own[0]), dbias.to(self.own[1])
 
 
 class NativeProblem(ConvolutionProblem):
-    """One call in CUDA C++. Its states are rows too: (s, w-1, d)."""
+    """One call in CUDA C++. Its states are rows too: (s, w-1, d), in the dtype of x."""
+
+    widens_states = False
 
     def outputs(self) -> Tensor:
         x, y, (initial, has_initial) = _near(self.x), self.x.new_empty(self.T, self.D), self.by_slot(self.states)
@@ -219,7 +239,7 @@ class NativeProblem(ConvolutionProblem):
             return
         shared = {"weight": self.weight, "bias": self.bias, "has_bias": self.has_bias, "cu_seqlens": self.cu_seqlens}
         sizes = {"T": self.T, "S": self.S, "D": self.D, "window": walks.window}
-        macros = _macros(self.x.dtype, self.W, self.silu, walks.channels, walks.short)
+        macros = _macros(self.x.dtype, self.weight.dtype, self.W, self.silu, walks.channels, walks.short)
         kernels = cuda.kernels(_SOURCE, self.x.device, macros)
         kernels.launch(kernel, walks.programs, _THREADS, 0, {**arguments, **shared, **sizes})
 
@@ -228,29 +248,29 @@ def variants() -> list[Variant]:
     """Every compiled form of the kernels: dtypes, initial states or not, operands aligned to 16 bytes or not."""
     found = []
     for dtype, kind in POINTERS.items():
-        wide = POINTERS[working(dtype)]
-        forms: list[tuple[str, Any, dict[str, str | None]]] = [
-            ("bwd_weight", _causal_conv1d_bwd_weight_kernel, {"partial": wide})
-        ]
-        for states in (kind, None):
-            forms += [
-                ("fwd", _causal_conv1d_fwd_kernel, {"states": states}),
-                ("fwd_states", _causal_conv1d_fwd_states_kernel, {"states": states}),
-                (
-                    "bwd_pre_activation",
-                    _causal_conv1d_bwd_pre_activation_kernel,
-                    {"states": states, "g": wide, "partial": wide},
-                ),
-            ]
-        for g in dict.fromkeys((kind, wide)):
-            forms += [
-                ("bwd_x", _causal_conv1d_bwd_x_kernel, {"g": g}),
-                ("bwd_states", _causal_conv1d_bwd_states_kernel, {"g": g}),
-            ]
-        for name, kernel, types in forms:
-            pointers = {**dict.fromkeys(_TENSORS, kind), "cu_seqlens": "*i32", **types}
-            parts = [name, kind, *(f"{argument}:{type_}" for argument, type_ in types.items())]
-            label = "-".join(parts).replace("*", "")
-            block_d, num_warps = _tiling(kernel, dtype)
-            found += alignments(label, kernel, pointers, {"BLOCK_T": _BLOCK_T, "BLOCK_D": block_d}, num_warps)
+        for parameters in dict.fromkeys((kind, POINTERS[working(dtype)])):
+            fixed = {**dict.fromkeys(_TENSORS, kind), **dict.fromkeys(_PARAMETERS, parameters), "cu_seqlens": "*i32"}
+            for name, kernel, types in _forms(kind, parameters, POINTERS[working(dtype)]):
+                parts = [name, kind, *(f"{argument}:{type_}" for argument, type_ in types.items())]
+                label = "-".join([*parts, *(["fp32"] if parameters != kind else [])]).replace("*", "")
+                block_d, num_warps = _tiling(kernel, dtype)
+                constants = {"BLOCK_T": _BLOCK_T, "BLOCK_D": block_d}
+                found += alignments(label, kernel, {**fixed, **types}, constants, num_warps)
     return found
+
+
+def _forms(kind: str, parameters: str, wide: str) -> list[tuple[str, Any, dict[str, str | None]]]:
+    """The kernels, and the types that decide their forms, for tokens and parameters of these types."""
+    forms: list[tuple[str, Any, dict[str, str | None]]] = []
+    if parameters == kind:  # else fp32 has it
+        forms.append(("bwd_weight", _causal_conv1d_bwd_weight_kernel, {"partial": wide}))
+    for states in (parameters, None):
+        forms.append(("fwd", _causal_conv1d_fwd_kernel, {"states": states}))
+        if states or parameters == kind:
+            forms.append(("fwd_states", _causal_conv1d_fwd_states_kernel, {"states": states}))
+        types = {"states": states, "g": wide, "partial": wide}
+        forms.append(("bwd_pre_activation", _causal_conv1d_bwd_pre_activation_kernel, types))
+    for g in dict.fromkeys((kind, wide)):
+        forms.append(("bwd_x", _causal_conv1d_bwd_x_kernel, {"g": g}))
+        forms.append(("bwd_states", _causal_conv1d_bwd_states_kernel, {"g": g}))
+    return forms

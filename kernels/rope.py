@@ -3,6 +3,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="assignment"
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from packproof.kernels.launch import (
     require_device,
     rows,
     widen,
+    working,
 )
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
@@ -46,16 +48,21 @@ _TILE_INTERPRETED = {"HEADS": 4, "STEP": 2, "STAGES": 1, "BLOCK_T": 16, "BLOCK_R
 
 
 @checked_call
-def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """Rotate the first 2r channels of each head; positions restart at 0 in each sequence, other channels pass through.
+def rope(
+    x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None, interleaved: bool = False
+) -> Tensor:
+    """Rotate the first 2r channels of each head; positions restart in each sequence, the other channels pass through.
 
     x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32). cos, sin: (m, r), one row per position, in
-    x's dtype or fp32, with 2r <= k and m at least the longest sequence; they get no gradient. cu_seqlens: int32 or
-    int64 (s + 1,). interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r (GPT-NeoX).
+    x's dtype or fp32, with 2r <= k and a row for every position that a token has; they get no gradient. cu_seqlens:
+    int32 or int64 (s + 1,). offsets: int32 or int64 (s,), the position of each sequence's first token, such as the
+    tokens that a cache has of it already; 0 if left out. From a negative one on, as left padding has, tokens are not
+    rotated until position 0. interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r
+    (GPT-NeoX).
 
     Returns y (t, h, k) in x's dtype, zero in slack. The bits of a sequence's values and gradients do not depend on the
-    others. Nothing waits for a GPU: there the values of cu_seqlens are not checked, and the rotated channels of a
-    position past the end of the tables are NaN. Raises ArgumentError and LayoutError.
+    others. Nothing waits for a GPU: there the values of cu_seqlens and offsets are not checked, and the rotated
+    channels of a position past the end of the tables are NaN. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.kernels import rope
@@ -66,19 +73,26 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
             [ 1,  0],
             [ 0,  1],
             [-1,  0]], dtype=torch.int32)
+    >>> starts = torch.tensor([2, -1])  # the last sequence has one row of padding
+    >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=torch.tensor([0, 1, 4]), offsets=starts).flatten(1).round().int()
+    tensor([[-1,  0],
+            [ 1,  0],
+            [ 1,  0],
+            [ 0,  1]], dtype=torch.int32)
     """
     check_options(ROPE, interleaved=interleaved)
     if not torch.compiler.is_compiling():
-        _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=on_host(x))
+        _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, offsets, values=on_host(x))
         require_device(ROPE.op, x, _rope_kernel)
-    result: Tensor = _rope(x, cos, sin, cu_seqlens, interleaved, False)
+    result: Tensor = _rope(x, cos, sin, cu_seqlens, offsets, interleaved, False)
     return result
 
 
 @checked_call
 def rope_qk(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None,
+    interleaved: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Rotate queries (t, hq, k) and keys (t, hk, k) of one dtype in one launch, to the bits of `rope` on each.
 
     >>> import torch
@@ -90,9 +104,9 @@ def rope_qk(
     """
     check_options(ROPE_QK, interleaved=interleaved)
     if not torch.compiler.is_compiling():
-        _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=on_host(q))
+        _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, offsets, values=on_host(q))
         require_device(ROPE_QK.op, q, _rope_kernel)
-    result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, interleaved, False)
+    result: tuple[Tensor, Tensor] = _rope_qk(q, k, cos, sin, cu_seqlens, offsets, interleaved, False)
     return result
 
 
@@ -119,17 +133,18 @@ def _write(token, channel, R, mask, first, second, INTERLEAVED: tl.constexpr):
         tl.store(token + (channel + R), second, mask=mask)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "H2", "M", "sign"])
+@triton.jit(do_not_specialize=["cu_seqlens", "starts", "T", "S", "H", "H2", "M", "sign"])
 def _rope_kernel(
-    x, x2, cos, sin, cu_seqlens, y, y2, T, S, H, H2, K, R, M, x_stride, x2_stride, head_stride, head2_stride, sign,
-    INTERLEAVED: tl.constexpr, HEADS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
+    x, x2, cos, sin, cu_seqlens, starts, y, y2, T, S, H, H2, K, R, M,
+    x_stride, x2_stride, head_stride, head2_stride, sign, INTERLEAVED: tl.constexpr,
+    HEADS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Rotate the pairs of HEADS heads of BLOCK_T tokens, BLOCK_R pairs at a time, and copy the channels after them.
 
     The heads of x2, none if H2 is 0, follow those of x. STEP heads are read before the first of them is written, so
     that a thread waits for all of them at once; with two STAGES the next ones are being loaded by then. A token has a
-    64-bit address, and its channels have offsets of 32 bits, which leaves registers for more threads.
+    64-bit address, and its channels have offsets of 32 bits, which leaves registers for more threads. starts (S,): the
+    position of each sequence's first token, of 64 bits, or None for 0.
     """
     groups = tl.cdiv(H, HEADS)
     all_groups = groups + tl.cdiv(H2, HEADS)
@@ -142,11 +157,16 @@ def _rope_kernel(
     H = tl.where(other, H2, H)
     heads = tl.minimum(H - first, HEADS)
     sequence, start, _ = locate(cu_seqlens, S, T, t)
-    position = tl.where(sequence < S, t - start, -1).to(tl.int32)[:, None]
+    position = tl.where(sequence < S, t - start, -1)
+    if starts is not None:
+        position += tl.load(starts + sequence, mask=sequence < S, other=0)
+        position = tl.minimum(tl.maximum(position, -1), 2147483647)  # before it has 32 bits
+    position = position.to(tl.int32)[:, None]
     source = x + first.to(tl.int64) * head_stride + (t * x_stride)[:, None]
     target = y + first.to(tl.int64) * K + (t * H * K)[:, None]
     EACH: tl.constexpr = 2 if INTERLEAVED else 1  # channels of a pair that lie side by side
-    alive = tl.broadcast_to(position >= 0, (BLOCK_T, EACH * BLOCK_R))
+    inside = position >= 0 if starts is None else (sequence < S)[:, None]
+    alive = tl.broadcast_to(inside, (BLOCK_T, EACH * BLOCK_R))
     stored = tl.broadcast_to((t < T)[:, None], (BLOCK_T, EACH * BLOCK_R))
     # what one block of pairs needs is not hoisted: it would take registers from the heads
     for block in tl.range(0, R, BLOCK_R, disable_licm=True):
@@ -168,7 +188,10 @@ def _rope_kernel(
             for u in tl.static_range(STEP):
                 mask = write & (h + u < heads)
                 a, b = widen(pairs[u][0]), widen(pairs[u][1])
-                _write(target, (h + u) * K + channel, R, mask, a * c - b * s, a * s + b * c, INTERLEAVED)
+                place, rotated = (h + u) * K + channel, (a * c - b * s, a * s + b * c)
+                if starts is not None:  # padding stays as it is; 0 * inf: select, never multiply
+                    rotated = tl.where(position < 0, a, rotated[0]), tl.where(position < 0, b, rotated[1])
+                _write(target, place, R, mask, rotated[0], rotated[1], INTERLEAVED)
     for block in range(2 * R, K, EACH * BLOCK_R):
         channel = block + tl.arange(0, EACH * BLOCK_R)[None, :]
         read, write = alive & (channel < K), stored & (channel < K)
@@ -193,11 +216,11 @@ def _tile(dtype: torch.dtype, interleaved: bool) -> dict[str, int]:
 
 
 def _bind(
-    signature: Signature, rotated: dict[str, Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, values: bool
-) -> dict[str, int]:
-    sizes = bind(signature, cu_seqlens, **rotated, cos=cos, sin=sin, values=values)
-    longest = int(cu_seqlens.diff().max()) if values and sizes["s"] else None
-    check_rotary_tables(signature.op, next(iter(rotated)), sizes, longest)
+    signature: Signature, rotated: dict[str, Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor,
+    starts: Tensor | None, values: bool,
+) -> dict[str, int]:  # fmt: skip
+    sizes = bind(signature, cu_seqlens, **rotated, cos=cos, sin=sin, offsets=starts, values=values)
+    check_rotary_tables(signature.op, next(iter(rotated)), sizes, cu_seqlens if values else None, starts)
     return sizes
 
 
@@ -208,11 +231,14 @@ def _within_reach(x: Tensor, heads: int) -> Tensor:
 
 
 def _launch(
-    op: str, turned: list[Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool
-) -> list[Tensor]:
+    op: str, turned: list[Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None,
+    interleaved: bool, inverse: bool,
+) -> list[Tensor]:  # fmt: skip
     """Rotate one tensor, or two."""
     (T, _, K), (M, R), S = turned[0].shape, cos.shape, len(cu_seqlens) - 1
     table = torch.promote_types(cos.dtype, sin.dtype)
+    if starts is not None:  # then the kernel has no forms for other tables, which give the same bits
+        starts, table = starts.to(torch.int64).contiguous(), working(turned[0].dtype)
     cos, sin = cos.to(table).contiguous(), sin.to(table).contiguous()
     tile = _tile(turned[0].dtype, interleaved)
     xs = [_within_reach(x, tile["HEADS"]) for x in turned]
@@ -222,7 +248,7 @@ def _launch(
     if programs:
         arguments = {
             **{"x": xs[0], "x2": xs[-1], "cos": cos, "sin": sin, "cu_seqlens": offsets(op, cu_seqlens, T)},
-            **{"y": ys[0], "y2": ys[-1], "T": T, "S": S, "H": H, "H2": H2, "K": K, "R": R, "M": M},
+            **{"starts": starts, "y": ys[0], "y2": ys[-1], "T": T, "S": S, "H": H, "H2": H2, "K": K, "R": R, "M": M},
             **{"x_stride": xs[0].stride(0), "x2_stride": xs[-1].stride(0)},
             **{"head_stride": xs[0].stride(1), "head2_stride": xs[-1].stride(1)},
             **{"sign": -1.0 if inverse else 1.0, "INTERLEAVED": interleaved, **tile},
@@ -232,46 +258,49 @@ def _launch(
 
 
 @operator
-def _rope(x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool) -> Tensor:
-    return _launch(ROPE.op, [x], cos, sin, cu_seqlens, interleaved, inverse)[0]
+def _rope(
+    x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None, interleaved: bool, inverse: bool
+) -> Tensor:
+    return _launch(ROPE.op, [x], cos, sin, cu_seqlens, starts, interleaved, inverse)[0]
 
 
 @operator
 def _rope_qk(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, interleaved: bool, inverse: bool
-) -> tuple[Tensor, Tensor]:
-    turned_q, turned_k = _launch(ROPE_QK.op, [q, k], cos, sin, cu_seqlens, interleaved, inverse)
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None,
+    interleaved: bool, inverse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    turned_q, turned_k = _launch(ROPE_QK.op, [q, k], cos, sin, cu_seqlens, starts, interleaved, inverse)
     return turned_q, turned_k
 
 
 @fake(_rope)
-def _(x, cos, sin, cu_seqlens, interleaved, inverse):
-    sizes = _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, values=False)
+def _(x, cos, sin, cu_seqlens, starts, interleaved, inverse):
+    sizes = _bind(ROPE, {"x": x}, cos, sin, cu_seqlens, starts, values=False)
     return empty_output(ROPE, "y", x, sizes)
 
 
 @fake(_rope_qk)
-def _(q, k, cos, sin, cu_seqlens, interleaved, inverse):
-    sizes = _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, values=False)
+def _(q, k, cos, sin, cu_seqlens, starts, interleaved, inverse):
+    sizes = _bind(ROPE_QK, {"q": q, "k": k}, cos, sin, cu_seqlens, starts, values=False)
     return empty_output(ROPE_QK, "y_q", q, sizes), empty_output(ROPE_QK, "y_k", q, sizes)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *turned, cos, sin, cu_seqlens, ctx.interleaved, ctx.inverse = inputs
+    *turned, cos, sin, cu_seqlens, starts, ctx.interleaved, ctx.inverse = inputs
     if any(ctx.needs_input_grad[len(turned) : len(turned) + 2]):
         raise ArgumentError(
             f"{ROPE.op}: cos or sin requires a gradient but the kernel has none for them\n    Detach them."
         )
-    ctx.save_for_backward(cos, sin, cu_seqlens)
+    ctx.save_for_backward(cos, sin, cu_seqlens, starts)
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    return _rope(dy, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse), None, None, None, None, None
+    return _rope(dy, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse), *[None] * 6
 
 
 def _backward_qk(ctx: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
     turned = _rope_qk(dq, dk, *ctx.saved_tensors, ctx.interleaved, not ctx.inverse)
-    return *turned, None, None, None, None, None
+    return *turned, *[None] * 6
 
 
 differentiable(_rope, _backward, _save)
@@ -279,14 +308,15 @@ differentiable(_rope_qk, _backward_qk, _save)
 
 
 def variants() -> list[Variant]:
-    """Every compiled form of the kernel: dtypes, pairing, operands aligned to 16 bytes or not."""
+    """Every compiled form of the kernel: dtypes, pairing, with starts or without, aligned to 16 bytes or not."""
     found = []
     for dtype, kind in POINTERS.items():
-        for table in dict.fromkeys((kind, "*fp32")):
-            for interleaved in (False, True):
-                label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}".replace("*", "")
-                pointers = dict.fromkeys(("x", "x2", "y", "y2"), kind) | dict.fromkeys(("cos", "sin"), table)
-                pointers |= {"cu_seqlens": "*i32", "sign": "fp32"}
-                constants = {"INTERLEAVED": interleaved, **_tile(dtype, interleaved)}
-                found += alignments(label, _rope_kernel, pointers, constants, _NUM_WARPS)
+        tables: list[tuple[str, str | None]] = [(table, None) for table in dict.fromkeys((kind, "*fp32"))]
+        tables += [(POINTERS[working(dtype)], "*i64")]
+        for (table, starts), interleaved in product(tables, (False, True)):
+            label = f"rope-{kind}-{table}-{'interleaved' if interleaved else 'halves'}{'-starts' if starts else ''}"
+            pointers: dict[str, str | None] = dict.fromkeys(("x", "x2", "y", "y2"), kind)
+            pointers |= {"cos": table, "sin": table, "cu_seqlens": "*i32", "starts": starts, "sign": "fp32"}
+            constants = {"INTERLEAVED": interleaved, **_tile(dtype, interleaved)}
+            found += alignments(label.replace("*", ""), _rope_kernel, pointers, constants, _NUM_WARPS)
     return found

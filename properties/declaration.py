@@ -28,6 +28,7 @@ class Declaration:
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
     takes, None if any. domain: the calls that it supports. mixed: whether inputs that may have the same several forms
     may have different ones in one call. conventions: others in which it can be called, in the words of an adapter.
+    float32: inputs that it takes in fp32 beside bf16 or fp16 tokens.
     """
 
     op: str | None = None
@@ -38,6 +39,7 @@ class Declaration:
     domain: Domain = field(default_factory=Domain)
     mixed: bool = False
     conventions: tuple[str, ...] = ()
+    float32: tuple[str, ...] = ()
 
     def inside(self, domain: Domain) -> "Declaration":
         """The same with more conditions on the calls that it supports; these decide about gradients and dtypes too."""
@@ -60,6 +62,7 @@ def kernel(
     slack: bool = True,
     domain: str | Sequence[str] = (),
     mixed: bool = False,
+    float32: Sequence[str] = (),
     refuses: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Declare a kernel, or a function that calls one; for another calling convention see `packproof.adapters.adapt`.
@@ -75,6 +78,7 @@ def kernel(
     `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is
     found from what the kernel's argument checks refuse. slack=False is "slack == 0".
     mixed: whether inputs such as B and C of a scan, (t, n) or (t, g, n), may have different forms in one call.
+    float32: the inputs, such as ["weight", "bias"], that it takes in fp32 beside bf16 or fp16 tokens, too.
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read, and for an argument of another type.
@@ -95,6 +99,7 @@ def kernel(
         "dtypes": long_dtypes("kernel", dtypes),
         "domain": [*Domain.of(domain).texts, *([] if slack else [_NO_SLACK])],
         "mixed": mixed,
+        "float32": texts("kernel", "float32", float32, "float32=['weight', 'bias']"),
         "refuses": texts("kernel", "refuses", refuses, "refuses=['only supports width']"),
     }
 
@@ -149,6 +154,7 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             gradients=bool(options.get("gradients", True)),
             dtypes=tuple(str(d) for d in options.get("dtypes", DEFAULT_DTYPES)),
             mixed=options.get("mixed") is True,
+            float32=tuple(str(n) for n in options.get("float32", ())),
             parameters=None if names is None else tuple(str(n) for n in names),
             conventions=tuple(str(words) for words in described.get("conventions", ()))[:_MOST_CONVENTIONS],
         )
@@ -158,7 +164,11 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
 
 
 def check_signature(op: Op, declared: Declaration, target: str) -> None:
-    """UsageError unless the target takes what every call of the op has."""
+    """UsageError unless the target takes what every call of the op has, and what it declares."""
+    for name in declared.float32:
+        if name not in op.float32:
+            there = ", ".join(n for n in op.inputs if n in op.float32) or "none"
+            raise UsageError(f"{target}: float32 has {name!r}; of {op.name} these may be fp32 beside tokens: {there}")
     if declared.parameters is None:
         return
     needed = [n for n, spec in op.inputs.items() if not spec.endswith("?")] + ["cu_seqlens"]

@@ -279,7 +279,9 @@ class KernelUnderTest:
             stored = stored + UNIT_ROUNDOFF[sample.inputs[key.name].dtype] * absolute
         if pieces:
             assert self.op.carry is not None
-            stored = stored + pieces * UNIT_ROUNDOFF[sample.inputs[self.op.carry[0]].dtype] * absolute
+            initial, final, _ = self.op.carry
+            units = (UNIT_ROUNDOFF[x.dtype] for x in (sample.inputs[initial], sample.cotangents[final]))
+            stored = stored + pieces * max(units) * absolute
         return Budget(stored, allowed.operands, allowed.accumulation)
 
 

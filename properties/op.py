@@ -11,7 +11,7 @@ from packproof.properties.promises import Promises
 from packproof.refs.axes import KEYS, packs_keys, parse, read_axis
 from packproof.refs.errors import checked_init
 
-_DRAWN = ("normal", "decay", "step", "unit", "distinct")
+_DRAWN = ("normal", "decay", "step", "unit", "distinct", "position")
 
 
 @checked_init
@@ -37,9 +37,12 @@ class Op:
     cumsum: makes the magnitude op for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
     draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
         softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "distinct" (no two rows
-        alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal).
+        alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal),
+        "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one below 0; constants).
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
-    constants: inputs that are tables, without gradients.
+    float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters are under autocast; each gradient comes
+        in the dtype of its input. Drawn for kernels that declare to take them so.
+    constants: inputs that are tables or positions, without gradients.
     carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
     on_request: the option that requests an output, by the name of the output: the others that end in `?`.
     window: the axis whose size is the reach of a convolution; scales the layouts.
@@ -73,6 +76,7 @@ class Op:
     cumsum: Callable[[Promises], Callable[..., Any]] | None = None
     draws: Mapping[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
+    float32: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     carry: tuple[str, str, str] | None = None
     on_request: Mapping[str, str] = field(default_factory=dict)
@@ -81,6 +85,11 @@ class Op:
     matmul: bool = False
     saved: frozenset[str] | None = None
     flops: CountFlops | None = None
+
+    @property
+    def integers(self) -> frozenset[str]:
+        """Inputs that hold integers: positions."""
+        return frozenset(n for n, drawn in self.draws.items() if drawn.startswith("position"))
 
     def __post_init__(self) -> None:
         where = f"op {self.name!r}"
@@ -143,7 +152,13 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
     for name, drawn in op.draws.items():
         known = isinstance(drawn, str) and drawn.partition("|")[0] in _DRAWN
         require(known, where, f"draws[{name!r}]", drawn, f"one of {', '.join(_DRAWN)}")
+        if known and drawn.startswith("position"):
+            rows = drawn.partition("|")[2]
+            require(rows in axes, where, f"draws[{name!r}]", drawn, f"'position|' and an axis: {', '.join(axes)}")
+            require(op.inputs[name].rstrip("?") == "s", where, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
+            require(name in op.constants, where, "constants", set(op.constants), f"{name}, which has no gradient")
     require_names(where, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
+    require_names(where, "float32", op.float32, op.inputs, "inputs")
     require_names(where, "constants", op.constants, op.inputs, "inputs")
     require_names(where, "saved", op.saved or (), op.inputs, "inputs")
     if op.carry is not None:

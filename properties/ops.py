@@ -23,7 +23,8 @@ def _op(
         options={**signature.options, **(options or {})},
         where=(*(f"{whole} % {parts} == 0" for parts, whole in signature.groups.items()), *where),
         fixed=signature.fixed,
-        constants=signature.tables,
+        float32=signature.float32 | signature.tables,
+        constants=signature.tables | signature.integers,
         **fields,
     )
 
@@ -89,7 +90,7 @@ ROPE = _op(
     ),
     where=("2 * r <= k",),
     model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 16, "k": 200, "r": 80, "m": "longest"}),
-    draws={"cos": "unit", "sin": "unit"},
+    draws={"cos": "unit", "sin": "unit", "offsets": "position|m"},
     saved=frozenset({"cos", "sin"}),
     flops=flops.rope,
 )
@@ -108,7 +109,7 @@ ROPE_QK = _op(
         {"hq": 16, "hk": 2, "k": 128, "r": 64, "m": "longest"},
         {"hq": 9, "hk": 9, "k": 200, "r": 80, "m": "longest"},
     ),
-    draws={"cos": "unit", "sin": "unit"},
+    draws={"cos": "unit", "sin": "unit", "offsets": "position|m"},
     saved=frozenset({"cos", "sin"}),
     flops=flops.rope_qk,
 )

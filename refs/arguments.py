@@ -1,6 +1,7 @@
 """What a call of an op must look like: shapes, dtypes, devices and offsets, the same for references and kernels."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from operator import index
 from typing import Any
 
@@ -13,6 +14,7 @@ from packproof.refs.signatures import Signature
 from packproof.refs.wording import counted, kind
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+HALVES = (torch.bfloat16, torch.float16)
 OFFSETS = (torch.int32, torch.int64)
 
 _COUNTED = {
@@ -155,7 +157,9 @@ def empty_output(signature: Signature, name: str, leader: Tensor, sizes: Mapping
 def empty_gradients(signature: Signature, leader: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
     """A tensor like the gradient of each input, in order, its values not set; empty for an absent input."""
     return tuple(
-        leader.new_empty(0 if x is None else x.shape, dtype=_dtype(signature, name, leader.dtype))
+        leader.new_empty(0, dtype=_dtype(signature, name, leader.dtype))
+        if x is None
+        else leader.new_empty(x.shape, dtype=x.dtype)
         for name, x in zip(signature.inputs, (leader, *others), strict=True)
     )
 
@@ -193,14 +197,22 @@ def _check_dtypes(signature: Signature, given: Mapping[str, Tensor]) -> None:
     if own not in FLOATS:
         expected = " or ".join(map(_short, FLOATS))
         raise ArgumentError(f"{signature.op}: {leader} is {_short(own)} but {expected} was expected")
-    wide = _wide(own)
     for name, tensor in given.items():
-        wanted = wide if name in signature.fixed else own
-        if tensor.dtype != wanted and not (name in signature.tables and tensor.dtype == torch.float32):
-            allowed = dict.fromkeys((wanted, torch.float32) if name in signature.tables else (wanted,))
-            expected = f"{' or '.join(map(_short, allowed))} was expected with {_short(own)} {leader}"
+        allowed = _allowed(signature, name, own)
+        if tensor.dtype not in allowed:
+            beside = "" if name in signature.integers else f" with {_short(own)} {leader}"
+            expected = f"{' or '.join(map(_short, allowed))} was expected{beside}"
             listed = _listed(given).rstrip("\n")
             raise ArgumentError(f"{signature.op}: {name} is {_short(tensor.dtype)} but {expected}\n{listed}")
+
+
+def _allowed(signature: Signature, name: str, leader: torch.dtype) -> tuple[torch.dtype, ...]:
+    """The dtypes that an input may have in a call whose leader has this one, the usual one first."""
+    if name in signature.integers:
+        return OFFSETS
+    usual = _dtype(signature, name, leader)
+    either = name in signature.tables or (name in signature.float32 and leader in HALVES)
+    return tuple(dict.fromkeys((usual, torch.float32))) if either else (usual,)
 
 
 def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> dict[str, int]:
@@ -244,20 +256,36 @@ def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> No
         raise ArgumentError(f"{op}: {name} is {value!r} but {' or '.join(map(repr, allowed))} was expected")
 
 
-def check_rotary_tables(op: str, rotated: str, sizes: Mapping[str, int], longest: int | None) -> None:
+def check_rotary_tables(
+    op: str, rotated: str, sizes: Mapping[str, int], cu_seqlens: Tensor | None = None, offsets: Tensor | None = None
+) -> None:
     """Raise ArgumentError unless cos and sin (m, r) rotate no more channels than a head has, at enough positions.
 
-    rotated: the name of the first rotated tensor. longest: the tokens of the longest sequence, None if not known.
+    rotated: the name of the first rotated tensor. cu_seqlens, offsets (s,): read on the host; the former is None where
+    positions are not to be checked.
     """
     if 2 * sizes["r"] > sizes["k"]:
         raise ArgumentError(
             f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {rotated} has {sizes['k']} (axis k)"
         )
-    if longest is not None and longest > sizes["m"]:
+    if cu_seqlens is None or not sizes["s"]:
+        return
+    lengths = [end - start for start, end in pairwise(host_offsets(op, cu_seqlens))]
+    starts = [0] * len(lengths) if offsets is None else host_offsets(op, offsets, "offsets")
+    ends = [start + length if length else 0 for start, length in zip(starts, lengths, strict=True)]
+    end, last = max((end, j) for j, end in enumerate(ends))
+    if end <= sizes["m"]:
+        return
+    has, tokens = f"cos has {_counted(sizes['m'], 'm')}", counted(lengths[last], "token")
+    if offsets is None:
         raise ArgumentError(
-            f"{op}: cos has {_counted(sizes['m'], 'm')} but the longest sequence has {counted(longest, 'token')}\n"
+            f"{op}: {has} but the longest sequence has {tokens}\n"
             "    Make cos and sin one row per position of the longest sequence."
         )
+    raise ArgumentError(
+        f"{op}: {has} but sequence {last} starts at position {starts[last]} and has {tokens}\n"
+        f"    Make cos and sin one row per position: {end} of them."
+    )
 
 
 def check_offsets_form(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> None:

@@ -88,10 +88,12 @@ def causal_conv1d(
 
     x: (t, d). weight: (d, w), the last tap meets the token itself. bias: (d,). initial_states: (s, d, w-1), the inputs
     before each sequence, oldest first; zeros if left out. All of one dtype: fp64, fp32, bf16 or fp16 (the last two
-    compute in fp32). cu_seqlens: int32 or int64 (s + 1,). activation: None or "silu".
+    compute in fp32, and beside such an x any of the others may be fp32). cu_seqlens: int32 or int64 (s + 1,).
+    activation: None or "silu".
 
     Returns y (t, d), zero in slack, and with return_final_states also the last w-1 inputs of each sequence (s, d, w-1),
-    which begin with part of the initial state where the sequence is shorter. Raises ArgumentError and LayoutError.
+    which begin with part of the initial state where the sequence is shorter; both in x's dtype. A gradient has the
+    dtype of its input. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import causal_conv1d

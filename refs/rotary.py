@@ -1,5 +1,7 @@
 """Rotary position embedding: rotate pairs of channels by their token's position (RoFormer, Su et al. 2021, eq. 34)."""
 
+from functools import partial
+
 import torch
 from einops import rearrange
 from torch import Tensor
@@ -11,11 +13,15 @@ from packproof.refs.signatures import ROPE, ROPE_QK
 
 
 @checked_call
-def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """Rotate the first 2r channels of each head; positions restart at 0 in each sequence, the rest passes through.
+def rope(
+    x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None, interleaved: bool = False
+) -> Tensor:
+    """Rotate the first 2r channels of each head; positions restart in each sequence, the other channels pass through.
 
     x: (t, h, k) in fp64, fp32, bf16 or fp16 (the last two compute in fp32). cos, sin: (m, r), one row per position, in
-    x's dtype or fp32, with 2r <= k and m at least the longest sequence. cu_seqlens: int32 or int64 (s + 1,).
+    x's dtype or fp32, with 2r <= k and a row for every position that a token has. cu_seqlens: int32 or int64 (s + 1,).
+    offsets: int32 or int64 (s,), the position of each sequence's first token, such as the tokens that a cache has of it
+    already; 0 if left out. From a negative one on, as left padding has, tokens are not rotated until position 0.
     interleaved: channel 2i pairs with 2i + 1 (GPT-J); otherwise channel i pairs with i + r (GPT-NeoX).
 
     Returns y (t, h, k) in x's dtype, zero in slack. Raises ArgumentError and LayoutError.
@@ -29,31 +35,40 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
             [ 1,  0],
             [ 0,  1],
             [-1,  0]], dtype=torch.int32)
+    >>> starts = torch.tensor([2, -1])  # the last sequence has one row of padding
+    >>> rope(x, angle.cos(), angle.sin(), cu_seqlens=cu_seqlens, offsets=starts).flatten(1).round().int()
+    tensor([[-1,  0],
+            [ 1,  0],
+            [ 1,  0],
+            [ 0,  1]], dtype=torch.int32)
     """
-    sizes = bind(ROPE, cu_seqlens, x=x, cos=cos, sin=sin, values=True)
+    sizes = bind(ROPE, cu_seqlens, x=x, cos=cos, sin=sin, offsets=offsets, values=True)
     check_options(ROPE, interleaved=interleaved)
     tokens = to_compute_dtype(x)
     cos, sin = cos.to(tokens.dtype), sin.to(tokens.dtype)
     sequences = split_sequences(tokens, cu_seqlens)
-    check_rotary_tables("rope", "x", sizes, longest=max((len(sequence) for sequence in sequences), default=0))
+    check_rotary_tables("rope", "x", sizes, cu_seqlens, offsets)
+    starts = [0] * len(sequences) if offsets is None else offsets.tolist()
     pairs = "t h (r two) -> two t h r" if interleaved else "t h (two r) -> two t h r"
     back = "two t h r -> t h (r two)" if interleaved else "two t h r -> t h (two r)"
 
-    def rotate(tokens: Tensor) -> Tensor:
-        n, rotated = len(tokens), 2 * sizes["r"]
-        c, s = cos[:n, None], sin[:n, None]
+    def rotate(tokens: Tensor, start: int) -> Tensor:
+        padding, tokens = tokens.tensor_split([max(-start, 0)])
+        rows, rotated = slice(max(start, 0), max(start, 0) + len(tokens)), 2 * sizes["r"]
+        c, s = cos[rows, None], sin[rows, None]
         x1, x2 = rearrange(tokens[..., :rotated], pairs, two=2)
         y = rearrange(torch.stack([x1 * c - x2 * s, x1 * s + x2 * c]), back)
-        return torch.cat([y, tokens[..., rotated:]], dim=-1)
+        return torch.cat([padding, torch.cat([y, tokens[..., rotated:]], dim=-1)])
 
-    return join_sequences(map(rotate, sequences), like=x)
+    return join_sequences(map(rotate, sequences, starts), like=x)
 
 
 @checked_call
 def rope_qk(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
-) -> tuple[Tensor, Tensor]:
-    """rope of queries (t, hq, k) and of keys (t, hk, k), with the same tables: two calls of rope.
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None,
+    interleaved: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """rope of queries (t, hq, k) and of keys (t, hk, k), with the same tables and offsets: two calls of rope.
 
     Returns both, each as `rope` does. Raises ArgumentError and LayoutError.
 
@@ -64,9 +79,7 @@ def rope_qk(
     >>> y_q.shape, y_k.shape
     (torch.Size([5, 4, 2]), torch.Size([5, 1, 2]))
     """
-    bind(ROPE_QK, cu_seqlens, q=q, k=k, cos=cos, sin=sin, values=True)
+    bind(ROPE_QK, cu_seqlens, q=q, k=k, cos=cos, sin=sin, offsets=offsets, values=True)
     check_options(ROPE_QK, interleaved=interleaved)
-    return (
-        rope(q, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),
-        rope(k, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved),
-    )
+    rotate = partial(rope, cos=cos, sin=sin, cu_seqlens=cu_seqlens, offsets=offsets, interleaved=interleaved)
+    return rotate(q), rotate(k)

@@ -20,6 +20,7 @@ class Signature:
         their grammar. The first input leads: the others are compared with its dtype, device and tokens (axis t).
     options: the values that an option may have, the plainest first; an option of any other kind is not listed.
     fixed: tensors that are fp32, or fp64 with an fp64 leader. tables: inputs that have the leader's dtype or fp32.
+    integers: inputs of int32 or int64. float32: inputs that have the leader's dtype, or fp32 beside a bf16 or fp16 one.
     groups: axes over which another one splits evenly: {"g": "h"} for heads that share groups.
     forms, shifted: worked out of the inputs: the forms of each, and the axes such as w-1.
     """
@@ -30,6 +31,8 @@ class Signature:
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     tables: frozenset[str] = frozenset()
+    integers: frozenset[str] = frozenset()
+    float32: frozenset[str] = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
     forms: Mapping[str, "Forms"] = field(init=False, repr=False)
     shifted: tuple[Axis, ...] = field(init=False, repr=False)
@@ -58,6 +61,7 @@ CAUSAL_CONV1D = Signature(
     inputs={"x": "t d", "weight": "d w", "bias": "d?", "initial_states": "s d w-1?"},
     outputs={"y": "t d", "final_states": "s d w-1?"},
     options={"activation": (None, "silu"), "return_final_states": _FLAG},
+    float32=frozenset({"weight", "bias", "initial_states"}),
 )
 
 SELECTIVE_SCAN = Signature(
@@ -104,18 +108,20 @@ SSD_STEP = {"h": "h p n", "x": "h p", "dt": "h", "A": "h", "B": "h n", "C": "h n
 
 ROPE = Signature(
     op="rope",
-    inputs={"x": "t h k", "cos": "m r", "sin": "m r"},
+    inputs={"x": "t h k", "cos": "m r", "sin": "m r", "offsets": "s?"},
     outputs={"y": "t h k"},
     options={"interleaved": _FLAG},
     tables=frozenset({"cos", "sin"}),
+    integers=frozenset({"offsets"}),
 )
 
 ROPE_QK = Signature(
     op="rope_qk",
-    inputs={"q": "t hq k", "k": "t hk k", "cos": "m r", "sin": "m r"},
+    inputs={"q": "t hq k", "k": "t hk k", "cos": "m r", "sin": "m r", "offsets": "s?"},
     outputs={"y_q": "t hq k", "y_k": "t hk k"},
     options={"interleaved": _FLAG},
     tables=frozenset({"cos", "sin"}),
+    integers=frozenset({"offsets"}),
 )
 
 ATTENTION = Signature(

@@ -64,6 +64,8 @@ class Setting:
         counts = {"token": layout.tokens, "sequence": len(layout.lengths)}
 
         def stretched(x: Tensor, axes: Axes) -> Tensor:
+            if not x.is_floating_point():  # positions: each sequence starts at 0, as far as tables reach
+                return x.new_zeros(counts[role(axes)])
             return x if role(axes) == "shared" else x[torch.arange(counts[role(axes)]) % max(len(x), 1)]
 
         return dataclasses.replace(

@@ -17,7 +17,7 @@ from packproof.properties.cases.sample import Sample, dtype_of
 from packproof.properties.declaration import Declaration, brought_op, check_signature, declaration, describe
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
-from packproof.refs.arguments import bind, check_options
+from packproof.refs.arguments import OFFSETS, bind, check_options
 from packproof.refs.axes import KEYS, Axes, parse, role
 from packproof.refs.errors import ArgumentError, PackproofError
 from packproof.refs.signatures import SIGNATURES, Signature
@@ -60,7 +60,8 @@ class Tool:
         op, own = self.op, SIGNATURES.get(self.op.name)
         if own is not None and own.inputs == op.inputs:
             return dataclasses.replace(own, op=self.name)
-        return Signature(self.name, op.inputs, op.outputs, op.options, op.fixed, op.constants)
+        tables, integers = op.constants - op.integers, op.integers
+        return Signature(self.name, op.inputs, op.outputs, op.options, op.fixed, tables, integers)
 
     def options(self, given: Any) -> dict[str, Any]:
         """The options by name. Raises ArgumentError for one that the op or the kernel does not have, or its value."""
@@ -96,10 +97,12 @@ class Tool:
                 raise self.fail(f"no {what} {name!r} is known{near(name, names)}; {there}")
             if not isinstance(x, Tensor):
                 raise self.fail(f"{what} {name!r} is {kind(x)} but a tensor was expected")
-            if x.layout is not torch.strided or not x.is_floating_point() or x.device.type == "meta":
+            expected = "integers" if name in self.op.integers else "floating-point values"
+            good = x.dtype in OFFSETS if name in self.op.integers else x.is_floating_point()
+            if x.layout is not torch.strided or not good or x.device.type == "meta":
                 form = str(x.dtype if x.layout is torch.strided else x.layout).removeprefix("torch.")
                 form = "on the meta device" if x.device.type == "meta" else form
-                raise self.fail(f"{what} {name!r} is {form} but a dense tensor of floating-point values was expected")
+                raise self.fail(f"{what} {name!r} is {form} but a dense tensor of {expected} was expected")
         return {name: given[name] for name in names if name in given}
 
     def _has(self, what: str) -> str:

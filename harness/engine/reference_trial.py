@@ -63,8 +63,7 @@ def _sizes(case: Case) -> str:
 def _try(f: Callable[..., Any], sample: Sample, where: str, *, absolute: bool) -> None:
     """Raises UsageError unless the function returns what the op declares, and can be differentiated."""
     try:
-        inputs = {n: x.double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
-        returned = f(**inputs, **sample.metadata, **sample.options)
+        returned = f(**sample.in_float64(), **sample.metadata, **sample.options)
     except Exception as error:
         raise UsageError(f"{where}, raises {_in_one_line(error)}; {_WAY_OUT}") from error
     _check_outputs(returned, sample, where, absolute=absolute)

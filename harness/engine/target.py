@@ -69,6 +69,7 @@ class CheckTarget:
             self.declared.parameters,
             domain=self.declared.domain,
             mixed=self.declared.mixed,
+            float32=self.declared.float32,
             on_gpu=self.request.device == "cuda",
         )
 

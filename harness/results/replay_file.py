@@ -69,6 +69,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, str]:
         "layout": f"lengths {shorten(case.lengths)}, {counted(case.n_tokens, 'token')}, slack {case.slack}",
         "sizes": _listed(case.sizes),
         "inputs": ", ".join(case.present),
+        "in fp32": ", ".join(case.float32),
         "options": _listed(case.options),
         "offsets": case.index_dtype,
         "values": f"{case.regime}: {MEANINGS[case.regime]}",

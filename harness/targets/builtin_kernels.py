@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from packproof.properties.declaration import DEFAULT_DTYPES, Declaration
 from packproof.properties.promises import Promises
+from packproof.refs.signatures import SIGNATURES
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,9 @@ class BuiltinKernel:
         """What the kernel promises on "cuda", or on "cpu", where it is interpreted."""
         module = importlib.import_module(self.module)
         promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
-        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True)
+        signature = SIGNATURES[self.op]
+        float32 = tuple(sorted(signature.float32 | signature.tables))
+        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True, float32=float32)
 
 
 _EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")

@@ -64,23 +64,20 @@ def causal_conv1d(
     return (y, final_states) if return_final_states else y
 
 
-def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
-    """Magnitude op of `refs.rope`: |x1 cos| + |x2 sin| for both of a pair."""
+def rope(x: Tensor, cos: Tensor, sin: Tensor, **positions: Any) -> Tensor:
+    """Magnitude op of `refs.rope`: |x1 cos| + |x2 sin| for both of a pair. positions: its other arguments."""
 
     def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+        return refs.rope(x, cos, sin, **positions)
 
     first = rotate(torch.ones_like(x), torch.zeros_like(cos), torch.ones_like(sin)) < 0  # where the rotation subtracts
     x, cos, sin = magnitude(x), magnitude(cos), magnitude(sin)
     return torch.where(first, rotate(x, cos, -sin), rotate(x, cos, sin))
 
 
-def rope_qk(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
-) -> tuple[Tensor, Tensor]:
+def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **positions: Any) -> tuple[Tensor, Tensor]:
     """Magnitude op of `refs.rope_qk`."""
-    rotate = partial(rope, cos=cos, sin=sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
-    return rotate(q), rotate(k)
+    return rope(q, cos, sin, **positions), rope(k, cos, sin, **positions)
 
 
 def selective_scan(

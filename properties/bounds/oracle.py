@@ -80,7 +80,7 @@ def _rms(tensors: Iterable[Tensor]) -> float:
 def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: bool = False) -> dict[TensorKey, Tensor]:
     """Outputs and gradients of a reference in float64; of a magnitude op, with `absolute`, at absolute incoming
     gradients."""
-    inputs = {n: x.detach().double().requires_grad_(gradients and n in sample.wrt) for n, x in sample.inputs.items()}
+    inputs = sample.in_float64(gradients=gradients)
     results = f(**inputs, **sample.metadata, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     values = {TensorKey(n): y.detach() for n, y in named.items()}

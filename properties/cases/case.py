@@ -27,7 +27,7 @@ class Case:
     same. slack: rows after the last sequence of each packing. sizes: axis sizes by name.
     dtype: of the tokens. present: optional inputs that are given. axes: the alternative taken by each input whose spec
     has several. options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens.
-    seed: of the tensors.
+    float32: inputs that are fp32 beside tokens of 16 bits. seed: of the tensors.
 
     >>> from packproof.properties import Case
     >>> print(Case(lengths=(3, 0, 5), dtype="float32", sizes=(("d", 3), ("w", 4))))
@@ -43,6 +43,7 @@ class Case:
     options: tuple[tuple[str, Any], ...] = ()
     regime: str = "normal"
     index_dtype: str = "int32"
+    float32: tuple[str, ...] = ()
     seed: int = 0
     key_lengths: tuple[int, ...] | None = None
 
@@ -55,7 +56,8 @@ class Case:
 
     def without(self, name: str) -> "Case":
         """The same case with one optional input left out."""
-        return self.replace(present=tuple(p for p in self.present if p != name))
+        present, float32 = (tuple(n for n in names if n != name) for names in (self.present, self.float32))
+        return self.replace(present=present, float32=float32)
 
     def with_option(self, name: str, value: Any) -> "Case":
         return self.replace(options=tuple((k, value if k == name else v) for k, v in self.options))
@@ -72,6 +74,7 @@ class Case:
         words += [f"slack {self.slack}"] if self.slack else []
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
         words += ["with " + ", ".join(self.present)] if self.present else []
+        words += [", ".join(self.float32) + " in fp32"] if self.float32 else []
         words += [f"{k}={v}" for k, v in self.options if v]
         words += [self.regime] if self.regime != "normal" else []
         words += [self.index_dtype] if self.index_dtype != "int32" else []
@@ -106,22 +109,16 @@ class Case:
             sizes, axes, options = (_pairs(data.get(k, ())) for k in ("sizes", "axes", "options"))
         except (TypeError, ValueError) as error:
             raise UsageError(f"case: sizes, axes and options are lists of pairs ({error})") from None
-        present = data.get("present", [])
-        if not isinstance(present, list) or not all(isinstance(name, str) for name in present):
-            raise UsageError(f"case: present is {str(present)[:60]!r}, expected a list of names")
+        names = {name: data.get(name, []) for name in ("present", "float32")}
+        for field, listed in names.items():
+            if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+                raise UsageError(f"case: {field} is {str(listed)[:60]!r}, expected a list of names")
         for name, value in (*(pair for pair in sizes if not isinstance(pair[1], str)), *axes):
             if type(value) is not int or not 0 <= value < 2**31:
                 raise UsageError(f"case: {name} is {str(value)[:60]!r}, expected an integer from 0 to 2^31")
         rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
-        return cls(
-            lengths=lengths,
-            key_lengths=key_lengths,
-            present=tuple(present),
-            sizes=sizes,
-            axes=axes,
-            options=options,
-            **rest,
-        )
+        rest |= {name: tuple(listed) for name, listed in names.items()}
+        return cls(lengths=lengths, key_lengths=key_lengths, sizes=sizes, axes=axes, options=options, **rest)
 
 
 def _lengths(name: str, data: Any) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -81,6 +81,11 @@ class Sample:
     def wrt(self) -> tuple[str, ...]:
         return tuple(name for name in self.inputs if name not in self.op.constants)
 
+    def in_float64(self, *, gradients: bool = True) -> dict[str, Tensor]:
+        """The inputs in float64, those of `wrt` to be differentiated; integers as they are."""
+        exact = {n: x.double() if x.is_floating_point() else x for n, x in self.inputs.items()}
+        return {n: x.requires_grad_(gradients) if n in self.wrt else x for n, x in exact.items()}
+
     def rows(self, j: int, axes: Axes) -> slice:
         """The rows of sequence j in a tensor with these axes; all of a shared tensor."""
         if role(axes) == "token":
@@ -143,10 +148,11 @@ class Sample:
         return self.select([j])
 
     def keep_only(self, j: int, others: "Sample | float") -> "Sample":
-        """Sequence j as it is; every other row, state, incoming gradient and slack from `others`, or one value."""
+        """Sequence j as it is; every other row, state, incoming gradient and slack from `others`, or one value, which
+        integers do not take."""
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
-            if role(axes) == "shared":
+            if role(axes) == "shared" or (isinstance(y, int | float) and not x.is_floating_point()):
                 return x
             out = torch.full_like(x, y) if isinstance(y, int | float) else y.clone()
             out[self.rows(j, axes)] = x[self.rows(j, axes)]
@@ -264,17 +270,22 @@ def draw(op: Op, case: Case) -> Sample:
     given = [n for n in op.inputs if not specs[n].optional or n in case.present]
     index_dtype = getattr(torch, case.index_dtype)
     empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, index_dtype, case.key_lengths)
-    inputs = {n: _draw_input(op, case, n, axes[n], empty.shape(n), options) for n in given}
+    inputs = {
+        n: _draw_positions(op, case, n, sizes)
+        if n in op.integers
+        else _draw_input(op, case, n, axes[n], empty.shape(n), options)
+        for n in given
+    }
     _cancel(op, inputs, axes, case)
     outputs = dataclasses.replace(empty, inputs=inputs).outputs
     cotangents = {n: _draw_cotangent(op, case, n, empty, axes[n]) for n in outputs}
     return dataclasses.replace(empty, inputs=inputs, cotangents=cotangents)
 
 
-def dtype_of(op: Op, name: str, dtype: str) -> torch.dtype:
-    """The dtype of an input or output in a call whose tokens have `dtype`."""
+def dtype_of(op: Op, name: str, dtype: str, float32: Collection[str] = ()) -> torch.dtype:
+    """The dtype of an input or output in a call whose tokens have `dtype`. float32: inputs that are fp32 beside it."""
     token = DTYPES[dtype]
-    return token if name not in op.fixed or token == torch.float64 else torch.float32
+    return token if name not in {*op.fixed, *float32} or token == torch.float64 else torch.float32
 
 
 def _generator(case: Case, name: str) -> torch.Generator:
@@ -300,7 +311,16 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         x = torch.randn(size, generator=g, dtype=torch.float64)
         if case.regime == "wide" and name == next(iter(op.inputs)):
             x = x * _wide(size, g, case.dtype)
-    return x.to(dtype_of(op, name, case.dtype))
+    return x.to(dtype_of(op, name, case.dtype, case.float32))
+
+
+def _draw_positions(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
+    """Where sequences start: at 0, a few rows on, so that they end at the last row, in padding, or all in padding."""
+    lengths = torch.tensor(case.lengths, dtype=torch.int64)
+    latest = sizes[op.draws[name].partition("|")[2]] - lengths
+    starts = torch.stack([0 * lengths, 0 * lengths + 3, latest, -1 - lengths // 2, -1 - lengths]).minimum(latest)
+    chosen = torch.randint(len(starts), (1, len(lengths)), generator=_generator(case, name))
+    return starts.gather(0, chosen)[0].to(torch.int64 if case.seed % 2 else torch.int32)
 
 
 def _draw_distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:

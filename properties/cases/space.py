@@ -47,7 +47,8 @@ class Space:
 
     parameters: the argument names that the kernel takes, or None for all of the op's.
     domain: the calls that it supports; every case is one of them. mixed: whether inputs that may have the same several
-    forms, as B and C of a scan, may have different ones in one call.
+    forms, as B and C of a scan, may have different ones in one call. float32: inputs that may be fp32 beside tokens of
+    16 bits.
     on_gpu: whether it runs on a GPU, and therefore at the sizes of models too.
     """
 
@@ -58,6 +59,7 @@ class Space:
     max_tokens: int = 400
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
     mixed: bool = True
+    float32: Collection[str] = ()
     on_gpu: bool = False
 
     @property
@@ -90,6 +92,17 @@ class Space:
     def optional(self) -> list[str]:
         """Optional inputs that the kernel takes."""
         return [n for n, spec in self.op.inputs.items() if parse(spec).optional and self._takes(n)]
+
+    @property
+    def floats(self) -> tuple[tuple[str, ...], ...]:
+        """Which inputs may be fp32 in one call: none, those that the sequences share, and all that the kernel takes."""
+        if self.dtype not in ("bfloat16", "float16"):
+            return ((),)
+        every = tuple(n for n in self.op.inputs if n in self.float32 and self._takes(n))
+        shared = tuple(
+            n for n in every if all(role(axes) == "shared" for axes in parse(self.op.inputs[n]).alternatives)
+        )
+        return tuple(dict.fromkeys(((), shared, every)))
 
     @property
     def options(self) -> dict[str, tuple[Any, ...]]:
@@ -186,12 +199,14 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
     forms = _forms(space, k) if rich else dict.fromkeys(space.choices, 0)
     options = {n: v[(1 + k % (len(v) - 1)) if rich and len(v) > 1 else 0] for n, v in space.options.items()}
     keys = other_lengths(lengths, k // 2, space.chunk) if rich and space.packs_keys and k % 2 else None
+    present = tuple(space.optional) if rich else ()
     return Case(
         lengths=lengths,
         dtype=space.dtype,
         sizes=tuple(size.items()),
         slack=space.slacks[k % len(space.slacks)] if rich else 0,
-        present=tuple(space.optional) if rich else (),
+        present=present,
+        float32=_given(space, present, space.floats[k % len(space.floats)]),
         axes=tuple(forms.items()),
         options=space.known_options(options),
         regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
@@ -210,6 +225,11 @@ def _forms(space: Space, k: int) -> dict[str, int]:
     return {n: (number >> inputs.index(space.alike(n))) % space.choices[n] for n in inputs}
 
 
+def _given(space: Space, present: Collection[str], names: Collection[str]) -> tuple[str, ...]:
+    """Those of the inputs that a call has."""
+    return tuple(n for n in names if n in present or not parse(space.op.inputs[n]).optional)
+
+
 @st.composite
 def cases(draw: st.DrawFn, space: Space) -> Case:
     """Draw a case: small plain data; tensors come from its seed."""
@@ -223,12 +243,15 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
     forms = {n: draw(st.integers(0, many - 1)) for n, many in space.choices.items()}
     ways = st.none() | st.integers(0, 5)
     way = draw(ways) if space.packs_keys else None
+    floats = draw(st.sampled_from(space.floats)) if len(space.floats) > 1 else ()
+    present = tuple(n for n in space.optional if draw(st.booleans()))
     return Case(
         lengths=lengths,
         dtype=space.dtype,
         sizes=tuple(size.items()),
         slack=draw(st.sampled_from(space.slacks)),
-        present=tuple(n for n in space.optional if draw(st.booleans())),
+        present=present,
+        float32=_given(space, present, floats),
         axes=tuple((n, forms[space.alike(n)]) for n in space.choices),
         options=space.known_options(options),
         regime=draw(st.sampled_from(REGIMES)),

@@ -68,7 +68,7 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
 
     absolute: `f` is a magnitude op, whose incoming gradients and factors are absolute.
     """
-    inputs = {n: x.detach().double().requires_grad_(n in sample.wrt) for n, x in sample.inputs.items()}
+    inputs = sample.in_float64()
     given = {n: c.double().abs() if absolute else c.detach().double() for n, c in sample.cotangents.items()}
     cotangents = {n: c.requires_grad_() for n, c in given.items()}
     results = f(**inputs, **sample.metadata, **sample.options)

@@ -107,6 +107,32 @@ def test_continues_from_its_final_states() -> None:
         same_bits(end, final, f"final states, cut at {cut}")
 
 
+PARAMETERS = ("weight", "bias", "initial_states")
+
+
+def test_parameters_in_fp32_are_read_and_differentiated_as_such() -> None:
+    lengths: list[int] = [3, 0, 33, 1]
+    for dtype, tolerance in ((torch.bfloat16, 1e-2), (torch.float16, 2e-3)):
+        for wide in (("weight", "bias"), ("initial_states",), ("bias",), PARAMETERS):
+            inputs = sample(lengths, 4, d=8, dtype=dtype)
+            inputs |= {name: normal(*inputs[name].shape) for name in wide}
+            dy, options = cotangents(inputs, lengths), {"activation": "silu", "return_final_states": True}
+            exact = {name: value.double() for name, value in inputs.items()}
+            wanted = vjp(refs.causal_conv1d, exact, [g.double() for g in dy], cu_seqlens=offsets(lengths), **options)
+            got = vjp(causal_conv1d, inputs, dy, cu_seqlens=offsets(lengths), **options)
+            for name, value in got.items():
+                assert value.dtype == (inputs[name].dtype if name in inputs else dtype), name
+                most = 2e-6 if name in wide else tolerance
+                close({name: value}, {name: wanted[name]}, most, f"{dtype} {wide}")
+
+
+def test_parameters_in_fp32_have_the_bits_of_each_sequence_alone() -> None:
+    lengths = [2, 0, 35, 1]
+    inputs = sample(lengths, 4, d=8, dtype=torch.bfloat16)
+    has_the_bits_of_each_alone(lengths, inputs | {name: normal(*inputs[name].shape) for name in PARAMETERS[:2]})
+    has_the_bits_of_each_alone(lengths, inputs | {name: normal(*inputs[name].shape) for name in PARAMETERS})
+
+
 def test_passes_opcheck() -> None:
     inputs = {name: value.requires_grad_() for name, value in sample([3, 0, 2], 3, d=2).items()}
     optional = (inputs["bias"], offsets([3, 0, 2]), inputs["initial_states"])

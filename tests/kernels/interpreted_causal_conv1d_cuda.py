@@ -122,6 +122,21 @@ def test_matches_the_reference_in_every_dtype() -> None:
             assert ASKED[-1]["BACKWARD_CHANNELS"] == str(widest)
 
 
+def test_reads_a_filter_in_fp32_beside_tokens_of_16_bits() -> None:
+    for d, w in ((272, 4), (6, 2), (7, 3)):
+        lengths = some_lengths(d)
+        inputs = sample(lengths, w, d=d, dtype=torch.bfloat16)
+        inputs |= {name: sample(lengths, w, d=d)[name] for name in ("weight", "bias")}
+        dy = cotangents(inputs, lengths)
+        got = vjp(native, inputs, dy, cu_seqlens=offsets(lengths), **STATES)
+        assert (ASKED[-1]["FILTER"], ASKED[-1]["TOKEN"]) == ("FP32", "BF16")
+        exact = {name: value.double() for name, value in inputs.items()}
+        wanted = vjp(refs.causal_conv1d, exact, [x.double() for x in dy], cu_seqlens=offsets(lengths), **STATES)
+        for name, value in got.items():
+            most = 2e-6 if name in ("weight", "bias") else 1e-2
+            close({name: value}, {name: wanted[name]}, most, f"d={d} w={w}")
+
+
 def test_takes_any_strides_and_ignores_slack() -> None:
     lengths, slack = [2 * WINDOW + 1, 2], WINDOW + 3
     for dtype in (torch.float32, torch.bfloat16):

@@ -80,21 +80,85 @@ def test_rotates_queries_and_keys_to_the_bits_of_two_calls() -> None:
 
 def test_is_nan_past_the_tables_where_nothing_is_checked() -> None:
     x, options = normal(5, H, K), tables(2)
-    y = torch.ops.packproof.rope(x, options["cos"], options["sin"], offsets([4]), False, False)
+    y = torch.ops.packproof.rope(x, options["cos"], options["sin"], offsets([4]), None, False, False)
     assert y[2:4, :, : 2 * R].isnan().all()
     same_bits(y[:4, :, 2 * R :], x[:4, :, 2 * R :], "channels after the pairs")
     same_bits(y[:2], rope(x[:2], **options, cu_seqlens=offsets([2])), "positions in the tables")
     assert not y[4].any()
 
 
+STARTS = [2, 5, -4, -40]  # of 3, 0, 17 and 1 tokens: later in the tables, nothing, left padding, all of it padding
+
+
+def test_starts_each_sequence_at_its_position() -> None:
+    lengths = [3, 0, 17, 1]
+    for kind in (torch.int32, torch.int64):
+        for interleaved in (False, True):
+            inputs = {"x": normal(21, H, K, dtype=torch.float64)}
+            options = tables(13) | {"cu_seqlens": offsets(lengths), "interleaved": interleaved}
+            options["offsets"] = torch.tensor(STARTS, dtype=kind)
+            dy = [normal(21, H, K, dtype=torch.float64)]
+            wanted = vjp(refs.rope, inputs, dy, **options)
+            close(vjp(rope, inputs, dy, **options), wanted, 1e-15, f"{kind} interleaved={interleaved}")
+
+
+def test_has_the_bits_of_each_sequence_alone_at_its_position() -> None:
+    lengths, starts = [3, 0, 17, 1], torch.tensor(STARTS)
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs, dy = (
+            {"q": normal(23, H, K, dtype=dtype), "k": normal(23, 2, K, dtype=dtype)},
+            [
+                normal(23, H, K, dtype=dtype),
+                normal(23, 2, K, dtype=dtype),
+            ],
+        )
+        options = tables(13, dtype)
+        packed = vjp(rope_qk, inputs, dy, cu_seqlens=offsets(lengths), offsets=starts, **options)
+        assert not packed["0"][21:].any(), "slack"
+        parts = zip(
+            *(v[:21].split(lengths) for v in (inputs["q"], dy[0], packed["0"], packed["q"])), starts, strict=True
+        )
+        for own, own_dy, y, dx, start in parts:
+            alone = vjp(
+                rope, {"x": own.clone()}, [own_dy], cu_seqlens=offsets([len(own)]), offsets=start[None], **options
+            )
+            same_bits(y, alone["0"], f"y from {start}, {dtype}")
+            same_bits(dx, alone["x"], f"gradient from {start}, {dtype}")
+
+
+def test_positions_of_zero_have_the_bits_of_no_positions() -> None:
+    x, options = normal(5, H, K, dtype=torch.bfloat16), tables(4, torch.bfloat16) | {"cu_seqlens": offsets([4])}
+    same_bits(rope(x, **options, offsets=torch.zeros(1, dtype=torch.int32)), rope(x, **options), "y")
+
+
+def test_leaves_padding_as_it_is() -> None:
+    x = normal(4, H, K)
+    x[0], x[1, :, ::2] = float("inf"), -float("inf")
+    y = rope(x, **tables(2), cu_seqlens=offsets([4]), offsets=torch.tensor([-2]))
+    same_bits(y[:2], x[:2], "padding")
+    assert y[2:].isfinite().all()
+
+
+def test_is_nan_wherever_a_position_past_the_tables_is_not_checked() -> None:
+    x, options = normal(3, H, K), tables(2)
+    for start in (2**31 - 1, 2**31, 2**32, 2**40):
+        y = torch.ops.packproof.rope(
+            x, options["cos"], options["sin"], offsets([1, 2]), torch.tensor([start, 1 - 2**40]), False, False
+        )
+        assert y[0, :, : 2 * R].isnan().all(), start
+        same_bits(y[1:], x[1:], "padding")
+
+
 def test_passes_opcheck_and_compiles_in_one_graph() -> None:
     x, options = normal(5, H, K), tables(3)
-    arguments = (x.clone().requires_grad_(), options["cos"], options["sin"], offsets([3, 2]), True, False)
+    arguments = (x.clone().requires_grad_(), options["cos"], options["sin"], offsets([3, 2]), None, True, False)
     torch.library.opcheck(torch.ops.packproof.rope.default, arguments)
     torch.library.opcheck(torch.ops.packproof.rope_qk.default, (normal(5, 1, K), *arguments))
     compiled = torch.compile(rope, backend="aot_eager", fullgraph=True)
     wanted = rope(x, **options, cu_seqlens=offsets([3, 2]))
     same_bits(compiled(x, **options, cu_seqlens=offsets([3, 2])), wanted, "compiled")
+    later = {"cu_seqlens": offsets([3, 2]), "offsets": torch.tensor([-1, 1])}
+    same_bits(compiled(x, **options, **later), rope(x, **options, **later), "compiled, with positions")
 
 
 def refused(text: str, **changed: Any) -> None:

@@ -130,7 +130,7 @@ def test_a_magnitude_op_is_at_least_what_it_bounds(op, regime):
 @pytest.mark.parametrize(("op", "most"), [("causal_conv1d", 1.0), ("rope", 1.0), ("selective_scan", 4.0), ("ssd", 4.0)])
 def test_a_magnitude_op_of_positive_terms_is_hardly_more_than_their_sum(op, most):
     s = sample(OPS[op])
-    signed = {"A", "delta", "dt", "delta_bias", "dt_bias", "sin"}
+    signed = {"A", "delta", "dt", "delta_bias", "dt_bias", "sin", *OPS[op].integers}
     s = replace(s, inputs={name: x if name in signed else x.abs() for name, x in s.inputs.items()})
     s = replace(s, inputs={name: x for name, x in s.inputs.items() if name != "z"})
     s = replace(s, inputs={**s.inputs, "sin": -s.inputs["sin"].abs()} if "sin" in s.inputs else s.inputs)

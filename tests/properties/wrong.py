@@ -53,11 +53,11 @@ def reference_sums(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
 
 
 @breaks("packing", op="rope")
-def packing(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, **options: Any) -> Tensor:
+def packing(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
     """Positions count from the start of the pack."""
     whole = torch.tensor([0, int(cu_seqlens[-1])])
     longer = [torch.cat([t] * 40)[: max(len(x), 1)] for t in (cos, sin)]
-    return refs.rope(x, *longer, cu_seqlens=whole, **options)
+    return refs.rope(x, *longer, cu_seqlens=whole, interleaved=interleaved)
 
 
 @breaks("isolation")

@@ -1,6 +1,7 @@
 """rope against complex multiplication, its isometry, and its messages."""
 
 import cmath
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,30 @@ def test_fp32_tables_serve_any_tokens() -> None:
     assert torch.equal(rope(x, cos, sin, **call), rope(x, cos.double(), sin.double(), **call))
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_sequence_starts_at_its_position(interleaved: bool) -> None:
+    """It is rotated as the last tokens of a longer one, whose first tokens a cache has already."""
+    longer, layout = PackLayout((5, 2, 2, 4)), PackLayout((3, 0, 1, 4), slack=1)
+    x, skipped = randn(longer.n_tokens, 2, 7), (2, 2, 1, 0)
+    late = [torch.arange(rows.start + n, rows.stop) for rows, n in zip(longer.slices, skipped, strict=True)]
+    call: dict[str, Any] = {"interleaved": interleaved}
+    whole = rope(x, *tables(6, 3), cu_seqlens=longer.cu_seqlens(), **call)
+    tokens = torch.cat([x[torch.cat(late)], x[:1]])
+    for kind in (torch.int32, torch.int64):
+        offsets = torch.tensor(skipped, dtype=kind)
+        y = rope(tokens, *tables(6, 3), cu_seqlens=layout.cu_seqlens(), offsets=offsets, **call)
+        assert torch.equal(y[:-1], whole[torch.cat(late)])
+        assert not y[-1].any()
+
+
+def test_tokens_before_position_zero_are_padding() -> None:
+    """They stay as they are, and those after them have the positions of a sequence without padding."""
+    x, cu_seqlens = randn(7, 2, 6), torch.tensor([0, 5, 7])
+    y = rope(x, *tables(3, 2), cu_seqlens=cu_seqlens, offsets=torch.tensor([-2, -9]))
+    assert torch.equal(y[[0, 1, 5, 6]], x[[0, 1, 5, 6]])
+    assert torch.equal(y[2:5], rope(x[2:5], *tables(3, 2), cu_seqlens=torch.tensor([0, 3])))
+
+
 LISTED = "    x                float32 (5, 2, 6)\n    cos              float32 (5, 3)\n"
 MESSAGES = {
     "table too short": (
@@ -75,6 +100,21 @@ MESSAGES = {
     "table dtype": (
         {"sin": torch.zeros(5, 3, dtype=torch.float64)},
         f"rope: sin is float64 but float32 was expected with float32 x\n{LISTED}    sin              float64 (5, 3)",
+    ),
+    "a position past the table": (
+        {"offsets": torch.tensor([1])},
+        "rope: cos has 5 positions (axis m) but sequence 0 starts at position 1 and has 5 tokens\n"
+        "    Make cos and sin one row per position: 6 of them.",
+    ),
+    "offsets of floats": (
+        {"offsets": torch.zeros(1)},
+        f"rope: offsets is float32 but int32 or int64 was expected\n{LISTED}"
+        "    sin              float32 (5, 3)\n    offsets          float32 (1,)",
+    ),
+    "an offset for each token": (
+        {"offsets": torch.zeros(5, dtype=torch.int64)},
+        f"rope: offsets has 5 sequences (axis s) but cu_seqlens has 1\n{LISTED}"
+        "    sin              float32 (5, 3)\n    offsets          int64 (5,)\n    cu_seqlens       int32 (2,)",
     ),
     "interleaved": ({"interleaved": 1}, "rope: interleaved is 1 but False or True was expected"),
 }

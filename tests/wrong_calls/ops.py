@@ -55,7 +55,8 @@ def call(function: Callable[..., Any], op: str) -> Call:
     tensors = {}
     for name, forms in signature.forms.items():
         axes = list(forms.by_ndim.values())[-1]
-        tensors[name] = torch.ones([SIZES[axis.base] + axis.shift for axis in axes])
+        sizes = [SIZES[axis.base] + axis.shift for axis in axes]
+        tensors[name] = torch.zeros(sizes, dtype=torch.int64) if name in signature.integers else torch.ones(sizes)
     return Call(function, {**tensors, "cu_seqlens": CU}, op)
 
 
@@ -66,7 +67,9 @@ def wrong_calls(call: Call) -> Iterator[tuple[str, Wrong]]:
         for what, value in NOT_TENSORS.items():
             yield f"{name} is {what}", Wrong(call.but(**{name: value}), (f"{named}{name} is a", "a tensor of axes ("))
         yield f"{name} has an axis more", Wrong(call.but(**{name: tensor[None, None]}), (named, name, "axes but ("))
-        yield f"{name} holds integers", Wrong(call.but(**{name: tensor.int()}), (f"{named}{name} is int32", "float"))
+        other, kind = (tensor.float(), "int64") if name in signature.integers else (tensor.int(), "float")
+        came = f"{named}{name} is {str(other.dtype).removeprefix('torch.')}"
+        yield f"{name} holds other numbers", Wrong(call.but(**{name: other}), (came, kind))
         yield f"{name} is elsewhere", Wrong(call.but(**{name: tensor.to("meta")}), (named, name, "is on meta", "cpu"))
         for i, base in _tied_axes(call, name):
             short = tensor.narrow(i, 0, tensor.shape[i] - 1)

@@ -79,6 +79,15 @@ WRONG = {
     "kernel: slack": Wrong(declared(slack=0), ("slack is 0", "True or False")),
     "kernel: mixed": Wrong(declared(mixed=None), ("mixed is None", "True or False")),
     "kernel: no function": Wrong(lambda: kernel(op="rope")(5), ("is 5, expected a function",)),  # type: ignore[type-var]
+    "kernel: float32 a string": Wrong(declared(float32="bias"), ("float32 is 'bias'", "a list: float32=['weight'")),
+    "op: float32 of another": Wrong(op(float32={"bias"}), ("float32", "'bias'", "inputs")),
+    "op: draws a position in no table": Wrong(
+        op(inputs={"x": "t d", "at": "s"}, draws={"at": "position|m"}), ("draws['at'] is 'position|m'", "an axis: d")
+    ),
+    "op: draws a position of a token": Wrong(op(draws={"x": "position|d"}), ("inputs['x'] is 't d'", "'s', or 's?'")),
+    "op: draws a position with a gradient": Wrong(
+        op(inputs={"x": "t d", "at": "s"}, draws={"at": "position|d"}), ("constants", "at, which has no gradient")
+    ),
     "op: name empty": Wrong(op(name=""), ("name is ''", "a name")),
     "op: name a number": Wrong(op(name=5), ("name is 5", "a name")),
     "op: reference": Wrong(op(reference="scaled"), ("op 'scaled': reference is 'scaled'", "a function")),

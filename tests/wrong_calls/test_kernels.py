@@ -43,10 +43,21 @@ MORE: dict[str, Wrong] = {
     "ssd in another language": Wrong(SSD.but(impl="cuda"), ("ssd: impl is no argument", "It takes x, dt")),
     "ssd in chunks": Wrong(SSD.but(chunk=64), ("ssd: chunk is no argument", "It takes x, dt")),
     "tables that are too short": Wrong(
-        ROPE.but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "3 tokens")
+        ROPE.but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "starts at position 0 and has 3 tokens")
     ),
     "tables that are too wide": Wrong(
         ROPE.but(cos=torch.ones(3, 4), sin=torch.ones(3, 4)), ("2 x 4 channels", "x has 6")
+    ),
+    "a filter narrower than its tokens": Wrong(
+        CONV.but(weight=torch.ones(4, 3, dtype=torch.float16)),
+        ("causal_conv1d: weight is float16 but float32 was expected with float32 x",),
+    ),
+    "a filter in double beside tokens of 16 bits": Wrong(
+        CONV.but(x=torch.ones(5, 4, dtype=torch.bfloat16), weight=torch.ones(4, 3, dtype=torch.float64)),
+        ("causal_conv1d: weight is float64 but bfloat16 or float32 was expected with bfloat16 x",),
+    ),
+    "a position past the tables": Wrong(
+        ROPE.but(offsets=torch.tensor([-1, 1])), ("3 positions", "sequence 1 starts at position 1 and has 3 tokens")
     ),
 }
 TABLE = {f"{name}: {what}": wrong for name, one in CALLS.items() for what, wrong in wrong_calls(one)} | MORE

@@ -89,10 +89,25 @@ MORE: dict[str, Wrong] = {
         CALLS["causal_conv1d"].but(activation="relu"), ("causal_conv1d: activation is 'relu'", "None or 'silu'")
     ),
     "tables that are too short": Wrong(
-        CALLS["rope"].but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "3 tokens")
+        CALLS["rope"].but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)),
+        ("2 positions", "starts at position 0 and has 3 tokens"),
     ),
     "tables that are too wide": Wrong(
         CALLS["rope"].but(cos=torch.ones(3, 4), sin=torch.ones(3, 4)), ("2 x 4 channels", "x has 6")
+    ),
+    "a filter narrower than its tokens": Wrong(
+        CALLS["causal_conv1d"].but(weight=torch.ones(4, 3, dtype=torch.float16)),
+        ("causal_conv1d: weight is float16 but float32 was expected with float32 x",),
+    ),
+    "a filter in double beside tokens of 16 bits": Wrong(
+        CALLS["causal_conv1d"].but(
+            x=torch.ones(5, 4, dtype=torch.bfloat16), weight=torch.ones(4, 3, dtype=torch.float64)
+        ),
+        ("causal_conv1d: weight is float64 but bfloat16 or float32 was expected with bfloat16 x",),
+    ),
+    "a position past the tables": Wrong(
+        CALLS["rope"].but(offsets=torch.tensor([-1, 1])),
+        ("3 positions", "sequence 1 starts at position 1 and has 3 tokens"),
     ),
     "a window of one number": Wrong(CALLS["attention"].but(window_size=4), ("window_size is 4", "(left, right)")),
     "a window of three": Wrong(CALLS["attention"].but(window_size=(1, 2, 3)), ("window_size is (1, 2, 3)",)),
