@@ -206,13 +206,13 @@ def _at_layout(
             yield replace(result, limit=timings.limits[implementation.name])
         elif implementation.name in timings.times:
             passes, kept = timings.times[implementation.name]
-            calm = tuple(p for p in passes if p.least is None or p.least.noise <= BETWEEN_RUNS)
+            calm = tuple(p for p in passes if p.decile is None or p.decile.noise <= BETWEEN_RUNS)
             yield replace(result, passes=calm, kept=kept, noise=_noise(p for p in passes if p not in calm))
 
 
 def _noise(passes: Iterable[Pass]) -> str:
     """What is said of passes that have no time because of noise, "" if there is none."""
-    found = ", ".join(f"{p.name} {p.least.noise:.2f} x" for p in passes if p.least)
+    found = ", ".join(f"{p.name} {p.decile.noise:.2f} x" for p in passes if p.decile)
     against = f"against itself the same code takes {found}, and {BETWEEN_RUNS:.2f} x is allowed"
     return f"{against}; the machine is too busy" if found else ""
 
@@ -283,7 +283,7 @@ def _time_together(
         run, seen = started.runs[name], started.footprints[name]
         cost, host = costs(sample, gradients=run.gradients), host_times(run, device)
         passes = tuple(
-            Pass(p, spread, host.get(p), cost[p], seen.peak.get(p), found.least[p] if device == "cpu" else None)
+            Pass(p, spread, host.get(p), cost[p], seen.peak.get(p), found.deciles[p] if device == "cpu" else None)
             for p, spread in found.spreads.items()
         )
         times[name] = passes, seen.kept
@@ -293,11 +293,11 @@ def _time_together(
 def _enough(found: Mapping[str, Measured], *, earlier: Record | None, places: Mapping[str, Place]) -> bool:
     """Whether the same code against itself agrees, and no row may be slower than in the earlier run."""
     for name, of_run in found.items():
-        for pass_name, least in of_run.least.items():
+        for pass_name, decile in of_run.deciles.items():
             before = earlier.times.get((places[name], pass_name)) if earlier else None
-            if least.noise > _CLOSE:
+            if decile.noise > _CLOSE:
                 return False
-            if before and outcome(before, Timed(of_run.spreads[pass_name], least)) != "not slower":
+            if before and outcome(before, Timed(of_run.spreads[pass_name], decile)) != "not slower":
                 return False
     return True
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from packproof.harness.bench.bench import BenchRequest, run_bench
-from packproof.harness.bench.compare import TimingComparison, compare
+from packproof.harness.bench.compare import PROCESSES, TimingComparison, compare
 from packproof.harness.bench.file import PLACE, BenchFile, read, record
 from packproof.harness.bench.implementations import is_baseline
 from packproof.harness.bench.layouts import NAMED, SWEEPS, TOKENS, BenchLayout, from_file, from_text, named
@@ -25,7 +25,6 @@ from packproof.harness.results.names import known
 from packproof.refs.errors import PackproofError, UsageError
 
 _CPU_TOKENS = 2048
-PROCESSES = 3  # on a CPU, in all
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,9 @@ def run_command(request: BenchRequest, outputs: Outputs, say: Callable[[str], No
     if plot and growth:
         plot.draw(growth)
     comparison = compare(old, record(file.document, "this run"), outputs.compare) if old and outputs.compare else None
-    for _ in range(PROCESSES - 1 if request.device == "cpu" and file.document["rows"] else 0):
-        if not outputs.json and not (comparison and (comparison.slower or comparison.undecided)):
-            break
-        keep_the_shortest(file.document, document_again(request))
+    doubtful = comparison and (comparison.slower or comparison.undecided)
+    if request.device == "cpu" and file.document["rows"] and (outputs.json or doubtful):
+        keep_the_median(file.document, [document_again(request) for _ in range(PROCESSES - 1)])
         if old and outputs.compare:
             comparison = compare(old, record(file.document, "this run"), outputs.compare)
     file.write()
@@ -139,16 +137,16 @@ def document_again(request: BenchRequest) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def keep_the_shortest(document: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Each row of `document` becomes that of `other` where its shortest time, beside fixed work, is shorter there; a
-    row that was too noisy here and was not there is taken over."""
-    theirs = {_key(row): row for row in other["rows"]}
-    mine = [_key(row) for row in document["rows"]]
-    document["rows"] = [min((row, theirs.get(_key(row), row)), key=_beside_fixed_work) for row in document["rows"]] + [
-        row for key, row in theirs.items() if key not in mine
-    ]
-    noisy = {_place(row) for row in other["noisy"]}
-    document["noisy"] = [row for row in document["noisy"] if _place(row) in noisy]
+def keep_the_median(document: dict[str, Any], others: Sequence[Mapping[str, Any]]) -> None:
+    """Each row of `document` becomes the one of all processes whose time, beside fixed work, is the median; a row that
+    was too noisy here and was not in another process is taken over."""
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    for one in (document, *others):
+        for row in one["rows"]:
+            found.setdefault(_key(row), []).append(row)
+    document["rows"] = [sorted(rows, key=_beside_fixed_work)[len(rows) // 2] for rows in found.values()]
+    noisy = [{_place(row) for row in other["noisy"]} for other in others]
+    document["noisy"] = [row for row in document["noisy"] if all(_place(row) in there for there in noisy)]
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -160,10 +158,10 @@ def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _beside_fixed_work(row: Mapping[str, Any]) -> float:
-    """The shortest time in units of the fixed work of the same rounds."""
-    least = row["least"]
-    beside = least["beside"].values()
-    return float(least["ms"]) / math.exp(sum(map(math.log, beside)) / max(len(beside), 1))
+    """The time in units of the fixed work of the same rounds."""
+    decile = row["decile"]
+    beside = decile["beside"].values()
+    return float(decile["ms"]) / math.exp(sum(map(math.log, beside)) / max(len(beside), 1))
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """The regression gate: a run against the file of an earlier one, row by row, allowing for the noise of both.
 
-On a GPU a median may grow by the quartile distances of both runs, and by FLOOR in any case. On a CPU the shortest times
+On a GPU a median may grow by the quartile distances of both runs, and by FLOOR in any case. On a CPU first deciles
 are compared, beside those of fixed work in the same rounds, and what the noise leaves open is undecided.
 """
 
@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from packproof.harness.bench.file import PLACE, Place, Record, RowKey, Timed
-from packproof.harness.bench.results import Least, Spread, figures
+from packproof.harness.bench.results import Decile, Spread, figures
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted
 
 FLOOR = 0.05  # clocks and temperature shift medians by a few percent between runs on one machine
-BETWEEN_RUNS = 1.12  # shortest times of the same code in two processes on a CPU: memory lies elsewhere in each
+BETWEEN_RUNS = 1.12  # of the same code in two runs on a CPU: memory lies elsewhere in each
 DETECTED = 1.3  # the slowdown that a comparison on a CPU must not miss
+# a noise is of two halves of the rounds: of all of them half as much is left, and of the median of n processes
+# 1.25 / sqrt(n) of that
+PROCESSES = 5
+_LEFT = 0.5 * 1.25 / math.sqrt(PROCESSES)
 
 Outcome = Literal["slower", "not slower", "undecided"]
 
@@ -91,8 +95,8 @@ def compare(old: Record, new: Record, path: str) -> TimingComparison:
 
 def outcome(before: Timed, now: Timed) -> Outcome:
     """What two times of a row say."""
-    if before.least is not None and now.least is not None:
-        return _of_least(before.least, now.least)
+    if before.decile is not None and now.decile is not None:
+        return _of_deciles(before.decile, now.decile)
     ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
     return "slower" if ratio > allowed and now.spread.low / before.spread.low > allowed else "not slower"
 
@@ -102,39 +106,39 @@ def _allowed(before: Spread, now: Spread) -> float:
     return 1 + max(FLOOR, math.hypot(before.relative, now.relative))
 
 
-def _of_least(before: Least, now: Least) -> Outcome:
+def _of_deciles(before: Decile, now: Decile) -> Outcome:
     low, high = _range(before, now)
     if low > BETWEEN_RUNS:
         return "slower"
     return "not slower" if high < DETECTED / BETWEEN_RUNS else "undecided"
 
 
-def _range(before: Least, now: Least) -> tuple[float, float]:
+def _range(before: Decile, now: Decile) -> tuple[float, float]:
     """The least and the most by which the code itself can have become slower.
 
     Fixed work that takes longer or shorter than before tells how much of the ratio is the machine's, at least and at
     most: the more its kinds disagree, the more is left open.
     """
-    ratio, noise = now.ms / before.ms, math.exp(math.hypot(math.log(before.noise), math.log(now.noise)))
+    ratio, noise = now.ms / before.ms, math.exp(_LEFT * math.hypot(math.log(before.noise), math.log(now.noise)))
     machine = _machine(before, now)
     return ratio / noise / max(machine), ratio * noise / min(machine)
 
 
-def _machine(before: Least, now: Least) -> list[float]:
+def _machine(before: Decile, now: Decile) -> list[float]:
     """How many times as long as before each fixed work takes."""
     return [now.beside[name] / before.beside[name] for name in now.beside if name in before.beside] or [1.0]
 
 
 def _figures(before: Timed, now: Timed) -> str:
-    if before.least is None or now.least is None:
+    if before.decile is None or now.decile is None:
         was, is_now = figures(before.spread.median), figures(now.spread.median)
         ratio, allowed = now.spread.median / before.spread.median, _allowed(before.spread, now.spread)
         return f"{is_now} ms, was {was}: {ratio:.2f} x, allowed {allowed:.2f} x"
-    was, is_now = figures(before.least.ms), figures(now.least.ms)
-    low, high = _range(before.least, now.least)
-    machine = _machine(before.least, now.least)
+    was, is_now = figures(before.decile.ms), figures(now.decile.ms)
+    low, high = _range(before.decile, now.decile)
+    machine = _machine(before.decile, now.decile)
     return (
-        f"{is_now} ms, was {was}: {now.least.ms / before.least.ms:.2f} x, allowed {BETWEEN_RUNS:.2f} x; "
+        f"{is_now} ms, was {was}: {now.decile.ms / before.decile.ms:.2f} x, allowed {BETWEEN_RUNS:.2f} x; "
         f"beside it fixed work takes {min(machine):.2f} to {max(machine):.2f} x, which leaves {low:.2f} to {high:.2f} x"
     )
 

@@ -12,9 +12,9 @@ from packproof.harness.bench.results import (
     BenchResult,
     BenchStarted,
     Ceilings,
+    Decile,
     Event,
     LayoutFinished,
-    Least,
     SizeProof,
     Spread,
     achieved,
@@ -105,7 +105,7 @@ def _rows(result: BenchResult, ceilings: Ceilings, *, matmul: bool) -> list[dict
             "pass": timed.name,
             "ms": asdict(timed.device),
             "host_ms": timed.host and asdict(timed.host),
-            "least": timed.least and asdict(timed.least),
+            "decile": timed.decile and asdict(timed.decile),
             "bytes": timed.cost.bytes,
             "flops": timed.cost.flops,
             **achieved(timed, ceilings, matmul=matmul)._asdict(),
@@ -125,7 +125,7 @@ class Timed:
     """The times of one row. least: on a CPU alone."""
 
     spread: Spread
-    least: Least | None
+    decile: Decile | None
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,8 @@ def record(data: Any, named: str) -> Record:
         found, damaged = _read_place(row, f"{named} is damaged: row {j}"), f"{named} is damaged: row {j}"
         if not isinstance(row.get("pass"), str):
             raise UsageError(f"{damaged} names no pass")
-        least = _read_least(row.get("least"), f"{named}: row {j}") if on_cpu else None
-        times[found, row["pass"]] = Timed(_read_spread(row.get("ms"), damaged), least)
+        decile = _read_decile(row.get("decile"), f"{named}: row {j}") if on_cpu else None
+        times[found, row["pass"]] = Timed(_read_spread(row.get("ms"), damaged), decile)
     wrong = frozenset(_read_place(row, f"{named} is damaged: verdict {j}") for j, row in enumerate(verdicts))
     noisy = {
         _read_place(row, f"{named} is damaged: noise {j}"): str(row.get("noise")) for j, row in enumerate(noisy_rows)
@@ -197,16 +197,16 @@ def _read_place(row: Any, damaged: str) -> Place:
     return tuple(row[name] for name in PLACE)
 
 
-def _read_least(data: Any, named: str) -> Least:
-    """The shortest time of a row, with its noise and the work beside it."""
+def _read_decile(data: Any, named: str) -> Decile:
+    """The first decile of a row, with its noise and the work beside it."""
     if not isinstance(data, dict):
-        raise UsageError(f"{named} has no shortest time: an older packproof wrote this file; run the bench again")
+        raise UsageError(f"{named} has no first decile: an older packproof wrote this file; run the bench again")
     beside = data.get("beside")
     times: dict[str, Any] = beside if isinstance(beside, dict) else {"": None}
     values: list[Any] = [data.get("ms"), data.get("noise"), *times.values()]
     if not all(type(v) in (int, float) and math.isfinite(v) and v > 0 for v in values) or values[1] < 1:
-        raise UsageError(f"{named} is damaged: least is {json.dumps(data)[:80]}, expected times above 0 and noise")
-    return Least(data["ms"], data["noise"], times)
+        raise UsageError(f"{named} is damaged: decile is {json.dumps(data)[:80]}, expected times above 0 and noise")
+    return Decile(data["ms"], data["noise"], times)
 
 
 def _read_spread(data: Any, damaged: str) -> Spread:

@@ -95,7 +95,7 @@ class BenchReport:
                 self._console.print(f"  {result.implementation:<{names}} not timed: {result.noise}")
             for timed in result.passes:
                 self._console.print(f"  {result.implementation:<{names}} {self._row(timed, first, matmul=matmul)}")
-        noises = [timed.least.noise for result in results for timed in result.passes if timed.least]
+        noises = [timed.decile.noise for result in results for timed in result.passes if timed.decile]
         if noises:
             self._console.print(f"  noise, the same code against itself: up to {max(noises):.2f} x")
         for result in results:

@@ -50,11 +50,12 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Least:
-    """The shortest time on a CPU, in milliseconds, which other work on the machine affects least.
+class Decile:
+    """The time on a CPU, in milliseconds, that one round in ten stays below: other work on the machine affects it
+    little, and one lucky round not at all.
 
-    noise: the same code against itself, as the ratio of the shortest times of the even and of the odd rounds, at least
-    1. beside: the shortest times of fixed work in the same rounds, by name.
+    noise: the same code against itself, as the ratio of this time in the even and in the odd rounds, at least 1.
+    beside: the same of fixed work in the same rounds, by name.
     """
 
     ms: float
@@ -66,7 +67,7 @@ class Least:
 class Pass:
     """One pass of one implementation.
 
-    host: time to enqueue it; None if the host does the work. peak: the most bytes allocated, None if unknown. least:
+    host: time to enqueue it; None if the host does the work. peak: the most bytes allocated, None if unknown. decile:
     None on a GPU.
     """
 
@@ -75,7 +76,7 @@ class Pass:
     host: Spread | None
     cost: Cost
     peak: int | None
-    least: Least | None = None
+    decile: Decile | None = None
 
 
 def achieved(timed: Pass, ceilings: Ceilings, *, matmul: bool) -> Achieved:

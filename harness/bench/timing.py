@@ -1,4 +1,4 @@
-"""Rounds of timed runs: every implementation once a round, each round in another order; quartiles, shortest times."""
+"""Rounds of timed runs: every implementation once a round, each round in another order; quartiles, first deciles."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from packproof.harness.bench.clocks import Clock
-from packproof.harness.bench.results import Least, PassName, Spread
+from packproof.harness.bench.results import Decile, PassName, Spread
 from packproof.properties.cases.sample import Sample
 
 Outputs = tuple[Tensor, ...]
@@ -114,7 +114,7 @@ class _Untimed:
 
 
 Spreads = Mapping[PassName, Spread]
-Leasts = Mapping[PassName, Least]
+Deciles = Mapping[PassName, Decile]
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ _MOST_REPEATS = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of one run: by pass, all of them and the shortest."""
+    """The times of one run: by pass: of all calls, and of the shortest of each round."""
 
     spreads: Spreads
-    least: Leasts
+    deciles: Deciles
 
 
 class Beside:
@@ -191,7 +191,7 @@ def measure(
         spent = time.monotonic() - start
         if done % 2 or done < _FEWEST_ROUNDS or (done < limits.most and spent < asked):
             continue
-        found = {name: Measured(of_run.spreads(), of_run.least(fixed)) for name, of_run in taken.items()}
+        found = {name: Measured(of_run.spreads(), of_run.deciles(fixed)) for name, of_run in taken.items()}
         if spent >= limits.limit or enough(found):
             return found
         asked = 1.2 * spent
@@ -229,16 +229,20 @@ class _Taken:
     def spreads(self) -> Spreads:
         return {name: spread(times) for name, times in self._times.items()}
 
-    def least(self, beside: "_Taken") -> Leasts:
-        """The shortest times, with those of the work beside it; a noise of the machine counts for every pass."""
-        around = {name: min(times) for name, times in beside._shortest.items()}
+    def deciles(self, beside: "_Taken") -> Deciles:
+        """The first deciles, with those of the work beside it; a noise of the machine counts for every pass."""
+        around = {name: _decile(times) for name, times in beside._shortest.items()}
         machine = max(map(_noise, beside._shortest.values()), default=1.0)
-        return {name: Least(min(x), max(_noise(x), machine), around) for name, x in self._shortest.items()}
+        return {name: Decile(_decile(x), max(_noise(x), machine), around) for name, x in self._shortest.items()}
+
+
+def _decile(times: list[float]) -> float:
+    return quantiles(times, n=10, method="inclusive")[0]
 
 
 def _noise(times: list[float]) -> float:
-    """The same code against itself: the shortest time of the even rounds over that of the odd ones, or the inverse."""
-    one, other = min(times[::2]), min(times[1::2])
+    """The same code against itself: the first decile of the even rounds over that of the odd ones, or the inverse."""
+    one, other = _decile(times[::2]), _decile(times[1::2])
     return max(one, other) / min(one, other)
 
 

@@ -7,9 +7,9 @@ from packproof.harness.bench.results import (
     BenchResult,
     BenchStarted,
     Ceilings,
+    Decile,
     Event,
     LayoutFinished,
-    Least,
     Pass,
     SizeProof,
     Spread,
@@ -32,10 +32,10 @@ def result(
     ms: float = 0.25,
     noise: float = 0.01,
     layout: BenchLayout = L2,
-    least: Least | None = None,
+    decile: Decile | None = None,
 ) -> BenchResult:
     device, host = spread(ms, noise), spread(0.03, noise)
-    passes = (Pass("forward", device, host, Cost(10**9, 10**10), 2**20, least),)
+    passes = (Pass("forward", device, host, Cost(10**9, 10**10), 2**20, decile),)
     return BenchResult("rope", implementation, "h=32 k=128 r=64", "bfloat16", layout, passes, kept=2**21, channels=4096)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from packproof.harness.bench.clocks import DeviceClock
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.report import BenchReport
-from packproof.harness.bench.results import BenchStarted, LayoutFinished, Least, PassName, SizeProof
+from packproof.harness.bench.results import BenchStarted, LayoutFinished, PassName, SizeProof
 from packproof.harness.bench.sweep import Growth, Plot
 from packproof.harness.bench.timing import Measured, RoundLimits, footprint, host_times, measure, spread
 from packproof.refs.errors import UsageError
@@ -113,12 +113,12 @@ def test_rounds_go_on_until_they_are_enough_or_time_is_up() -> None:
     asked: list[float] = []
 
     def third_time(found: Mapping[str, Measured]) -> bool:
-        asked.append(found["a"].least["forward"].noise)
+        asked.append(found["a"].deciles["forward"].noise)
         return len(asked) == 3
 
     found = measure({"a": Script("a", [])}, Untimed(), RoundLimits(0.0, 6, 10.0), third_time)  # type: ignore[dict-item]
-    assert asked == [2.0] * 3
-    assert found["a"].least["forward"].ms == 1.0
+    assert asked == pytest.approx([2.4 / 1.4, 2.6 / 1.6, 2.8 / 1.8])
+    assert found["a"].deciles["forward"].ms == pytest.approx(1.9)
     assert found["a"].spreads["forward"].rounds == 10
     measure({"a": Script("a", [])}, Untimed(), RoundLimits(0.0, 6, 0.0), lambda _found: False)  # type: ignore[dict-item]
 
@@ -129,7 +129,8 @@ def test_a_short_run_is_repeated_in_each_round() -> None:
     found = measure(runs, Untimed(), RoundLimits(0.0, 6, 0.0, turn=4.0), lambda _found: True)  # type: ignore[arg-type]
     assert found["long"].spreads["forward"].rounds == 6
     assert found["short"].spreads["forward"].rounds == 6 + 4  # the first round took 1 ms: four more
-    assert found["short"].least["forward"] == Least(1.0, 6.0, {})
+    shortest = found["short"].deciles["forward"]  # of 1, 6, 7, 8, 9, 10
+    assert (shortest.ms, shortest.noise) == pytest.approx((3.5, 6.4 / 2.2))
 
 
 class Long:
