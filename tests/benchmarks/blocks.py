@@ -9,13 +9,11 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import silu
 
 from packproof import kernels, refs
 from packproof.harness.bench.clocks import clock_for
@@ -31,22 +29,12 @@ LAYOUTS = ("L1", "L2", "L3")
 OPS = kernels if DEVICE == "cuda" else refs
 
 
-def gated_outside(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, *bias: Tensor, **options: Any
-) -> Tensor:
-    """ssd, and the gate in operations of torch: its backward pass then computes no output again, and keeps more."""
-    y: Tensor = OPS.ssd(x, dt, A, B, C, D, None, *bias, **options)
-    return y * silu(z)
-
-
 def blocks(d_model: int, metadata: Mapping[str, Tensor]) -> Iterator[tuple[str, nn.Module, dict[str, Any]]]:
     """Name, block and keyword arguments of each: those that are installed."""
     ours = partial(Mamba2Block, d_model, ops=OPS)
     boundaries = {"cu_seqlens": metadata["cu_seqlens"]}
     yield "packproof", ours(), boundaries
     yield "packproof, recompute", ours(recompute=True), boundaries
-    outside = SimpleNamespace(causal_conv1d=OPS.causal_conv1d, ssd=gated_outside)
-    yield "packproof, gate outside ssd", ours(ops=outside), boundaries
     if DEVICE == "cuda" and find_spec("mamba_ssm"):
         from mamba_ssm.modules.mamba2 import Mamba2  # noqa: PLC0415  (where it is installed)
 
