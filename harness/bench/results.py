@@ -52,7 +52,7 @@ class Spread:
 @dataclass(frozen=True)
 class Decile:
     """The time on a CPU, in milliseconds, that one round in ten stays below: other work on the machine affects it
-    little, and one lucky round not at all.
+    little, and a single short round not at all.
 
     noise: the same code against itself, as the ratio of this time in the even and in the odd rounds, at least 1.
     beside: the same of fixed work in the same rounds, by name.

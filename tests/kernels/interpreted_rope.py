@@ -87,7 +87,7 @@ def test_is_nan_past_the_tables_where_nothing_is_checked() -> None:
     assert not y[4].any()
 
 
-STARTS = [2, 5, -4, -40]  # of 3, 0, 17 and 1 tokens: later in the tables, nothing, left padding, all of it padding
+STARTS = [2, 5, -4, -40]  # for lengths 3, 0, 17, 1: later in the tables, nothing, left padding, all of it padding
 
 
 def test_starts_each_sequence_at_its_position() -> None:
