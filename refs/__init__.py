@@ -9,7 +9,15 @@ if TYPE_CHECKING:
     from packproof.refs.attention import attention
     from packproof.refs.convolution import causal_conv1d, causal_conv1d_step
     from packproof.refs.errors import ArgumentError, LayoutError, PackproofError, UsageError
-    from packproof.refs.packers import Piece, pack_best_fit, pack_in_order, pack_with_split, padding_rate
+    from packproof.refs.packers import (
+        Piece,
+        pack_best_fit,
+        pack_first_fit,
+        pack_in_order,
+        pack_with_split,
+        packs_of,
+        padding_rate,
+    )
     from packproof.refs.packing import (
         PackLayout,
         pack,
@@ -39,8 +47,10 @@ __all__ = [
     "over_time",
     "pack",
     "pack_best_fit",
+    "pack_first_fit",
     "pack_in_order",
     "pack_with_split",
+    "packs_of",
     "padding_rate",
     "position_ids_from_cu_seqlens",
     "rope",
@@ -78,8 +88,10 @@ export(
         "packproof.refs.packers": (
             "Piece",
             "pack_best_fit",
+            "pack_first_fit",
             "pack_in_order",
             "pack_with_split",
+            "packs_of",
             "padding_rate",
         ),
         "packproof.refs.packing": (

@@ -1,6 +1,8 @@
-"""Packers: which sequences go together, decided from their lengths alone."""
+"""Packers: which sequences go together, decided from their lengths alone, all at once or as they arrive."""
 
-from collections.abc import Iterable
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,7 +14,7 @@ from packproof.refs.wording import counted, kind
 
 
 @checked_init
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Piece:
     """Tokens `start` to `stop` of sequence number `sequence`: all of them, unless the packer splits.
 
@@ -48,6 +50,7 @@ class Piece:
 
 
 Pack = tuple[Piece, ...]
+_SET_SEQUENCE, _SET_START, _SET_STOP = (getattr(Piece, name).__set__ for name in Piece.__slots__)
 
 
 @checked_call
@@ -57,20 +60,26 @@ def pack_in_order(lengths: Iterable[int], capacity: int) -> list[Pack]:
     lengths: tokens of each sequence. Returns packs of pieces. Raises LayoutError for a sequence longer than the
     capacity, and for what is no length or capacity.
 
-    >>> from packproof import pack
     >>> from packproof.refs import pack_in_order
     >>> [[piece.sequence for piece in pack] for pack in pack_in_order([5, 2, 3, 4, 1, 9], capacity=10)]
     [[0, 1, 2], [3, 4], [5]]
     """
-    packs: list[list[Piece]] = []
-    room = -1  # no pack is open
-    for piece in _whole("pack_in_order", lengths, capacity):
-        if len(piece) > room:
-            packs.append([])
-            room = capacity
-        packs[-1].append(piece)
-        room -= len(piece)
-    return [tuple(pack) for pack in packs]
+    return list(_in_order(_known(lengths), _capacity("pack_in_order", capacity)))
+
+
+@checked_call
+def pack_first_fit(lengths: Iterable[int], capacity: int, window: int = 16) -> list[Pack]:
+    """Put each sequence into the first of at most `window` open packs that has room for it, else into a new one.
+
+    If too many are open, the one that has been open longest is closed. Inside a pack the order is that of arrival.
+    Raises LayoutError for a sequence longer than the capacity, and for what is no length, capacity or window.
+
+    >>> from packproof.refs import pack_first_fit
+    >>> [[piece.sequence for piece in pack] for pack in pack_first_fit([5, 2, 4, 3, 1, 9], capacity=10)]
+    [[0, 1, 3], [2, 4], [5]]
+    """
+    window = whole_number("pack_first_fit", "window", window, 1)
+    return list(_first_fit(_known(lengths), _capacity("pack_first_fit", capacity), window))
 
 
 @checked_call
@@ -81,27 +90,12 @@ def pack_best_fit(lengths: Iterable[int], capacity: int, window: int = 256) -> l
     order is that of arrival. Raises LayoutError for a sequence longer than the capacity, and for what is no length,
     capacity or window.
 
-    >>> from packproof import pack
     >>> from packproof.refs import pack_best_fit
     >>> [[piece.sequence for piece in pack] for pack in pack_best_fit([5, 2, 3, 4, 1, 9], capacity=10)]
     [[0, 3, 4], [1, 2], [5]]
     """
     window = whole_number("pack_best_fit", "window", window, 1)
-    coming = iter(_whole("pack_best_fit", lengths, capacity))
-    waiting = list(islice(coming, window))
-    packs: list[Pack] = []
-    while waiting:
-        pack: list[Piece] = []
-        room = capacity
-        chosen: Piece | None = waiting[0]
-        while chosen is not None:
-            waiting.remove(chosen)
-            waiting.extend(islice(coming, 1))
-            pack.append(chosen)
-            room -= len(chosen)
-            chosen = max((piece for piece in waiting if len(piece) <= room), key=len, default=None)
-        packs.append(tuple(sorted(pack)))
-    return packs
+    return list(_best_fit(_known(lengths), _capacity("pack_best_fit", capacity), window))
 
 
 @checked_call
@@ -112,7 +106,6 @@ def pack_with_split(lengths: Iterable[int], capacity: int) -> list[Pack]:
     continues one of the previous pack; its initial state is the final state of that pack's last piece. Raises
     LayoutError for what is no length or capacity.
 
-    >>> from packproof import pack
     >>> from packproof.refs import pack_with_split
     >>> for pack in pack_with_split([3, 0, 9], capacity=4):
     ...     print([(piece.sequence, piece.start, piece.stop) for piece in pack])
@@ -120,16 +113,124 @@ def pack_with_split(lengths: Iterable[int], capacity: int) -> list[Pack]:
     [(2, 1, 5)]
     [(2, 5, 9)]
     """
-    packs: list[list[Piece]] = []
-    end = 0
-    for whole in _whole("pack_with_split", lengths, capacity, split=True):
-        start, end = end, end + len(whole)  # in the stream of all tokens, of which pack p holds those from p * capacity
-        last = max(end - 1, 0) // capacity
-        packs += [[] for _ in range(len(packs), last + 1)]
-        for p in range(min(start // capacity, last), last + 1):
-            cut = max(start, p * capacity), min(end, (p + 1) * capacity)
-            packs[p].append(Piece(whole.sequence, cut[0] - start, cut[1] - start))
-    return [tuple(pack) for pack in packs]
+    return list(_split(_known(lengths), _capacity("pack_with_split", capacity)))
+
+
+@checked_call
+def packs_of(
+    lengths: Iterable[int], capacity: int, packer: str = "best_fit", window: int | None = None
+) -> Iterator[Pack]:
+    """The packs of sequences that arrive one by one, each as soon as it is full: for a stream without an end.
+
+    lengths: read only as far as the packer needs. packer: in_order, first_fit, best_fit or split, as the functions
+    `pack_in_order` and so on, which return the same packs. window: of first_fit and best_fit, their default if None.
+    Raises LayoutError at the first sequence that is longer than the capacity, or is no length.
+
+    >>> from itertools import cycle, islice
+    >>> from packproof.refs import packs_of
+    >>> [[piece.sequence for piece in pack] for pack in islice(packs_of(cycle([5, 2, 3]), capacity=8), 3)]
+    [[0, 2], [1, 3], [4, 6]]
+    """
+    if packer not in _PACKERS:
+        raise LayoutError(f"packs_of: packer is {packer!r}; one of {', '.join(_PACKERS)} was expected")
+    fill, default = _PACKERS[packer]
+    if window is not None and default is None:
+        raise LayoutError(f"packs_of: {packer} has no window; leave it out, or choose first_fit or best_fit")
+    width = (
+        {}
+        if default is None
+        else {"window": default if window is None else whole_number("packs_of", "window", window, 1)}
+    )
+    if not isinstance(lengths, Iterable):
+        raise LayoutError(f"packs_of: lengths is {kind(lengths)}; whole numbers, one for each sequence, were expected")
+    arriving = (whole_number("packs_of", f"lengths entry {j}", length) for j, length in enumerate(lengths))
+    return fill(arriving, _capacity("packs_of", capacity), **width)
+
+
+def _in_order(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
+    pack: list[Piece] = []
+    room = capacity
+    for j, length in enumerate(lengths):
+        if length > room:
+            _require_fit(j, length, capacity)
+            yield tuple(pack)
+            pack, room = [], capacity
+        pack.append(_piece(j, 0, length))
+        room -= length
+    if pack:
+        yield tuple(pack)
+
+
+def _first_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[Pack]:
+    packs: deque[list[Piece]] = deque()
+    rooms: deque[int] = deque()
+    for j, length in enumerate(lengths):
+        _require_fit(j, length, capacity)
+        into = next((i for i, room in enumerate(rooms) if length <= room), len(rooms))
+        if into == len(rooms):
+            packs.append([])
+            rooms.append(capacity)
+        packs[into].append(_piece(j, 0, length))
+        rooms[into] -= length
+        if len(packs) > window:
+            rooms.popleft()
+            yield tuple(packs.popleft())
+    yield from map(tuple, packs)
+
+
+def _best_fit(lengths: Iterable[int], capacity: int, window: int) -> Iterator[Pack]:
+    coming = enumerate(lengths)
+    arrived: deque[tuple[int, int]] = deque()  # (length, -sequence), of which some are taken
+    waiting: list[tuple[int, int]] = []  # the same, by length; of equal ones the first to arrive comes last
+
+    def admit(count: int) -> None:
+        for j, length in islice(coming, count):
+            _require_fit(j, length, capacity)
+            arrived.append((length, -j))
+            insort(waiting, (length, -j))
+
+    admit(window)
+    taken: set[int] = set()
+    while waiting:
+        while -arrived[0][1] in taken:
+            taken.discard(-arrived.popleft()[1])
+        chosen = bisect_right(waiting, arrived[0]) - 1
+        pack: list[Piece] = []
+        room = capacity
+        while chosen >= 0:
+            length, minus_j = waiting.pop(chosen)
+            taken.add(-minus_j)
+            admit(1)
+            pack.append(_piece(-minus_j, 0, length))
+            room -= length
+            chosen = bisect_right(waiting, (room, 1)) - 1
+        yield tuple(sorted(pack, key=_sequence))
+
+
+def _split(lengths: Iterable[int], capacity: int) -> Iterator[Pack]:
+    pack: list[Piece] = []
+    room = capacity
+    for j, length in enumerate(lengths):
+        start = 0
+        while length - start > room:
+            if room:
+                pack.append(_piece(j, start, start + room))
+            start += room
+            yield tuple(pack)
+            pack, room = [], capacity
+        pack.append(_piece(j, start, length))
+        room -= length - start
+    if pack:
+        yield tuple(pack)
+
+
+# by name, with the default of its window
+_PACKERS: Mapping[str, tuple[Callable[..., Iterator[Pack]], int | None]] = {
+    "in_order": (_in_order, None),
+    "first_fit": (_first_fit, 16),
+    "best_fit": (_best_fit, 256),
+    "split": (_split, None),
+}
 
 
 @checked_call
@@ -165,13 +266,31 @@ def _iterable(function: str, name: str, value: Any) -> Iterable[Any]:
     raise LayoutError(f"{function}: {name} is {kind(value)}; what a packer returns was expected")
 
 
-def _whole(packer: str, lengths: Iterable[int], capacity: int, split: bool = False) -> list[Piece]:
-    capacity = whole_number(packer, "capacity", capacity, 1)
-    pieces = [Piece(j, 0, length) for j, length in enumerate(PackLayout.from_lengths(lengths).lengths)]
-    for piece in pieces:
-        if len(piece) > capacity and not split:
-            raise LayoutError(
-                f"sequence {piece.sequence} has {counted(len(piece), 'token')} but a pack's capacity is {capacity}\n"
-                "    Use a larger capacity, cut the sequence, or use pack_with_split."
-            )
-    return pieces
+def _known(lengths: Iterable[int]) -> Iterable[int]:
+    """Lengths that are all there. Raises LayoutError for what is no length, before anything is packed."""
+    return PackLayout.from_lengths(lengths).lengths
+
+
+def _capacity(packer: str, capacity: int) -> int:
+    return whole_number(packer, "capacity", capacity, 1)
+
+
+def _require_fit(j: int, length: int, capacity: int) -> None:
+    if length > capacity:
+        raise LayoutError(
+            f"sequence {j} has {counted(length, 'token')} but a pack's capacity is {capacity}\n"
+            "    Use a larger capacity, cut the sequence, or use pack_with_split."
+        )
+
+
+def _piece(sequence: int, start: int, stop: int) -> Piece:
+    """A piece of numbers that are known to be right: checks would take longer than all of the packing."""
+    piece = object.__new__(Piece)
+    _SET_SEQUENCE(piece, sequence)
+    _SET_START(piece, start)
+    _SET_STOP(piece, stop)
+    return piece
+
+
+def _sequence(piece: Piece) -> int:
+    return piece.sequence

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import packproof
-from packproof import adapters, kernels, layers, museum, properties, refs
+from packproof import adapters, kernels, layers, museum, packs, properties, refs
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -28,8 +28,11 @@ def api() -> ModuleType:
     return module
 
 
+PACKAGES = ("packproof", "refs", "kernels", "layers", "packs", "adapters", "museum")
+
+
 def public_names() -> set[str]:
-    packages = (packproof, refs, layers, adapters, properties, museum)
+    packages = (packproof, refs, layers, packs, adapters, properties, museum)
     names = {f"{package.__name__}.{name}" for package in packages for name in package.__all__}
     return names | {f"packproof.kernels.{name}" for name in vars(kernels)["_homes"]}
 
@@ -80,7 +83,7 @@ def used(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in packages:
             package = packages[node.value.id]
-            if package.removeprefix("packproof.") in ("packproof", "refs", "kernels", "layers", "adapters", "museum"):
+            if package.removeprefix("packproof.") in PACKAGES:
                 yield f"{package}.{node.attr}"
 
 

@@ -17,7 +17,8 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[TARGET]...",
-            help="package.module:function or path/file.py:function; without it, packproof's own kernels",
+            help="package.module:function or path/file.py:function; without it, packproof's own kernels; or packing: "
+            "the packers of packproof.refs",
         ),
     ] = None,
     *,
@@ -66,6 +67,7 @@ def bench(
     \b
     packproof bench
     packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
+    packproof bench packing
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
@@ -74,6 +76,8 @@ def bench(
     Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect; 4 if
     the noise leaves a row open.
     """
+    if targets == ["packing"]:
+        return _packing(lengths_file, tokens, seed)
     names = some(layout, "--layout")
     given = dtypes([dtype]) if dtype is not None else None
     if given and len(given) > 1:
@@ -113,6 +117,16 @@ def bench(
         return INCONCLUSIVE
     if not outcome.timed:
         return say("nothing could be timed or proven: see the reasons above", WRONG_CALL)
+    return HELD
+
+
+def _packing(file: str | None, capacity: int | None, seed: int) -> int:
+    """The table of the packers, for documents as they come or the lengths of a file."""
+    from packproof.harness.bench.layouts import from_file  # noqa: PLC0415
+    from packproof.packs.measure import CAPACITY, documents, table  # noqa: PLC0415
+
+    for line in table(from_file(file).lengths if file else documents(seed=seed), capacity or CAPACITY):
+        typer.echo(line)
     return HELD
 
 

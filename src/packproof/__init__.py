@@ -6,7 +6,7 @@ Names are imported when they are first used: `import packproof` costs nothing, a
 import sys
 from typing import TYPE_CHECKING, Any
 
-from packproof import adapters, kernels, layers, refs
+from packproof import adapters, kernels, layers, packs, refs
 from packproof.refs.lazy import LazyPackage, export
 from packproof.version import __version__
 
@@ -60,6 +60,7 @@ __all__ = [
     "layers",
     "magnitude",
     "pack",
+    "packs",
     "refs",
     "replay",
     "unpack",

@@ -1,19 +1,34 @@
 """Packers: every token exactly once, no pack over its capacity, and how much padding each leaves."""
 
 import random
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packproof.refs import LayoutError, Piece, pack_best_fit, pack_in_order, pack_with_split, padding_rate
+from packproof.refs import (
+    LayoutError,
+    Piece,
+    pack_best_fit,
+    pack_first_fit,
+    pack_in_order,
+    pack_with_split,
+    packs_of,
+    padding_rate,
+)
 
 CAPACITY = 16
 edges = st.sampled_from([0, 1, CAPACITY // 2, CAPACITY - 1, CAPACITY])
 whole_lengths = st.lists(edges | st.integers(0, CAPACITY), max_size=40)
 any_lengths = st.lists(edges | st.integers(0, 3 * CAPACITY), max_size=20)
+PACKERS: dict[str, Callable[..., list[tuple[Piece, ...]]]] = {
+    "in_order": pack_in_order,
+    "first_fit": pack_first_fit,
+    "best_fit": pack_best_fit,
+    "split": pack_with_split,
+}
 fast = settings(deadline=None, max_examples=100)
 
 
@@ -21,7 +36,13 @@ def best_fit_of_four(lengths: list[int], capacity: int) -> list[tuple[Piece, ...
     return pack_best_fit(lengths, capacity, window=4)
 
 
-@pytest.mark.parametrize("packer", [pack_in_order, pack_best_fit, best_fit_of_four, pack_with_split])
+def first_fit_of_two(lengths: list[int], capacity: int) -> list[tuple[Piece, ...]]:
+    return pack_first_fit(lengths, capacity, window=2)
+
+
+@pytest.mark.parametrize(
+    "packer", [pack_in_order, pack_first_fit, first_fit_of_two, pack_best_fit, best_fit_of_four, pack_with_split]
+)
 @fast
 @given(lengths=whole_lengths)
 def test_every_token_once_and_never_over_capacity(
@@ -36,7 +57,7 @@ def test_every_token_once_and_never_over_capacity(
     assert all(list(pack) == sorted(pack) for pack in packs)
 
 
-@pytest.mark.parametrize("packer", [pack_in_order, pack_best_fit, best_fit_of_four])
+@pytest.mark.parametrize("packer", [pack_in_order, pack_first_fit, first_fit_of_two, pack_best_fit, best_fit_of_four])
 @fast
 @given(lengths=whole_lengths)
 def test_only_the_splitting_packer_splits(packer: Callable[..., list[tuple[Piece, ...]]], lengths: list[int]) -> None:
@@ -134,3 +155,38 @@ def test_messages(wrong: Callable[[], object], text: str) -> None:
     with pytest.raises(LayoutError) as caught:
         wrong()
     assert str(caught.value) == text
+
+
+@fast
+@given(lengths=whole_lengths, window=st.integers(1, 4))
+def test_first_fit_leaves_no_room_that_was_open(lengths: list[int], window: int) -> None:
+    """A sequence opens a pack only where none of the open ones had room when it came."""
+    for number, pack in enumerate(packs := pack_first_fit(lengths, CAPACITY, window)):
+        opened = pack[0].sequence
+        for before in packs[max(number - window, 0) : number]:
+            held = sum(len(piece) for piece in before if piece.sequence < opened)
+            assert held + len(pack[0]) > CAPACITY or number - packs.index(before) >= window
+
+
+@fast
+@given(lengths=whole_lengths)
+def test_a_stream_has_the_packs_of_the_list(lengths: list[int]) -> None:
+    for name, packer in PACKERS.items():
+        assert list(packs_of(iter(lengths), CAPACITY, name)) == packer(lengths, CAPACITY)
+    assert list(packs_of(lengths, CAPACITY, "best_fit", 4)) == best_fit_of_four(lengths, CAPACITY)
+
+
+@pytest.mark.parametrize("name", ["in_order", "first_fit", "best_fit", "split"])
+def test_a_stream_is_read_no_further_than_its_packer_needs(name: str) -> None:
+    read = 0
+
+    def lengths() -> Iterator[int]:
+        nonlocal read
+        while True:
+            read += 1
+            yield 5
+
+    window = None if name in ("in_order", "split") else 4
+    packs = packs_of(lengths(), CAPACITY, name, window)
+    assert len(list(islice(packs, 10))) == 10
+    assert read <= 3 * 10 + 3 * (window or 1) + 1

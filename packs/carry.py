@@ -1,0 +1,55 @@
+"""States that go on: a document that a pack cuts starts in the next pack from where it ended."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from packproof.refs.errors import ArgumentError, LayoutError, checked_call
+from packproof.refs.packers import Piece
+from packproof.refs.wording import counted, kind
+
+
+@checked_call
+def carried_states(final_states: Tensor | None, pack: Sequence[Piece], *, through: bool = False) -> Tensor | None:
+    """The initial states of a pack, made of the final states of the pack before it.
+
+    final_states: (s, ...), as an op returns them with return_final_states=True, of the pack before; None before the
+    first. pack: the pieces of this pack, of which only the first can continue a document (`pack_with_split`); its
+    state is the last of final_states, and all others are zero. through: whether gradients flow back into the packs
+    before, as if the document were whole; without it they end at the cut, and so does what backward has to keep.
+
+    Returns (len(pack), ...) in the dtype of final_states; None, which ops take for zeros, where final_states is None.
+    Raises LayoutError for a pack that no packer makes, ArgumentError for other states.
+
+    >>> import torch
+    >>> from packproof.packs import carried_states
+    >>> from packproof.refs import pack_with_split
+    >>> first, second = pack_with_split([3, 3, 2], capacity=4)
+    >>> carried_states(torch.tensor([[1.0], [2.0]]), second)
+    tensor([[2.],
+            [0.]])
+    """
+    for place, piece in enumerate(pack):
+        if not isinstance(piece, Piece):
+            raise LayoutError(
+                f"carried_states: pack holds {kind(piece)}; pieces were expected, as a packer returns them"
+            )
+        if piece.continues and place:
+            raise LayoutError(f"carried_states: piece {place} of the pack continues a document; only the first can")
+    continues = bool(pack) and pack[0].continues
+    if final_states is None:
+        if continues:
+            raise ArgumentError(
+                f"carried_states: final_states is None, but sequence {pack[0].sequence} goes on from token "
+                f"{pack[0].start}\n    Give those of the pack before; an op returns them with return_final_states=True."
+            )
+        return None
+    if not isinstance(final_states, Tensor) or not final_states.ndim:
+        raise ArgumentError(f"carried_states: final_states is {kind(final_states)}; a tensor (s, ...) was expected")
+    if continues and not len(final_states):
+        raise ArgumentError(f"carried_states: final_states has {counted(0, 'sequence')}, but the pack continues one")
+    states = final_states.new_zeros(len(pack), *final_states.shape[1:])
+    if not continues:
+        return states
+    last = final_states[-1:] if through else final_states[-1:].detach()
+    return last.new_zeros(states.shape).index_add(0, last.new_zeros(1).int(), last)

@@ -1,0 +1,123 @@
+"""What a model is given for a pack: tokens in one row, and where each document begins, in every convention at once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.refs.arguments import whole_number
+from packproof.refs.errors import ArgumentError, LayoutError, checked_init
+from packproof.refs.packers import Piece
+from packproof.refs.packing import PackLayout
+from packproof.refs.wording import counted, kind
+
+IGNORED = -100  # the label that torch's cross_entropy leaves out
+
+
+@checked_init
+class PackCollator:
+    """Makes one pack of documents, for `DataLoader(collate_fn=...)`.
+
+    capacity: rows of each pack, None for as many as it has tokens; rows that are left over are padding. pad: the token
+    there.
+
+    A document is a tensor or list of tokens (t,), or a mapping of features of one length with `input_ids`; from
+    `PackStream` it comes with its piece. Returns, for T rows and s documents:
+
+    - `input_ids` (1, T) int64, and every other feature of the documents; padding is `pad`, for others zero
+    - `labels` (1, T) int64: of the documents, or else their tokens. The first token of each document, which a model
+      that shifts labels would predict from the document before, and padding are -100, and do not count
+    - `position_ids` (1, T) int64, from 0 in each document, or from where its piece starts
+    - `seq_idx` (1, T) int32, -1 in padding
+    - `cu_seqlens` (s + 1,) int32, whose last entry is the number of tokens; `max_seqlen`, an int
+    - `pieces`, a tuple of s pieces
+
+    Pass on what your model takes; `packproof model` says what it needs. Raises LayoutError where the documents do not
+    fit, ArgumentError for what is no document.
+
+    >>> from packproof.packs import PackCollator
+    >>> batch = PackCollator(capacity=6)([[5, 6, 7], [8, 9]])
+    >>> batch["input_ids"], batch["labels"]
+    (tensor([[5, 6, 7, 8, 9, 0]]), tensor([[-100,    6,    7, -100,    9, -100]]))
+    >>> batch["position_ids"], batch["cu_seqlens"]
+    (tensor([[0, 1, 2, 0, 1, 0]]), tensor([0, 3, 5], dtype=torch.int32))
+    """
+
+    def __init__(self, capacity: int | None = None, *, pad: int = 0) -> None:
+        self.capacity = None if capacity is None else whole_number("PackCollator", "capacity", capacity, 1)
+        self.pad = whole_number("PackCollator", "pad", pad)
+
+    def __call__(self, documents: Sequence[Any]) -> dict[str, Any]:
+        """One pack. documents: in their order in it; at least one."""
+        if not documents:
+            raise LayoutError("PackCollator: there are no documents; at least one was expected")
+        features, pieces = zip(*(_opened(j, document) for j, document in enumerate(documents)), strict=True)
+        for j, of in enumerate(features):
+            if of.keys() != features[0].keys():
+                names = (", ".join(sorted(each)) for each in (of, features[0]))
+                raise ArgumentError("PackCollator: document {} has {}, and document 0 {}".format(j, *names))
+        layout = PackLayout.from_lengths(map(len, pieces), slack=self._slack(sum(map(len, pieces))))
+        offsets = layout.cu_seqlens()
+        position = layout.position_ids().long()
+        seq_idx = layout.seq_idx()
+        starts = torch.tensor([*(piece.start for piece in pieces), 0])  # the last: of padding
+        joined = {name: self._joined(name, [of[name] for of in features], layout) for name in features[0]}
+        labels = joined["labels"]
+        begins = [start for start, piece in zip(offsets.tolist(), pieces, strict=False) if len(piece)]
+        labels[0, begins] = IGNORED
+        return {
+            **joined,
+            "position_ids": (position + starts[seq_idx.long()])[None],
+            "seq_idx": seq_idx[None],
+            "cu_seqlens": offsets,
+            "max_seqlen": layout.max_seqlen,
+            "pieces": pieces,
+        }
+
+    def _slack(self, tokens: int) -> int:
+        if self.capacity is None:
+            return 0
+        if tokens > self.capacity:
+            most = f"more than the capacity of {self.capacity}"
+            raise LayoutError(f"PackCollator: the documents have {counted(tokens, 'token')}, {most}")
+        return self.capacity - tokens
+
+    def _joined(self, name: str, parts: list[Tensor], layout: PackLayout) -> Tensor:
+        """One feature of all documents, and of padding."""
+        filler = {"labels": IGNORED, "input_ids": self.pad}.get(name, 0)
+        padding = parts[0].new_full((layout.slack, *parts[0].shape[1:]), filler)
+        return torch.cat([*parts, padding])[None]
+
+
+def _opened(j: int, document: Any) -> tuple[dict[str, Tensor], Piece]:
+    """The features of a document, cut to its piece, with its labels."""
+    whole, piece = document if _has_piece(document) else (document, None)
+    given = whole if isinstance(whole, Mapping) else {"input_ids": whole}
+    if "input_ids" not in given:
+        raise ArgumentError(f"PackCollator: document {j} has {', '.join(map(str, given)) or 'nothing'}, no input_ids")
+    features = {str(name): _tensor(j, str(name), value) for name, value in given.items()}
+    tokens = features["input_ids"].long()
+    features |= {"input_ids": tokens, "labels": features.get("labels", tokens).long().clone()}
+    for name, x in features.items():
+        if len(x) != len(tokens):
+            raise ArgumentError(f"PackCollator: {name} of document {j} has {len(x)} rows, input_ids {len(tokens)}")
+    piece = piece or Piece(j, 0, len(tokens))
+    if piece.stop > len(tokens):
+        raise LayoutError(f"PackCollator: document {j} has {len(tokens)} tokens, its piece ends at {piece.stop}")
+    return {name: x[piece.start : piece.stop] for name, x in features.items()}, piece
+
+
+def _has_piece(document: Any) -> bool:
+    return isinstance(document, tuple) and len(document) == 2 and isinstance(document[1], Piece)
+
+
+def _tensor(j: int, name: str, value: Any) -> Tensor:
+    try:
+        x = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"PackCollator: {name} of document {j} is {kind(value)}; a tensor was expected") from error
+    numbers = x.ndim == 1 and not (x.is_floating_point() and x.numel())  # an empty list makes floats
+    if not x.ndim or (name in ("input_ids", "labels") and not numbers):
+        raise ArgumentError(f"PackCollator: {name} of document {j} is {x.dtype} {tuple(x.shape)}; tokens (t,) expected")
+    return x

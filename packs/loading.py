@@ -1,0 +1,138 @@
+"""Packs in a data loader: a sampler for documents that can be indexed, a stream for those that arrive."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, Sampler, get_worker_info
+
+from packproof.refs.arguments import whole_number
+from packproof.refs.errors import ArgumentError, LayoutError, checked_init
+from packproof.refs.packers import Piece, packs_of
+from packproof.refs.packing import PackLayout
+from packproof.refs.wording import kind
+
+
+@checked_init
+class PackSampler(Sampler[list[int]]):
+    """The documents of each pack, by index: for `DataLoader(dataset, batch_sampler=..., collate_fn=PackCollator(...))`.
+
+    lengths: tokens of each document. capacity: tokens of a pack. packer: best_fit, first_fit or in_order (a pack that
+    cuts documents is `PackStream`'s). window: of the packer, None for its default. shuffle: whether the documents
+    arrive in another order in each epoch, which `set_epoch` counts; seed: of that order.
+    rank, ranks: this process takes every ranks-th pack. All take equally many: the first packs come again at the end if
+    the number is not a multiple, or, with drop_last, the last ones are left out.
+
+    Raises LayoutError for a document longer than the capacity and for what is no length, ArgumentError for a rank.
+
+    >>> from packproof.packs import PackSampler
+    >>> list(PackSampler([5, 2, 3, 4, 1, 9], capacity=10))
+    [[0, 3, 4], [1, 2], [5]]
+    >>> [list(PackSampler([5, 2, 3, 4, 1, 9], 10, rank=rank, ranks=2)) for rank in (0, 1)]
+    [[[0, 3, 4], [5]], [[1, 2], [0, 3, 4]]]
+    """
+
+    def __init__(
+        self,
+        lengths: Iterable[int],
+        capacity: int,
+        packer: str = "best_fit",
+        window: int | None = None,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        if packer == "split":
+            raise LayoutError("PackSampler: packer is 'split', which cuts documents; PackStream yields their pieces")
+        self._lengths = PackLayout.from_lengths(lengths).lengths
+        self._packing = {"capacity": capacity, "packer": packer, "window": window}
+        self._ranks = whole_number("PackSampler", "ranks", ranks, 1, ArgumentError)
+        self._rank = whole_number("PackSampler", "rank", rank, 0, ArgumentError)
+        if self._rank >= self._ranks:
+            raise ArgumentError(f"PackSampler: rank is {rank} of {ranks} ranks; 0 to {ranks - 1} was expected")
+        self._shuffle, self._drop_last = shuffle, drop_last
+        self._seed = whole_number("PackSampler", "seed", seed, 0, ArgumentError)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of an epoch; without shuffle all are the same."""
+        generator = torch.Generator().manual_seed(self._seed + whole_number("set_epoch", "epoch", epoch))
+        n = len(self._lengths)
+        order = torch.randperm(n, generator=generator).tolist() if self._shuffle else range(n)
+        packs = list(packs_of((self._lengths[j] for j in order), **self._packing))  # type: ignore[arg-type]
+        rounds, more = divmod(len(packs), self._ranks)
+        if more and not self._drop_last:
+            packs, rounds = packs + [packs[i % len(packs)] for i in range(self._ranks - more)], rounds + 1
+        mine = packs[self._rank : rounds * self._ranks : self._ranks]
+        self._packs = [[order[piece.sequence] for piece in pack] for pack in mine]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._packs)
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+
+@checked_init
+class PackStream(IterableDataset[list[tuple[Any, Piece]]]):
+    """Packs of documents that arrive one by one: for `DataLoader(stream, batch_size=None, collate_fn=PackCollator())`.
+
+    documents: tensors or lists of tokens, mappings with `input_ids`, or anything of which `length` tells the tokens.
+    capacity, packer, window: as of `packproof.refs.packs_of`. Each pack is a list of (document, piece); with the packer
+    split a piece can be a part of its document, and states go on in the next pack (`carried_states`).
+
+    A document is held until the last of its pieces is out. Several workers take every n-th document each; with split,
+    whose packs go on from one to the next, there can be one worker only. Raises LayoutError and ArgumentError.
+
+    >>> from packproof.packs import PackStream
+    >>> stream = PackStream([[1, 2, 3], [4, 5, 6]], capacity=4, packer="split")
+    >>> [[(piece.sequence, document[piece.start : piece.stop]) for document, piece in pack] for pack in stream]
+    [[(0, [1, 2, 3]), (1, [4])], [(1, [5, 6])]]
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[Any],
+        capacity: int,
+        packer: str = "best_fit",
+        window: int | None = None,
+        *,
+        length: Callable[[Any], int] | None = None,
+    ) -> None:
+        if not isinstance(documents, Iterable):
+            raise ArgumentError(f"PackStream: documents is {kind(documents)}; an iterable of them was expected")
+        packs_of([], capacity, packer, window)  # refuses them now, not at the first document
+        self._documents, self._length = documents, length or _tokens
+        self._packing = {"capacity": capacity, "packer": packer, "window": window}
+
+    def __iter__(self) -> Iterator[list[tuple[Any, Piece]]]:
+        worker = get_worker_info()
+        if worker and worker.num_workers > 1 and self._packing["packer"] == "split":
+            raise ArgumentError(
+                f"PackStream: {worker.num_workers} workers cannot share a split stream; use one, or none"
+            )
+        held: dict[int, Any] = {}
+        lengths: dict[int, int] = {}
+
+        def arriving() -> Iterator[int]:
+            mine = (
+                document
+                for i, document in enumerate(self._documents)
+                if not worker or i % worker.num_workers == worker.id
+            )
+            for j, document in enumerate(mine):
+                held[j], lengths[j] = document, self._length(document)
+                yield lengths[j]
+
+        for pack in packs_of(arriving(), **self._packing):  # type: ignore[arg-type]
+            yield [(held[piece.sequence], piece) for piece in pack]
+            for piece in pack:
+                if piece.stop == lengths[piece.sequence]:
+                    del held[piece.sequence], lengths[piece.sequence]
+
+
+def _tokens(document: Any) -> int:
+    return len(document["input_ids"] if hasattr(document, "keys") else document)
