@@ -7,11 +7,8 @@ causal_conv1d = adapt(
     op="causal_conv1d",
     tokens=Batched(axis=-1),
     metadata={"seq_idx": seq_idx},
-    without=("initial_states", "return_final_states"),  # not together with seq_idx
-    refuses=(
-        "only supports width between 2 and 4",
-        "only supports channel dimension divisible by 8",
-        "to be multiples of 8",
-        "supported for channel last layout",
-    ),
+    without=("initial_states", "return_final_states"),  # those that go with seq_idx belong to a row of the batch
+    domain="2 <= w <= 4; d % 8 == 0",
+    float32=("weight", "bias"),
+    refuses=("to be multiples of 8", "supported for channel last layout"),
 )

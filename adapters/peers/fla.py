@@ -1,45 +1,78 @@
 """flash-linear-attention: its short convolution, its rotary embedding, and simple_gla as an SSD."""
 
-import torch
+from typing import Any
+
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.adapters import Batched, adapt, cu_seqlens
+from packproof.adapters.peers.start_positions import from_zero_on
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
 
-# Its states hold w inputs, the op's w - 1. The pre-activation is rounded to the dtype of x before the backward pass.
-causal_conv1d = adapt(
-    "fla.modules.causal_conv1d.ops:causal_conv1d",
-    op="causal_conv1d",
-    tokens=Batched(),
-    given={"backend": "triton"},
-    promises=Promises(compute="operand"),
-    slack=False,
-)
+
+# The pre-activation is rounded to the dtype of x before the backward pass.
+@kernel(op="causal_conv1d", promises=Promises(compute="operand"), float32=("weight", "bias"), slack=False)
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    activation: str | None = None,
+    return_final_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Its states hold w inputs, of which it does not read the first; the op's hold the others."""
+    from fla.modules.causal_conv1d.ops import causal_conv1d as convolve  # noqa: PLC0415
+
+    given = None if initial_states is None else functional.pad(initial_states, (1, 0))
+    y, states = convolve(
+        x.unsqueeze(0),
+        weight,
+        bias,
+        initial_state=given,
+        output_final_state=return_final_states,
+        activation=activation,
+        backend="triton",
+        cu_seqlens=cu_seqlens,
+    )
+    return (y.squeeze(0), states[..., 1:]) if return_final_states else y.squeeze(0)
 
 
-def _no_offsets(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s,): without a tensor of offsets it requires tables as long as the pack."""
-    return torch.zeros_like(cu_seqlens[1:])
+@kernel(op="rope", domain="k <= 256", slack=False)
+def rope(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    interleaved: bool = False,
+) -> Tensor:
+    """It returns zeros for tokens before position 0, so that its tables get rows for them. Without start positions it
+    would require tables as long as the pack."""
+    from fla.modules.rotary import rotary_embedding  # noqa: PLC0415
+
+    cos, sin, starts = from_zero_on(cos, sin, offsets, cu_seqlens)
+    y: Tensor = rotary_embedding(
+        x.unsqueeze(0), cos, sin, interleaved=interleaved, seqlen_offsets=starts, cu_seqlens=cu_seqlens
+    )
+    return y.squeeze(0)
 
 
-rope = adapt(
-    "fla.modules.rotary:rotary_embedding",
-    op="rope",
-    tokens=Batched(),
-    metadata={"cu_seqlens": cu_seqlens, "seqlen_offsets": _no_offsets},
-    refuses=("Only support D <= 256",),
-    slack=False,
-)
-
-
-@kernel(op="rope_qk", refuses=("Only support D <= 256",), slack=False)
+@kernel(op="rope_qk", domain="k <= 256", slack=False)
 def rope_qk(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    interleaved: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Two calls of its rotary embedding."""
-    y_q, y_k = (rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved) for x in (q, k))
+    y_q, y_k = (rope(x, cos, sin, offsets, cu_seqlens=cu_seqlens, interleaved=interleaved) for x in (q, k))
     return y_q, y_k
 
 
@@ -47,7 +80,8 @@ def rope_qk(
     op="ssd",
     dtypes=("bfloat16", "float16"),
     promises=Promises(chunk=64, cumsum=True, compute="operand"),
-    refuses=("Please upgrade Triton", "requires even K and V"),  # the first: its gated backward pass on Hopper
+    domain="n % 2 == 0; p % 2 == 0",  # its backward pass requires both even
+    refuses=("Please upgrade Triton",),  # its gated backward pass on Hopper: then its values are judged
     slack=False,
 )
 def ssd(
@@ -59,11 +93,14 @@ def ssd(
     D: Tensor | None = None,
     z: Tensor | None = None,
     dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
     *,
     cu_seqlens: Tensor,
     dt_softplus: bool = False,
-) -> Tensor:
-    """simple_gla with queries C, keys B, values dt x and gates dt A. The skip, the gate z and softplus are torch's."""
+    return_final_states: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """simple_gla with queries C, keys B, values dt x and gates dt A; its states are (n, p). The skip, the gate z and
+    softplus are torch's."""
     from fla.ops.simple_gla import chunk_simple_gla  # noqa: PLC0415
 
     step = dt.float() if dt_bias is None else dt.float() + dt_bias
@@ -71,10 +108,14 @@ def ssd(
     B, C = (v.repeat_interleave(x.shape[1] // v.shape[1], 1) for v in (B, C))
     values = (step[..., None] * x).to(x.dtype)
     q, k, v, g = (tensor.unsqueeze(0) for tensor in (C, B, values, step * A))
-    y, _ = chunk_simple_gla(q, k, v, g=g, scale=1.0, cu_seqlens=cu_seqlens)
+    given: dict[str, Any] = {} if initial_states is None else {"initial_state": initial_states.mT.contiguous()}
+    y, states = chunk_simple_gla(
+        q, k, v, g=g, scale=1.0, cu_seqlens=cu_seqlens, output_final_state=return_final_states, **given
+    )
     result: Tensor = y.squeeze(0).float()
     if D is not None:
         result = result + (D if D.ndim == 2 else D[:, None]) * x
     if z is not None:
         result = result * functional.silu(z.float())
-    return result.to(x.dtype)
+    result = result.to(x.dtype)
+    return (result, states.mT.contiguous()) if return_final_states else result

@@ -1,36 +1,50 @@
 """flash-attn: its rotary embedding in Triton, out of place, and its attention of packed sequences."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import Tensor
 
-from packproof.adapters import OfKeys, adapt, cu_seqlens, cu_seqlens_int32, max_seqlen
+from packproof.adapters import OfKeys, adapt, cu_seqlens_int32, max_seqlen, once
+from packproof.adapters.peers.start_positions import from_zero_on
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
 
-_TOO_WIDE = ("Only support headdim <= 256",)
-
-rope = adapt(
-    "flash_attn.layers.rotary:apply_rotary_emb",
-    op="rope",
-    metadata={"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen},
-    refuses=_TOO_WIDE,
-    slack=False,
-)
+_TABLES = ("cos", "sin")  # it converts them to fp32
 
 
-@kernel(op="rope_qk", refuses=_TOO_WIDE, slack=False)
+@kernel(op="rope", domain="k <= 256", float32=_TABLES, slack=False)
+def rope(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    interleaved: bool = False,
+) -> Tensor:
+    """With a start position below 0 it would read what lies before its tables, so that these get rows for it."""
+    from flash_attn.layers.rotary import apply_rotary_emb  # noqa: PLC0415
+
+    cos, sin, starts = from_zero_on(cos, sin, offsets, cu_seqlens)
+    longest = once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
+    rotated: Tensor = apply_rotary_emb(
+        x, cos, sin, interleaved=interleaved, seqlen_offsets=starts, cu_seqlens=cu_seqlens, max_seqlen=longest
+    )
+    return rotated
+
+
+@kernel(op="rope_qk", domain="k <= 256", float32=_TABLES, slack=False)
 def rope_qk(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    interleaved: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Two calls of its rotary embedding."""
-    y_q, y_k = (rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved) for x in (q, k))
+    y_q, y_k = (rope(x, cos, sin, offsets, cu_seqlens=cu_seqlens, interleaved=interleaved) for x in (q, k))
     return y_q, y_k
-
-
-def _several_widths(arguments: Mapping[str, Any]) -> str | None:
-    return None if arguments["q"].shape[-1] == arguments["v"].shape[-1] else "one head dim for q, k and v"
 
 
 attention = adapt(
@@ -42,8 +56,7 @@ attention = adapt(
         "max_seqlen_q": max_seqlen,
         "max_seqlen_k": OfKeys(max_seqlen),
     },
-    declines=_several_widths,
-    refuses=("only supports head dimension",),
+    domain="k == v; k % 8 == 0; k <= 256",
     dtypes=("bfloat16", "float16"),
     promises=Promises(compute="operand"),
     slack=False,

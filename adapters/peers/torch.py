@@ -28,7 +28,8 @@ def _compiled(function: F, like: Tensor) -> F:
     op="attention",
     dtypes=("bfloat16", "float16"),
     promises=Promises(compute="operand"),
-    refuses=("multiple of 8", "only supports head dimension", "unexpected keyword argument"),
+    domain="k == v; k % 8 == 0; k <= 256",
+    refuses=("unexpected keyword argument",),
     slack=False,
 )
 def varlen_attn(
@@ -46,12 +47,10 @@ def varlen_attn(
     that it is not asked for."""
     from torch.nn.attention.varlen import varlen_attn as attend  # noqa: PLC0415  (torch 2.10 and later)
 
-    if q.shape[-1] != v.shape[-1]:
-        raise NotImplementedError("one head dim for q, k and v")
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     most, most_keys = _longest(cu_seqlens, len(q)), _longest(keys, len(k))
     window = (window_size[0], 0) if causal else window_size
-    newer: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # neither is in every version
+    newer: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not every version has both
     newer |= {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
     result: Any = attend(q, k, v, cu_seqlens, keys, most, most_keys, window_size=window, **newer)
     return result  # type: ignore[no-any-return]
@@ -69,8 +68,8 @@ def _longest(cu_seqlens: Tensor, tokens: int) -> int:
         "no broadcasting is currently performed",
         "not implemented for jagged layout",
         "no kernel found to launch",
-        "hidden_dim should be multiple of 8",
     ),
+    domain="k % 8 == 0; v % 8 == 0",
     slack=False,
 )
 def jagged_sdpa(
@@ -99,7 +98,7 @@ def jagged_sdpa(
 @kernel(
     op="attention",
     promises=Promises(compute="operand"),
-    refuses=("embedding dimension of the query, key, and value must be at least 16",),
+    domain="k >= 16; v >= 16",
     slack=False,
 )
 def flex_attention(
@@ -181,19 +180,36 @@ def _positions(cu_seqlens: Tensor, tokens: int) -> Tensor:
     return once(("positions", tokens), lambda: positions(cu_seqlens, tokens), cu_seqlens)
 
 
-@kernel(op="rope")
-def compiled_rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+@kernel(op="rope", float32=("cos", "sin"))
+def compiled_rope(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    interleaved: bool = False,
+) -> Tensor:
     """Rope with gathered rows of the tables, compiled by torch.compile."""
-    if not len(cos):  # the table is as long as the longest sequence, and none has a token
+    if not len(cos) or len(cu_seqlens) == 1:  # the table is as long as the longest sequence, and none has a token
         return torch.zeros_like(x)
-    return _compiled(_rope, x)(x, cos, sin, _positions(cu_seqlens, len(x)), interleaved)
+    place = _positions(cu_seqlens, len(x))
+    start = torch.zeros_like(place) if offsets is None else _starts(cu_seqlens, len(x), offsets)
+    return _compiled(_rope, x)(x, cos, sin, place, start, interleaved)
 
 
-def _rope(x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, interleaved: bool) -> Tensor:
+def _starts(cu_seqlens: Tensor, tokens: int, offsets: Tensor) -> Tensor:
+    """(t,): the start position of each row's sequence."""
+    sequence: Tensor = seq_idx(cu_seqlens, tokens)
+    return once(("starts", tokens), lambda: offsets[sequence.clamp(min=0)], cu_seqlens, offsets)
+
+
+def _rope(x: Tensor, cos: Tensor, sin: Tensor, place: Tensor, start: Tensor, interleaved: bool) -> Tensor:
     wide, r = torch.promote_types(x.dtype, torch.float32), cos.shape[1]
-    inside = (position >= 0)[:, None, None]
-    row = position.clamp(min=0)
-    c, s = cos[row].to(wide)[:, None], sin[row].to(wide)[:, None]
+    inside, position = (place >= 0)[:, None, None], place + start
+    rotated = (position >= 0)[:, None]
+    row = torch.where(place >= 0, position, 0).clamp(min=0)
+    c, s = (torch.where(rotated, t[row].to(wide), still)[:, None] for t, still in ((cos, 1), (sin, 0)))
     x = torch.where(inside, x, 0)
     wide_x, rest = x[..., : 2 * r].to(wide), x[..., 2 * r :]
     first, second = (wide_x[..., ::2], wide_x[..., 1::2]) if interleaved else (wide_x[..., :r], wide_x[..., r:])
@@ -201,7 +217,7 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, interleaved: bo
     return torch.where(inside, torch.cat([pairs.flatten(-2).to(x.dtype), rest], -1), 0)
 
 
-@kernel(op="causal_conv1d")
+@kernel(op="causal_conv1d", float32=("weight", "bias"))
 def compiled_conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: str | None = None
 ) -> Tensor:

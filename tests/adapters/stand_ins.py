@@ -1,9 +1,11 @@
 """Functions with the calling conventions and argument names of third-party kernels, computed by the references."""
 
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from packproof import refs
 
@@ -50,12 +52,20 @@ def fla_causal_conv1d(
     cu_seqlens: Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
-    """fla. x: (1, t, d). Returns the output and the final states."""
+    """fla. x: (1, t, d). Returns the output and the final states, which hold w inputs, the first of them unread."""
     assert not kwargs
     assert cu_seqlens is not None
-    y = refs.causal_conv1d(x[0], weight, bias, cu_seqlens=cu_seqlens, activation=activation)
-    assert isinstance(y, Tensor)
-    return y[None], None
+    given = None if initial_state is None else initial_state[..., 1:]
+    y, states = refs.causal_conv1d(
+        x[0],
+        weight,
+        bias,
+        cu_seqlens=cu_seqlens,
+        initial_states=given,
+        activation=activation,
+        return_final_states=True,
+    )
+    return y[None], functional.pad(states, (1, 0), value=float("nan")) if output_final_state else None
 
 
 def apply_rotary_emb(
@@ -71,7 +81,7 @@ def apply_rotary_emb(
     """flash-attn. x: (t, h, k)."""
     assert cu_seqlens is not None
     assert max_seqlen == cu_seqlens.diff().max()
-    return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+    return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, offsets=from_zero(seqlen_offsets), interleaved=interleaved)
 
 
 def rotary_embedding(
@@ -86,10 +96,15 @@ def rotary_embedding(
 ) -> Tensor:
     """fla. x: (1, t, h, k). Without offsets the tables have to be as long as the pack."""
     assert cu_seqlens is not None
-    assert isinstance(seqlen_offsets, Tensor)
-    assert not seqlen_offsets.any()
-    assert len(seqlen_offsets) == len(cu_seqlens) - 1
-    return refs.rope(x[0], cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)[None]
+    starts = from_zero(seqlen_offsets)
+    return refs.rope(x[0], cos, sin, cu_seqlens=cu_seqlens, offsets=starts, interleaved=interleaved)[None]
+
+
+def from_zero(offsets: int | Tensor) -> Tensor:
+    """Start positions as flash-attn and fla take them."""
+    assert isinstance(offsets, Tensor)
+    assert not (offsets < 0).any()
+    return offsets
 
 
 class LigerRope(torch.autograd.Function):
@@ -202,19 +217,59 @@ def chunk_simple_gla(
     v: Tensor,
     g: Tensor,
     scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
     **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """fla. q, k, v: (1, t, h, n or p), g: (1, t, h), the logarithm of a decay."""
+) -> tuple[Tensor, Tensor | None]:
+    """fla. q, k, v: (1, t, h, n or p), g: (1, t, h), the logarithm of a decay, states: (s, h, n, p)."""
     assert not kwargs
     assert scale == 1.0
     assert cu_seqlens is not None
     q, k, v, g = (x[0] for x in (q, k, v, g))
-    state = torch.zeros(k.shape[1], k.shape[2], v.shape[2])
-    rows = []
-    starts = set(cu_seqlens.tolist())
-    for t in range(len(q)):
-        decayed = torch.zeros_like(state) if t in starts else g[t].exp()[:, None, None] * state
-        state = decayed + torch.einsum("hn,hp->hnp", k[t], v[t])
-        rows.append(torch.einsum("hn,hnp->hp", q[t], state))
-    return (torch.stack(rows) if rows else v[:0])[None], None
+    rows, states = [], []
+    for j, (start, end) in enumerate(itertools.pairwise(cu_seqlens.tolist())):
+        state = v.new_zeros(k.shape[1:] + v.shape[2:]) if initial_state is None else initial_state[j]
+        for t in range(start, end):
+            state = g[t].exp()[:, None, None] * state + torch.einsum("hn,hp->hnp", k[t], v[t])
+            rows.append(torch.einsum("hn,hnp->hp", q[t], state))
+        states.append(state)
+    y = torch.stack(rows) if rows else v[:0]
+    return y[None], torch.stack(states) if output_final_state else None
+
+
+def flash_attn_4(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int | None, int | None],
+    learnable_sink: Tensor | None,
+    softcap: float,
+    return_lse: bool,
+) -> tuple[Tensor, Tensor]:
+    """FlashAttention-4. q: (t, h, k). Returns the log-sum-exp, (h, t), whether it is asked for or not."""
+    assert [max_seqlen_q, max_seqlen_k] == [cu.diff().max() for cu in (cu_seqlens_q, cu_seqlens_k)]
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert all(reach is None or reach >= 0 for reach in window_size)
+    left, right = (-1 if reach is None else reach for reach in window_size)
+    y, lse = refs.attention(
+        q,
+        k,
+        v,
+        learnable_sink,
+        cu_seqlens=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        causal=causal,
+        window_size=(left, right),
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        return_lse=True,
+    )
+    return y, lse.T

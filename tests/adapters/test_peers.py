@@ -25,6 +25,7 @@ from tests.adapters.stand_ins import (
     causal_conv1d_fn,
     chunk_simple_gla,
     fla_causal_conv1d,
+    flash_attn_4,
     flash_attn_varlen_func,
     liger_rotary_pos_emb,
     mamba_chunk_scan_combined,
@@ -42,11 +43,15 @@ STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("flash_attn:rope", "flash_attn.layers.rotary", apply_rotary_emb),
     ("flash_attn:rope_qk", "flash_attn.layers.rotary", apply_rotary_emb),
     ("flash_attn:attention", "flash_attn", flash_attn_varlen_func),
+    ("flash_attn_4:attention", "flash_attn.cute", flash_attn_4),
     ("liger_kernel:rope_qk", "liger_kernel.transformers.rope", liger_rotary_pos_emb),
     ("mamba_ssm:selective_scan", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
     ("mamba_ssm:selective_scan_unpacked", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
     ("mamba_ssm:ssd", "mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined),
 ]
+
+
+_THEIR_NAMES = {fla_causal_conv1d: "causal_conv1d", flash_attn_4: "flash_attn_varlen_func"}
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 def install(module: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the function importable from that module."""
     stand_in = ModuleType(module)
-    setattr(stand_in, function.__name__.removeprefix("fla_"), function)
+    setattr(stand_in, _THEIR_NAMES.get(function, function.__name__), function)
     parents = module.split(".")[:-1]
     for n in range(len(parents)):
         monkeypatch.setitem(sys.modules, ".".join(parents[: n + 1]), ModuleType(parents[n]))
@@ -110,7 +115,11 @@ def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     [
         ("mamba_ssm:ssd", {"D", "z", "dt_bias", "dt_softplus"}, {"initial_states", "return_final_states"}),
         ("causal_conv1d:causal_conv1d", {"bias", "activation"}, {"initial_states", "return_final_states"}),
-        ("fla:causal_conv1d", {"bias", "activation"}, {"initial_states", "return_final_states"}),
+        ("fla:causal_conv1d", {"bias", "activation", "initial_states", "return_final_states"}, set()),
+        ("fla:ssd", {"initial_states", "return_final_states"}, set()),
+        ("fla:rope", {"offsets"}, set()),
+        ("liger_kernel:rope_qk", {"offsets"}, {"interleaved"}),
+        ("flash_attn_4:attention", {"sinks", "softcap", "return_lse", "window_size", "cu_seqlens_k"}, set()),
         ("mamba_ssm:selective_scan", {"delta_bias", "delta_softplus"}, {"initial_states", "return_final_states"}),
         (
             "flash_attn:attention",
