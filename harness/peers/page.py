@@ -61,6 +61,8 @@ def _page(board: PeerBoard) -> Iterator[str]:
     for peer in judged:
         if text := "; ".join(_limits(board, peer)):
             yield f"- **{peer.peer}**: {text}."
+    if not failed:
+        return
     yield "\n## What does not hold\n"
     yield "| peer | property | dtypes | smallest layout | what | replay |"
     yield f"|{' --- |' * 6}"
