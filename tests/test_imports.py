@@ -42,7 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "reports": {"results"},
     "bench": {"engine", "execution", "results", "targets", "worker"},
     "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
-    "peers": {"engine", "reports", "results"},
+    "peers": {"engine", "reports", "results", "worker"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
     "cli": {
         *{"architectures", "bench", "debug", "engine", "modules", "peers", "reports", "results", "targets"},

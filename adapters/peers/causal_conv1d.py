@@ -8,7 +8,6 @@ causal_conv1d = adapt(
     tokens=Batched(axis=-1),
     metadata={"seq_idx": seq_idx},
     without=("initial_states", "return_final_states"),  # those that go with seq_idx belong to a row of the batch
-    domain="2 <= w <= 4; d % 8 == 0",
+    domain="2 <= w <= 4; d % 8 == 0; contiguous",  # it takes slices of a multiple of 8 channels too
     float32=("weight", "bias"),
-    refuses=("to be multiples of 8", "supported for channel last layout"),
 )

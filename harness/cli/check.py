@@ -147,8 +147,11 @@ def peers(
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
     max_time: Annotated[str | None, typer.Option(help="end the run after this time: 90s, 15m")] = None,
     json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
-    markdown: Annotated[str | None, typer.Option(help="write the scoreboard and every failure to this file")] = None,
+    markdown: Annotated[str | None, typer.Option(help="write a page with the scoreboard to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
+    from_json: Annotated[
+        str | None, typer.Option("--from", help="make the page from a file of --json, and run nothing")
+    ] = None,
 ) -> int:
     """Check the third-party kernels that are installed, and write one scoreboard.
 
@@ -159,7 +162,10 @@ def peers(
     packproof peers
     packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
     packproof peers --op attention --device cpu
+    packproof peers --from data/peers.json --markdown docs/peers_board.md
     """
+    if from_json:
+        return _page_of_peers(from_json, markdown)
     request = _settled(
         device,
         op,
@@ -170,16 +176,31 @@ def peers(
         max_time=None if max_time is None else seconds(max_time, "--max-time"),
     )
     with importing():
-        from packproof.harness.peers.board import PeersReport, absent  # noqa: PLC0415
+        from packproof.harness.peers.report import PeersReport  # noqa: PLC0415
         from packproof.harness.peers.run import check_peers, open_peers  # noqa: PLC0415
 
     entries = open_peers(request, names or [])
     if not any(entry.targets for entry in entries):
-        return say(f"no peer can be judged here: {'; '.join(absent(entries)) or 'none computes this op'}", WRONG_CALL)
+        reasons = "; ".join(f"{entry.peer.name}: {entry.reason}" for entry in entries)
+        return say(f"no peer can be judged here: {reasons or 'none computes this op'}", WRONG_CALL)
     reports: list[Report] = [PeersReport(entries, markdown=markdown, json=json)]
     reports += files(html=html)
     code = exit_code(follow(check_peers(request, entries), reports))
     return HELD if code == FAILED else code
+
+
+def _page_of_peers(file: str, markdown: str | None) -> int:
+    with importing():
+        from packproof.harness.peers.board import read  # noqa: PLC0415
+        from packproof.harness.peers.page import as_markdown  # noqa: PLC0415
+        from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
+
+    page = as_markdown(read(file))
+    if markdown:
+        replace_text(writable(markdown, "--markdown"), page)
+    else:
+        typer.echo(page, nl=False)
+    return HELD
 
 
 def replay(

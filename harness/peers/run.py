@@ -8,9 +8,11 @@ from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import CheckTarget, open_target
-from packproof.harness.results.events import Event
+from packproof.harness.results.events import Event, Verdict
 from packproof.harness.results.names import known, short
 from packproof.harness.results.questions import OF_PEERS
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.space import golden_cases
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
@@ -58,6 +60,17 @@ def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterat
     most = max((len(entry.targets) for entry in entries), default=0)
     targets = [e.targets[k] for k in range(most) for e in entries if k < len(e.targets)]
     return run_plan(plan(request, targets, apart=request.device == "cuda"))
+
+
+def golden_classes(target: CheckTarget, verdict: Verdict, seed: int) -> frozenset[str]:
+    """The boundary classes of golden cases that a property was to judge: of those that it judged, missed, or that lie
+    outside of the domain that was found where none is declared."""
+    space, law = target.space(verdict.cell.dtype), target.request.laws[verdict.cell.property]
+    golden = list(golden_cases(space, seed))
+    every = frozenset().union(*map(space.classes, golden))
+    found = Domain.of(verdict.domain)
+    refused = (case for case in law.suited(space, golden) if not found.allows(target.op, case)) if found else ()
+    return every & frozenset().union(verdict.classes, verdict.missing, *map(space.classes, refused))
 
 
 def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:

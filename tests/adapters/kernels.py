@@ -235,3 +235,18 @@ def unsteady(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlen
 
 
 _CALLS: list[None] = []
+
+
+@packproof.kernel(op="causal_conv1d", dtypes=["float32"], slack=False)
+def refusing(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """It refuses empty sequences, which it does not declare."""
+    if not bool((cu_seqlens.diff() > 0).all()):
+        raise ValueError("every sequence must have a length above zero")
+    y = refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+    assert isinstance(y, Tensor)
+    return y
+
+
+@packproof.kernel(op="causal_conv1d", dtypes=["float32"], slack=False, domain="length > 0")
+def declaring(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    return refusing(x, weight, cu_seqlens=cu_seqlens)

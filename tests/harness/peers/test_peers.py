@@ -1,9 +1,8 @@
 """`packproof peers` distinguishes what is promised, what is checked though not promised, and what is not offered."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,13 +14,21 @@ from packproof.adapters.registry import PEERS, Peer
 from packproof.harness.cli import ending, main
 from packproof.harness.engine.replay import replay
 from packproof.harness.engine.request import CheckRequest
+from packproof.harness.peers import board as boards
 from packproof.harness.peers import run
-from packproof.harness.peers.board import PeersReport, rows, word
+from packproof.harness.peers.board import PeerBoard, word
+from packproof.harness.peers.page import as_markdown
+from packproof.harness.peers.report import PeersReport, table
 from packproof.harness.peers.run import check_peers, open_peers
-from packproof.harness.results import events
 from packproof.harness.results.events import Cell, Verdict
 from packproof.harness.targets import location
 from packproof.refs.errors import UsageError
+
+
+class Row(NamedTuple):
+    verdict: str
+    layout: str
+    replay: str
 
 
 class Elsewhere(Peer):
@@ -39,6 +46,8 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
         Elsewhere("other:multiplying", "causal_conv1d", "torch", ("torch",), cpu="all"),
         Elsewhere("other:unsteady", "causal_conv1d", "torch", ("torch",), cpu="all"),
         Elsewhere("other:channels_first", "causal_conv1d", "torch", ("torch",), cpu="all"),
+        Elsewhere("other:refusing", "causal_conv1d", "torch", ("torch",), cpu="all"),
+        Elsewhere("other:declaring", "causal_conv1d", "torch", ("torch",), cpu="all"),
         Peer("absent:ssd", "ssd", "no_such_module", ("absent",)),
         Peer("torch:varlen_attn", "attention", "torch", ("torch",)),
         Peer("torch:missing", "rope", "torch", ("torch",), cpu="all"),
@@ -53,11 +62,15 @@ def request(tmp_path: Path, **fields: Any) -> CheckRequest:
     return CheckRequest(profile="quick", replay_dir=str(tmp_path), **fields)
 
 
-def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Any]:
+def run_of(tmp_path: Path, names: Sequence[str], **fields: Any) -> PeerBoard:
     requested = request(tmp_path, **fields)
     entries = open_peers(requested, names)
-    verdicts = [e.verdict for e in check_peers(requested, entries) if isinstance(e, events.CellFinished)]
-    return {row.law: row for row in rows(entries, verdicts)}
+    started, *_, finished = check_peers(requested, entries)
+    return boards.gathered(entries, started, finished)  # type: ignore[arg-type]
+
+
+def board(tmp_path: Path, names: Sequence[str], **fields: Any) -> dict[str, Row]:
+    return {row[3]: Row(*row[4:]) for row in table(run_of(tmp_path, names, **fields))}
 
 
 @pytest.mark.usefixtures("others")
@@ -138,25 +151,45 @@ def test_what_was_not_judged_is_never_passed(
 
 
 @pytest.mark.usefixtures("others")
-def test_the_scoreboard_in_a_terminal_in_markdown_and_as_data(tmp_path: Path) -> None:
+def test_the_scoreboard_in_a_terminal_as_data_and_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     requested = request(tmp_path, properties=("isolation",))
     entries = open_peers(requested, ["other:multiplying", "absent:ssd"])
     console = Console(record=True, width=200, soft_wrap=True, file=(tmp_path / "out").open("w"))
     files = {kind: tmp_path / f"peers.{kind}" for kind in ("md", "json")}
     report = PeersReport(entries, markdown=str(files["md"]), json=str(files["json"]), console=console)
     ending.follow(check_peers(requested, entries), [report])
-    text, page, data = console.export_text(), files["md"].read_text(), json.loads(files["json"].read_text())
+    text, page = console.export_text(), files["md"].read_text()
     version = PEERS["torch:jagged_sdpa"].version
     row = next(line.split() for line in text.splitlines() if "isolation (NaN)" in line and "does not hold" in line)
     assert row[:8] == ["other:multiplying", version, "causal_conv1d", "isolation", "(NaN)", "does", "not", "hold"]
     assert "not judged: absent:ssd: not installed" in text
-    assert f"| other:multiplying | {version} | causal_conv1d | isolation (NaN) | does not hold | [1, 2] | `" in page
-    assert "not promised by the kernel: a finding, not a broken promise" in page
-    found = [r for r in data["rows"] if r["beyond"]]
-    assert [(r["peer"], r["property"], r["verdict"], r["lengths"]) for r in found] == [
-        ("other:multiplying", "isolation", "does not hold", [1, 2])
+    assert "not promised by the kernel: a finding, not a broken promise" in text
+    assert f"| `other:multiplying` | {version} | causal_conv1d | 100 % |  | isolation (NaN) | 1 of 2 |" in page
+    assert "| `other:multiplying` | isolation (NaN) | fp32 | [1, 2] | sequence " in page
+    assert "Not judged: absent:ssd: not installed." in page
+    found = [row for row in boards.read(str(files["json"])).rows if row.beyond]
+    assert [(r.peer, r.law, r.verdict, r.lengths) for r in found] == [
+        ("other:multiplying", "isolation (NaN)", "does not hold", (1, 2))
     ]
-    assert [p["reason"] for p in data["peers"]] == ["", "not installed"]
+    assert main.run(["peers", "--from", str(files["json"]), "--markdown", str(tmp_path / "again.md")]) == 0
+    assert (tmp_path / "again.md").read_text() == page
+    assert main.run(["peers", "--from", str(tmp_path / "out")]) == 2
+    assert "is no scoreboard of peers" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("others")
+def test_the_share_of_golden_classes_counts_what_a_declaration_allows(tmp_path: Path) -> None:
+    """A kernel that refuses what it does not declare is not judged there; one that declares it is judged on all."""
+    shares = {}
+    for name in ("other:refusing", "other:declaring"):
+        [row] = run_of(tmp_path, [name], properties=("reference",), dtypes=("float32",)).rows
+        shares[name] = row
+    refusing, declaring = shares.values()
+    assert refusing.classes < refusing.golden
+    assert declaring.classes == declaring.golden > 0
+    board = run_of(tmp_path, ["other:refusing"], properties=("reference",), dtypes=("float32",))
+    assert f"| {100 * refusing.classes / refusing.golden:.0f} % (reference) |" in as_markdown(board)
+    assert "found: `length > 0`" in as_markdown(board)
 
 
 def test_no_peer_to_judge_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +202,7 @@ def test_torch_kernels_are_judged_here(tmp_path: Path, capsys: pytest.CaptureFix
     file = tmp_path / "peers.json"
     options = ["--property", "reference", "--dtype", "fp32", "--profile", "quick", "--device", "cpu"]
     assert main.run(["peers", "torch:compiled_rope", *options, "--json", str(file)]) == 0
-    assert [r["verdict"] for r in json.loads(file.read_text())["rows"]] == ["passed"]
+    assert [row.verdict for row in boards.read(str(file)).rows] == ["passed"]
     assert "torch:compiled_rope" in capsys.readouterr().out
 
 

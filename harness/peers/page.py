@@ -1,0 +1,141 @@
+"""The page of the scoreboard: a row for each peer, what it refuses, and a line for each property that does not hold."""
+
+from collections.abc import Iterator, Sequence
+
+from packproof.harness.peers.board import BoardPeer, BoardRow, PeerBoard, layout, replay_of
+from packproof.harness.results.names import short
+from packproof.harness.results.questions import OF_PEERS
+from packproof.refs.wording import counted
+
+COMMAND = "packproof peers --from data/peers.json --markdown docs/peers_board.md"
+_WIDEST = 160  # characters of what went wrong
+_HELD = ("passed", "holds")
+
+
+def as_markdown(board: PeerBoard) -> str:
+    return "\n".join(_page(board)) + "\n"
+
+
+def legend() -> list[str]:
+    """The explanation of the verdicts, one per line."""
+    questions = "; ".join(f"({question.word}) {question.meaning}" for question in OF_PEERS)
+    return [
+        f"Checked though not promised by a peer: {questions}. If one does not hold, that is a finding, not a broken "
+        "promise.",
+        "Declined: the kernel or its adapter reports that it does not support the call. Not offered: it takes no such "
+        "argument. Neither was judged. In its domain: judged on the calls that it was found to support.",
+    ]
+
+
+def absent(peers: Sequence[BoardPeer]) -> list[str]:
+    """The peers that were not judged, each with the reason."""
+    return [f"{peer.peer}: {peer.reason}" for peer in peers if peer.reason]
+
+
+def _page(board: PeerBoard) -> Iterator[str]:
+    held = sum(row.verdict.startswith(_HELD) for row in board.rows)
+    failed = sum(row.failed for row in board.rows)
+    yield "# The scoreboard of peers\n"
+    yield (
+        f"`packproof peers` over the third-party kernels that could be installed: {counted(len(board.rows), 'cell')}, "
+        f"{sum(row.examples for row in board.rows):,} examples, {board.seconds:.0f} s on one device. {held} cells "
+        f"passed or hold, {failed} do not, {len(board.rows) - held - failed} were declined, do not apply, or could not "
+        f"be judged. {'' if board.finished else 'The run did not reach its end. '}Made from `data/peers.json`, which "
+        f"has every cell, by `{COMMAND}`. The findings that a script without packproof confirms are in "
+        "[Findings in third-party kernels](peers.md); the others are as packproof reports them. A replay file runs one "
+        "case again.\n"
+    )
+    yield f"{_where(board)}. packproof {board.packproof}, profile {board.profile}, seed {board.seed}.\n"
+    yield from (f"{line}\n" for line in legend())
+    yield (
+        "*Classes*: of the golden boundary classes that the declaration of a peer allows, the share that was judged, "
+        "for the property that has the least. One that failed is left out: it ends at its first failure.\n"
+    )
+    yield "| peer | version | op | classes | fails | does not hold | passed or holds |"
+    yield f"|{' --- |' * 7}"
+    judged = [peer for peer in board.peers if not peer.reason]
+    yield from (f"| {' | '.join(_cells(board, peer))} |" for peer in judged)
+    if left := absent(board.peers):
+        yield from ("", f"Not judged: {'; '.join(left)}.")
+    yield "\n## What was not judged\n"
+    for peer in judged:
+        if text := "; ".join(_limits(board, peer)):
+            yield f"- **{peer.peer}**: {text}."
+    if not failed:
+        return
+    yield "\n## What does not hold\n"
+    yield "| peer | property | dtypes | smallest layout | what | replay |"
+    yield f"|{' --- |' * 6}"
+    for peer in judged:
+        for law, rows in board.of(peer.peer):
+            if found := [row for row in rows if row.failed]:
+                yield f"| {' | '.join(_failure(peer.peer, law, found))} |"
+
+
+def _where(board: PeerBoard) -> str:
+    here = board.environment
+    driver = f", driver {here.driver}" if here.driver else ""
+    return f"{here.name}, torch {here.torch}, triton {here.triton}, Python {here.python}{driver}, {board.date}"
+
+
+def _cells(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
+    laws = dict(board.of(peer.peer))
+    broken = {law: _dtypes(rows) for law, rows in laws.items() if any(row.failed for row in rows)}
+    plain = [f"{law}{dtypes}" for law, dtypes in broken.items() if not laws[law][0].beyond]
+    beyond = [f"{law}{dtypes}" for law, dtypes in broken.items() if laws[law][0].beyond]
+    held = sum(all(row.verdict.startswith(_HELD) for row in rows) for rows in laws.values())
+    yield from (f"`{peer.peer}`", peer.version, peer.op, _least(laws), ", ".join(plain), ", ".join(beyond))
+    yield f"{held} of {len(laws)}"
+
+
+def _dtypes(rows: Sequence[BoardRow]) -> str:
+    """The dtypes that failed, unless all did."""
+    failed = [short(row.dtype) for row in rows if row.failed]
+    return "" if len(failed) == len(rows) else f" ({', '.join(failed)})"
+
+
+def share(row: BoardRow) -> float | None:
+    """The share of golden classes that was judged; None where none were to be, or a failure ended the property."""
+    applies = row.verdict not in ("not applicable", "not offered")
+    return row.classes / row.golden if row.golden and applies and not row.failed else None
+
+
+def _least(laws: dict[str, list[BoardRow]]) -> str:
+    """The least share, and the property that has it."""
+    found = [(part, law) for law, rows in laws.items() for row in rows if (part := share(row)) is not None]
+    if not found:
+        return ""
+    part, law = min(found)
+    return "100 %" if part == 1 else f"{100 * part:.0f} % ({law})"
+
+
+def _limits(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:
+    """What a peer is declared not to take, what it was found to refuse, and why the rest was not judged."""
+    if peer.not_offered:
+        yield f"not offered: {', '.join(peer.not_offered)}"
+    if peer.domain:
+        yield f"declared: `{'; '.join(peer.domain)}`"
+    rows = [row for row in board.rows if row.peer == peer.peer]
+    if inferred := dict.fromkeys(text for row in rows for text in row.inferred):
+        yield f"found: `{'; '.join(inferred)}`"
+    if refusals := dict.fromkeys(_short(text) for row in rows for text in row.refusals):
+        yield f"refused: {', '.join(f'`{text}`' for text in refusals)}"
+    left = [
+        row for row in rows if not row.failed and not row.verdict.startswith(_HELD) and row.verdict != "not offered"
+    ]
+    for reason in dict.fromkeys(_short(row.reason) for row in left if row.reason and row.verdict != "not applicable"):
+        laws = ", ".join(dict.fromkeys(row.law for row in left if _short(row.reason) == reason))
+        yield f"{laws}: {reason}"
+
+
+def _failure(peer: str, law: str, found: Sequence[BoardRow]) -> Iterator[str]:
+    first = found[0]
+    yield from (f"`{peer}`", law, ", ".join(short(row.dtype) for row in found), layout(found))
+    yield _short(next(iter([*first.lines[1:], *first.lines]), ""))
+    yield f"`{replay_of(found)}`" if replay_of(found) else ""
+
+
+def _short(text: str) -> str:
+    """One line of a table."""
+    line = " ".join(text.replace("|", "/").replace("`", "'").split())
+    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..."

@@ -1,0 +1,78 @@
+"""The scoreboard of peers in a terminal, as it is found, and as files."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+
+from packproof.harness.peers.board import PeerBoard, as_json, gathered, layout, replay_of, together
+from packproof.harness.peers.page import absent, as_markdown, legend
+from packproof.harness.peers.run import PeerRequest
+from packproof.harness.reports.terminal import cell_line
+from packproof.harness.results import events
+from packproof.harness.results.conclusions import limits_lines
+from packproof.harness.results.files import replace_text, writable
+from packproof.harness.results.wording import failure_text, summary
+from packproof.refs.wording import counted
+
+HEAD = ("peer", "version", "op", "property", "verdict", "smallest layout", "replay")
+
+
+class PeersReport:
+    """Prints each verdict as it is found, then the scoreboard; also writes the scoreboard to files.
+
+    Raises UsageError at once if a file cannot be written.
+    """
+
+    def __init__(
+        self, entries: Sequence[PeerRequest], *, markdown: str | None, json: str | None, console: Console | None = None
+    ) -> None:
+        self._entries = entries
+        self._markdown = writable(markdown, "--markdown") if markdown else None
+        self._json = writable(json, "--json") if json else None
+        self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._started: events.RunStarted | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        match event:
+            case events.RunStarted():
+                self._started = event
+                self._console.print(f"{counted(len(event.cells), 'cell')}, profile {event.profile}, seed {event.seed}")
+            case events.CellFinished(verdict):
+                self._console.print(f"{verdict.cell.target:<30}", cell_line(verdict), sep=" ")
+            case events.RunFinished() if self._started:
+                self._finish(self._started, event)
+
+    def _finish(self, started: events.RunStarted, finished: events.RunFinished) -> None:
+        board = gathered(self._entries, started, finished)
+        if self._json:
+            replace_text(self._json, as_json(board))
+        if self._markdown:
+            replace_text(self._markdown, as_markdown(board))
+        for verdict in finished.verdicts:
+            if verdict.failure:
+                self._console.print(f"\n{failure_text(verdict)}")
+        self._console.print("\n" + "\n".join(aligned([HEAD, *table(board)])))
+        for entry in self._entries:
+            found = limits_lines([v for v in finished.verdicts if v.cell.target == entry.peer.name])
+            for line in itertools.islice(found, 1, None):
+                self._console.print(f"{entry.peer.name}:{line[1:]}")
+        for line in ["", *legend(), "", *(f"not judged: {line}" for line in absent(board.peers))]:
+            self._console.print(line)
+        self._console.print(summary(finished, sum(cell.counts for cell in started.cells)))
+
+
+def table(board: PeerBoard) -> Iterator[tuple[str, ...]]:
+    """A row for each property of each peer, and one for what a peer does not offer."""
+    for peer in board.peers:
+        names = peer.peer, peer.version, peer.op
+        for law, rows in board.of(peer.peer):
+            yield (*names, law, together(rows), layout(rows), replay_of(rows))
+        if peer.not_offered and not peer.reason:
+            yield (*names, ", ".join(peer.not_offered), "not offered", "", "")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{x:<{width}}" for x, width in zip(row, widths, strict=True)).rstrip() for row in rows]
