@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.isolation import changed, first_that_leaks
-from packproof.harness.modules.pack import Pack
+from packproof.harness.modules.pack import PADDING, Pack
 from packproof.harness.modules.subject import Subject
 from packproof.harness.modules.watch import tensors_in, watched
 
@@ -49,15 +49,14 @@ class _Visit:
 def first_leaking_module(
     subject: Subject, convention: Convention, pack: Pack, document: int, seed: int
 ) -> Culprit | None:
-    """Run the pack twice, the second time with this document changed. None where no module can be
+    """Run the pack twice, the second time with this document, or the padding, changed. None where no module can be
     named, as where the number of tokens is also another size."""
     x = subject.input(pack.tokens, seed)
     arguments = subject.arguments(convention, pack)
     with torch.no_grad():
         before = _visits(subject, convention, x, arguments)
         after = _visits(subject, convention, changed(x, pack, document, subject, seed), arguments)
-    others = torch.ones(pack.tokens, dtype=torch.bool)
-    others[pack.rows(document)] = False
+    others = ((pack.document != document) & (pack.document != PADDING)).cpu()
 
     def leaks(one: _Visit, other: _Visit, roundings: int) -> bool:
         same = one.name == other.name and _agree(one.inputs, other.inputs, others, roundings)
