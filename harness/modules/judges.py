@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from packproof.harness.modules.conventions import Convention
-from packproof.harness.modules.culprit import first_leaking_module
+from packproof.harness.modules.culprit import first_leaking_backward, first_leaking_module
 from packproof.harness.modules.equality import Difference, PackedAndAlone
 from packproof.harness.modules.isolation import Reach, reach
 from packproof.harness.modules.pack import PADDING, Lengths, Pack, smaller, smaller_gaps
@@ -191,14 +191,17 @@ def _leak(trial: Trial, lengths: Lengths, found: Reach, example: int) -> Failure
 
 
 def _culprit(trial: Trial, found: Reach, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Iterator[str]:
-    source, reader = found.leaks[0]
-    if found.moves((source, reader)):
-        plain = trial.subject.uncompiled()
-        culprit = first_leaking_module(plain, trial.convention, plain.pack(lengths, gaps), source, trial.seed)
-        if culprit:
-            yield from culprit.lines()
-        elif trial.subject.mode.compiled:
-            yield "uncompiled it does not leak"
+    """The first module that leaks: in the forward pass, or, where outputs do not move, in the backward pass."""
+    plain, pair = trial.subject.uncompiled(), found.leaks[0]
+    pack = plain.pack(lengths, gaps)
+    if found.moves(pair):
+        culprit = first_leaking_module(plain, trial.convention, pack, pair[0], trial.seed)
+    else:
+        culprit = first_leaking_backward(plain, trial.convention, pack, pair, trial.seed)
+    if culprit:
+        yield from culprit.lines()
+    elif trial.subject.mode.compiled:
+        yield "uncompiled it does not leak"
 
 
 def _without_effect(trial: Trial, pack: Pack, found: Reach) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial, update_wrapper
 from typing import Any
@@ -116,8 +116,14 @@ class _Compiled:
     module: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(recompile_limit=_MOST_RECOMPILES, fail_on_recompile_limit_hit=True):
+        limits: dict[str, Any] = {"recompile_limit": _MOST_RECOMPILES, "fail_on_recompile_limit_hit": True}
+        with torch._dynamo.config.patch(limits), graphs_kept():
             return self.module(*args, **kwargs)
+
+
+def graphs_kept() -> AbstractContextManager[None]:
+    """So that several gradients can be taken of one forward pass of a compiled module."""
+    return torch._functorch.config.patch(donated_buffer=False)  # type: ignore[no-any-return]
 
 
 def admitted(module: nn.Module) -> tuple[tuple[Mode, ...], tuple[str, ...]]:

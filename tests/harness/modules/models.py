@@ -1,6 +1,6 @@
 """A hybrid of four layers and a head, with one leak planted in it where a name says so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -94,10 +94,14 @@ class Layer(nn.Module):
 class Hybrid(nn.Module):
     """Takes ids (1, t) and cu_seqlens. told: the boundaries that a layer gets, by its number and what came."""
 
-    def __init__(self, told: Callable[[int, Tensor], Tensor | None] = lambda layer, cu_seqlens: cu_seqlens) -> None:
+    def __init__(
+        self,
+        told: Callable[[int, Tensor], Tensor | None] = lambda layer, cu_seqlens: cu_seqlens,
+        mixers: Sequence[Callable[[], nn.Module]] = (Conv, Scan, SSD, Attention),
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.layers = nn.ModuleList(Layer(mixer()) for mixer in (Conv, Scan, SSD, Attention))
+        self.layers = nn.ModuleList(Layer(mixer()) for mixer in mixers)
         self.head = nn.Linear(WIDTH, VOCABULARY)
         self._told = told
 
@@ -108,8 +112,8 @@ class Hybrid(nn.Module):
         return self.head(x)[None]
 
 
-def dropped_in(number: int) -> Hybrid:
-    return Hybrid(lambda layer, cu_seqlens: None if layer == number else cu_seqlens)
+def dropped_in(number: int, mixers: Sequence[Callable[[], nn.Module]] = (Conv, Scan, SSD, Attention)) -> Hybrid:
+    return Hybrid(lambda layer, cu_seqlens: None if layer == number else cu_seqlens, mixers)
 
 
 class _Mean(torch.autograd.Function):
@@ -125,11 +129,18 @@ class _Mean(torch.autograd.Function):
 
 
 class LeakyBackward(Hybrid):
+    """In the model itself, past its first layer."""
+
     def forward(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
         x = self.embedding(input_ids)[0]
         for number, layer in enumerate(self.layers):
             x = layer(_Mean.apply(x) if number == 1 else x, cu_seqlens)
         return self.head(x)[None]
+
+
+class ScanWithLeakyBackward(Scan):
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Any:
+        return _Mean.apply(super().forward(x, cu_seqlens))
 
 
 class LastBatchsBoundaries(Hybrid):

@@ -1,5 +1,7 @@
 """check_module: leaks planted in a hybrid are found, at the module that has them, and the correct model passes."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,16 +13,21 @@ from packproof.harness.results.events import RunFinished, Verdict
 from packproof.harness.results.failed import CheckFailed
 from packproof.refs.errors import ArgumentError, UsageError
 from tests.harness.modules.models import (
+    SSD,
     WIDTH,
     Attention,
+    Conv,
     Counted,
     Hybrid,
     LastBatchsBoundaries,
     LeakyBackward,
     MaskedAttention,
     Positions,
+    ScanWithLeakyBackward,
     dropped_in,
 )
+
+LEAKY_SCAN = (Conv, ScanWithLeakyBackward, SSD, Attention)
 
 
 def verdicts(module: nn.Module, convention: str | Convention = "cu_seqlens", **options: object) -> dict[str, Verdict]:
@@ -47,11 +54,31 @@ def test_boundaries_that_one_layer_does_not_get(number: int) -> None:
     assert found.failure.lengths == (1, 1)
 
 
-def test_a_leak_of_the_backward_pass_alone() -> None:
-    found = verdicts(LeakyBackward())["isolation"]
+@pytest.mark.parametrize("number", range(4))
+def test_boundaries_that_one_of_four_equal_layers_does_not_get(number: int) -> None:
+    found = verdicts(dropped_in(number, [Attention] * 4))["isolation"]
     assert found.failure is not None
     assert found.failure.lengths == (1, 1)
-    assert found.failure.lines[1:] == ("it leaks in the backward pass alone: outputs move by no more than rounding",)
+    assert f"first module that leaks: layers.{number}.mixer (Attention)" in found.failure.lines
+
+
+@pytest.mark.parametrize(
+    ("make", "culprit"),
+    [
+        (LeakyBackward, "the model itself (LeakyBackward)"),
+        (
+            lambda: Hybrid(mixers=(Conv, ScanWithLeakyBackward, SSD, Attention)),
+            "layers.1.mixer (ScanWithLeakyBackward)",
+        ),
+    ],
+    ids=["in the model", "in a layer"],
+)
+def test_a_leak_of_the_backward_pass_alone(make: Callable[[], nn.Module], culprit: str) -> None:
+    found = verdicts(make())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+    assert found.failure.lines[1] == f"first module that leaks: {culprit}"
+    assert found.failure.lines[-1] == "it leaks in the backward pass alone: outputs move by no more than rounding"
 
 
 def test_boundaries_of_the_first_batch_of_as_many_tokens() -> None:

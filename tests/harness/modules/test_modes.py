@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from packproof.harness.modules.check import check_module, module_request, run_module_check
 from packproof.harness.modules.modes import Mode, admitted
 from packproof.harness.results.events import RunFinished, Verdict
-from tests.harness.modules.models import WIDTH, Attention, Hybrid, InContext
+from tests.harness.modules.models import WIDTH, Attention, Hybrid, InContext, MaskedAttention
 
 
 def verdicts(module: nn.Module | Callable[[], nn.Module], **options: Any) -> dict[tuple[str, str, str], Verdict]:
@@ -169,24 +169,30 @@ def test_what_the_matrix_cannot_run_does_not_count() -> None:
     assert {v.cell.dtype for v in held} == {"float32", "bfloat16"}
 
 
-@pytest.mark.proof  # it compiles
-def test_a_leak_of_the_compiled_model_alone() -> None:
-    forgets = told_unless(lambda module, x: torch.compiler.is_compiling())
-    for compiled, statuses in ((False, {"passed"}), (True, {"failed"})):
-        found = verdicts(forgets, inputs=WIDTH, compiled=compiled)
-        assert {v.status for v in found.values()} == statuses
-    [leak] = [v.failure for name, v in found.items() if name[2] == "isolation"]
-    assert leak is not None
-    assert "uncompiled it does not leak" in leak.lines
+class Masked(nn.Module):
+    def __init__(self, *, forgets: bool) -> None:
+        super().__init__()
+        self.attention, self._forgets = MaskedAttention(), forgets
+
+    def forward(self, x: Tensor, seq_idx: Tensor) -> Tensor:
+        lost = self._forgets and torch.compiler.is_compiling()
+        return self.attention(x[0], torch.zeros_like(seq_idx[0]) if lost else seq_idx[0])
 
 
-@pytest.mark.proof
-def test_a_correct_model_passes_compiled() -> None:
-    found = verdicts(told_unless(lambda module, x: False), inputs=WIDTH, compiled=True)
-    assert {v.status for v in found.values()} == {"passed"}
-    found = verdicts(Hybrid(), compiled=True, modes=("train",))
-    assert {v.status for v in found.values()} == {"passed"}
-    assert found["cu_seqlens (train, compiled)", "float32", "isolation"].reason.startswith("by values alone")
+@pytest.mark.proof  # it compiles for a minute
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_leak_of_the_compiled_model_alone(forgets: bool) -> None:
+    plain, compiled = (
+        verdicts(Masked(forgets=forgets), convention="seq_idx", inputs=WIDTH, compiled=each) for each in (False, True)
+    )
+    assert {v.status for v in plain.values()} == {"passed"}
+    isolation = compiled["seq_idx (compiled)", "float32", "isolation"]
+    if not forgets:
+        assert {v.status for v in compiled.values()} == {"passed"}
+    else:
+        assert isolation.failure is not None
+        assert isolation.failure.lengths == (1, 1)
+        assert "uncompiled it does not leak" in isolation.failure.lines
 
 
 FALLBACK = """
