@@ -112,7 +112,9 @@ def _outcome(
                 stack.enter_context(place)
             except ValueError as error:  # transformers' own: not with this config
                 return Outcome(name, convention, with_flash, "refuses", text=_in_short(error))
-            request = module_request(model, inputs=_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name)
+            request = module_request(
+                model, inputs=_ids, convention=convention, layouts=LAYOUTS, seed=seed, name=name, records=False
+            )
             found = []
             for event in run_module_check(request):
                 if isinstance(event, CellFinished):

@@ -12,8 +12,9 @@ from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Repor
 from packproof.harness.cli.printing import section
 from packproof.harness.engine.request import CheckRequest, check_names
 from packproof.harness.results import events
+from packproof.harness.results.module_record import KIND, ModuleRecord
 from packproof.harness.results.names import dtypes, known, some
-from packproof.harness.results.replay_file import read_replay, shown
+from packproof.harness.results.replay_file import content, read_replay, shown
 from packproof.harness.worker import zygote_client
 from packproof.harness.worker.isolation import isolated
 from packproof.harness.worker.settled import importing, is_fresh
@@ -204,7 +205,7 @@ def _page_of_peers(file: str, markdown: str | None) -> int:
 
 
 def replay(
-    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` wrote")],
+    file: Annotated[str, typer.Argument(help="a replay file that `packproof check` or `packproof model` wrote")],
     *,
     map: Annotated[bool, typer.Option("--map", help="show the error map and the leak map")] = False,  # noqa: A002
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
@@ -217,14 +218,21 @@ def replay(
     packproof replay .packproof/ssd-packing-5e1c.json --map
     packproof replay .packproof/ssd-packing-5e1c.json --show
     """
-    data = read_replay(Path(file))
+    data, of_module = content(Path(file)), False
+    if data.get("kind") == KIND:
+        record, of_module = ModuleRecord.read(data, Path(file)), True
+        rows, device = record.shown(), record.device
+    else:
+        kernels = read_replay(Path(file))
+        rows, device = shown(kernels), kernels["device"]
     if show:
-        section(file, shown(data))
+        section(file, rows)
         return HELD
 
-    _start(data["device"])
+    if not of_module:
+        _start(device)
     with importing():
-        from packproof.harness.engine.replay import replay as run_replay  # noqa: PLC0415
+        from packproof.harness.modules.replay import replay as run_replay  # noqa: PLC0415
         from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415
 
     page = Reports(files(html=html))

@@ -6,8 +6,8 @@ import typer
 
 from packproof.harness.cli.ending import FAILED, HELD, Report, exit_code, files, follow
 from packproof.harness.cli.printing import section
-from packproof.harness.results.names import DEVICES, known, listed
-from packproof.harness.results.names import dtype as dtype_name
+from packproof.harness.results.names import ATTENTION, DEVICES, MODES, dtypes, known, listed
+from packproof.harness.targets import fast_kernels
 from packproof.harness.worker.settled import importing
 from packproof.refs.errors import UsageError
 
@@ -23,7 +23,10 @@ def model(
     *,
     convention: Annotated[
         list[str] | None,
-        typer.Option(help="how the module learns where documents begin; comma-separated  [default: try all]"),
+        typer.Option(
+            help="how the module learns where documents begin, by name, or your own as module:NAME; comma-separated  "
+            "[default: try all]"
+        ),
     ] = None,
     conventions: Annotated[bool, typer.Option("--conventions", help="list the conventions, and run nothing")] = False,
     inputs: Annotated[
@@ -34,7 +37,29 @@ def model(
         bool, typer.Option("--keep-weights", help="keep its weights: matrices are drawn at random otherwise")
     ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    dtype: Annotated[str | None, typer.Option(help="fp64, fp32, bf16, fp16  [default: the module's]")] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated  [default: the module's]")
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="eval, train (without dropout), checkpointing; comma-separated  [default: eval]"),
+    ] = None,
+    attention: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="implementations of transformers: eager, sdpa, flex_attention, flash_attention_2, flash_attention_3; "
+            "comma-separated  [default: the module's]"
+        ),
+    ] = None,
+    compile: Annotated[bool, typer.Option("--compile", help="run it through torch.compile")] = False,  # noqa: A002
+    without_kernels: Annotated[
+        bool,
+        typer.Option("--without-kernels", help="make it as if no package of fast kernels were installed"),
+    ] = False,
+    matrix: Annotated[
+        bool,
+        typer.Option("--matrix", help="every attention, mode and dtype that it admits here, and torch.compile"),
+    ] = False,
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
     seed: Annotated[int, typer.Option(help="another seed draws other weights and tokens")] = 0,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
@@ -49,9 +74,20 @@ def model(
     packproof model my_model.py:tiny --convention hf_flash_kwargs
     packproof model checkpoints/llama/config.json
     packproof model my_layers:Block --inputs 64 --convention cu_seqlens
+    packproof model my_model.py:tiny --convention my_conventions.py:ENDS --mode train --dtype bf16,fp32
+    packproof model checkpoints/llama --convention hf_position_ids --matrix
     packproof model --conventions
     """
     known("device", device, DEVICES)
+    for name in listed(mode):
+        known("mode", name, MODES)
+    for name in listed(attention):
+        known("attention", name, ATTENTION)
+    if matrix and (mode or attention or compile):
+        raise UsageError("--matrix: it has every mode and attention, and torch.compile; leave out the options for them")
+    kinds = dtypes(dtype)
+    if without_kernels:
+        fast_kernels.hide()
     with importing():
         import torch  # noqa: PLC0415
 
@@ -63,22 +99,28 @@ def model(
     if conventions:
         section("conventions", {name: each.about for name, each in CONVENTIONS.items()})
         return HELD
-    named = tuple(map(convention_named, listed(convention))) or None
+    for name in listed(convention):
+        convention_named(name)
     if target is None:
         raise UsageError("target: none came; expected package.module:Class, path/file.py:factory or a config.json")
     torch.set_num_threads(1)  # forks of this process must not inherit a pool of threads
     torch.manual_seed(seed)  # of what the module is made with
     request = module_request(
         module_named(target),
-        convention=named,
+        convention=listed(convention) or None,
         inputs=inputs,
         output=output,
         redraw=not keep_weights,
+        modes=listed(mode) or ("eval",),
+        attention=listed(attention) or ("",),
+        dtypes=kinds or (),
+        compiled=compile,
+        matrix=matrix,
         profile=profile,
         seed=seed,
         name=target,
+        target=target,
         device=device,
-        dtype=getattr(torch, dtype_name(dtype)) if dtype else None,
     )
     reports: list[Report] = [TerminalReport(), *files(json=json, junit=junit, html=html)]
     end = follow(run_module_check(request, apart=True), reports)

@@ -1,11 +1,7 @@
 """From the first violation to the failure in a report: shrink, run again, diagnose, measure, leave a replay file."""
 
-import json
-import re
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from zlib import crc32
 
 from packproof.harness.diagnosis.conventions import suggestions
 from packproof.harness.diagnosis.diagnose import diagnose
@@ -15,7 +11,7 @@ from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.events import Cell, Failure
-from packproof.harness.results.files import replace_text
+from packproof.harness.results.replay_file import write_replay
 from packproof.harness.results.text import printable
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
@@ -128,12 +124,4 @@ def _write_replay(
         "case": case.to_json(),
         "message": lines,
     }
-    text = json.dumps(data, indent=1)
-    op, law = re.sub(r"[^\w.-]", "-", cell.op), cell.property.rpartition(":")[2]
-    file = Path(replay.folder) / f"{op}-{law}-{crc32(text.encode()):08x}.json"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(file, text)
-    except OSError as error:
-        return "", f"no replay file could be written: {error.strerror or error}: {file.parent}"
-    return str(file), ""
+    return write_replay(replay.folder, f"{cell.op}-{cell.property.rpartition(':')[2]}", data)

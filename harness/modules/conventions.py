@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from packproof.harness.modules.pack import Pack, cumulative
 from packproof.harness.results.names import known
-from packproof.refs.errors import checked_init
+from packproof.harness.targets.location import Location
+from packproof.refs.errors import UsageError, checked_init
 
 Arguments = Mapping[str, Any]
 
@@ -22,6 +23,8 @@ class Convention:
     name: in reports. about: one line. arguments: keyword arguments of its forward, beside the input of shape (1, t) or
     (1, t, d), made from a pack; the same function makes those of one document alone. optional: those
     that are left out where forward does not take them. batched: whether the input has a leading axis of one.
+    padding: where a pack may have rows that are no document's, which `pack.document` says by -1: nowhere (""), past the
+    last document ("end") or between documents too ("between").
 
     >>> import packproof
     >>> def ends(pack):
@@ -35,6 +38,7 @@ class Convention:
     arguments: Callable[[Pack], Arguments]
     optional: tuple[str, ...] = ("use_cache",)
     batched: bool = True
+    padding: Literal["", "end", "between"] = ""
 
 
 def _positions(pack: Pack) -> dict[str, Any]:
@@ -71,9 +75,24 @@ def _flex(pack: Pack) -> Any:
 
 def _thd(pack: Pack) -> SimpleNamespace:
     offsets, longest = cumulative(pack.lengths, torch.int32, pack.device), max(pack.lengths)
-    names = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
-    most = {"max_seqlen_q": longest, "max_seqlen_kv": longest}
-    return SimpleNamespace(qkv_format="thd", **dict.fromkeys(names, offsets), **most)
+    padded = offsets.clone()
+    padded[-1] = pack.tokens  # the rows of a document end where those of the next begin, or the row ends
+    named = {
+        **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_kv"), offsets),
+        **dict.fromkeys(("cu_seqlens_q_padded", "cu_seqlens_kv_padded"), padded),
+    }
+    return SimpleNamespace(qkv_format="thd", **named, max_seqlen_q=longest, max_seqlen_kv=longest)
+
+
+def _engine(pack: Pack) -> dict[str, Any]:
+    """Padding belongs to a sequence without tokens, whose state has no index."""
+    count, empty = len(pack.lengths), 1 if pack.gaps else 0
+    indices = [*range(count), *[-1] * empty]
+    return {
+        "query_start_loc": cumulative([*pack.lengths, *[0] * empty], torch.int32, pack.device),
+        "state_indices": torch.tensor(indices, dtype=torch.int32, device=pack.device),
+        "has_initial_state": torch.zeros(count + empty, dtype=torch.bool, device=pack.device),
+    }
 
 
 CONVENTIONS: Mapping[str, Convention] = {
@@ -131,45 +150,56 @@ CONVENTIONS: Mapping[str, Convention] = {
         ),
         Convention(
             "segment_ids",
-            "segment_ids (1, t), from 1 on",
+            "segment_ids (1, t), from 1 on, 0 for padding",
             lambda pack: {"segment_ids": pack.document[None] + 1},
+            padding="between",
         ),
         Convention(
             "document_ids",
-            "document_ids (1, t), from 0 on",
+            "document_ids (1, t), from 0 on, -1 for padding",
             lambda pack: {"document_ids": pack.document[None]},
+            padding="between",
         ),
-        Convention("seq_idx", "seq_idx int32 (1, t), as mamba's modules take it", _seq_idx),
+        Convention(
+            "seq_idx", "seq_idx int32 (1, t), as mamba's modules take it, -1 for padding", _seq_idx, padding="between"
+        ),
         Convention("seq_lens", "seq_lens, a list of lengths", lambda pack: {"seq_lens": list(pack.lengths)}),
         Convention(
             "cu_seqlens",
             "cu_seqlens int32 (s + 1,)",
             lambda pack: {"cu_seqlens": cumulative(pack.lengths, torch.int32, pack.device)},
+            padding="end",
         ),
         Convention(
             "cu_seqlens_flat",
             "cu_seqlens int32 (s + 1,), tokens without an axis of batches: (t, d)",
             lambda pack: {"cu_seqlens": cumulative(pack.lengths, torch.int32, pack.device)},
             batched=False,
+            padding="end",
         ),
         Convention(
             "packed_seq_params",
             "packed_seq_params of Megatron: qkv_format thd, cu_seqlens_q/kv, max_seqlen_q/kv",
             lambda pack: {"packed_seq_params": _thd(pack)},
+            padding="end",
         ),
         Convention(
             "engine",
             "query_start_loc, state_indices and has_initial_state, as inference engines batch prompts",
-            lambda pack: {
-                "query_start_loc": cumulative(pack.lengths, torch.int32, pack.device),
-                "state_indices": torch.arange(len(pack.lengths), dtype=torch.int32, device=pack.device),
-                "has_initial_state": torch.zeros(len(pack.lengths), dtype=torch.bool, device=pack.device),
-            },
+            _engine,
+            padding="end",
         ),
     )
 }
 
 
 def convention_named(given: "str | Convention") -> Convention:
-    """A convention, or the one of packproof's with this name. Raises UsageError where there is none."""
-    return given if isinstance(given, Convention) else CONVENTIONS[known("convention", given, CONVENTIONS)]
+    """A convention, the one of packproof's with this name, or a user's own as "module:NAME". Raises UsageError."""
+    if isinstance(given, Convention):
+        return given
+    if ":" not in given:
+        return CONVENTIONS[known("convention", given, CONVENTIONS)]
+    found = Location.parse(given).find()
+    if not isinstance(found, Convention):
+        raise UsageError(f"convention: {given!r} is of type {type(found).__name__}, expected a packproof.Convention")
+    return found

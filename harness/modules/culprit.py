@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.isolation import changed, first_that_leaks
-from packproof.harness.modules.pack import Pack
+from packproof.harness.modules.pack import PADDING, Pack
 from packproof.harness.modules.subject import Subject
 from packproof.harness.modules.watch import tensors_in, watched
 
@@ -49,15 +49,14 @@ class _Visit:
 def first_leaking_module(
     subject: Subject, convention: Convention, pack: Pack, document: int, seed: int
 ) -> Culprit | None:
-    """Run the pack twice, the second time with this document changed. None where no module can be
+    """Run the pack twice, the second time with this document, or the padding, changed. None where no module can be
     named, as where the number of tokens is also another size."""
     x = subject.input(pack.tokens, seed)
     arguments = subject.arguments(convention, pack)
     with torch.no_grad():
         before = _visits(subject, convention, x, arguments)
         after = _visits(subject, convention, changed(x, pack, document, subject, seed), arguments)
-    others = torch.ones(pack.tokens, dtype=torch.bool)
-    others[pack.rows(document)] = False
+    others = ((pack.document != document) & (pack.document != PADDING)).cpu()
 
     def leaks(one: _Visit, other: _Visit, roundings: int) -> bool:
         same = one.name == other.name and _agree(one.inputs, other.inputs, others, roundings)
@@ -65,6 +64,50 @@ def first_leaking_module(
 
     found = first_that_leaks(before, after, leaks)
     return _culprit(found, before, arguments) if found else None
+
+
+def first_leaking_backward(
+    subject: Subject, convention: Convention, pack: Pack, pair: tuple[int, int], seed: int
+) -> Culprit | None:
+    """The module whose outputs at the first document of the pair have no gradient of the second's, and whose inputs
+    have one. None where no module can be named."""
+    source, reader = pair
+    x, arguments = subject.input(pack.tokens, seed), subject.arguments(convention, pack)
+    seen: list[tuple[_Visit, list[Tensor], list[Tensor]]] = []
+
+    def begin(name: str, module: nn.Module, given: Any) -> tuple[_Visit, list[Tensor]]:
+        had = [n for n, value in arguments.items() if _holds(given, value)]
+        return _Visit(name, type(module).__name__, [], had, 0), _differentiable(given)
+
+    def end(visit: tuple[_Visit, list[Tensor]], out: Any) -> None:
+        seen.append((*visit, _differentiable(out)))
+
+    with torch.enable_grad(), subject.differentiable(x) as (given, leaf_of):
+        with watched(subject.module, begin, end):
+            out = subject.call_with(given, arguments, convention)
+        seen[-1][1].append(leaf_of())  # the model itself was given ids
+        rows = pack.rows(reader)
+        weight = torch.randn(out[rows].shape, generator=torch.Generator().manual_seed(seed)).to(out)
+        tensors = list({id(each): each for _, ins, outs in seen for each in (*ins, *outs)}.values())
+        grads = subject.differentiate((out[rows] * weight).sum(), tensors) if tensors else []
+    at = (pack.document == source).cpu()
+    reached = {id(t): _reaches(g, at) for t, g in zip(tensors, grads, strict=True)}
+    for visit, ins, outs in seen:
+        if any(reached[id(t)] for t in ins) and not any(reached[id(t)] for t in outs):
+            return _culprit(visit, [each for each, _, _ in seen], arguments)
+    return None
+
+
+def _differentiable(value: Any) -> list[Tensor]:
+    return [x for x in tensors_in(value) if x.requires_grad]
+
+
+def _reaches(grad: Tensor | None, rows: Tensor) -> bool:
+    """Whether a gradient is not zero at these tokens, where it has them."""
+    axis = next((k for k, size in enumerate(grad.shape) if size == len(rows)), None) if grad is not None else None
+    if grad is None or axis is None:
+        return False
+    return bool((grad.index_select(axis, rows.nonzero().flatten().to(grad.device)) != 0).any())
 
 
 def _culprit(leaking: _Visit, visits: list[_Visit], arguments: Mapping[str, Any]) -> Culprit:

@@ -8,7 +8,8 @@ Many models compute norms and rotations in fp32 whatever their dtype: in float64
 two runs share, and the budget would miss. They are judged in float32.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from packproof.harness.modules.choices import Chosen, Made, TieBreaker
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.isolation import largest
-from packproof.harness.modules.pack import Pack
+from packproof.harness.modules.pack import FIRST, PADDING, Pack
 from packproof.harness.modules.subject import ModuleRefused, Subject
 
 _SAFETY = 32  # rounding errors of one sample have a largest element within a few times that of another
@@ -47,24 +49,117 @@ class Difference:
         return not self.vacuous and not self.found <= self.allowed
 
 
-def differences(subject: Subject, convention: Convention, pack: Pack, seed: int) -> Iterator[Difference]:
-    """One for each document, and one for each parameter that gets a gradient. Raises ModuleRefused."""
-    high, low = precisions(subject, convention, pack, seed)
-    x = subject.input(pack.tokens, seed)
-    packed, gradients = _run(high, convention, high.pack(pack.lengths), x, seed)
-    alone, summed = _each_alone(high, convention, high.pack(pack.lengths), x, seed)
-    rough, rough_gradients = _each_alone(low, convention, low.pack(pack.lengths), x, seed)
-    units = torch.finfo(high.dtype).eps, torch.finfo(low.dtype).eps
-    for j in range(len(pack.lengths)):
-        rows = pack.rows(j)
-        scale = largest(alone[rows])
-        yield _difference(f"document {j}", packed[rows], alone[rows], rough[rows], *units, scale)
-    names = [name for name in summed if name in gradients and name in rough_gradients]
-    among = max((largest(summed[name]) for name in names), default=0.0)
-    usual = _median([_rounding(summed[n], rough_gradients[n], *units) / (largest(summed[n]) or 1.0) for n in names])
-    for name in names:
-        grad = summed[name]
-        yield _difference(f"gradient of {name}", gradients[name], grad, rough_gradients[name], *units, among, usual)
+@dataclass(frozen=True)
+class Compared:
+    """differences: one for each document, and one for each parameter that gets a gradient. ties: how many choices the
+    pack made otherwise than its documents alone, within rounding, that were made alike."""
+
+    differences: Sequence[Difference]
+    ties: int = 0
+
+    @property
+    def failing(self) -> Difference | None:
+        return next((each for each in self.differences if each.fails), None)
+
+    @property
+    def vacuous(self) -> list[str]:
+        return [each.what for each in self.differences if each.vacuous]
+
+
+@dataclass(frozen=True)
+class PackedAndAlone:
+    """subject: the module, and in the highest precision that it computes in, and in a lower one."""
+
+    subject: Subject
+    high: Subject
+    low: Subject
+    convention: Convention
+    seed: int
+
+    @classmethod
+    def of(cls, subject: Subject, convention: Convention, seed: int) -> "PackedAndAlone":
+        """Raises ModuleRefused."""
+        return cls(subject, *_precisions(subject, convention, seed), convention, seed)
+
+    def __call__(self, pack: Pack) -> Compared:
+        """Compare the pack and its documents alone. Raises ModuleRefused.
+
+        TieBreaker are made alike where they have to be: it costs time, and few modules choose.
+        """
+        found = self._compared(pack, alike=False)
+        if (found.failing or found.vacuous) and not self.high.mode.compiled:
+            again = self._compared(pack, alike=True)
+            return again if again.ties or not again.failing else found
+        return found
+
+    def _compared(self, pack: Pack, *, alike: bool) -> Compared:
+        high, low = self.high, self.low
+        units = torch.finfo(high.dtype).eps, torch.finfo(low.dtype).eps
+        alone = self._each_alone(high, pack, alike=alike)
+        rough = self._each_alone(low, pack, earlier=alone, alike=alike)
+
+        def allowed(number: int, choice: Chosen) -> float:
+            mine = rough.choices[number] if number < len(rough.choices) else None
+            return _SAFETY * _rounding(choice.scores, mine.scores, *units) if mine and mine.like(choice) else 0.0
+
+        rows = (pack.document != PADDING).nonzero().flatten().cpu()
+        choices = TieBreaker(pack.tokens, alone.choices, allowed, rows) if alike else None
+        packed = self._run(high, high.pack(pack.lengths, pack.gaps), pack, slice(None), choices)
+        outputs = packed.output[rows]
+        found, start = [], 0
+        for j, length in enumerate(pack.lengths):
+            part = slice(start, start := start + length)
+            one = alone.output[part]
+            found.append(_difference(f"document {j}", outputs[part], one, rough.output[part], *units, largest(one)))
+        names = [name for name in alone.gradients if name in packed.gradients and name in rough.gradients]
+        grads = [(alone.gradients[n], rough.gradients[n]) for n in names]
+        among = max((largest(grad) for grad, _ in grads), default=0.0)
+        usual = _median([_rounding(grad, other, *units) / (largest(grad) or 1.0) for grad, other in grads])
+        for name, (grad, other) in zip(names, grads, strict=True):
+            what = f"gradient of {name}"
+            found.append(_difference(what, packed.gradients[name], grad, other, *units, among, usual))
+        return Compared(found, choices.ties + rough.ties if choices else 0)
+
+    def _run(self, subject: Subject, given: Pack, pack: Pack, rows: slice, choices: TieBreaker | None) -> "_Pass":
+        """Outputs, and the gradients of a random sum of those of documents by the name of each parameter. given: what
+        is told; rows: its tokens among those of the pack."""
+        x = _cast(self.subject.input(pack.tokens, self.seed)[:, rows], subject)
+        with torch.enable_grad(), choices or nullcontext():
+            out = subject.call(x, self.convention, given)
+            if choices:
+                choices.forward = False
+            weight = _weight((pack.tokens, *out.shape[1:]), self.seed)[rows].to(out)
+            mine = given.document != PADDING
+            named = {n: p for n, p in subject.module.named_parameters() if p.requires_grad}
+            grads: Sequence[Tensor | None] = ()
+            if named and out.requires_grad:
+                loss = (out[mine] * weight[mine]).sum()
+                grads = subject.differentiate(loss, list(named.values()))
+        gradients = {n: g for n, g in zip(named, grads, strict=False) if g is not None}
+        return _Pass(out.detach(), gradients, choices.made if choices else (), choices.ties if choices else 0)
+
+    def _each_alone(self, subject: Subject, pack: Pack, *, earlier: "_Pass | None" = None, alike: bool) -> "_Pass":
+        """The outputs of each document alone, one after another, and the sums of their gradients. earlier: the same in
+        another precision, whose choices are made again."""
+        runs, total, start = list[_Pass](), dict[str, Tensor](), 0
+        for j, length in enumerate(pack.lengths):
+            mine = slice(start, start := start + length)
+            before = [choice and choice.of(mine) for choice in earlier.choices] if earlier else []
+            choices = TieBreaker(length, before, lambda *_: float("inf")) if alike else None
+            runs.append(self._run(subject, subject.pack((length,)), pack, pack.rows(j), choices))
+            for name, grad in runs[-1].gradients.items():
+                total[name] = total[name] + grad if name in total else grad
+        each = [run.choices for run in runs]
+        joined = [Chosen.joined(parts) for parts in zip(*each, strict=False)]
+        return _Pass(torch.cat([run.output for run in runs]), total, joined, sum(run.ties for run in runs))
+
+
+@dataclass(frozen=True)
+class _Pass:
+    output: Tensor
+    gradients: Mapping[str, Tensor]
+    choices: Made = ()
+    ties: int = 0
 
 
 class _LessThanFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -79,14 +174,15 @@ class _LessThanFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def precisions(subject: Subject, convention: Convention, pack: Pack, seed: int) -> tuple[Subject, Subject]:
+def _precisions(subject: Subject, convention: Convention, seed: int) -> tuple[Subject, Subject]:
     """The module in the highest precision that it computes in, and in a lower one. Raises ModuleRefused."""
     pairs = ((torch.float64, torch.float32), (torch.float32, torch.bfloat16))
     for high, low in pairs:
         exact = subject.at(high)
+        plain, pack = exact.uncompiled(), exact.pack(FIRST)
         try:
             with torch.no_grad(), _LessThanFloat64() as less:  # type: ignore[no-untyped-call]
-                exact.call(_cast(subject.input(pack.tokens, seed), exact), convention, exact.pack(pack.lengths))
+                plain.call(_cast(subject.input(pack.tokens, seed), plain), convention, pack)
         except ModuleRefused:
             if high is pairs[-1][0]:
                 raise
@@ -106,59 +202,29 @@ def _difference(
     among: float,
     usual: float = 0.0,
 ) -> Difference:
-    """usual: rounding of a tensor of its kind, as part of its largest value: that of one number may be 0 by chance."""
+    """usual: rounding of a tensor of its kind, as part of its largest value: that of one number may be 0 by chance.
+
+    A gradient may be zero because its terms cancel, as that of a router of one expert whose weights add up to 1: the
+    result is the rounding of terms, which may be as large as the largest of all gradients.
+    """
     scale = largest(alone)
-    allowed = _SAFETY * max(_rounding(alone, rough, unit, rough_unit), usual * scale)
+    allowed = _SAFETY * max(_rounding(alone, rough, unit, rough_unit), usual * scale, unit * among)
     return Difference(what, largest(packed - alone), allowed, scale, among)
 
 
 def _rounding(alone: Tensor, rough: Tensor, unit: float, rough_unit: float) -> float:
-    return max(largest(rough.double() - alone.double()) * unit / rough_unit, unit * largest(alone))
+    apart = torch.where(alone == rough, 0.0, rough.double() - alone.double())  # scores may be infinite
+    return max(largest(apart) * unit / rough_unit, unit * largest(alone[alone.isfinite()]))
 
 
 def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2] if values else 0.0
 
 
-def _run(
-    subject: Subject, convention: Convention, pack: Pack, x: Tensor, seed: int, weight: Tensor | None = None
-) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """Outputs, and the gradients of a random sum of them by the name of each parameter."""
-    given = _cast(x, subject)
-    with torch.enable_grad():
-        out = subject.call(given, convention, pack)
-        weight = _weight(out, seed) if weight is None else weight
-        named = {n: p for n, p in subject.module.named_parameters() if p.requires_grad}
-        if not (named and out.requires_grad):
-            return out.detach(), {}
-        grads = torch.autograd.grad((out * weight.to(out)).sum(), list(named.values()), allow_unused=True)
-    return out.detach(), {n: g for n, g in zip(named, grads, strict=True) if g is not None}
-
-
-def _each_alone(
-    subject: Subject, convention: Convention, pack: Pack, x: Tensor, seed: int
-) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """The outputs of each document alone, one after another, and the sums of their gradients."""
-    outputs: list[Tensor] = []
-    total: dict[str, Tensor] = {}
-    weight: Tensor | None = None
-    for j in range(len(pack.lengths)):
-        rows = pack.rows(j)
-        if weight is None:
-            with torch.no_grad():
-                first = subject.call(_cast(x[:, rows], subject), convention, pack.alone(j))
-            weight = _weight(first.new_empty(pack.tokens, *first.shape[1:]), seed)
-        out, grads = _run(subject, convention, pack.alone(j), x[:, rows], seed, weight[rows])
-        outputs.append(out)
-        for name, grad in grads.items():
-            total[name] = total[name] + grad if name in total else grad
-    return torch.cat(outputs), total
-
-
 def _cast(x: Tensor, subject: Subject) -> Tensor:
     return x.to(subject.dtype) if x.is_floating_point() else x
 
 
-def _weight(out: Tensor, seed: int) -> Tensor:
+def _weight(shape: tuple[int, ...], seed: int) -> Tensor:
     """The same numbers whatever the precision."""
-    return torch.randn(out.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(out.device)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -6,18 +6,21 @@ gradient of its outputs at another one's tokens is zero, exactly.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from packproof.harness.modules.choices import Chosen, TieBreaker
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.pack import Pack
 from packproof.harness.modules.subject import Subject
 
 Pair = tuple[int, int]
 Visit = TypeVar("Visit")
+MANY = 8  # documents of which each is changed
 ROUNDINGS = 256  # of the largest output; the smallest leak seen in a model is 1.4 % of it, 10^5 roundings in fp32
 
 
@@ -25,20 +28,22 @@ ROUNDINGS = 256  # of the largest output; the smallest leak seen in a model is 1
 class Reach:
     """What reaches what in one call. moved: the largest change of document j's outputs when document i changed, by
     (i, j). gradient: the largest gradient of document j's outputs at document i's tokens, by (i, j). scale: the largest
-    output. unit: the roundoff of its dtype. output: what the call returned."""
+    output. unit: the roundoff of its dtype. output: what the call returned. ties: how many choices near a tie fell
+    otherwise when another document changed, and were made alike."""
 
     moved: Mapping[Pair, float]
     gradient: Mapping[Pair, float]
     scale: float
     unit: float
     output: Tensor
+    ties: int = 0
 
     @property
     def leaks(self) -> list[Pair]:
         """Pairs of documents of which the first reaches the second: first those with a gradient."""
         found = {pair for pair, size in self.gradient.items() if size != 0}
         found |= {pair for pair in self.moved if self.moves(pair)}
-        return sorted(found, key=lambda pair: (self.gradient[pair] == 0, pair))
+        return sorted(found, key=lambda pair: (not self.gradient.get(pair), pair))
 
     def moves(self, pair: Pair) -> bool:
         """Whether outputs move by more than rounding, and not only the gradient shows the leak."""
@@ -48,7 +53,7 @@ class Reach:
     def rounded(self) -> list[Pair]:
         """Pairs that moved by so little, and with no gradient, that rounding explains it: experts of a mixture get
         products of other sizes."""
-        return [pair for pair, size in self.moved.items() if 0 < size <= self._rounding and self.gradient[pair] == 0]
+        return [pair for pair, size in self.moved.items() if 0 < size <= self._rounding and not self.gradient.get(pair)]
 
     @property
     def _rounding(self) -> float:
@@ -56,30 +61,79 @@ class Reach:
 
 
 def reach(
-    subject: Subject, convention: Convention, pack: Pack, seed: int, arguments: Mapping[str, object] | None = None
+    subject: Subject,
+    convention: Convention,
+    pack: Pack,
+    seed: int,
+    arguments: Mapping[str, object] | None = None,
+    sources: Sequence[int] | None = None,
 ) -> Reach:
-    """Change each document, one at a time, and differentiate the outputs of each. Raises ModuleRefused.
+    """Change each of the sources, one at a time, and differentiate the outputs of the others. Raises ModuleRefused.
 
-    arguments: of the call, instead of those that tell the boundaries of the pack.
+    arguments: of the call, instead of those that tell the boundaries of the pack. sources: documents, or PADDING; None
+    for all, of many documents the first two and the last. A module that keeps the boundaries of another batch has one
+    to keep: the same tokens are called in one document first.
+
+    Where others move and have no gradient, near ties of choices are made alike, in another look.
     """
-    x = subject.input(pack.tokens, seed)
-    arguments = subject.arguments(convention, pack) if arguments is None else arguments
+    told = subject.arguments(convention, pack) if arguments is None else arguments
+    if sources is None:
+        count = len(pack.lengths)
+        sources = range(count) if count <= MANY else (0, 1, count - 1)
     with torch.no_grad():
-        plain = subject.call_with(x, arguments, convention)
-        moved = {
-            (i, j): _apart(plain[pack.rows(j)], other[pack.rows(j)])
-            for i in range(len(pack.lengths))
-            for other in [subject.call_with(changed(x, pack, i, subject, seed), arguments, convention)]
-            for j in range(len(pack.lengths))
-            if i != j
-        }
-    gradient = gradients(subject, convention, pack, x, arguments, seed)
-    return Reach(moved, gradient, largest(plain), torch.finfo(plain.dtype).eps / 2, plain)
+        x = subject.input(pack.tokens, seed)
+        subject.call_with(x, subject.arguments(convention, pack.without_boundaries()), convention)
+    found = _reach(subject, convention, pack, seed, told, sources, alike=False)
+    if (
+        any(found.moves(pair) for pair in found.moved)
+        and not any(found.gradient.values())
+        and not subject.mode.compiled
+    ):
+        again = _reach(subject, convention, pack, seed, told, sources, alike=True)
+        return again if again.ties and not again.leaks else found
+    return found
+
+
+def _reach(
+    subject: Subject,
+    convention: Convention,
+    pack: Pack,
+    seed: int,
+    arguments: Mapping[str, object],
+    sources: Sequence[int],
+    *,
+    alike: bool,
+) -> Reach:
+    x = subject.input(pack.tokens, seed)
+
+    def call(x: Tensor, choices: TieBreaker | None) -> Tensor:
+        with choices or nullcontext():
+            return subject.call_with(x, arguments, convention)
+
+    def allowed(_number: int, choice: Chosen) -> float:
+        scores = choice.scores[choice.scores.isfinite()]
+        return ROUNDINGS * torch.finfo(scores.dtype).eps / 2 * largest(scores)
+
+    moved: dict[Pair, float] = {}
+    ties = 0
+    with torch.no_grad():
+        plain = call(x, first := TieBreaker(pack.tokens) if alike else None)
+        for i in sources:
+            again = TieBreaker(pack.tokens, first.made, allowed) if first else None
+            other = call(changed(x, pack, i, subject, seed), again)
+            ties += again.ties if again else 0
+            moved |= {(i, j): _apart(plain[pack.rows(j)], other[pack.rows(j)]) for j in _others(pack, i)}
+    gradient = gradients(subject, convention, pack, x, arguments, seed, sources)
+    return Reach(moved, gradient, largest(plain), torch.finfo(plain.dtype).eps / 2, plain, ties)
+
+
+def _others(pack: Pack, document: int) -> list[int]:
+    return [j for j in range(len(pack.lengths)) if j != document]
 
 
 def changed(x: Tensor, pack: Pack, document: int, subject: Subject, seed: int) -> Tensor:
-    """The input with every token of one document replaced by another one."""
-    rows, other = pack.rows(document), subject.input(pack.tokens, seed + 1)
+    """The input with every token of one document, or of the padding, replaced by another one."""
+    rows, other = pack.document == document, subject.input(pack.tokens, seed + 1)
     same = other == x
     if not x.is_floating_point() and bool(same.any()):
         top = int(torch.maximum(x.max(), other.max()))
@@ -90,20 +144,51 @@ def changed(x: Tensor, pack: Pack, document: int, subject: Subject, seed: int) -
 
 
 def gradients(
-    subject: Subject, convention: Convention, pack: Pack, x: Tensor, arguments: Mapping[str, object], seed: int
+    subject: Subject,
+    convention: Convention,
+    pack: Pack,
+    x: Tensor,
+    arguments: Mapping[str, object],
+    seed: int,
+    sources: Sequence[int],
 ) -> dict[Pair, float]:
-    """The largest gradient of random sums of document j's outputs at the tokens of document i, by (i, j)."""
+    """The largest gradient of random sums of document j's outputs at the tokens of document i, by (i, j); {} where the
+    tokens are ids of a compiled model."""
+    if not x.is_floating_point() and not subject.differentiates_tokens:
+        return {}
     with torch.enable_grad(), subject.differentiable(x) as (given, leaf_of):
         out = subject.call_with(given, arguments, convention)
         weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed)).to(out)
-        leaf, found = leaf_of(), {}
-        for j in range(len(pack.lengths)):
-            loss = (out[pack.rows(j)] * weight[pack.rows(j)]).sum()
-            (grad,) = torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
-            for i in range(len(pack.lengths)):
-                if i != j:
-                    found[i, j] = 0.0 if grad is None else largest(grad[0, pack.rows(i)])
-        return found
+        leaf = leaf_of()
+
+        def at_tokens(readers: Sequence[int]) -> Tensor | None:
+            loss = sum(((out[pack.rows(j)] * weight[pack.rows(j)]).sum() for j in readers), out.new_zeros(()))
+            (grad,) = subject.differentiate(loss, [leaf], again=True)
+            return None if grad is None else grad[0]
+
+        def size(grad: Tensor | None, source: int) -> float:
+            return 0.0 if grad is None else largest(grad[pack.document == source])
+
+        if len(pack.lengths) > MANY:
+            return {pair: found for i in sources for pair, found in _first_reached(pack, i, at_tokens, size).items()}
+        by_reader = {j: at_tokens([j]) for j in range(len(pack.lengths))}
+        return {(i, j): size(by_reader[j], i) for i in sources for j in _others(pack, i)}
+
+
+def _first_reached(
+    pack: Pack,
+    source: int,
+    at_tokens: Callable[[Sequence[int]], Tensor | None],
+    size: Callable[[Tensor | None, int], float],
+) -> dict[Pair, float]:
+    """Of many documents: by one sum over all others, and only if that has a gradient by the first that has it."""
+    others = _others(pack, source)
+    found = dict.fromkeys(((source, j) for j in others), 0.0)
+    while len(others) > 1 and size(at_tokens(others), source):
+        half = others[: len(others) // 2]
+        others = half if size(at_tokens(half), source) else others[len(half) :]
+    found[source, others[0]] = size(at_tokens(others[:1]), source)
+    return found
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

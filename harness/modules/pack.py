@@ -1,41 +1,62 @@
-"""Documents side by side in one row, and the tensors that say where they begin."""
+"""Documents side by side in one row: how long they are, and the tensors that say where they begin."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Lengths = tuple[int, ...]
+PADDING = -1  # the document of a row that is none's
+FIRST: Lengths = (5, 9, 7)  # 21 tokens: the size of nothing else, as a rule
+_CHUNKS = ("chunk_size", "mamba_chunk_size", "attention_chunk_size", "block_size")
+_WINDOWS = ("sliding_window", "attention_window_size", "local_window_size")
+_WIDTHS = (
+    *("d_conv", "mamba_d_conv", "conv_kernel", "conv_kernel_size"),
+    *("conv_L_cache", "linear_conv_kernel_dim", "short_conv_kernel_size"),
+)
+_MANY = (258, 20)  # documents: more than a byte counts, and what fits into few tokens
 
 
 @dataclass(frozen=True)
 class Pack:
-    """A layout of documents. lengths: tokens of each. device, dtype: of the module that gets them."""
+    """A layout of documents. lengths: tokens of each. device, dtype: of the module that gets them. gaps: rows of
+    padding before each document and after the last, () for none."""
 
-    lengths: tuple[int, ...]
+    lengths: Lengths
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    gaps: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:
-        return sum(self.lengths)
+        """Rows, those of padding too."""
+        return sum(self.lengths) + sum(self.gaps)
 
     @cached_property
     def offsets(self) -> Tensor:
-        """int64 (s + 1,), on the CPU."""
+        """int64 (s + 1,), on the CPU, of documents without padding between them."""
         return torch.tensor([0, *self.lengths]).cumsum(0)
 
     @cached_property
     def document(self) -> Tensor:
-        """int64 (t,): the document of each token."""
-        lengths = torch.tensor(self.lengths)
-        return torch.arange(len(self.lengths)).repeat_interleave(lengths).to(self.device)
+        """int64 (t,): the document of each token, PADDING where it is none's."""
+        found = torch.full((self.tokens,), PADDING)
+        for number in range(len(self.lengths)):
+            found[self.rows(number)] = number
+        return found.to(self.device)
 
     @cached_property
     def position(self) -> Tensor:
-        """int64 (t,): the position of each token in its document."""
-        starts = self.offsets[:-1].repeat_interleave(torch.tensor(self.lengths))
-        return (torch.arange(self.tokens) - starts).to(self.device)
+        """int64 (t,): the position of each token in its document, 0 in padding."""
+        found = torch.zeros(self.tokens, dtype=torch.int64)
+        for number, length in enumerate(self.lengths):
+            found[self.rows(number)] = torch.arange(length)
+        return found.to(self.device)
 
     @cached_property
     def sees(self) -> Tensor:
@@ -44,8 +65,8 @@ class Pack:
         return same & torch.ones_like(same).tril()
 
     def rows(self, document: int) -> slice:
-        start, end = self.offsets[document : document + 2].tolist()
-        return slice(start, end)
+        start = sum(self.lengths[:document]) + sum(self.gaps[: document + 1])
+        return slice(start, start + self.lengths[document])
 
     def alone(self, document: int) -> "Pack":
         """The pack that holds this document and no other."""
@@ -59,3 +80,66 @@ class Pack:
 def cumulative(lengths: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
     """The offsets of these lengths, (s + 1,)."""
     return torch.tensor([0, *lengths]).cumsum(0).to(device=device, dtype=dtype)
+
+
+def layouts_for(module: nn.Module, *, most_tokens: int) -> list[Lengths]:
+    """Lengths of documents around the chunk sizes, windows and widths of convolutions that a module or its config has,
+    each at least one token: small ones first."""
+    width = max(_sizes(module, _WIDTHS), default=4)
+    around = [(1, max(width - 2, 1), width - 1 or 1, width, width + 1, 2), (1, 1, 1, 2)]
+    for size in _blocks(module):
+        around += [(size, size, 1), (size - 1 or 1, 1, size + 1), (3, 2 * size + 1, 2)]
+    return list(dict.fromkeys([FIRST, *(lengths for lengths in around if sum(lengths) <= most_tokens)]))
+
+
+def many_documents(most_tokens: int) -> Lengths:
+    """More documents than a small counter of them can hold, of one token each."""
+    return (1,) * next(count for count in _MANY if count <= most_tokens)
+
+
+def padded_layouts(module: nn.Module, *, between: bool) -> list[tuple[Lengths, tuple[int, ...]]]:
+    """Lengths of documents, and the rows of padding around them: past the last, or `between` them too."""
+    block = min(_blocks(module)[0], 64)
+    if between:
+        return [(FIRST, (0, 2, 0, 3)), ((5, 9), (1, 3, 0)), ((1, 1), (0, 1, block))]
+    return [(FIRST, (0, 0, 0, 3)), ((1, 4), (0, 0, 1)), ((5, 9), (0, 0, block + 1))]
+
+
+def smaller(lengths: Lengths, leaks: Callable[[Lengths], bool]) -> Lengths:
+    """The fewest tokens in two documents, then three, that still leak; of many documents of one token each the fewest.
+    These themselves where none does."""
+    sizes = sorted({1, 2, 3, 4, 5, *lengths})
+    pairs = [*product(sizes, repeat=2), *product((1, 2, 4), repeat=3)]
+    for candidate in sorted((p for p in pairs if sum(p) < sum(lengths)), key=lambda p: (sum(p), len(p), p)):
+        if leaks(candidate):
+            return candidate
+    if len(lengths) > 3 and (set(lengths) == {1} or leaks((1,) * len(lengths))):
+        return (1,) * bisect_left(range(len(lengths)), True, lo=4, key=lambda count: leaks((1,) * count))
+    return lengths
+
+
+def smaller_gaps(
+    lengths: Lengths, gaps: tuple[int, ...], *, between: bool
+) -> Iterator[tuple[Lengths, tuple[int, ...]]]:
+    """One document and one row of padding, then two documents, that have fewer rows than these."""
+    after = [((1,), (0, 1)), ((1, 1), (0, 0, 1)), ((2,), (0, 2)), ((4,), (0, 4))]
+    before = [((1,), (1, 0)), ((1, 1), (0, 1, 0)), ((2,), (2, 0)), ((2, 2), (0, 2, 0))]
+    for pair in sorted([*after, *(before if between else ())], key=lambda pair: sum(pair[0]) + sum(pair[1])):
+        if sum(pair[0]) + sum(pair[1]) < sum(lengths) + sum(gaps):
+            yield pair
+
+
+def _blocks(module: nn.Module) -> list[int]:
+    return sorted(set(_sizes(module, _CHUNKS + _WINDOWS)) or {16})
+
+
+def _sizes(module: nn.Module, names: tuple[str, ...]) -> list[int]:
+    """The values of these names in a module, its parts and its config."""
+    found: list[int] = []
+    for part in (module, getattr(module, "config", None), *module.modules()):
+        for name in names:
+            value: Any = getattr(part, name, None)
+            value = value[0] if isinstance(value, tuple | list) and value else value
+            if type(value) is int and value > 0:
+                found.append(value)
+    return found

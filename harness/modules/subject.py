@@ -2,16 +2,18 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
-from packproof.harness.modules.pack import Pack
+from packproof.harness.modules.modes import Mode, compiled, graphs_kept, put_into
+from packproof.harness.modules.pack import Lengths, Pack
 from packproof.harness.modules.watch import embedded
 from packproof.refs.errors import ArgumentError, PackproofError
 
@@ -32,7 +34,7 @@ class Subject:
     """A module, its inputs and its output along tokens.
 
     make_input: tokens (1, t) of integers, or (1, t, d), from their number and a generator. pick: the output that is
-    compared, from what forward returns.
+    compared, from what forward returns. mode: in which the module is run.
     """
 
     module: nn.Module
@@ -40,9 +42,10 @@ class Subject:
     pick: PickOutput
     device: str
     dtype: torch.dtype
+    mode: Mode = field(default_factory=Mode)
 
-    def pack(self, lengths: tuple[int, ...]) -> Pack:
-        return Pack(lengths, self.device, self.dtype)
+    def pack(self, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Pack:
+        return Pack(lengths, self.device, self.dtype, gaps)
 
     def input(self, tokens: int, seed: int) -> Tensor:
         """(1, tokens) or (1, tokens, d), on the device of the module."""
@@ -58,7 +61,8 @@ class Subject:
     def call_with(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Tensor:
         tokens = x.shape[1]
         try:
-            returned = self.module(x if convention.batched else x[0], **arguments)
+            with self.mode.randomness(x.device):
+                returned = self._forward(x if convention.batched else x[0], **arguments)
         except Exception as error:
             raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
         out = self.pick(returned)
@@ -73,6 +77,14 @@ class Subject:
             )
         return out
 
+    def differentiate(self, loss: Tensor, leaves: Sequence[Tensor], *, again: bool = False) -> Sequence[Tensor | None]:
+        """Gradients; again: the graph is kept. Raises ModuleRefused where the backward pass raises an error."""
+        try:
+            with graphs_kept() if self.mode.compiled else nullcontext():
+                return torch.autograd.grad(loss, leaves, retain_graph=again, allow_unused=True)
+        except Exception as error:
+            raise ModuleRefused(f"in the backward pass, {type(error).__name__}: {_first_line(error)}") from error
+
     def arguments(self, convention: Convention, pack: Pack) -> dict[str, Any]:
         """The keyword arguments of a call. Raises ModuleRefused where forward does not take one that it must."""
         made = dict(convention.arguments(pack))
@@ -83,6 +95,15 @@ class Subject:
         if missing := [name for name in absent if name not in convention.optional]:
             raise ModuleRefused(f"forward takes no {', '.join(missing)}")
         return {name: value for name, value in made.items() if name not in absent}
+
+    @cached_property
+    def _forward(self) -> Callable[..., Any]:
+        return compiled(self.module) if self.mode.compiled else self.module
+
+    @property
+    def differentiates_tokens(self) -> bool:
+        """Whether gradients at ids can be had: no hook on the embedding of a compiled model."""
+        return not self.mode.compiled
 
     @contextmanager
     def differentiable(self, x: Tensor) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
@@ -98,6 +119,13 @@ class Subject:
     def at(self, dtype: torch.dtype) -> "Subject":
         """The same in another precision."""
         return replace(self, module=copy.deepcopy(self.module).to(dtype), dtype=dtype)
+
+    def in_mode(self, mode: Mode) -> "Subject":
+        """The same, run in this mode. Raises CannotRun."""
+        return self if mode == self.mode else replace(self, module=put_into(self.module, mode), mode=mode)
+
+    def uncompiled(self) -> "Subject":
+        return replace(self, mode=replace(self.mode, compiled=False))
 
     def on(self, device: str) -> "Subject":
         """The same on another device."""

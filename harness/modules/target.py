@@ -1,5 +1,7 @@
-"""The module that a command names: a class, a factory or an instance, or a transformers config or checkpoint."""
+"""The module that a command names: a class, a factory or an instance, or a transformers config or checkpoint; and the
+names of what a caller gave as objects."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,3 +47,23 @@ def _from_config(place: Path) -> Any:
     except ImportError as error:
         raise UsageError(f"{place}: a config needs transformers: pip install transformers") from error
     return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(file.parent), trust_remote_code=False))
+
+
+def address(found: Any) -> str:
+    """What finds a function, a class or a convention again, as "path/file.py:name" or "package.module:name"; "" where
+    nothing does, as for an instance or a closure."""
+    place = Location.of(found) if callable(found) and hasattr(found, "__qualname__") else _as_value(found)
+    if place is None:
+        return ""
+    file = Path(place.file)
+    if file.suffix == ".py" and "." not in place.module and file.is_relative_to(Path.cwd()):
+        return f"{file.relative_to(Path.cwd())}:{place.path}"
+    return f"{place.module}:{place.path}"
+
+
+def _as_value(found: Any) -> Location | None:
+    """Of an object that a module has under a name, in the module of its function."""
+    home = getattr(getattr(found, "arguments", None), "__module__", "")
+    module = sys.modules.get(home)
+    name = next((name for name, value in vars(module).items() if value is found), "") if module else ""
+    return Location(home, getattr(module, "__file__", None) or "", name) if name and home != "__main__" else None

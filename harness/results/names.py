@@ -1,4 +1,4 @@
-"""Names that users type: devices, dtypes in short and long form, and the error for an unknown name."""
+"""Names that users type: devices, dtypes in short and long form, modes; and the error for an unknown name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,6 +8,8 @@ from packproof.refs.errors import UsageError
 
 DEVICES = ("cpu", "cuda")
 _MOST_TEXT = 240  # characters of names in one message
+MODES = ("eval", "train", "checkpointing")
+ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
 _LONG = {short: long for long, short in SHORT.items()}
 

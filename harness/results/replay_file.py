@@ -1,12 +1,14 @@
-"""The replay file of a failure: read, checked, and shown without running anything."""
+"""The replay file of a failure: written, read, checked, and shown without running anything."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-from packproof.harness.results.files import read_bytes
+from packproof.harness.results.files import read_bytes, replace_text
 from packproof.harness.results.names import DEVICES, known
 from packproof.harness.results.text import printable
 from packproof.properties.cases.case import MEANINGS, SHORT, Case, shorten
@@ -29,14 +31,20 @@ _MAX_BYTES = 1 << 20
 _WIDEST = 300
 
 
-def read_replay(path: Path) -> dict[str, Any]:
-    """The file's content, with every field that a replay needs, its `case` a Case and its `promises` Promises.
-
-    Raises UsageError, one line that names the file, if it cannot be read or is damaged.
-    """
+def content(path: Path) -> dict[str, Any]:
+    """What a replay file holds, of a kernel or of a module, unchecked. Raises UsageError, one line that names it."""
     data = _read(path)
     if not isinstance(data, dict) or data.get("version") != 1:
         raise UsageError(f"{path}: not a replay file of version 1")
+    return data
+
+
+def read_replay(path: Path) -> dict[str, Any]:
+    """The content of a kernel's, with every field that a replay needs, its `case` a Case and its `promises` Promises.
+
+    Raises UsageError, one line that names the file, if it cannot be read or is damaged.
+    """
+    data = content(path)
     for name, kind in _FIELDS.items():
         if not isinstance(data.get(name), kind) or "\0" in str(data[name]):
             raise damaged(path, f"{name} is {json.dumps(data.get(name))[:60]}, expected {kind.__name__}")
@@ -81,6 +89,19 @@ def shown(data: Mapping[str, Any]) -> dict[str, str]:
         "versions": f"packproof {data.get('packproof', 'unknown')}, file {data['version']}",
     }
     return {name: printable(text) for name, text in rows.items() if text}
+
+
+def write_replay(folder: str, name: str, data: Mapping[str, Any]) -> tuple[str, str]:
+    """The path of a file for this failure, or why there is none: the verdict stands without it."""
+    text = json.dumps(data, indent=1)
+    stem = re.sub(r"[^\w.-]", "-", name)
+    file = Path(folder) / f"{stem}-{crc32(text.encode()):08x}.json"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, text)
+    except OSError as error:
+        return "", f"no replay file could be written: {error.strerror or error}: {file.parent}"
+    return str(file), ""
 
 
 def _texts(data: Any) -> str:

@@ -44,3 +44,11 @@ LAWS: Mapping[str, str] = {
         "Past 2^32 elements, 131,071 sequences and 65,535 chunks of 256 tokens a pack gives what it gives elsewhere."
     ),
 }
+
+MODULE_LAWS: Mapping[str, str] = {
+    "isolation": (
+        "When one document of a pack changes, the others keep their bits, and have no gradient at its tokens."
+    ),
+    "packing": "Outputs are those of the documents alone; gradients of parameters are the sum over the documents.",
+    "padding": "What rows of no document hold changes no document and no gradient, and no NaN comes of them.",
+}

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from packproof.harness.debug.dot_product import dot_product_test
     from packproof.harness.debug.gradcheck import gradcheck
     from packproof.harness.engine.check import check
-    from packproof.harness.engine.replay import ReplayOutcome, replay
+    from packproof.harness.engine.replay import ReplayOutcome
     from packproof.harness.modules.check import check_module
     from packproof.harness.modules.conventions import Convention
     from packproof.harness.modules.guard import guard
+    from packproof.harness.modules.replay import replay
     from packproof.harness.results.events import Verdict
     from packproof.harness.results.failed import CheckFailed
     from packproof.properties.bounds.magnitude import magnitude
@@ -71,10 +72,11 @@ _HOMES = {
     "packproof.harness.debug.diff": ("Diff", "diff"),
     "packproof.harness.debug.dot_product": ("dot_product_test",),
     "packproof.harness.debug.gradcheck": ("gradcheck",),
-    "packproof.harness.engine.replay": ("ReplayOutcome", "replay"),
+    "packproof.harness.engine.replay": ("ReplayOutcome",),
     "packproof.harness.modules.check": ("check_module",),
     "packproof.harness.modules.conventions": ("Convention",),
     "packproof.harness.modules.guard": ("guard",),
+    "packproof.harness.modules.replay": ("replay",),
     "packproof.harness.results.events": ("Verdict",),
     "packproof.harness.results.failed": ("CheckFailed",),
     "packproof.properties.declaration": ("kernel",),

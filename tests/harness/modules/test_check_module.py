@@ -1,5 +1,7 @@
 """check_module: leaks planted in a hybrid are found, at the module that has them, and the correct model passes."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,27 +13,34 @@ from packproof.harness.results.events import RunFinished, Verdict
 from packproof.harness.results.failed import CheckFailed
 from packproof.refs.errors import ArgumentError, UsageError
 from tests.harness.modules.models import (
+    SSD,
     WIDTH,
     Attention,
+    Conv,
+    Counted,
     Hybrid,
     LastBatchsBoundaries,
     LeakyBackward,
+    MaskedAttention,
     Positions,
+    ScanWithLeakyBackward,
     dropped_in,
 )
 
+LEAKY_SCAN = (Conv, ScanWithLeakyBackward, SSD, Attention)
+
 
 def verdicts(module: nn.Module, convention: str | Convention = "cu_seqlens", **options: object) -> dict[str, Verdict]:
-    request = module_request(module, convention=convention, profile="quick", **options)  # type: ignore[arg-type]
+    request = module_request(module, convention=convention, profile="quick", records=False, **options)  # type: ignore[arg-type]
     *_, end = run_module_check(request)
     assert isinstance(end, RunFinished)
     return {verdict.cell.property: verdict for verdict in end.verdicts}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_correct_model_passes(dtype: torch.dtype) -> None:
-    found = verdicts(Hybrid(), dtype=dtype)
-    assert {law: v.status for law, v in found.items()} == {"isolation": "passed", "packing": "passed"}, found
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "bf16"])
+def test_a_correct_model_passes(dtype: str) -> None:
+    found = verdicts(Hybrid(), dtypes=[dtype])
+    assert {law: v.status for law, v in found.items()} == dict.fromkeys(("isolation", "packing", "padding"), "passed")
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -45,20 +54,87 @@ def test_boundaries_that_one_layer_does_not_get(number: int) -> None:
     assert found.failure.lengths == (1, 1)
 
 
-def test_a_leak_of_the_backward_pass_alone() -> None:
-    found = verdicts(LeakyBackward())["isolation"]
+@pytest.mark.parametrize("number", range(4))
+def test_boundaries_that_one_of_four_equal_layers_does_not_get(number: int) -> None:
+    found = verdicts(dropped_in(number, [Attention] * 4))["isolation"]
     assert found.failure is not None
     assert found.failure.lengths == (1, 1)
-    assert found.failure.lines[1:] == ("it leaks in the backward pass alone: outputs move by no more than rounding",)
+    assert f"first module that leaks: layers.{number}.mixer (Attention)" in found.failure.lines
 
 
-def test_boundaries_of_the_last_batch() -> None:
-    assert "failed" in {v.status for v in verdicts(LastBatchsBoundaries()).values()}
+@pytest.mark.parametrize(
+    ("make", "culprit"),
+    [
+        (LeakyBackward, "the model itself (LeakyBackward)"),
+        (
+            lambda: Hybrid(mixers=(Conv, ScanWithLeakyBackward, SSD, Attention)),
+            "layers.1.mixer (ScanWithLeakyBackward)",
+        ),
+    ],
+    ids=["in the model", "in a layer"],
+)
+def test_a_leak_of_the_backward_pass_alone(make: Callable[[], nn.Module], culprit: str) -> None:
+    found = verdicts(make())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+    assert found.failure.lines[1] == f"first module that leaks: {culprit}"
+    assert found.failure.lines[-1] == "it leaks in the backward pass alone: outputs move by no more than rounding"
+
+
+def test_boundaries_of_the_first_batch_of_as_many_tokens() -> None:
+    found = verdicts(LastBatchsBoundaries())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+    assert "first module that leaks: layers.0.mixer (Conv)" in found.failure.lines
+
+
+def test_boundaries_of_the_batch_before() -> None:
+    class Late(Hybrid):
+        def forward(self, input_ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+            before = getattr(self, "before", cu_seqlens)
+            self.before = cu_seqlens
+            return super().forward(input_ids, before if before[-1] == cu_seqlens[-1] else cu_seqlens)
+
+    found = verdicts(Late())["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1, 1)
+
+
+@pytest.mark.parametrize("modulo", [2, 3, 16])
+def test_a_seq_idx_that_counts_modulo(modulo: int) -> None:
+    found = verdicts(Counted(lambda document: document % modulo), "seq_idx")["isolation"]
+    assert found.failure is not None
+    assert found.failure.lengths == (1,) * (modulo + 1)
+    assert "first module that leaks: layers.3.mixer (MaskedAttention)" in found.failure.lines
+
+
+def test_a_seq_idx_of_one_byte() -> None:
+    class OneByte(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = MaskedAttention()
+
+        def forward(self, x: Tensor, seq_idx: Tensor) -> Tensor:
+            return self.attention(x[0], seq_idx[0].to(torch.int8))
+
+    request = module_request(OneByte(), convention="seq_idx", inputs=WIDTH, records=False)
+    *_, end = run_module_check(request)
+    assert isinstance(end, RunFinished)
+    assert end.verdicts[0].failure is not None
+    assert end.verdicts[0].failure.lengths == (1,) * 257
+
+
+def test_seq_idx_is_taken() -> None:
+    assert {v.status for v in verdicts(Counted(), "seq_idx").values()} == {"passed"}
 
 
 def test_positions_that_do_not_restart_are_no_leak_and_not_equal_to_alone() -> None:
     found = verdicts(Positions(restarts=False))
     assert (found["isolation"].status, found["packing"].status) == ("passed", "failed")
+    assert found["packing"].failure is not None
+    assert found["packing"].failure.lengths == (1, 1)
+    with pytest.raises(CheckFailed, match=r"document 1: off by .* from the document alone"):
+        check_module(Positions(restarts=False), convention="cu_seqlens", profile="quick")
     found = verdicts(Positions(restarts=True))
     assert (found["isolation"].status, found["packing"].status) == ("passed", "passed")
 
@@ -115,6 +191,7 @@ def test_a_convention_of_ones_own() -> None:
 
     held = check_module(Ends(), convention=Convention("ends", "the end of each", ends), inputs=WIDTH, profile="quick")
     assert [v.status for v in held] == ["passed", "passed"]
+    assert {v.cell.property for v in held} == {"isolation", "packing"}
 
 
 def test_all_conventions_are_tried_where_none_is_named() -> None:

@@ -1,0 +1,122 @@
+"""TieBreaker among scores, as a router's of its experts: near ties fall either way by rounding, and can be made alike.
+
+Where two runs rank the scores of a token differently, and these differ by no more than rounding does, neither choice is
+wrong: the second run then takes that of the first, and everything past it can be compared. Scores that differ by more
+have another cause, and stand.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_AXIS_AT = {  # where their axis stands among the arguments
+    torch.ops.aten.topk.default: 2,
+    torch.ops.aten.argmax.default: 1,
+    torch.ops.aten.max.dim: 1,
+    torch.ops.aten.sort.default: 1,
+    torch.ops.aten.sort.stable: 3,
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """scores: (tokens, r, n) of n that can be chosen. chosen: (tokens, r, k), their numbers."""
+
+    scores: Tensor
+    chosen: Tensor
+
+    @classmethod
+    def joined(cls, parts: "Made") -> "Chosen | None":
+        """Of several documents, one after another; None where they do not choose among as many."""
+        made = [part for part in parts if part]
+        if len({(part.scores.shape[1:], part.chosen.shape[1:]) for part in made}) != 1 or len(made) < len(parts):
+            return None
+        return cls(torch.cat([part.scores for part in made]), torch.cat([part.chosen for part in made]))
+
+    def of(self, rows: slice | Tensor) -> "Chosen":
+        """Those of some tokens."""
+        return Chosen(self.scores[rows], self.chosen[rows])
+
+    def like(self, other: "Chosen") -> bool:
+        return self.scores.shape == other.scores.shape and self.chosen.shape == other.chosen.shape
+
+    def repeats(self, other: "Chosen") -> bool:
+        """Whether it was made among the very scores of the other."""
+        return self.like(other) and torch.equal(self.scores, other.scores)
+
+
+Allowed = Callable[[int, Chosen], float]
+Made = Sequence[Chosen | None]  # None for what is no choice among the scores of each token
+
+
+@dataclass(eq=False)
+class TieBreaker(TorchDispatchMode):
+    """Each choice among the scores of tokens while it is active, made as in an earlier run where that is a near tie.
+
+    tokens: of the call. earlier: the choices of that run, in the same order. allowed: by how much rounding may move the
+    scores of a choice, from its number and what it was. rows: the tokens of the earlier run among those of this one.
+    """
+
+    tokens: int
+    earlier: Made = ()
+    allowed: Allowed = lambda number, choice: 0.0
+    rows: Tensor | None = None
+    made: list[Chosen | None] = field(default_factory=list)
+    ties: int = 0
+    forward: bool = True
+
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func not in _AXIS_AT or not (scores := args[0]).is_floating_point():
+            return out
+        axis = kwargs.get("dim", args[_AXIS_AT[func]] if len(args) > _AXIS_AT[func] else -1)
+        index = out[1] if isinstance(out, tuple | list) else out
+        choice = self._by_token(scores, index) if axis in (-1, scores.dim() - 1) else None
+        kept = self._made_alike(choice)
+        if choice is None or kept is None or kept is choice:
+            return out
+        new = kept.chosen.reshape(index.shape)
+        if not isinstance(out, tuple | list):
+            return new
+        wide = new if new.dim() == scores.dim() else new[..., None]
+        return scores.gather(-1, wide).reshape(out[0].shape), new
+
+    def _by_token(self, scores: Tensor, index: Tensor) -> Chosen | None:
+        lead = scores.shape[:-1]
+        first = next((size for size in lead if size != 1), 1)
+        if self.tokens not in (1, first) or not scores.numel():
+            return None
+        flat = (self.tokens, lead.numel() // self.tokens, -1)
+        return Chosen(scores.detach().reshape(flat), index.reshape(flat))
+
+    def _made_alike(self, choice: Chosen | None) -> Chosen | None:
+        if not self.forward:  # computed again for the backward pass
+            return next((m for m in self.made if m and choice and m.repeats(choice)), choice)
+        number, kept = len(self.made), choice
+        earlier = self.earlier[number] if number < len(self.earlier) else None
+        if choice and earlier:
+            kept = self._kept(number, choice, earlier)
+        self.made.append(kept)
+        return kept
+
+    def _kept(self, number: int, choice: Chosen, earlier: Chosen) -> Chosen:
+        rows = torch.arange(self.tokens) if self.rows is None else self.rows
+        mine = choice.of(rows)
+        if not mine.like(earlier):
+            return choice
+        apart = torch.where(mine.scores == earlier.scores, 0.0, (mine.scores - earlier.scores).abs()).amax(-1)
+        tie = (mine.chosen != earlier.chosen).any(-1) & (apart <= self.allowed(number, earlier))
+        if not bool(tie.any()):
+            return choice
+        self.ties += int(tie.sum())
+        chosen = choice.chosen.clone()
+        chosen[rows] = torch.where(tie[..., None], earlier.chosen, mine.chosen)
+        return Chosen(choice.scores, chosen)

@@ -1,0 +1,278 @@
+"""The properties of a module: each judges one convention in one mode, and shrinks what it finds."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from packproof.harness.modules.conventions import Convention
+from packproof.harness.modules.culprit import first_leaking_backward, first_leaking_module
+from packproof.harness.modules.equality import Difference, PackedAndAlone
+from packproof.harness.modules.isolation import Reach, reach
+from packproof.harness.modules.pack import PADDING, Lengths, Pack, smaller, smaller_gaps
+from packproof.harness.modules.subject import ModuleRefused, Subject
+from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
+from packproof.refs.errors import ArgumentError
+from packproof.refs.wording import counted
+
+Padded = tuple[Lengths, tuple[int, ...]]
+Found = TypeVar("Found")
+_SHRINK_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One convention of a module in one mode. layouts: to be tried, small ones first. many: one of many documents, for
+    what needs no documents alone; () for none. padded: layouts with padding."""
+
+    subject: Subject
+    convention: Convention
+    seed: int
+    layouts: Sequence[Lengths]
+    many: Lengths = ()
+    padded: Sequence[Padded] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, and the padding of the layout at which it failed."""
+
+    verdict: Verdict
+    gaps: tuple[int, ...] = ()
+
+
+Judge = Callable[[Trial, Cell], Judged]
+
+
+def verdict_of(cell: Cell, status: Status, examples: int, reason: str = "", failure: Failure | None = None) -> Verdict:
+    tier: Tier = "gpu" if cell.device == "cuda" else "eager"
+    refused = 1 if status == "inconclusive" and not examples else 0
+    return Verdict(cell, tier, status, examples + refused, 0.0, examples, refused, reason=reason, failure=failure)
+
+
+def isolation(trial: Trial, cell: Cell) -> Judged:
+    """When one document changes the others keep their bits, and have no gradient at its tokens."""
+    subject, notes, judged = trial.subject, list[str](), 0
+    if why := _void(trial, subject.pack(trial.layouts[0])):
+        return Judged(verdict_of(cell, "inconclusive", 0, why))
+    for lengths in (*trial.layouts, *([trial.many] if trial.many else ())):
+        found = reach(subject, trial.convention, subject.pack(lengths), trial.seed)
+        judged += 1
+        if found.leaks:
+            return Judged(verdict_of(cell, "failed", judged, failure=_leak(trial, lengths, found, judged)))
+        if found.ties:
+            notes.append(_tied(found.ties))
+        if found.rounded:
+            notes.append(f"others move by rounding, with a gradient of zero, at lengths {list(lengths)}")
+    if not found.gradient:
+        notes.append("by values alone: a compiled model has no gradient at its ids, and packing judges its parameters'")
+    return Judged(verdict_of(cell, "passed", judged, "; ".join(notes[:1])))
+
+
+def packing(trial: Trial, cell: Cell) -> Judged:
+    """Outputs, and sums of parameters' gradients, are those of the documents alone."""
+    compare, subject = PackedAndAlone.of(trial.subject, trial.convention, trial.seed), trial.subject
+    judged, vacuous, ties = 0, list[str](), 0
+    for lengths in trial.layouts:
+        judged += 1
+        found = compare(subject.pack(lengths))
+        vacuous, ties = [*vacuous, *found.vacuous], ties + found.ties
+        if found.failing:
+            failure = _unequal(compare, subject, lengths, found.failing, judged)
+            return Judged(verdict_of(cell, "failed", judged, failure=failure))
+    return Judged(_equal(cell, judged, vacuous, ties))
+
+
+def padding(trial: Trial, cell: Cell) -> Judged:
+    """What rows of padding hold reaches no document and no gradient, and nothing there is NaN."""
+    compare, judged, vacuous, ties = None, 0, list[str](), 0
+    for padded in trial.padded:
+        try:
+            compare = compare or PackedAndAlone.of(trial.subject, trial.convention, trial.seed)
+            lines, found_ties, unclear = _through_padding(trial, compare, padded)
+        except (ModuleRefused, ArgumentError) as refused:
+            if not judged:
+                return Judged(verdict_of(cell, "skipped", 0, f"the module refused padding: {refused}"))
+            raise
+        judged, ties, vacuous = judged + 1, ties + found_ties, [*vacuous, *unclear]
+        if lines:
+            (lengths, gaps), lines, tried = _least_padding(trial, compare, padded, lines)
+            where = f"padding of {', '.join(map(str, gaps))} rows before each document and after the last"
+            return Judged(
+                verdict_of(cell, "failed", judged, failure=Failure(lengths, "output", (where, *lines), judged, tried)),
+                gaps,
+            )
+    return Judged(_equal(cell, judged, vacuous, ties))
+
+
+JUDGES: dict[str, Judge] = {"isolation": isolation, "packing": packing, "padding": padding}
+
+
+def _equal(cell: Cell, judged: int, vacuous: list[str], ties: int) -> Verdict:
+    if vacuous:
+        what = f"{vacuous[0]} and {len(vacuous) - 1} more" if vacuous[1:] else vacuous[0]
+        return verdict_of(cell, "inconclusive", judged, f"{what}: rounding changes it as much as a wrong choice: a tie")
+    return verdict_of(cell, "passed", judged, _tied(ties) if ties else "")
+
+
+def _tied(ties: int) -> str:
+    return (
+        f"near ties: {counted(ties, 'choice')} of a router or a top-k fell otherwise by rounding, and were made alike"
+    )
+
+
+def _void(trial: Trial, pack: Pack) -> str:
+    """Why nothing can be concluded from what this module does: it is random, or leaks nothing without boundaries."""
+    subject, convention = trial.subject, trial.convention
+    x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
+    told_nothing = subject.arguments(convention, pack.without_boundaries())
+    calls = (told_nothing, arguments, arguments, arguments)  # the first two may leave what later ones keep
+    with torch.no_grad():
+        *_, once, twice = (subject.call_with(x, each, convention) for each in calls)
+    if not torch.equal(once.nan_to_num(), twice.nan_to_num()):
+        return "two equal calls differ: no document can be shown to be isolated from chance"
+    if not once.isfinite().all():
+        return "its outputs are not finite"
+    if not reach(subject, convention, pack, trial.seed, told_nothing).leaks:
+        return "the same call without boundaries leaks nothing either, so that this check could not see a leak"
+    return ""
+
+
+class _Smaller:
+    """Tries layouts for some seconds, and keeps what was found at the last one that fails."""
+
+    def __init__(self) -> None:
+        self.tried, self._until = 0, time.monotonic() + _SHRINK_SECONDS
+
+    def fails(self, look: Callable[[], Found | None]) -> Found | None:
+        if time.monotonic() > self._until:
+            return None
+        self.tried += 1
+        try:
+            return look()
+        except (ModuleRefused, ArgumentError):
+            return None
+
+
+def _leak(trial: Trial, lengths: Lengths, found: Reach, example: int) -> Failure:
+    """The leak at the smallest layout that has one, with the first module that leaks."""
+    subject, convention, seed = trial.subject, trial.convention, trial.seed
+    at, search = {lengths: found}, _Smaller()
+
+    def leaks(candidate: Lengths) -> bool:
+        def look() -> Reach | None:
+            there = reach(subject, convention, subject.pack(candidate), seed)
+            return there if there.leaks else None
+
+        if there := search.fails(look):
+            at[candidate] = there
+        return candidate in at
+
+    small = smaller(lengths, leaks)
+    there = at[small]
+    i, j = there.leaks[0]
+    gradient = there.gradient.get((i, j))
+    slope = f", and their gradient at its tokens is up to {gradient:.3g}, not 0" if gradient else ""
+    lines = [
+        f"document {i} reaches document {j}: outputs of up to {there.scale:.3g} move by {there.moved[i, j]:.3g} when "
+        f"it changes{slope}",
+        *_culprit(trial, found, lengths),
+        *(
+            ()
+            if there.moves((i, j))
+            else ("it leaks in the backward pass alone: outputs move by no more than rounding",)
+        ),
+        *_without_effect(trial, subject.pack(lengths), found),
+    ]
+    return Failure(small, "output", tuple(lines), example, search.tried)
+
+
+def _culprit(trial: Trial, found: Reach, lengths: Lengths, gaps: tuple[int, ...] = ()) -> Iterator[str]:
+    """The first module that leaks: in the forward pass, or, where outputs do not move, in the backward pass."""
+    plain, pair = trial.subject.uncompiled(), found.leaks[0]
+    pack = plain.pack(lengths, gaps)
+    if found.moves(pair):
+        culprit = first_leaking_module(plain, trial.convention, pack, pair[0], trial.seed)
+    else:
+        culprit = first_leaking_backward(plain, trial.convention, pack, pair, trial.seed)
+    if culprit:
+        yield from culprit.lines()
+    elif trial.subject.mode.compiled:
+        yield "uncompiled it does not leak"
+
+
+def _without_effect(trial: Trial, pack: Pack, found: Reach) -> Iterator[str]:
+    """The arguments with which the module gives the same bits whether they tell of many documents or of one."""
+    subject, convention = trial.subject, trial.convention
+    x, arguments = subject.input(pack.tokens, trial.seed), subject.arguments(convention, pack)
+    of_one = subject.arguments(convention, pack.without_boundaries())
+    idle = []
+    for name in [n for n, value in arguments.items() if not isinstance(value, bool)]:
+        try:
+            with torch.no_grad():
+                out = subject.call_with(x, arguments | {name: of_one[name]}, convention)
+        except ModuleRefused:
+            continue
+        if torch.equal(out, found.output):
+            idle.append(name)
+    if idle:
+        yield f"accepted without effect: {', '.join(idle)}: for one document the output has the same bits"
+
+
+def _unequal(
+    compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
+) -> Failure:
+    at, search = {lengths: difference}, _Smaller()
+
+    def differs(candidate: Lengths) -> bool:
+        if there := search.fails(lambda: compare(subject.pack(candidate)).failing):
+            at[candidate] = there
+        return candidate in at
+
+    small = smaller(lengths, differs)
+    return Failure(small, at[small].what, (_off(at[small]),), example, search.tried)
+
+
+def _off(difference: Difference) -> str:
+    return (
+        f"{difference.what}: off by {difference.found:.3g} from the document alone, in values of up to "
+        f"{difference.scale:.3g}; rounding explains {difference.allowed:.3g}"
+    )
+
+
+def _through_padding(trial: Trial, compare: PackedAndAlone, padded: Padded) -> tuple[list[str], int, list[str]]:
+    """What goes wrong through padding; how many ties there were, and what rounding left unclear."""
+    pack = trial.subject.pack(*padded)
+    found = reach(trial.subject, trial.convention, pack, trial.seed, sources=(PADDING,))
+    rows = found.output[pack.document == PADDING]
+    if rows.is_floating_point() and bool(rows.isnan().any()):
+        return ["the output of padding is NaN, where no input is"], found.ties, []
+    if found.leaks:
+        i, j = found.leaks[0]
+        lines = [
+            f"padding reaches document {j}: outputs of up to {found.scale:.3g} move by {found.moved[i, j]:.3g} when it "
+            f"changes, and their gradient at its rows is up to {found.gradient.get((i, j), 0.0):.3g}",
+            *_culprit(trial, found, *padded),
+        ]
+        return lines, found.ties, []
+    compared = compare(pack)
+    if compared.failing:
+        return [_off(compared.failing)], found.ties, []
+    return [], found.ties + compared.ties, compared.vacuous
+
+
+def _least_padding(
+    trial: Trial, compare: PackedAndAlone, padded: Padded, lines: list[str]
+) -> tuple[Padded, list[str], int]:
+    search = _Smaller()
+    for candidate in smaller_gaps(*padded, between=trial.convention.padding == "between"):
+        if found := search.fails(partial(_lines, trial, compare, candidate)):
+            return candidate, found, search.tried
+    return padded, lines, search.tried
+
+
+def _lines(trial: Trial, compare: PackedAndAlone, padded: Padded) -> list[str]:
+    return _through_padding(trial, compare, padded)[0]

@@ -1,0 +1,151 @@
+"""Ways in which a module is run: its attention, training and recomputation, torch.compile."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from functools import partial, update_wrapper
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from packproof.harness.results.names import ATTENTION, MODES, known
+from packproof.harness.targets import fast_kernels
+from packproof.refs.errors import PackproofError
+
+_MOST_RECOMPILES = 256
+
+
+class CannotRun(PackproofError):
+    """The module cannot be put into a mode, here or at all."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """attention: an implementation of transformers, "" for the module's own. train: in train mode, with dropout off.
+    checkpointing: what layers compute is computed again in the backward pass. compiled: through torch.compile."""
+
+    attention: str = ""
+    train: bool = False
+    checkpointing: bool = False
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        named = "checkpointing" if self.checkpointing else "train" if self.train else ""
+        return ", ".join(filter(None, (self.attention, named, "compiled" if self.compiled else "")))
+
+    @classmethod
+    def named(cls, name: str, attention: str = "", *, compiled: bool = False) -> "Mode":
+        """By one of MODES; checkpointing is a way to train. Raises UsageError."""
+        known("mode", name, MODES)
+        return cls(attention, name != "eval", name == "checkpointing", compiled)
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Mode":
+        """Of what `dataclasses.asdict` makes. Raises ValueError."""
+        kinds = {field.name: type(field.default) for field in fields(cls)}
+        if not isinstance(data, dict) or {n: type(v) for n, v in data.items()} != kinds:
+            raise ValueError(f"mode is {data!r}, expected {', '.join(kinds)}")
+        return cls(**data)
+
+    @contextmanager
+    def randomness(self, device: torch.device) -> Iterator[None]:
+        """In train mode the same numbers are drawn in each call."""
+        with torch.random.fork_rng([device] if device.type == "cuda" else []) if self.train else nullcontext():
+            if self.train:
+                torch.manual_seed(0)
+            yield
+
+
+def put_into(module: nn.Module, mode: Mode) -> nn.Module:
+    """A copy in this mode. Raises CannotRun."""
+    module = copy.deepcopy(module)
+    if mode.attention:
+        _attend_by(module, mode.attention)
+    if mode.train:
+        _without_dropout(module.train())
+    if mode.checkpointing:
+        _recompute(module)
+    return module
+
+
+def _attend_by(module: nn.Module, attention: str) -> None:
+    known("attention", attention, ATTENTION)
+    choose = getattr(module, "set_attn_implementation", None)
+    if choose is None:
+        raise CannotRun("the module lets no attention be chosen: it has no set_attn_implementation")
+    try:
+        choose(attention)
+    except Exception as error:
+        raise CannotRun(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    if getattr(module.config, "_attn_implementation", attention) != attention:
+        raise CannotRun("the model does not take it")
+
+
+def _without_dropout(module: nn.Module) -> None:
+    """Documents alone would lose other elements than in the pack. Also jitter, which some routers add."""
+    for part in (*module.modules(), getattr(module, "config", None)):
+        for name, value in vars(part).items() if part is not None else ():
+            if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                setattr(part, name, 0.0)
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+
+
+def _recompute(module: nn.Module) -> None:
+    own = getattr(module, "gradient_checkpointing_enable", None)
+    if own is not None and getattr(module, "supports_gradient_checkpointing", True):
+        own({"use_reentrant": False})
+        return
+    lists = [layer for part in module.modules() if isinstance(part, nn.ModuleList) for layer in part]
+    for layer in lists or [module]:
+        again = partial(checkpoint, layer.forward, use_reentrant=False)
+        layer.forward = update_wrapper(again, layer.forward)
+
+
+def compiled(module: nn.Module) -> Callable[..., Any]:
+    """The module through torch.compile, which raises rather than run what it could not compile."""
+    torch._dynamo.reset()
+    return _Compiled(torch.compile(module, dynamic=True))
+
+
+@dataclass
+class _Compiled:
+    module: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        limits: dict[str, Any] = {"recompile_limit": _MOST_RECOMPILES, "fail_on_recompile_limit_hit": True}
+        with torch._dynamo.config.patch(limits), graphs_kept():
+            return self.module(*args, **kwargs)
+
+
+def graphs_kept() -> AbstractContextManager[None]:
+    """So that several gradients can be taken of one forward pass of a compiled module."""
+    return torch._functorch.config.patch(donated_buffer=False)  # type: ignore[no-any-return]
+
+
+def admitted(module: nn.Module) -> tuple[tuple[Mode, ...], tuple[str, ...]]:
+    """All modes in which this module can be run here, and what cannot be run, with the reason.
+
+    torch.compile is tried in train mode, by each attention: it takes most of the time.
+    """
+    modes, notes = dict[Mode, None](), []
+    own = getattr(getattr(module, "config", None), "_attn_implementation", "")
+    ways = ["", *(name for name in ATTENTION if name != own)] if hasattr(module, "set_attn_implementation") else [""]
+    for attention in ways:
+        for mode in [*(Mode.named(name, attention) for name in MODES), Mode(attention, train=True, compiled=True)]:
+            try:
+                put_into(module, mode)
+            except CannotRun as error:
+                notes.append(f"{attention or mode}: not run: {error}")
+                break
+            modes[mode] = None
+    fast = ", ".join(fast_kernels.installed())
+    notes.append(
+        f"with {fast}; --without-kernels runs what stands in their place"
+        if fast
+        else f"PyTorch's fallbacks ran: none of {', '.join(fast_kernels.PACKAGES)} is installed or shown"
+    )
+    return tuple(modes), tuple(notes)

@@ -1,0 +1,122 @@
+"""Replay: run one failure again from its file, of a kernel or of a module, here or on another machine."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from packproof.harness.engine import replay as of_kernels
+from packproof.harness.engine.replay import ReplayOutcome, ReplayStatus
+from packproof.harness.modules.check import ModuleRequest, module_request, run_module_check
+from packproof.harness.modules.modes import Mode
+from packproof.harness.modules.target import module_named
+from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
+from packproof.harness.results.module_record import KIND, ModuleRecord
+from packproof.harness.results.names import DEVICES, known, short
+from packproof.harness.results.replay_file import content, damaged
+from packproof.harness.targets.location import Location
+from packproof.refs.errors import ArgumentError, UsageError, checked_call
+
+_WORDS: dict[Status, ReplayStatus] = {"passed": "fixed", "failed": "failing"}
+
+
+@checked_call
+def replay(
+    path: str | Path, *, target: str | None = None, device: str | None = None, maps: bool = False
+) -> ReplayOutcome:
+    """Run the case of a replay file again.
+
+    target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
+    Raises UsageError if the file cannot be read or is damaged. A kernel or module that cannot be imported here, or a
+    device that is not here, makes the outcome "not applicable". A user's op or property is imported in a process of its
+    own; a module runs in this one.
+
+    >>> import packproof
+    >>> try:
+    ...     packproof.replay("no-such-file.json")
+    ... except packproof.UsageError as error:
+    ...     print("no-such-file.json" in str(error))
+    True
+    """
+    if not isinstance(path, str | Path):
+        raise ArgumentError(f"replay: path is {path!r} but the path of a replay file was expected")
+    if not isinstance(target, str | None):
+        raise ArgumentError(f"replay: target is {target!r} but package.module:function was expected")
+    if device is not None:
+        known("device", device, DEVICES)
+    data = content(Path(path))
+    if data.get("kind") != KIND:
+        return of_kernels.replay(path, target=target, device=device, maps=maps)
+    record = ModuleRecord.read(data, Path(path))
+    return _outcome(replace(record, target=target or record.target, device=device or record.device), str(path))
+
+
+def _outcome(record: ModuleRecord, path: str) -> ReplayOutcome:
+    started = time.monotonic()
+    try:
+        mode = Mode.from_json(record.mode)
+    except ValueError as error:
+        raise damaged(path, str(error)) from None
+    try:
+        request = _request(record, mode)
+    except UsageError as error:
+        verdict = _not_run(record, str(error))
+    else:
+        *_, end = run_module_check(request)
+        assert isinstance(end, RunFinished)
+        [verdict] = end.verdicts
+    status = _WORDS.get(verdict.status, "not applicable")
+    failure = verdict.failure and replace(verdict.failure, replay=path, example=0)
+    text = {
+        "fixed": "fixed: the property holds here",
+        "failing": "\n    ".join(["still failing", *(failure.lines if failure else ())]),
+        "not applicable": f"not applicable: {verdict.reason}",
+    }[status]
+    cell, padding = verdict.cell, f", padding {list(record.gaps)}" if record.gaps else ""
+    title = f"{cell.op} · {cell.target} · {cell.property}   {short(cell.dtype)}, {cell.device}"
+    seconds = time.monotonic() - started
+    verdict = replace(verdict, failure=failure, seconds=seconds)
+    if status == "not applicable":
+        verdict = replace(verdict, status="skipped")
+    return ReplayOutcome(status, f"{title}\n    lengths {list(record.lengths)}{padding}\n    {text}", verdict)
+
+
+def _request(record: ModuleRecord, mode: Mode) -> ModuleRequest:
+    """Raises UsageError where the module cannot be made here."""
+    if record.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("the failure was on cuda, which is not available here")
+    if not record.target:
+        raise UsageError("an instance was checked, which no file names; give target=, of a function that makes one")
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(record.seed)
+        module = module_named(record.target)
+    request = module_request(
+        module,
+        convention=record.convention,
+        inputs=_function(record.inputs),
+        output=_function(record.output),
+        redraw=record.redraw,
+        dtypes=(record.dtype,),
+        seed=record.seed,
+        name=record.target,
+        device=record.device,
+        records=False,
+        layouts=() if record.gaps else (record.lengths,),
+        padded=((record.lengths, record.gaps),) if record.gaps else (),
+        laws=(record.property,),
+    )
+    return replace(request, modes=(mode,))
+
+
+def _function(given: Any) -> Any:
+    """A function from its address; what is none as it is. Raises UsageError."""
+    if given == "":
+        raise UsageError("inputs or output was a function that no other process can import; write it in a module")
+    return Location.parse(given).load() if isinstance(given, str) and ":" in given else given
+
+
+def _not_run(record: ModuleRecord, reason: str) -> Verdict:
+    cell = Cell(record.convention, record.target, record.property, record.dtype, record.device)
+    return Verdict(cell, "eager", "skipped", 0, 0.0, reason=reason)
