@@ -31,9 +31,9 @@ def test_ranks_share_the_packs(lengths: list[int], ranks: int, drop_last: bool, 
     alone, shared = of(0, 1), [of(rank, ranks) for rank in range(ranks)]
     assert sorted(j for pack in alone for j in pack) == list(range(len(lengths)))
     assert len({len(packs) for packs in shared}) == 1
-    in_turn = [shared[i % ranks][i // ranks] for i in range(ranks * len(shared[0]))]
-    assert in_turn == (alone[: len(in_turn)] if drop_last else (alone * ranks)[: len(in_turn)])
-    assert len(in_turn) >= len(alone) or drop_last
+    alternating = [shared[i % ranks][i // ranks] for i in range(ranks * len(shared[0]))]
+    assert alternating == (alone[: len(alternating)] if drop_last else (alone * ranks)[: len(alternating)])
+    assert len(alternating) >= len(alone) or drop_last
 
 
 def test_epochs_have_orders_of_their_own() -> None:
@@ -95,4 +95,5 @@ def test_two_workers_cannot_share_a_document(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_documents_make_no_packs() -> None:
-    assert list(PackSampler([], 8)) == list(PackStream([], 8)) == []
+    assert not list(PackSampler([], 8))
+    assert not list(PackStream([], 8))

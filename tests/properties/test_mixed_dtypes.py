@@ -18,7 +18,7 @@ from packproof.properties.ops import CAUSAL_CONV1D, ROPE, SSD
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
 
-OPTIONS = {"float32": tuple(sorted(CAUSAL_CONV1D.float32)), "max_tokens": 60}
+OPTIONS: dict[str, Any] = {"float32": tuple(sorted(CAUSAL_CONV1D.float32)), "max_tokens": 60}
 
 
 def with_a_narrow_gradient(x: Tensor, weight: Tensor, **call: Any) -> Any:
@@ -101,7 +101,7 @@ def test_rope_has_its_tables_in_fp32_or_in_the_dtype_of_the_tokens() -> None:
 
 def test_a_declaration_names_inputs_that_the_op_has_so() -> None:
     @kernel(op="ssd", float32=["dt"])
-    def ssd(x, dt, A, B, C, *, cu_seqlens):  # type: ignore[no-untyped-def]
+    def ssd(x, dt, A, B, C, *, cu_seqlens):
         return x
 
     with pytest.raises(UsageError, match="mine: float32 has 'dt'; of ssd these may be fp32 beside tokens: none"):
