@@ -11,5 +11,5 @@ A.requires_grad_()
 calls = {"reference": (selective_scan_ref, z), "kernel": (selective_scan_fn, z)}
 exact = torch.autograd.grad(selective_scan_ref(u, delta, A, B, C, z=z.float()), A, dy)[0]  # the same gate, in fp32
 for name, (scan, gate) in calls.items():
-    (dA,) = torch.autograd.grad(scan(u, delta, A, B, C, z=gate), A, dy)
-    print(f"{name}: gradient of A off by {(dA - exact).abs().max():.1e}, largest {exact.abs().max():.0f}")
+    (got,) = torch.autograd.grad(scan(u, delta, A, B, C, z=gate), A, dy)
+    print(f"{name}: gradient of A off by {(got - exact).abs().max():.1e}, largest {exact.abs().max():.0f}")
