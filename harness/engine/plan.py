@@ -35,13 +35,16 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(request: CheckRequest, targets: Sequence[CheckTarget]) -> Plan:
-    """The plan for these kernels, each by its own request."""
+def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool = False) -> Plan:
+    """The plan for these kernels, each by its own request.
+
+    apart: each cell in a process of its own, so that none waits for what another one has to compile.
+    """
     planned = [(target, tuple(_cells(target, compiled))) for target, compiled in _compiled_once(targets)]
     return Plan(
         request,
         tuple(cell for _, cells in planned for cell in cells),
-        tuple(unit for target, cells in planned for unit in _units(target, cells)),
+        tuple(unit for target, cells in planned for unit in _units(target, cells, apart=apart)),
         tuple(note for target in targets for note in _notes(target)),
     )
 
@@ -81,7 +84,7 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
                 yield cell(question.property, question.word, counts=request.strict)
 
 
-def _units(target: CheckTarget, cells: Sequence[Cell]) -> Iterator[Unit]:
+def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool) -> Iterator[Unit]:
     request = target.request
     spare_cores = (os.cpu_count() or 1) > len(target.dtypes)  # else a reference for each of two units costs more
     together: dict[Hashable, list[Cell]] = {}
@@ -94,7 +97,7 @@ def _units(target: CheckTarget, cells: Sequence[Cell]) -> Iterator[Unit]:
             shares = request.laws[cell.property].shares
             if shares == "reference" and not spare_cores:
                 shares = "runs"
-            together.setdefault((shares, cell.dtype), []).append(cell)
+            together.setdefault(cell if apart else (shares, cell.dtype), []).append(cell)
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 
 
