@@ -10,7 +10,15 @@ import api
 project = "packproof"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/*.md"]
+include_patterns = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "docs/*.md",
+    "docs/peers/*.md",
+]
 exclude_patterns = [".*", "build", "src"]  # not to walk them
 myst_heading_anchors = 3
 html_theme = "furo"

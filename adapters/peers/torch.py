@@ -3,21 +3,32 @@
 The latter are compiled on a GPU; on a CPU they run uncompiled, where they can be tested quickly.
 """
 
+import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from packproof.adapters.metadata import max_seqlen, once, positions, seq_idx
+from packproof.adapters.metadata import cu_seqlens_int32, max_seqlen, once, positions, seq_idx
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _compile = cache(torch.compile)
+
+
+def _varlen_takes(name: str) -> bool:
+    """Whether this version's `varlen_attn`, which came with torch 2.10, has that argument."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return False
+    from torch.nn.attention.varlen import varlen_attn as attend  # noqa: PLC0415
+
+    return name in inspect.signature(attend).parameters
 
 
 def _compiled(function: F, like: Tensor) -> F:
@@ -28,8 +39,8 @@ def _compiled(function: F, like: Tensor) -> F:
     op="attention",
     dtypes=("bfloat16", "float16"),
     promises=Promises(compute="operand"),
-    domain="k == v; k % 8 == 0; k <= 256",
-    refuses=("unexpected keyword argument",),
+    domain=["k == v; k % 8 == 0; k <= 256", *([] if _varlen_takes("enable_gqa") else ["hq == hk"])],
+    refuses=("unexpected keyword argument", "batch size must be positive"),
     slack=False,
 )
 def varlen_attn(
@@ -52,7 +63,8 @@ def varlen_attn(
     window = (window_size[0], 0) if causal else window_size
     newer: Any = {} if softmax_scale is None else {"scale": softmax_scale}  # not every version has both
     newer |= {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
-    result: Any = attend(q, k, v, cu_seqlens, keys, most, most_keys, window_size=window, **newer)
+    offsets: Any = [once("int32", partial(cu_seqlens_int32, x, 0), x) for x in (cu_seqlens, keys)]
+    result: Any = attend(q, k, v, offsets[0], offsets[1], most, most_keys, window_size=window, **newer)
     return result  # type: ignore[no-any-return]
 
 
@@ -69,7 +81,7 @@ def _longest(cu_seqlens: Tensor, tokens: int) -> int:
         "not implemented for jagged layout",
         "no kernel found to launch",
     ),
-    domain="k % 8 == 0; v % 8 == 0",
+    domain="hq == hk; k == v; k % 8 == 0",
     slack=False,
 )
 def jagged_sdpa(
@@ -123,7 +135,7 @@ def flex_attention(
     from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415
     from torch.nn.attention.flex_attention import flex_attention as attend  # noqa: PLC0415
 
-    if len(q) and not len(k):
+    if not len(k):
         raise NotImplementedError("a mask over no keys cannot be made")
     with_lse = return_lse or sinks is not None
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k

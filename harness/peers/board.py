@@ -13,7 +13,8 @@ from packproof.harness.results import events
 from packproof.harness.results.environment import Environment, environment
 from packproof.harness.results.names import short
 from packproof.harness.worker.records import RecordError, of_json, to_json
-from packproof.properties.cases.case import shorten
+from packproof.properties.cases.case import Case, shorten
+from packproof.properties.cases.space import golden_cases
 from packproof.refs.errors import UsageError
 from packproof.version import __version__
 
@@ -89,10 +90,15 @@ class PeerBoard:
 def gathered(entries: Sequence[PeerRequest], started: events.RunStarted, finished: events.RunFinished) -> PeerBoard:
     """What a run found, in the order of its plan."""
     order = {cell: place for place, cell in enumerate(started.cells)}
-    rows = (
-        _row(verdict, golden_classes(_target_of(verdict, entries), verdict, started.seed))
-        for verdict in sorted(finished.verdicts, key=lambda v: order[v.cell])
-    )
+    golden: dict[tuple[str, str, str], list[Case]] = {}
+
+    def row(verdict: events.Verdict) -> BoardRow:
+        cell = verdict.cell
+        target, key = _target_of(verdict, entries), (cell.target, cell.beyond, cell.dtype)
+        if key not in golden:
+            golden[key] = list(golden_cases(target.space(cell.dtype), started.seed))
+        return _row(verdict, golden_classes(target, verdict, golden[key]))
+
     return PeerBoard(
         __version__,
         environment(started.cells[0].device),
@@ -102,7 +108,7 @@ def gathered(entries: Sequence[PeerRequest], started: events.RunStarted, finishe
         round(finished.seconds, 1),
         not finished.interrupted and not finished.error,
         tuple(map(_peer, entries)),
-        tuple(rows),
+        tuple(map(row, sorted(finished.verdicts, key=lambda v: order[v.cell]))),
     )
 
 

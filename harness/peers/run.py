@@ -1,18 +1,19 @@
 """`packproof peers`: checks the installed third-party kernels, also for properties that they do not promise."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from packproof.adapters.registry import PEERS, Peer
-from packproof.harness.engine.plan import plan
+from packproof.harness.engine.plan import Unit, plan
 from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import CheckTarget, open_target
 from packproof.harness.results.events import Event, Verdict
 from packproof.harness.results.names import known, short
 from packproof.harness.results.questions import OF_PEERS
+from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.space import golden_cases
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
@@ -55,18 +56,23 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
 def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
     """Check every peer that can be checked, as events; first what each peer promises, then the rest.
 
-    On a GPU cells run separately: some peers compile for seconds per new shape, which adds up to ten minutes for SSD.
+    The first unit of each peer begins before the second of any: what it compiles, the others find.
     """
     most = max((len(entry.targets) for entry in entries), default=0)
-    targets = [e.targets[k] for k in range(most) for e in entries if k < len(e.targets)]
-    return run_plan(plan(request, targets, apart=request.device == "cuda"))
+    planned = plan(request, [e.targets[k] for k in range(most) for e in entries if k < len(e.targets)])
+    met: Counter[tuple[str, str]] = Counter()
+
+    def place(unit: Unit) -> int:
+        met[key := (unit.target.name, unit.cells[0].dtype)] += 1
+        return met[key]
+
+    return run_plan(replace(planned, units=tuple(sorted(planned.units, key=place))))
 
 
-def golden_classes(target: CheckTarget, verdict: Verdict, seed: int) -> frozenset[str]:
+def golden_classes(target: CheckTarget, verdict: Verdict, golden: Sequence[Case]) -> frozenset[str]:
     """The boundary classes of golden cases that a property was to judge: of those that it judged, missed, or that lie
-    outside of the domain that was found where none is declared."""
+    outside of the domain that was found where none is declared. golden: the cases of its declaration."""
     space, law = target.space(verdict.cell.dtype), target.request.laws[verdict.cell.property]
-    golden = list(golden_cases(space, seed))
     every = frozenset().union(*map(space.classes, golden))
     found = Domain.of(verdict.domain)
     refused = (case for case in law.suited(space, golden) if not found.allows(target.op, case)) if found else ()
