@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ import torch
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.culprit import first_leaking_backward, first_leaking_module
 from packproof.harness.modules.equality import Difference, PackedAndAlone
-from packproof.harness.modules.isolation import Reach, reach
+from packproof.harness.modules.isolation import MANY, Reach, reach
 from packproof.harness.modules.pack import PADDING, Lengths, Pack, smaller, smaller_gaps
 from packproof.harness.modules.subject import ModuleRefused, Subject
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
@@ -34,6 +34,10 @@ class Trial:
     layouts: Sequence[Lengths]
     many: Lengths = ()
     padded: Sequence[Padded] = ()
+
+    def starting_at(self, lengths: Lengths) -> "Trial":
+        """With this layout first, where it has few documents."""
+        return replace(self, layouts=(lengths, *self.layouts)) if 0 < len(lengths) <= MANY else self
 
 
 @dataclass(frozen=True)
