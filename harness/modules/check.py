@@ -221,6 +221,8 @@ def module_request(
     named = {c.name: g if isinstance(g, str) else address(g) or c.name for c, g in own}
     for each in attention:
         known("attention", each, ("", *ATTENTION))
+    if matrix and (compiled or [*modes, *attention] != ["eval", ""]):
+        raise ArgumentError("matrix: it has every mode and attention, and torch.compile; leave out what chooses them")
     chosen = tuple(Mode.named(mode, each, compiled=compiled) for each in attention for mode in modes)
     origin = {
         "target": target or address(module),

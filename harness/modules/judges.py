@@ -20,7 +20,7 @@ from packproof.refs.wording import counted
 
 Padded = tuple[Lengths, tuple[int, ...]]
 Found = TypeVar("Found")
-_SHRINK_SECONDS = 10.0
+_SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ def _void(trial: Trial, pack: Pack) -> str:
 class _Smaller:
     """Tries layouts for some seconds, and keeps what was found at the last one that fails."""
 
-    def __init__(self) -> None:
-        self.tried, self._until = 0, time.monotonic() + _SHRINK_SECONDS
+    def __init__(self, law: str) -> None:
+        self.tried, self._until = 0, time.monotonic() + _SHRINK_SECONDS[law]
 
     def fails(self, look: Callable[[], Found | None]) -> Found | None:
         if time.monotonic() > self._until:
@@ -164,7 +164,7 @@ class _Smaller:
 def _leak(trial: Trial, lengths: Lengths, found: Reach, example: int) -> Failure:
     """The leak at the smallest layout that has one, with the first module that leaks."""
     subject, convention, seed = trial.subject, trial.convention, trial.seed
-    at, search = {lengths: found}, _Smaller()
+    at, search = {lengths: found}, _Smaller("isolation")
 
     def leaks(candidate: Lengths) -> bool:
         def look() -> Reach | None:
@@ -229,7 +229,7 @@ def _without_effect(trial: Trial, pack: Pack, found: Reach) -> Iterator[str]:
 def _unequal(
     compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
 ) -> Failure:
-    at, search = {lengths: difference}, _Smaller()
+    at, search = {lengths: difference}, _Smaller("packing")
 
     def differs(candidate: Lengths) -> bool:
         if there := search.fails(lambda: compare(subject.pack(candidate)).failing):
@@ -271,7 +271,7 @@ def _through_padding(trial: Trial, compare: PackedAndAlone, padded: Padded) -> t
 def _least_padding(
     trial: Trial, compare: PackedAndAlone, padded: Padded, lines: list[str]
 ) -> tuple[Padded, list[str], int]:
-    search = _Smaller()
+    search = _Smaller("padding")
     for candidate in smaller_gaps(*padded, between=trial.convention.padding == "between"):
         if found := search.fails(partial(_lines, trial, compare, candidate)):
             return candidate, found, search.tried
