@@ -22,6 +22,7 @@ from packproof.harness.results.events import (
     CellFinished,
     CellStarted,
     Event,
+    Failure,
     RunFinished,
     RunStarted,
     Status,
@@ -37,6 +38,7 @@ from packproof.refs.errors import ArgumentError, checked_call
 
 _MOST_TOKENS = {"quick": 64, "standard": 600, "thorough": 4096}
 _COMPILED: tuple[Lengths, ...] = (FIRST, (9, 1, 17, 3))  # each call may compile again
+_NOT_ISOLATED = "its documents are not isolated"
 MATRIX_DTYPES = ("fp32", "bf16")
 
 
@@ -219,6 +221,8 @@ def module_request(
     named = {c.name: g if isinstance(g, str) else address(g) or c.name for c, g in own}
     for each in attention:
         known("attention", each, ("", *ATTENTION))
+    if matrix and (compiled or [*modes, *attention] != ["eval", ""]):
+        raise ArgumentError("matrix: it has every mode and attention, and torch.compile; leave out what chooses them")
     chosen = tuple(Mode.named(mode, each, compiled=compiled) for each in attention for mode in modes)
     origin = {
         "target": target or address(module),
@@ -313,24 +317,29 @@ def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator
 
 
 def _checked(request: ModuleRequest, setting: ModuleSetting) -> Iterator[Event]:
-    """Every property in one setting."""
-    leaks, trial = False, cache(lambda: request.trial(setting))
+    """Every property in one setting. Where documents are not isolated, packing has to differ where they leak, and
+    padding says no more."""
+    leak: Failure | None = None
+    trial = cache(lambda: request.trial(setting))
     for cell in request.cells(setting):
         yield CellStarted(cell)
         began = time.monotonic()
-        for event in caught(cell, _judged(request, setting, cell, trial)):
+        for event in caught(cell, _judged(request, setting, cell, trial, leak)):
             found = replace(event.verdict, seconds=time.monotonic() - began)
-            reason = "its documents are not isolated" if leaks and found.status == "failed" else found.reason
-            leaks |= found.status == "failed"
+            reason = _NOT_ISOLATED if leak and found.status == "failed" else found.reason
+            leak = found.failure if cell.property == "isolation" else leak
             yield CellFinished(replace(found, reason=reason))
 
 
 def _judged(
-    request: ModuleRequest, setting: ModuleSetting, cell: Cell, trial: Callable[[], Trial]
+    request: ModuleRequest, setting: ModuleSetting, cell: Cell, trial: Callable[[], Trial], leak: Failure | None
 ) -> Iterator[CellFinished]:
     beside: Status = "skipped" if request.matrix and setting.mode != Mode() else "inconclusive"
     try:
-        finding = JUDGES[cell.property](trial(), cell)
+        if leak and cell.property == "padding":
+            finding = Judged(verdict_of(cell, "skipped", 0, _NOT_ISOLATED))
+        else:
+            finding = JUDGES[cell.property](trial().starting_at(leak.lengths if leak else ()), cell)
     except (CannotRun, NoGradient) as error:
         finding = Judged(verdict_of(cell, beside, 0, str(error)))
     except ModuleRefused as refused:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ import torch
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.culprit import first_leaking_backward, first_leaking_module
 from packproof.harness.modules.equality import Difference, PackedAndAlone
-from packproof.harness.modules.isolation import Reach, reach
+from packproof.harness.modules.isolation import MANY, Reach, reach
 from packproof.harness.modules.pack import PADDING, Lengths, Pack, smaller, smaller_gaps
 from packproof.harness.modules.subject import ModuleRefused, Subject
 from packproof.harness.results.events import Cell, Failure, Status, Tier, Verdict
@@ -20,7 +20,7 @@ from packproof.refs.wording import counted
 
 Padded = tuple[Lengths, tuple[int, ...]]
 Found = TypeVar("Found")
-_SHRINK_SECONDS = 10.0
+_SHRINK_SECONDS = {"isolation": 10.0, "packing": 5.0, "padding": 5.0}
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Trial:
     layouts: Sequence[Lengths]
     many: Lengths = ()
     padded: Sequence[Padded] = ()
+
+    def starting_at(self, lengths: Lengths) -> "Trial":
+        """With this layout first, where it has few documents."""
+        return replace(self, layouts=(lengths, *self.layouts)) if 0 < len(lengths) <= MANY else self
 
 
 @dataclass(frozen=True)
@@ -144,8 +148,8 @@ def _void(trial: Trial, pack: Pack) -> str:
 class _Smaller:
     """Tries layouts for some seconds, and keeps what was found at the last one that fails."""
 
-    def __init__(self) -> None:
-        self.tried, self._until = 0, time.monotonic() + _SHRINK_SECONDS
+    def __init__(self, law: str) -> None:
+        self.tried, self._until = 0, time.monotonic() + _SHRINK_SECONDS[law]
 
     def fails(self, look: Callable[[], Found | None]) -> Found | None:
         if time.monotonic() > self._until:
@@ -160,7 +164,7 @@ class _Smaller:
 def _leak(trial: Trial, lengths: Lengths, found: Reach, example: int) -> Failure:
     """The leak at the smallest layout that has one, with the first module that leaks."""
     subject, convention, seed = trial.subject, trial.convention, trial.seed
-    at, search = {lengths: found}, _Smaller()
+    at, search = {lengths: found}, _Smaller("isolation")
 
     def leaks(candidate: Lengths) -> bool:
         def look() -> Reach | None:
@@ -225,7 +229,7 @@ def _without_effect(trial: Trial, pack: Pack, found: Reach) -> Iterator[str]:
 def _unequal(
     compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference, example: int
 ) -> Failure:
-    at, search = {lengths: difference}, _Smaller()
+    at, search = {lengths: difference}, _Smaller("packing")
 
     def differs(candidate: Lengths) -> bool:
         if there := search.fails(lambda: compare(subject.pack(candidate)).failing):
@@ -267,7 +271,7 @@ def _through_padding(trial: Trial, compare: PackedAndAlone, padded: Padded) -> t
 def _least_padding(
     trial: Trial, compare: PackedAndAlone, padded: Padded, lines: list[str]
 ) -> tuple[Padded, list[str], int]:
-    search = _Smaller()
+    search = _Smaller("padding")
     for candidate in smaller_gaps(*padded, between=trial.convention.padding == "between"):
         if found := search.fails(partial(_lines, trial, compare, candidate)):
             return candidate, found, search.tried

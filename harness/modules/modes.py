@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial, update_wrapper
 from typing import Any
@@ -117,13 +117,18 @@ class _Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         limits: dict[str, Any] = {"recompile_limit": _MOST_RECOMPILES, "fail_on_recompile_limit_hit": True}
-        with torch._dynamo.config.patch(limits), graphs_kept():
+        with torch._dynamo.config.patch(limits), compiling():
             return self.module(*args, **kwargs)
 
 
-def graphs_kept() -> AbstractContextManager[None]:
-    """So that several gradients can be taken of one forward pass of a compiled module."""
-    return torch._functorch.config.patch(donated_buffer=False)  # type: ignore[no-any-return]
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Several gradients can be taken of one forward pass of a compiled module, and no pool of compilers is started: a
+    check runs in several processes."""
+    from torch._inductor import config  # noqa: PLC0415  (a second)
+
+    with torch._functorch.config.patch(donated_buffer=False), config.patch(compile_threads=1):
+        yield
 
 
 def admitted(module: nn.Module) -> tuple[tuple[Mode, ...], tuple[str, ...]]:

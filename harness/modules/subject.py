@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from packproof.harness.modules.conventions import Convention
-from packproof.harness.modules.modes import Mode, compiled, graphs_kept, put_into
+from packproof.harness.modules.modes import Mode, compiled, compiling, put_into
 from packproof.harness.modules.pack import Lengths, Pack
 from packproof.harness.modules.watch import embedded
 from packproof.refs.errors import ArgumentError, PackproofError
@@ -80,7 +80,7 @@ class Subject:
     def differentiate(self, loss: Tensor, leaves: Sequence[Tensor], *, again: bool = False) -> Sequence[Tensor | None]:
         """Gradients; again: the graph is kept. Raises ModuleRefused where the backward pass raises an error."""
         try:
-            with graphs_kept() if self.mode.compiled else nullcontext():
+            with compiling() if self.mode.compiled else nullcontext():
                 return torch.autograd.grad(loss, leaves, retain_graph=again, allow_unused=True)
         except Exception as error:
             raise ModuleRefused(f"in the backward pass, {type(error).__name__}: {_first_line(error)}") from error

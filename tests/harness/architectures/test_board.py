@@ -130,3 +130,19 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "--from" in capsys.readouterr().err
     assert run(["models", "--json", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_what_the_board_calls_a_leak_has_a_gradient_and_moves_by_more_than_rounding() -> None:
+    """Two signs that no isolated model has: a gradient that is not zero, and outputs that move by far more than 256
+    roundings of fp32."""
+    told = re.compile(
+        r"document \d+ reaches document \d+: outputs of up to (\S+) move by (\S+) when it changes, and their "
+    )
+    leaks = [o for o in page.read(str(ROOT / "data/models.json")).outcomes if o.word == "leaks"]
+    assert len(leaks) > 500
+    for leak in leaks:
+        found = told.match(leak.text)
+        assert found, leak
+        assert " gradient at its tokens is up to " in leak.text
+        assert float(found[2]) > 1e-3 * float(found[1]), leak
+        assert not leak.text.endswith("up to 0, not 0"), leak

@@ -39,6 +39,10 @@ class Mixer(torch.nn.Module):
 class Leaky(Mixer):
     kept = 1
 
+class ReadsPadding(Mixer):
+    def forward(self, x, cu_seqlens):
+        return super().forward(x, None, cu_seqlens) + x[0, cu_seqlens[-1] :].sum()
+
 ENDS = packproof.Convention("ends", "the end of each document", lambda pack: {"ends": pack.offsets[1:].tolist()})
 """
 WIDE = ["--inputs", "4", "--profile", "quick"]
@@ -71,7 +75,8 @@ def test_a_failure_leaves_a_file_that_fails_and_is_fixed_with_the_module(
 
 
 def test_a_failure_through_padding_is_replayed_with_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run(["model", "layers.py:Leaky", *WIDE, "--convention", "cu_seqlens"])
+    line = ["model", "layers.py:ReadsPadding", *WIDE, "--convention", "cu_seqlens"]
+    assert run(line) == 1
     file = written(folder, "padding")
     assert json.loads(file.read_text())["gaps"] == [0, 1]
     capfd.readouterr()
