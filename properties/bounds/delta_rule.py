@@ -149,10 +149,12 @@ class _DeltaRule(torch.autograd.Function):
             G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy))
             dq_terms = _see(M, dy.abs()) * row
             dq = rounded(_see(S, dy), dq_terms)
-            du = rounded(_read(G, k[t]), _read(N, key) * row * _TWO_EVENTS)
+            du_terms = _read(N, key) * row * _TWO_EVENTS
+            du = rounded(_read(G, k[t]), du_terms)
+            each = du.abs() + du_terms  # of v and of what is read of the memory, which cancel later
             dv = rounded(b * du, (b * du).abs())
-            dbeta = rounded((du * error).sum(-1), (du.abs() * terms).sum(-1) * _TWO_EVENTS)
-            dk_terms = (_see(N, u.abs()) + _see(M_decayed, (b * du).abs())) * row * _TWO_EVENTS
+            dbeta = rounded((du * error).sum(-1), (each * terms).sum(-1))
+            dk_terms = (_see(N, u.abs()) + _see(M_decayed, b.abs() * each)) * row
             dk = rounded(_see(G, u) - _see(decayed, b * du), dk_terms)
             G = G - _outer(k[t], b * du)
             G = rounded(G, _PARTIAL_SUMS * G.abs())
