@@ -44,6 +44,11 @@ def ssd(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str,
     return Flops(forward, 2 * forward + scores + states)
 
 
+def linear_attention(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
+    """Those of SSD, whose heads are the value heads and whose groups are the key heads."""
+    return ssd({"h": sizes["hv"], "g": sizes["hk"], "p": sizes["p"], "n": sizes["k"]}, lengths, options)
+
+
 def rope(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
     """Four multiplications and two additions per rotated pair, both ways."""
     rotation = 6 * sum(lengths) * sizes["h"] * sizes["r"]

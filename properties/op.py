@@ -8,10 +8,11 @@ from typing import Any
 from packproof.properties.declared import require, require_mapping, require_names
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
+from packproof.properties.roundings import Roundings
 from packproof.refs.axes import KEYS, packs_keys, parse, read_axis
 from packproof.refs.errors import checked_init
 
-_DRAWN = ("normal", "decay", "step", "unit", "distinct", "position")
+_DRAWN = ("normal", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "position")
 
 
 @checked_init
@@ -35,8 +36,12 @@ class Op:
         the sum of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its
         inputs.
     cumsum: makes the magnitude op for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
+    roundings: instead of `absolute`, how the roundings of an op are drawn that is stable, but not in absolute values.
     draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
-        softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "distinct" (no two rows
+        softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "direction" (vectors along
+        the last axis of a length of about 1; with "direction|o" of any length if option `o` is set), "share" (between 0
+        and 1, some of them 0, 1 or 2; with "share|o" what sigmoid turns into one), "log rate" (the logarithm of a
+        decay's size), "distinct" (no two rows
         alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal),
         "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one below 0; constants).
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
@@ -74,6 +79,7 @@ class Op:
     model_sizes: tuple[Mapping[str, int | str], ...] = ()
     absolute: Callable[..., Any] | None = None
     cumsum: Callable[[Promises], Callable[..., Any]] | None = None
+    roundings: Roundings | None = None
     draws: Mapping[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     float32: frozenset[str] = frozenset()
@@ -98,6 +104,10 @@ class Op:
         for name in ("absolute", "cumsum", "flops"):
             made = getattr(self, name)
             require(made is None or callable(made), where, name, made, "a function, or None")
+        require(
+            self.roundings is None or (isinstance(self.roundings, Roundings) and self.absolute is None),
+            *(where, "roundings", self.roundings, "Roundings(...) where there is no `absolute`, or None"),
+        )
         axes = _axes(self, where)
         _check_sizes(self, where, axes)
         _check_names(self, where, axes)

@@ -5,8 +5,14 @@ from typing import Any
 
 from packproof import refs
 from packproof.properties import flops
-from packproof.properties.bounds import magnitude, magnitude_of_attention
+from packproof.properties.bounds import (
+    delta_rule,
+    magnitude,
+    magnitude_of_attention,
+    magnitude_of_linear_attention,
+)
 from packproof.properties.op import Op
+from packproof.properties.roundings import Roundings
 from packproof.refs import signatures
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import Signature
@@ -142,7 +148,98 @@ ATTENTION = _op(
     flops=flops.attention,
 )
 
-OPS: dict[str, Op] = {op.name: op for op in (CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION)}
+_CARRY = ("initial_states", "final_states", "return_final_states")
+_LINEAR: dict[str, Any] = {
+    "options": {"scale": (None, 0.3)},
+    "sizes": (
+        {"hk": 1, "hv": 2, "k": 4, "p": 3},
+        {"hk": 1, "hv": 1, "k": 1, "p": 1},
+        {"hk": 2, "hv": 6, "k": 3, "p": 5},
+        {"hk": 2, "hv": 2, "k": 17, "p": 18},
+    ),
+    "carry": _CARRY,
+    "matmul": True,
+}
+_MINIMAX = {"hk": 2, "hv": 2, "k": 128, "p": 128}
+_QWEN3_NEXT = {"hk": 1, "hv": 2, "k": 128, "p": 128}
+_RETNET = {"hk": 2, "hv": 2, "k": 64, "p": 128}
+_KIMI_LINEAR = {"h": 2, "k": 128, "p": 128}
+_DELTA_DRAWS = {"k": "direction|qk_l2norm", "beta": "share|beta_sigmoid"}
+_GATE_DRAWS = {"g": "decay", "dt_bias": "decay", "A_log": "log rate"}
+
+LINEAR_ATTENTION = _op(
+    signatures.LINEAR_ATTENTION,
+    reference=refs.linear_attention,
+    absolute=magnitude_of_linear_attention.linear_attention,
+    model_sizes=(_MINIMAX, _RETNET),
+    flops=flops.linear_attention,
+    **_LINEAR,
+)
+
+SIMPLE_GLA = _op(
+    signatures.SIMPLE_GLA,
+    reference=refs.simple_gla,
+    absolute=magnitude_of_linear_attention.simple_gla,
+    cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
+    model_sizes=(_MINIMAX, _RETNET),
+    draws={"g": "decay"},
+    flops=flops.linear_attention,
+    **_LINEAR,
+)
+
+RETENTION = _op(
+    signatures.RETENTION,
+    reference=refs.retention,
+    absolute=magnitude_of_linear_attention.retention,
+    cumsum=magnitude_of_linear_attention.retention_cumsum,
+    model_sizes=(_MINIMAX, _RETNET),
+    draws={"decay": "decay"},
+    flops=flops.linear_attention,
+    **_LINEAR,
+)
+
+DELTA_RULE = _op(
+    signatures.DELTA_RULE,
+    reference=refs.delta_rule,
+    roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
+    model_sizes=(_QWEN3_NEXT,),
+    draws=_DELTA_DRAWS,
+    **_LINEAR,
+)
+
+GATED_DELTA_RULE = _op(
+    signatures.GATED_DELTA_RULE,
+    reference=refs.gated_delta_rule,
+    roundings=Roundings(delta_rule.delta_rule, heads=("hk", "hv"), state=("hv", "k", "p")),
+    model_sizes=(_QWEN3_NEXT,),
+    draws={**_DELTA_DRAWS, **_GATE_DRAWS},
+    **_LINEAR,
+)
+
+KDA = _op(
+    signatures.KDA,
+    reference=refs.kda,
+    roundings=Roundings(delta_rule.delta_rule, heads=("h",), state=("h", "k", "p")),
+    model_sizes=(_KIMI_LINEAR,),
+    draws={**_DELTA_DRAWS, **_GATE_DRAWS},
+    **{
+        **_LINEAR,
+        "sizes": (
+            {"h": 2, "k": 4, "p": 3},
+            {"h": 1, "k": 1, "p": 1},
+            {"h": 6, "k": 3, "p": 5},
+            {"h": 2, "k": 17, "p": 18},
+        ),
+    },
+)
+
+OPS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION),
+        *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
+    )
+}
 
 
 def find_op(name: str) -> Op:

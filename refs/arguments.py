@@ -28,6 +28,7 @@ _COUNTED = {
     "h": "head",
     "hq": "query head",
     "hk": "key head",
+    "hv": "value head",
     "p": "channel per head",
     "k": "channel per head",
     "v": "value channel per head",

@@ -133,6 +133,90 @@ ATTENTION = Signature(
     groups={"hk": "hq"},
 )
 
+# the linear family: value head j reads key head j // (hv // hk)
+_LINEAR = {"q": "t hk k", "k": "t hk k", "v": "t hv p"}
+_LINEAR_STATES = {"initial_states": "s hv k p?"}
+_LINEAR_OUTPUTS = {"y": "t hv p", "final_states": "s hv k p?"}
+_STATES = frozenset({"initial_states", "final_states"})
+
+LINEAR_ATTENTION = Signature(
+    op="linear_attention",
+    inputs={**_LINEAR, **_LINEAR_STATES},
+    outputs=_LINEAR_OUTPUTS,
+    options={"return_final_states": _FLAG},
+    fixed=_STATES,
+    groups={"hk": "hv"},
+)
+
+SIMPLE_GLA = Signature(
+    op="simple_gla",
+    inputs={**_LINEAR, "g": "t hv", **_LINEAR_STATES},
+    outputs=_LINEAR_OUTPUTS,
+    options={"return_final_states": _FLAG},
+    fixed=_STATES,
+    float32=frozenset({"g"}),
+    groups={"hk": "hv"},
+)
+
+RETENTION = Signature(
+    op="retention",
+    inputs={**_LINEAR, "decay": "hv", **_LINEAR_STATES},
+    outputs=_LINEAR_OUTPUTS,
+    options={"return_final_states": _FLAG},
+    fixed=_STATES | {"decay"},
+    groups={"hk": "hv"},
+)
+
+DELTA_RULE = Signature(
+    op="delta_rule",
+    inputs={**_LINEAR, "beta": "t hv", **_LINEAR_STATES},
+    outputs=_LINEAR_OUTPUTS,
+    options={"qk_l2norm": _FLAG, "beta_sigmoid": _FLAG, "return_final_states": _FLAG},
+    fixed=_STATES,
+    float32=frozenset({"beta"}),
+    groups={"hk": "hv"},
+)
+
+GATED_DELTA_RULE = Signature(
+    op="gated_delta_rule",
+    inputs={**_LINEAR, "g": "t hv", "beta": "t hv", "A_log": "hv?", "dt_bias": "hv?", **_LINEAR_STATES},
+    outputs=_LINEAR_OUTPUTS,
+    options={"qk_l2norm": _FLAG, "beta_sigmoid": _FLAG, "return_final_states": _FLAG},
+    fixed=_STATES | {"A_log", "dt_bias"},
+    float32=frozenset({"g", "beta"}),
+    groups={"hk": "hv"},
+)
+
+KDA = Signature(
+    op="kda",
+    inputs={
+        "q": "t h k",
+        "k": "t h k",
+        "v": "t h p",
+        "g": "t h k",
+        "beta": "t h",
+        "A_log": "h?",
+        "dt_bias": "h k?",
+        "initial_states": "s h k p?",
+    },
+    outputs={"y": "t h p", "final_states": "s h k p?"},
+    options={"qk_l2norm": _FLAG, "beta_sigmoid": _FLAG, "return_final_states": _FLAG},
+    fixed=_STATES | {"A_log", "dt_bias"},
+    float32=frozenset({"g", "beta"}),
+)
+
+_LINEAR_STEP = {"S": "h k p", "q": "h k", "k": "h k", "v": "h p"}
+LINEAR_ATTENTION_STEP = _LINEAR_STEP
+SIMPLE_GLA_STEP = {**_LINEAR_STEP, "g": "h"}
+RETENTION_STEP = {**_LINEAR_STEP, "decay": "h"}
+DELTA_RULE_STEP = {**_LINEAR_STEP, "beta": "h"}
+GATED_DELTA_RULE_STEP = {**_LINEAR_STEP, "g": "h", "beta": "h"}
+KDA_STEP = {**_LINEAR_STEP, "g": "h k", "beta": "h"}
+
 SIGNATURES: Mapping[str, Signature] = {
-    signature.op: signature for signature in (CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION)
+    signature.op: signature
+    for signature in (
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION),
+        *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
+    )
 }

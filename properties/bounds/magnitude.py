@@ -130,7 +130,7 @@ def ssd(
     """Magnitude op of `refs.ssd`."""
 
     def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        return _dual(h, magnitude(dt)[..., None] * x, *_decay(dt, A), B, C)
+        return dual(h, magnitude(dt)[..., None] * x, *_decay(dt, A), B, C)
 
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
@@ -178,10 +178,10 @@ def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
             )
 
         steps = [time_step(piece, delta_bias, delta_softplus) for piece in split_sequences(delta, cu_seqlens)]
-        E = _chunk_sums([magnitude(step)[..., None] * magnitude(A) for step in steps], promises, delta[..., None] * A)
+        E = chunk_sums([magnitude(step)[..., None] * magnitude(A) for step in steps], promises, delta[..., None] * A)
         B, C = expand_groups(magnitude(B), u.shape[1]), expand_groups(magnitude(C), u.shape[1])
-        states = None if initial_states is None else magnitude(initial_states) * (1 + _at_start(E, cu_seqlens))
-        return _add(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
+        states = None if initial_states is None else magnitude(initial_states) * (1 + at_start(E, cu_seqlens))
+        return add(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
 
     return magnitude_op
 
@@ -217,12 +217,12 @@ def ssd_cumsum(promises: Promises) -> MagnitudeOp:
             )
 
         steps = [time_step(piece, dt_bias, dt_softplus) for piece in split_sequences(dt, cu_seqlens)]
-        E = _chunk_sums([magnitude(step) * magnitude(A) for step in steps], promises, dt)[..., None]
+        E = chunk_sums([magnitude(step) * magnitude(A) for step in steps], promises, dt)[..., None]
         B, C = expand_groups(magnitude(B), x.shape[1]), expand_groups(magnitude(C), x.shape[1])
         states = None
         if initial_states is not None:
-            states = magnitude(initial_states) * (1 + _at_start(E, cu_seqlens)[..., None])
-        return _add(run(B * (1 + E), C, states), run(B, C * (1 + E), initial_states))
+            states = magnitude(initial_states) * (1 + at_start(E, cu_seqlens)[..., None])
+        return add(run(B * (1 + E), C, states), run(B, C * (1 + E), initial_states))
 
     return magnitude_op
 
@@ -275,7 +275,7 @@ def _decay(delta: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     return sloped(decay + UNDERFLOW, decay.detach() * exponent), exponent
 
 
-def _dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+def dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     """What C reads from the `_states` of an SSD, and the last one, with no state but those between chunks.
 
     With one decay for each head that is masked attention (`refs.ssd_chunked`): by the decays L for the first run of the
@@ -325,7 +325,7 @@ def _silu_bend(z: Tensor) -> Tensor:
     return sigma * (1 - sigma) * (2 + z.abs() * (1 - 2 * sigma).abs())
 
 
-def _chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:
+def chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:
     """For each token the sum over its chunk: of its sequence, if chunks start there, or of the pack."""
     blocks = log_decays if promises.independent or not log_decays else [torch.cat(log_decays)]
     chunk = promises.chunk or max(len(like), 1)
@@ -333,10 +333,10 @@ def _chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> T
     return join_sequences([part.sum(0, keepdim=True).expand_as(part) for part in chunks], like)
 
 
-def _at_start(E: Tensor, cu_seqlens: Tensor) -> Tensor:
+def at_start(E: Tensor, cu_seqlens: Tensor) -> Tensor:
     """E of the first token of each sequence (s, ...), zero where there is none."""
     return torch.cat([E[:0], *(piece[:1].sum(0, keepdim=True) for piece in split_sequences(E, cu_seqlens))])
 
 
-def _add(a: Any, b: Any) -> Any:
+def add(a: Any, b: Any) -> Any:
     return tuple(x + y for x, y in zip(a, b, strict=True)) if isinstance(a, tuple) else a + b

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from packproof.properties.bounds.budget import Budget, budget
+from packproof.properties.bounds.drawn_roundings import deviations
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.cases.sample import Sample, dtype_of
 from packproof.properties.op import Op
@@ -35,7 +37,11 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     """Run the reference in float64 on the sample's inputs, as they are in the kernel's dtype, and bound its terms."""
     op = sample.op
     derived = is_derived(op, promises)
-    if derived:
+    values: Mapping[TensorKey, Tensor]
+    if op.roundings is not None:
+        values = vjp(op.reference, sample, gradients=gradients)
+        absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values)
+    elif derived:
         values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients))
     else:
         values = vjp(op.reference, sample, gradients=gradients)
@@ -44,13 +50,13 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     stored = {TensorKey(n): dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
     budgets = {k: budget(r, absolute[k], stored[k], tokens, op, promises, derived=derived) for k, r in values.items()}
-    vacuous = tuple(k for k in values if derived and _is_vacuous(k, values, sample, budgets[k]))
+    vacuous = tuple(k for k in values if (derived or op.roundings) and _is_vacuous(k, values, sample, budgets[k]))
     return Expected(values, budgets, absolute, vacuous)
 
 
 def is_derived(op: Op, promises: Promises) -> bool:
     """Whether the error bound of an op follows from its reference alone."""
-    return op.absolute is None and not (promises.cumsum and op.cumsum)
+    return op.absolute is None and op.roundings is None and not (promises.cumsum and op.cumsum)
 
 
 def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
@@ -73,7 +79,7 @@ def _is_vacuous(key: TensorKey, values: Mapping[TensorKey, Tensor], sample: Samp
 
 
 def _rms(tensors: Iterable[Tensor]) -> float:
-    flat = torch.cat([x.double().flatten() for x in tensors])
+    flat = torch.cat([x.detach().double().flatten() for x in tensors])
     return float(flat.square().mean().sqrt()) if len(flat) else 0.0
 
 

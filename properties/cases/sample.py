@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.call import Call, Placement
+from packproof.properties.cases import values
 from packproof.properties.cases.case import Case
 from packproof.properties.op import Op
 from packproof.refs.axes import KEYS, Axes, packs_keys, parse, role, shape
@@ -294,23 +295,31 @@ def _generator(case: Case, name: str) -> torch.Generator:
 
 def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...], options: Mapping[str, Any]) -> Tensor:
     g = _generator(case, name)
-    how, _, softplus = op.draws.get(name, "normal").partition("|")
+    how, _, option = op.draws.get(name, "normal").partition("|")
     if how == "decay":
-        x = _draw_decay(size, g, case.regime)
+        x = values.decay(size, g, case.regime, tokens=role(axes) == "token")
+    elif how == "log rate":
+        x = (-values.decay(size, g, case.regime, tokens=False)).log()
+    elif how == "share":
+        x = values.share(size, g, case.regime)
+        x = x.clamp(1e-3, 1 - 1e-3).logit() if options.get(option) else x
+    elif how == "direction":
+        x = torch.randn(size, generator=g, dtype=torch.float64)
+        x = x if options.get(option) else values.with_length(x, g, case.regime)
     elif how == "step":
-        x = _draw_step(size, g, hard=case.regime == "hard decay" and role(axes) == "token")
-        if softplus and options.get(softplus):
+        x = values.step(size, g, hard=case.regime == "hard decay" and role(axes) == "token")
+        if option and options.get(option):
             x = torch.expm1(x.clamp(min=1e-3)).log()
             if case.regime == "wide" and role(axes) == "token":
-                x = _with_large_steps(x, g)
+                x = values.with_large_steps(x, g)
     elif how == "distinct":
-        x = _draw_distinct(size, g)
+        x = values.distinct(size, g)
     elif how == "unit":
         x = 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1
     else:
         x = torch.randn(size, generator=g, dtype=torch.float64)
         if case.regime == "wide" and name == next(iter(op.inputs)):
-            x = x * _wide(size, g, case.dtype)
+            x = x * values.wide(size, g, case.dtype)
     return x.to(dtype_of(op, name, case.dtype, case.float32))
 
 
@@ -321,45 +330,6 @@ def _draw_positions(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> 
     starts = torch.stack([0 * lengths, 0 * lengths + 3, latest, -1 - lengths // 2, -1 - lengths]).minimum(latest)
     chosen = torch.randint(len(starts), (1, len(lengths)), generator=_generator(case, name))
     return starts.gather(0, chosen)[0].to(torch.int64 if case.seed % 2 else torch.int32)
-
-
-def _draw_distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:
-    """Numbers of seven bits between 2^-7 and 2^8, and below zero: 3,840 that differ in every dtype, in each column."""
-    rank = torch.rand(size, generator=g, dtype=torch.float64).argsort(0).argsort(0)
-    place = (rank * _DISTINCT) // max(size[0], 1) - _DISTINCT // 2
-    octave, part = (2 * place.abs() + (place < 0)) // 2 // 128, place.abs() % 128
-    return torch.where(place < 0, -1.0, 1.0) * torch.pow(2.0, octave - 7.0) * (1 + part / 128)
-
-
-_DISTINCT = 3840
-
-
-def _draw_decay(size: tuple[int, ...], g: torch.Generator, regime: str) -> Tensor:
-    """Rates below 0; under long decay slower by 10 to 1,000: some lose a part over a chunk, others nothing."""
-    rate = -(0.1 + 0.9 * torch.rand(size, generator=g, dtype=torch.float64))
-    if regime == "long decay":
-        return rate * 10 ** -(1 + 2 * torch.rand(size, generator=g, dtype=torch.float64))
-    return rate * 60 if regime == "hard decay" else rate
-
-
-def _draw_step(size: tuple[int, ...], g: torch.Generator, *, hard: bool) -> Tensor:
-    """Time steps; under hard decay three in ten tokens nearly forget, the others nearly keep everything."""
-    step = 0.05 + 0.95 * torch.rand(size, generator=g, dtype=torch.float64)
-    forget = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
-    return torch.where(forget, step, step * 1e-3) if hard else step
-
-
-def _with_large_steps(x: Tensor, g: torch.Generator) -> Tensor:
-    """One token in four has a step so large that softplus is its argument, up to where exp ends in float32."""
-    share, large = torch.rand(2, *x.shape, generator=g, dtype=torch.float64)
-    return torch.where(share < 0.25, 20 + 80 * large, x)
-
-
-def _wide(size: tuple[int, ...], g: torch.Generator, dtype: str) -> Tensor:
-    """A factor per token from 1e-3 to 1e3 (1e-1 to 1e1 in float16, which ends at 65,504)."""
-    decades = 1.0 if dtype == "float16" else 3.0
-    per_token = torch.rand(size[:1] + (1,) * (len(size) - 1), generator=g, dtype=torch.float64)
-    return torch.pow(10.0, decades * (2 * per_token - 1))
 
 
 def _cancel(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:

@@ -27,9 +27,12 @@ from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.axes import parse
 from packproof.refs.recurrence import join_sequences, split_sequences, state_space
+from tests.properties import delta_forms
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x", "rope_qk": "q", "attention": "v"}
+WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x", "rope_qk": "q"}
+WEIGHTY |= dict.fromkeys(OPS.keys() - WEIGHTY.keys(), "v")
+WITH_MAGNITUDES = [op for op in OPS.values() if op.absolute]
 LENGTHS = (5, 0, 18, 1)
 MARGIN = 0.6  # what a GPU's exponentials and other orders of summation may still need
 
@@ -40,12 +43,19 @@ FORMS = {
     "rope": [refs.rope],
     "rope_qk": [refs.rope_qk],
     "attention": [refs.attention],
+    "linear_attention": [refs.linear_attention, partial(refs.linear_attention_chunked, chunk=7)],
+    "simple_gla": [refs.simple_gla, partial(refs.simple_gla_chunked, chunk=7)],
+    "retention": [refs.retention, partial(refs.retention_chunked, chunk=7)],
 }
+DELTA = ("delta_rule", "gated_delta_rule", "kda")
 
 
 def correct_kernels(op: Op, dtype: str) -> dict[str, tuple[Callable[..., Any], Promises]]:
     """The controls of the museum; in 16 bits, where nothing but the storage differs, and where there are none, the
     forms of the references."""
+    if op.name in DELTA:
+        every = delta_forms.forms(op.name)
+        return every if dtype == "float32" else {"chunks of 7": every["chunks of 7"]}
     found = {c.load(): Promises(**c.promises) for c in museum.controls().values() if c.op == op.name}
     found = {form: p for form, p in found.items() if set(op.inputs) <= set(signature(form).parameters)}
     if dtype in ("bfloat16", "float16") or not found:
@@ -117,7 +127,7 @@ def test_correct_orders_of_summation_stay_within_the_budget(op, dtype):
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", WITH_MAGNITUDES, ids=lambda op: op.name)
 def test_a_magnitude_op_is_at_least_what_it_bounds(op, regime):
     s = sample(op, regime=regime)
     values = vjp(op.reference, s, gradients=True)
@@ -127,10 +137,12 @@ def test_a_magnitude_op_is_at_least_what_it_bounds(op, regime):
         assert (bounds[name] >= 0).all()
 
 
-@pytest.mark.parametrize(("op", "most"), [("causal_conv1d", 1.0), ("rope", 1.0), ("selective_scan", 4.0), ("ssd", 4.0)])
+@pytest.mark.parametrize(
+    ("op", "most"), [("causal_conv1d", 1.0), ("rope", 1.0), ("selective_scan", 4.0), ("ssd", 4.0), ("simple_gla", 4.0)]
+)
 def test_a_magnitude_op_of_positive_terms_is_hardly_more_than_their_sum(op, most):
     s = sample(OPS[op])
-    signed = {"A", "delta", "dt", "delta_bias", "dt_bias", "sin", *OPS[op].integers}
+    signed = {"A", "g", "delta", "dt", "delta_bias", "dt_bias", "sin", *OPS[op].integers}
     s = replace(s, inputs={name: x if name in signed else x.abs() for name, x in s.inputs.items()})
     s = replace(s, inputs={name: x for name, x in s.inputs.items() if name != "z"})
     s = replace(s, inputs={**s.inputs, "sin": -s.inputs["sin"].abs()} if "sin" in s.inputs else s.inputs)
@@ -267,7 +279,7 @@ def test_budget_constants_are_those_calibrated_here():
     assert (K_ACC, K_ACC_WITH_CUMSUM) == (32.0, 8.0)
 
 
-@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", WITH_MAGNITUDES, ids=lambda op: op.name)
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 2, 0)])
 def test_magnitude_ops_take_packs_of_nothing(op, lengths):
     s = sample(op, lengths=lengths)
@@ -293,7 +305,7 @@ def test_an_ssd_has_the_same_terms_token_by_token(n_tokens: int) -> None:
     draws |= {"C": draws["B"].flip(0), "A": -draws["A"]}
 
     def chunks(h, x, dt, A, B, C):
-        return magnitude._dual(h, x, *magnitude._decay(dt, A), B, C)
+        return magnitude.dual(h, x, *magnitude._decay(dt, A), B, C)
 
     def tokens(h, x, dt, A, B, C):
         added = x[..., None] * B[:, :, None]

@@ -24,6 +24,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import gradient
 from packproof.properties.violation import Violation
 from tests.properties import segments, wrong
+from tests.properties.linear_bugs import DELTA, LINEAR
 from tests.properties.wrong import INCORRECT
 
 ON_CPU = [(k.law, k.op, k.function) for k in INCORRECT if not k.on_gpu]
@@ -71,7 +72,11 @@ def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> N
     assert judge(name, op, function, promises) is not None
 
 
-@pytest.mark.parametrize("op", OPS)
+# those of the linear family take a second each, and their forms are in test_absolute
+LISTED = [pytest.param(op, marks=pytest.mark.proof) if op in (*LINEAR, *DELTA) else op for op in OPS]
+
+
+@pytest.mark.parametrize("op", LISTED)
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_passes_the_reference(name: str, op: str) -> None:
     promises = Promises(isolated=True, deterministic=True)

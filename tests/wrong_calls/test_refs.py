@@ -18,7 +18,14 @@ CALLS = {
     "rope": call(refs.rope, "rope"),
     "rope_qk": call(refs.rope_qk, "rope_qk"),
     "attention": call(refs.attention, "attention"),
+    "linear_attention": call(refs.linear_attention, "linear_attention"),
+    "simple_gla": call(refs.simple_gla, "simple_gla"),
+    "retention": call(refs.retention, "retention"),
+    "delta_rule": call(refs.delta_rule, "delta_rule"),
+    "gated_delta_rule": call(refs.gated_delta_rule, "gated_delta_rule"),
+    "kda": call(refs.kda, "kda"),
 }
+LINEAR = ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
 SSD = {name: value for name, value in CALLS["ssd"].arguments.items() if name not in ("D", "z")}
 OTHER_FORMS = {
     "selective_scan_associative": Call(
@@ -28,6 +35,7 @@ OTHER_FORMS = {
     "ssd_chunked": Call(refs.ssd_chunked, CALLS["ssd"].arguments, "ssd"),
     "ssd_intermediates": Call(refs.ssd_intermediates, SSD, "ssd"),
     "ssd_state": Call(partial(refs.ssd_state, token=3), {n: v for n, v in SSD.items() if n != "C"}, "ssd"),
+    **{f"{op}_chunked": Call(getattr(refs, f"{op}_chunked"), CALLS[op].arguments, op) for op in LINEAR},
 }
 CHUNK = {2.5: "a whole number", "64": "a whole number", None: "a whole number", True: "a whole number", 0: "1 or more"}
 
@@ -45,9 +53,9 @@ def of_each_form() -> dict[str, Wrong]:
             f"{name}: unknown name": Wrong(
                 one.but(initial_state=None), ("initial_state is no argument", "did you mean initial_states?")
             ),
-            f"{name}: missing": Wrong(one.without("A"), ("A is missing", "It takes ")),
+            f"{name}: missing": Wrong(one.without(last := _last(one)), (f"{last} is missing", "It takes ")),
         }
-    chunked = {name: OTHER_FORMS[name] for name in ("ssd_chunked", "ssd_intermediates")}
+    chunked = {name: one for name, one in OTHER_FORMS.items() if name == "ssd_intermediates" or "chunked" in name}
     for name, one in chunked.items():
         for chunk, expected in CHUNK.items():
             found[f"{name}: chunk is {chunk!r}"] = Wrong(
@@ -55,9 +63,14 @@ def of_each_form() -> dict[str, Wrong]:
             )
         found[f"{name}: chunk_size"] = Wrong(
             one.but(chunk_size=64),
-            (f"{name}: chunk_size is no argument; did you mean chunk?", "It takes x, dt, A, B, C"),
+            (f"{name}: chunk_size is no argument; did you mean chunk?", f"It takes {next(iter(one.arguments))}, "),
         )
     return found
+
+
+def _last(one: Call) -> str:
+    """An argument that no call can be without."""
+    return "A" if "A" in one.arguments else "v"
 
 
 def state(**changes: Any) -> object:
@@ -153,10 +166,23 @@ MORE: dict[str, Wrong] = {
     "keys where there are none": Wrong(
         CALLS["rope"].but(cu_seqlens_k=CU), ("rope: cu_seqlens_k is no argument", "did you mean cu_seqlens?")
     ),
+    **{
+        f"{op} with a scale that is {value!r}": Wrong(CALLS[op].but(scale=value), (f"{op}: scale is {value!r}", "None"))
+        for op in LINEAR
+        for value in ("1", True, float("inf"), torch.ones(1))
+    },
+    "key heads that value heads cannot share": Wrong(
+        CALLS["gated_delta_rule"].but(q=torch.ones(5, 3, 6), k=torch.ones(5, 3, 6)),
+        ("gated_delta_rule: 4 value heads", "cannot be shared evenly by 3 key heads"),
+    ),
+    "a gate in double beside tokens of fp32": Wrong(
+        CALLS["simple_gla"].but(g=torch.ones(5, 4, dtype=torch.float64)), ("simple_gla: g is float64", "float32")
+    ),
     "a scale that is a flag": Wrong(CALLS["attention"].but(softmax_scale=True), ("softmax_scale is True",)),
 }
 
 ones = torch.ones
+LINEAR_TOKEN = {"S": ones(4, 3, 2), "q": ones(4, 3), "k": ones(4, 3), "v": ones(4, 2)}
 STEPS: dict[str, tuple[Any, dict[str, Tensor]]] = {
     "ssd_step": (
         refs.ssd_step,
@@ -170,6 +196,17 @@ STEPS: dict[str, tuple[Any, dict[str, Tensor]]] = {
         refs.causal_conv1d_step,
         {"state": ones(4, 2), "x": ones(4), "weight": ones(4, 3), "bias": ones(4)},
     ),
+    **{
+        f"{op}_step": (getattr(refs, f"{op}_step"), {**LINEAR_TOKEN, **more})
+        for op, more in (
+            ("linear_attention", {}),
+            ("simple_gla", {"g": ones(4)}),
+            ("retention", {"decay": ones(4)}),
+            ("delta_rule", {"beta": ones(4)}),
+            ("gated_delta_rule", {"g": ones(4), "beta": ones(4)}),
+            ("kda", {"g": ones(4, 3), "beta": ones(4)}),
+        )
+    },
 }
 
 
@@ -188,7 +225,9 @@ def of_each_step() -> dict[str, Wrong]:
             numbers = one.but(**{name: [1.0]})
             found[f"{function}: {name} is a list"] = Wrong(numbers, (f"{function}: {name} is a list", "a tensor"))
         found[f"{function}: unknown name"] = Wrong(one.but(alpha=1), (f"{function}: alpha is no argument", "It takes "))
-        found[f"{function}: missing"] = Wrong(one.without("x" if "x" in arguments else "u"), ("is missing", function))
+        found[f"{function}: missing"] = Wrong(
+            one.without(next(n for n in ("x", "u", "v") if n in arguments)), ("is missing", function)
+        )
     return found
 
 

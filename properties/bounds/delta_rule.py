@@ -1,0 +1,198 @@
+"""The rounding events of the delta rule, gated or not, for `bounds.drawn_roundings`.
+
+An error E of the state S is carried on by the very matrices that carry the state:
+E_t = (I - β k kᵀ) exp(g) E_{t-1} + δ. Their norm is at most 1 where β |k|² is at most 2, so that errors fade as
+memories do; absolute values would grow by 1 + β |k|² with each token. The events δ of a token, each of a random sign,
+in units of roundoff:
+
+    S' = exp(g) S         |S'| (1 + |g|) + 2^-100 |S|: the exponent is rounded too
+    u = β (v - S'ᵀ k)     |β| (|v| + M'ᵀ |k|), twice; M' = exp(g) M
+    S = S' + k uᵀ         |S| / 8: the rounding of partial sums, as in `running_error`
+    y = scale Sᵀ q        scale Mᵀ |q|
+
+M is what the terms of the state k uᵀ, each with an error of its own sign, can err by together: it decays like S and
+takes each term as the root of the sum of squares; with what was written, not with what a bound of it might have been.
+So it bounds the rounding of the recurrent form, of the chunked one, whose u solves a triangular system with those
+terms, and of products of operands that were rounded. It is at least |S|, and no sum is longer than a chunk: it forgets
+what was written some 128 tokens ago. The backward pass is the same recurrence for the gradient G of the state, from
+the last token to the first, with terms N.
+
+A kernel that promises `cumsum` has decays of differences of sums over a chunk: the sum of |g| over it, the error of
+one, raises the events of u, y and the gradients that read a state; and the gradient of g has the terms of its whole
+chunk, as in a kernel that sums the gradients of its sums.
+"""
+
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from packproof.properties.bounds.drawn_roundings import Signs
+from packproof.properties.bounds.magnitude import UNDERFLOW, chunk_sums
+from packproof.properties.promises import Promises
+from packproof.refs.gated import L2_EPSILON, finite_scale, over_pack
+from packproof.refs.recurrence import SOFTPLUS_LINEAR
+
+_PARTIAL_SUMS = 1 / 8
+_REMEMBERED = 1 - 1 / 128
+_TWO_EVENTS = 2**0.5  # in chunks: of the right-hand side of the triangular system, and of its solution
+
+
+def delta_rule(promises: Promises) -> Callable[..., Any]:
+    """Make the delta rule, gated or not, with random roundings, from the promises of a kernel."""
+
+    def function(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        beta: Tensor,
+        g: Tensor | None = None,
+        A_log: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        qk_l2norm: bool = False,
+        beta_sigmoid: bool = False,
+        cu_seqlens: Tensor,
+        scale: float | None = None,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+    ) -> Any:
+        signs, factor = Signs(), finite_scale("delta_rule", scale, k.shape[-1])
+
+        def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, beta: Tensor, *g: Tensor) -> tuple[Tensor, Tensor]:
+            if qk_l2norm:
+                q, k = (_l2norm(signs, x) for x in (q, k))
+            beta = _Sigmoid.apply(signs, beta) if beta_sigmoid else beta
+            gate = _gate(signs, g[0], A_log, dt_bias) if g else v.new_zeros(*v.shape[:2], 1)
+            size = gate.detach().abs()
+            sums = chunk_sums([size], promises, size) if promises.cumsum else torch.zeros_like(size)
+            found: tuple[Tensor, Tensor] = _DeltaRule.apply(signs, promises, factor, S, v, q, k, gate, beta, sums)
+            return found
+
+        gates = () if g is None else (g,)
+        found = over_pack(
+            recurrence, q, k, v, beta, *gates, scale=1.0, cu_seqlens=cu_seqlens, initial_states=initial_states
+        )
+        return found if return_final_states else found[0]
+
+    return function
+
+
+def _l2norm(signs: Signs, x: Tensor) -> Tensor:
+    norm = signs.noisy((signs.noisy(x.square()).sum(-1, keepdim=True) + L2_EPSILON).sqrt())
+    return signs.noisy(signs.noisy(x) / signs.noisy(norm.expand_as(x)))
+
+
+def _gate(signs: Signs, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
+    if dt_bias is not None:
+        g = signs.noisy(signs.noisy(g) + signs.noisy(dt_bias.expand_as(g)))
+    if A_log is not None:
+        rate = signs.noisy(A_log if g.ndim == 2 else A_log[:, None]).exp().expand_as(g)
+        g = -signs.noisy(signs.noisy(rate) * signs.noisy(softplus(signs.noisy(g), threshold=SOFTPLUS_LINEAR)))
+    return g[..., None] if g.ndim == 2 else g
+
+
+class _Sigmoid(torch.autograd.Function):
+    """σ, whose slope σ (1 - σ) is made of σ itself, so that it loses the digits of a σ near 1."""
+
+    @staticmethod
+    def forward(ctx: Any, signs: Signs, x: Tensor) -> Tensor:
+        y = x.sigmoid()
+        ctx.signs, ctx.y = signs, y
+        return signs.rounded(y, y)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (dy,), y = grads, ctx.y
+        return None, ctx.signs.rounded(dy * y * (1 - y), dy.abs() * y)
+
+
+class _DeltaRule(torch.autograd.Function):
+    """One sequence: y with its scale, and the final state. Vectors and matrices are (h, k) and (h, k, p)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, signs: Signs, promises: Promises, scale: float, S: Tensor, v: Tensor, q: Tensor, k: Tensor,
+        g: Tensor, beta: Tensor, sums: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        M, ys, saved = S.abs(), [], []
+        decays, rows = g.exp(), 1 + sums.amax(-1, keepdim=True)
+        for t in range(len(v)):
+            decay, row = decays[t][..., None], rows[t]
+            decayed = signs.rounded(decay, _decay_terms(decay, g[t])) * S
+            M_decayed = decay * M
+            terms = v[t].abs() + _read(M_decayed, k[t].abs())
+            error = v[t] - _read(decayed, k[t])  # v - S'ᵀ k
+            b = beta[t][:, None]
+            u = signs.rounded(b * error, b.abs() * terms * row * _TWO_EVENTS)
+            S = decayed + _outer(k[t], u)
+            S = signs.rounded(S, _PARTIAL_SUMS * S.abs())
+            M = _terms(M_decayed, _outer(k[t], u), S)
+            ys.append(signs.rounded(scale * _read(S, q[t]), abs(scale) * _read(M, q[t].abs()) * row))
+            saved.append((decayed, M_decayed, S, M, u, error, terms))
+        ctx.signs, ctx.promises, ctx.scale, ctx.saved = signs, promises, scale, saved
+        ctx.inputs = v, q, k, g, beta, rows
+        return torch.stack(ys) if ys else v.clone(), signs.rounded(S, M)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        dys, G = grads
+        (v, q, k, g, beta, rows), rounded, scale = ctx.inputs, ctx.signs.rounded, ctx.scale
+        N, found, summed = G.abs(), [], []
+        for t in reversed(range(len(v))):
+            decayed, M_decayed, S, M, u, error, terms = ctx.saved.pop()
+            dy, row, b, key = scale * dys[t], rows[t], beta[t][:, None], k[t].abs()
+            G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy))
+            dq_terms = _see(M, dy.abs()) * row
+            dq = rounded(_see(S, dy), dq_terms)
+            du_terms = _read(N, key) * row * _TWO_EVENTS
+            du = rounded(_read(G, k[t]), du_terms)
+            each = du.abs() + du_terms  # of v and of what is read of the memory, which cancel later
+            dv = rounded(b * du, (b * du).abs())
+            dbeta = rounded((du * error).sum(-1), (each * terms).sum(-1))
+            dk_terms = (_see(N, u.abs()) + _see(M_decayed, b.abs() * each)) * row
+            dk = rounded(_see(G, u) - _see(decayed, b * du), dk_terms)
+            G = G - _outer(k[t], b * du)
+            G = rounded(G, _PARTIAL_SUMS * G.abs())
+            N = _terms(N, _outer(k[t], b * du), G)
+            dg, dg_terms = ((x * y).sum(-1) for x, y in ((decayed, G), (M_decayed, N)))
+            if g.shape[-1] == 1:
+                dg, dg_terms = dg.sum(-1, keepdim=True), dg_terms.sum(-1, keepdim=True)
+            dg = rounded(dg, dg_terms)
+            through = dq_terms * q[t].abs() + dk_terms * key
+            summed.append(through if g.shape[-1] > 1 else through.sum(-1, keepdim=True))
+            decay = g[t].exp()[..., None]
+            G, N = rounded(decay, _decay_terms(decay, g[t])) * G, decay * N
+            found.append((dv, dq, dk, dg, dbeta))
+        if not found:
+            return None, None, None, G, *(torch.zeros_like(x) for x in (v, q, k, g, beta)), None
+        dv, dq, dk, dg, dbeta = (torch.stack(x[::-1]) for x in zip(*found, strict=True))
+        if ctx.promises.cumsum:
+            dg = rounded(dg, chunk_sums([torch.stack(summed[::-1])], ctx.promises, dg))
+        return None, None, None, rounded(G, N), dv, dq, dk, dg, dbeta, None
+
+
+def _decay_terms(decay: Tensor, g: Tensor) -> Tensor:
+    return decay * (1 + g.abs()[..., None]) + UNDERFLOW
+
+
+def _terms(M: Tensor, written: Tensor, S: Tensor) -> Tensor:
+    return torch.maximum(torch.hypot(_REMEMBERED * M, written), S.abs())
+
+
+def _outer(k: Tensor, u: Tensor) -> Tensor:
+    return k[..., None] * u[:, None]
+
+
+def _read(S: Tensor, q: Tensor) -> Tensor:
+    """Sᵀ q."""
+    return torch.einsum("hkp, hk -> hp", S, q)
+
+
+def _see(S: Tensor, u: Tensor) -> Tensor:
+    """S u."""
+    return torch.einsum("hkp, hp -> hk", S, u)

@@ -1,0 +1,109 @@
+"""B of the error budget by drawing roundings: for ops that are stable, though not in absolute values.
+
+Where an op subtracts what it stored, as the delta rule does, the sum of absolute terms grows exponentially while the op
+itself forgets its errors: it is a bound, and says nothing. To first order an error is a sum over rounding events, each
+carried on by the op's own derivative. If the events have random signs, that sum is of the size of its root mean square,
+and beyond λ times it with a probability below 2 exp(-λ²/2) (Hoeffding; Higham & Mary 2019, A New Approach to
+Probabilistic Rounding Error Analysis, theorem 2.4). So `rounded` adds an event of either sign, of the size of the sum
+of its absolute terms, to each intermediate value of a copy of the op; all copies run at once, as more heads. B is the
+root mean square of what their results deviate by, in units of roundoff; K_op = 4 and K_acc = 32 are the budget's λ.
+"""
+
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.cases.sample import Sample
+from packproof.properties.promises import Promises
+from packproof.properties.roundings import Roundings
+from packproof.properties.tensor_key import TensorKey
+
+UNIT = 2.0**-30  # the roundoff of a copy: second-order terms vanish, and float64 still resolves the first
+COPIES, COPIES_OF_LARGE = 64, 16
+_LARGE = 4096  # elements of the states of all heads
+_AT_ONCE = 2**24  # elements of the states of all copies and tokens
+
+
+class Signs:
+    """Random signs, the same in each run of the same call."""
+
+    def __init__(self) -> None:
+        self._generator = torch.Generator().manual_seed(0)
+
+    def like(self, x: Tensor) -> Tensor:
+        drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float32)
+        return torch.where(drawn < 0.5, -UNIT, UNIT).to(x)
+
+    def rounded(self, x: Tensor, terms: Tensor) -> Tensor:
+        """x after a rounding event of the size of its absolute terms."""
+        return x + self.like(x) * terms
+
+    def noisy(self, x: Tensor) -> Tensor:
+        """x, rounded by its own size; so is the gradient that comes back."""
+        y: Tensor = _Noisy.apply(x, self)
+        return y
+
+
+class _Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
+        ctx.signs = signs
+        return signs.rounded(x, x.abs())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return ctx.signs.rounded(grads[0], grads[0].abs()), None
+
+
+def deviations(
+    roundings: Roundings,
+    sample: Sample,
+    promises: Promises,
+    run: Callable[[Callable[..., Any], Sample], Mapping[TensorKey, Tensor]],
+    values: Mapping[TensorKey, Tensor],
+) -> dict[TensorKey, Tensor]:
+    """B of each output and gradient. run: what a function makes of a sample, as `values` is of the reference."""
+    total = {key: torch.zeros_like(value) for key, value in values.items()}
+    function, count = roundings.make(promises), 0
+    for copies in _batches(roundings, sample):
+        found = run(function, _copied(sample, roundings.heads, copies))
+        for key, value in values.items():
+            axis = _head_axis(sample, roundings.heads, key.name)
+            apart = found[key].unflatten(axis, (copies, -1)) - value.unsqueeze(axis)
+            total[key] += (apart / UNIT).square().sum(axis)
+        count += copies
+    return {key: (squares / count).sqrt() for key, squares in total.items()}
+
+
+def _batches(roundings: Roundings, sample: Sample) -> Iterator[int]:
+    size = 1
+    for axis in roundings.state:
+        size *= sample.sizes[axis]
+    left = COPIES if size <= _LARGE else COPIES_OF_LARGE
+    most = max(1, _AT_ONCE // max(1, size * sample.offsets[-1]))
+    while left:
+        yield min(left, most)
+        left -= min(left, most)
+
+
+def _head_axis(sample: Sample, heads: Collection[str], name: str) -> int:
+    return next(i for i, axis in enumerate(sample.axes[name]) if axis in heads)
+
+
+def _copied(sample: Sample, heads: Collection[str], copies: int) -> Sample:
+    """The sample with so many copies of its heads, one copy after another, so that each finds its own key heads."""
+
+    def tiled(name: str, x: Tensor) -> Tensor:
+        axis = _head_axis(sample, heads, name)
+        return x.repeat(*(copies if i == axis else 1 for i in range(x.ndim)))
+
+    return replace(
+        sample,
+        inputs={name: tiled(name, x) for name, x in sample.inputs.items()},
+        cotangents={name: tiled(name, x) for name, x in sample.cotangents.items()},
+    )

@@ -1,0 +1,112 @@
+"""The magnitude ops of linear attention and its decaying forms: those of SSD, whose decay has no step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.bounds.magnitude import (
+    UNDERFLOW,
+    MagnitudeOp,
+    add,
+    at_start,
+    chunk_sums,
+    dual,
+    magnitude,
+    sloped,
+)
+from packproof.properties.promises import Promises
+from packproof.refs.gated import finite_scale, over_pack
+from packproof.refs.recurrence import expand_groups, split_sequences
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    cu_seqlens: Tensor,
+) -> Any:
+    """Magnitude op of `refs.linear_attention`."""
+    g = torch.zeros(v.shape[:2], dtype=v.dtype)
+    return simple_gla(
+        *(q, k, v, g),
+        scale=scale,
+        initial_states=initial_states,
+        return_final_states=return_final_states,
+        cu_seqlens=cu_seqlens,
+    )
+
+
+def simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    *,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    cu_seqlens: Tensor,
+) -> Any:
+    """Magnitude op of `refs.simple_gla`."""
+
+    def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        exponent, decay = magnitude(g), g.exp()
+        decay = sloped(decay + UNDERFLOW, decay.detach() * exponent)
+        y, h = dual(S.mT, v, decay, exponent, k, q)
+        return y, h.mT
+
+    found = over_pack(
+        recurrence,
+        *(magnitude(q), magnitude(k), magnitude(v), g),
+        scale=abs(finite_scale("simple_gla", scale, q.shape[-1])),
+        cu_seqlens=cu_seqlens,
+        initial_states=magnitude(initial_states),
+    )
+    return found if return_final_states else found[0]
+
+
+def retention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, **options: Any) -> Any:
+    """Magnitude op of `refs.retention`."""
+    return simple_gla(q, k, v, decay.expand(len(v), -1), **options)
+
+
+def simple_gla_cumsum(promises: Promises) -> MagnitudeOp:
+    """Make the magnitude op of a `simple_gla` whose decays are differences of cumulative sums of g in chunks: B + B_E,
+    as in `magnitude.selective_scan_cumsum`."""
+
+    def magnitude_op(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        *,
+        initial_states: Tensor | None = None,
+        cu_seqlens: Tensor,
+        **options: Any,
+    ) -> Any:
+        def run(q: Tensor, k: Tensor, states: Tensor | None) -> Any:
+            return simple_gla(q, k, v, g, initial_states=states, cu_seqlens=cu_seqlens, **options)
+
+        E = chunk_sums(split_sequences(magnitude(g), cu_seqlens), promises, g)[..., None]
+        q, k = (expand_groups(magnitude(x), v.shape[1]) for x in (q, k))
+        states = None
+        if initial_states is not None:
+            states = magnitude(initial_states) * (1 + at_start(E, cu_seqlens)[..., None])
+        return add(run(q, k * (1 + E), states), run(q * (1 + E), k, initial_states))
+
+    return magnitude_op
+
+
+def retention_cumsum(promises: Promises) -> Callable[..., Any]:
+    """As `simple_gla_cumsum`, for `retention`."""
+
+    def magnitude_op(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, **options: Any) -> Any:
+        return simple_gla_cumsum(promises)(q, k, v, decay.expand(len(v), -1), **options)
+
+    return magnitude_op

@@ -1,0 +1,20 @@
+"""What an op declares of its roundings, where it is stable, but not in absolute values."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from packproof.properties.promises import Promises
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """How the roundings of an op are drawn.
+
+    make: from a kernel's promises, a function with the reference's signature whose roundings are random. heads: the
+    axes of heads, which do not depend on each other. state: the axes whose sizes say how much one token costs.
+    """
+
+    make: Callable[[Promises], Callable[..., Any]]
+    heads: Collection[str]
+    state: Collection[str]

@@ -1,0 +1,178 @@
+"""What linear attention, its gated forms and the delta rule share: one state S (k, p) for each value head.
+
+    S = exp(g) S + k uᵀ     y = scale Sᵀ q
+
+u = v in linear attention; u = β (v - Sᵀ k) in the delta rule, whose S has already decayed there. Here g comes as
+(t, h, 1), or (t, h, k) for a gate per key channel, and the heads of q and k are those of v.
+"""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from packproof.refs.arguments import bind, check_options
+from packproof.refs.errors import ArgumentError
+from packproof.refs.recurrence import (
+    expand_groups,
+    join_sequences,
+    join_states,
+    over_time,
+    split_sequences,
+    split_states,
+    time_step,
+    to_compute_dtype,
+)
+from packproof.refs.segsum import segsum
+from packproof.refs.signatures import Signature
+
+Result = Tensor | tuple[Tensor, Tensor]  # y, or y and the final states
+
+L2_EPSILON = 1e-6  # as in the models' kernels
+
+GatedRecurrence = Callable[..., tuple[Tensor, Tensor]]  # (S, v, q, k, g, beta where there is one) -> (y, S)
+
+
+def over_pack(
+    recurrence: GatedRecurrence,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *others: Tensor,
+    scale: float,
+    cu_seqlens: Tensor,
+    initial_states: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """y (t, hv, p) in v's dtype and the final states (s, hv, k, p), each sequence alone.
+
+    recurrence: `y, S = recurrence(S, v, q, k, *others)` over one sequence; others, as all else, in the dtype that is
+    computed in.
+    """
+    q, k = (expand_groups(to_compute_dtype(x), v.shape[1]) for x in (q, k))
+    tokens = [to_compute_dtype(v), q, k, *map(to_compute_dtype, others)]
+    state_shape = (v.shape[1], k.shape[2], v.shape[2])
+    states = split_states(initial_states, len(cu_seqlens) - 1, state_shape, tokens[0])
+    pieces = zip(*(split_sequences(token, cu_seqlens) for token in tokens), strict=True)
+    found = [recurrence(S, *piece) for S, piece in zip(states, pieces, strict=True)]
+    return join_sequences((scale * y for y, _ in found), v), join_states([S for _, S in found], state_shape, tokens[0])
+
+
+def no_decay(v: Tensor) -> Tensor:
+    """g of a rule that never forgets."""
+    return to_compute_dtype(v.new_zeros(*v.shape[:2], 1))
+
+
+def linear(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Linear attention of one sequence, token by token."""
+    return over_time(linear_step, S, v, q, k, g)
+
+
+def linear_step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after one more token, and y before its scale."""
+    S = torch.exp(g)[..., None] * S + outer(k, v)
+    return S, read(S, q)
+
+
+def delta(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The delta rule of one sequence, token by token."""
+    return over_time(delta_step, S, v, q, k, g, beta)
+
+
+def delta_step(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after one more token, and y before its scale."""
+    S = torch.exp(g)[..., None] * S
+    S = S + outer(k, beta[:, None] * (v - read(S, k)))
+    return S, read(S, q)
+
+
+def outer(k: Tensor, u: Tensor) -> Tensor:
+    """k uᵀ of each head."""
+    return k[..., None] * u[:, None]
+
+
+def read(S: Tensor, q: Tensor) -> Tensor:
+    """Sᵀ q of each head."""
+    return (S * q[..., None]).sum(1)
+
+
+def chunked(chunk: int, S: Tensor, *tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The same in chunks: each a masked attention, the state passed on between them."""
+    ys = [tokens[0][:0]]
+    for piece in zip(*(torch.split(token, chunk) for token in tokens), strict=True):
+        y, S = _one_chunk(S, *piece)
+        ys.append(y)
+    return torch.cat(ys), S
+
+
+def _one_chunk(
+    S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """y and the state at the end, from that before it, which enters as token 0.
+
+    L[h, c, i, j] is the part of what token j wrote to channel c that remains at token i. In the delta rule what each
+    token writes depends on what the ones before it wrote, by a triangular system (the WY form, or UT transform):
+
+        u_i + β_i Σ_{j<i} (k_iᵀ L_ij k_j) u_j = β_i (v_i - Sᵀ L_i0 k_i)
+    """
+    L = segsum(pad(g.permute(1, 2, 0), (1, 0))).exp()
+    from_S, within, to_end = L[:, :, 1:, 0], L[:, :, 1:, 1:], L[:, :, -1]
+    u = v
+    if beta is not None:
+        among_keys = beta.mT[..., None] * torch.einsum("ihc, hcij, jhc -> hij", k, within, k).tril(-1)
+        right = beta[..., None] * (v - torch.einsum("ihc, hci, hcp -> ihp", k, from_S, S))
+        unit = torch.eye(len(v), dtype=v.dtype, device=v.device)
+        u = torch.linalg.solve_triangular(unit + among_keys, right.transpose(0, 1), upper=False).transpose(0, 1)
+    scores = torch.einsum("ihc, hcij, jhc -> hij", q, within, k)
+    y = torch.einsum("hij, jhp -> ihp", scores, u) + torch.einsum("ihc, hci, hcp -> ihp", q, from_S, S)
+    written = torch.einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], k, u)
+    return y, to_end[..., :1] * S + written
+
+
+def finite_scale(op: str, scale: Any, k: int) -> float:
+    """The factor of y: k ** -0.5 if left out. Raises ArgumentError unless it is a finite number, or None."""
+    if scale is None:
+        return float(max(k, 1) ** -0.5)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
+        raise ArgumentError(f"{op}: scale is {scale!r} but a finite number or None was expected")
+    return float(scale)
+
+
+def delta_over_pack(
+    form: GatedRecurrence, signature: Signature, cu_seqlens: Tensor, tensors: dict[str, Any],
+    options: dict[str, Any], scale: Any,
+) -> Result:  # fmt: skip
+    """An op of the delta rule, from its tensors and options by name."""
+    sizes = bind(signature, cu_seqlens, **tensors, values=True)
+    check_options(signature, **options)
+    A_log, dt_bias = tensors.get("A_log"), tensors.get("dt_bias")
+
+    def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, beta: Tensor, g: Tensor | None = None) -> Any:
+        if options["qk_l2norm"]:
+            q, k = l2norm(q), l2norm(k)
+        beta = beta.sigmoid() if options["beta_sigmoid"] else beta
+        return form(S, v, q, k, no_decay(v) if g is None else gate_of(g, A_log, dt_bias), beta)
+
+    found = over_pack(
+        recurrence,
+        *(tensors[name] for name in ("q", "k", "v", "beta", "g") if name in tensors),
+        scale=finite_scale(signature.op, scale, sizes["k"]),
+        cu_seqlens=cu_seqlens,
+        initial_states=tensors["initial_states"],
+    )
+    return found if options["return_final_states"] else found[0]
+
+
+def l2norm(x: Tensor) -> Tensor:
+    """x over its Euclidean norm along the last axis."""
+    return x / (x.square().sum(-1, keepdim=True) + L2_EPSILON).sqrt()
+
+
+def gate_of(g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
+    """The gate (t, h, 1) or (t, h, k): -exp(A_log) softplus(g + dt_bias), or g + dt_bias without A_log."""
+    gate = time_step(g, dt_bias, A_log is not None)
+    if A_log is not None:
+        gate = -torch.exp(A_log if g.ndim == 2 else A_log[:, None]) * gate
+    return gate[..., None] if g.ndim == 2 else gate

@@ -1,0 +1,338 @@
+"""Linear attention and its two decaying forms, with a state in place of a softmax, each in three equal forms.
+
+`linear_attention` (Katharopoulos et al. 2020, eq. 16 to 20, without a normaliser) forgets nothing; `simple_gla` (Yang
+et al. 2024, Gated Linear Attention, with one gate per head) forgets by a gate of each token, `retention` (Sun et al.
+2023, RetNet, eq. 3) and lightning attention by a constant of each head. `*_step` advances one token; `*_chunked` is
+masked attention inside chunks and a recurrence between them; a chunk as long as a sequence is the quadratic form.
+"""
+
+from functools import partial
+from typing import Any, Literal, overload
+
+from torch import Tensor
+
+from packproof.refs import gated
+from packproof.refs.arguments import bind, check_options, check_step, whole_number
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.gated import Result
+from packproof.refs.signatures import (
+    LINEAR_ATTENTION,
+    LINEAR_ATTENTION_STEP,
+    RETENTION,
+    RETENTION_STEP,
+    SIMPLE_GLA,
+    SIMPLE_GLA_STEP,
+    Signature,
+)
+
+
+@checked_call
+def linear_attention_step(
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Advance one token: S = S + k vᵀ, y = scale Sᵀ q. The state S is (h, k, p), q and k are (h, k), v is (h, p).
+
+    scale: k ** -0.5 if left out. Returns the new S, and y (h, p). Raises ArgumentError for what does not fit.
+
+    >>> import torch
+    >>> from packproof.refs import linear_attention_step
+    >>> S, y = linear_attention_step(torch.zeros(2, 4, 3), *torch.ones(2, 2, 4), torch.ones(2, 3))
+    >>> S.shape, y[0]
+    (torch.Size([2, 4, 3]), tensor([2., 2., 2.]))
+    """
+    check_step("linear_attention_step", LINEAR_ATTENTION_STEP, S=S, q=q, k=k, v=v)
+    factor = gated.finite_scale("linear_attention_step", scale, q.shape[-1])
+    S = S + gated.outer(k, v)
+    return S, factor * gated.read(S, q)
+
+
+@checked_call
+def simple_gla_step(
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Advance one token: S = exp(g) S + k vᵀ, y = scale Sᵀ q, with g (h,); all else as in `linear_attention_step`.
+
+    >>> import torch
+    >>> from packproof.refs import simple_gla_step
+    >>> S, y = simple_gla_step(torch.ones(1, 4, 3), *torch.ones(2, 1, 4), torch.ones(1, 3), torch.tensor([-1.0]))
+    >>> y
+    tensor([[2.7358, 2.7358, 2.7358]])
+    """
+    check_step("simple_gla_step", SIMPLE_GLA_STEP, S=S, q=q, k=k, v=v, g=g)
+    factor = gated.finite_scale("simple_gla_step", scale, q.shape[-1])
+    S, y = gated.linear_step(S, v, q, k, g[:, None])
+    return S, factor * y
+
+
+@checked_call
+def retention_step(
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """Advance one token: S = exp(decay) S + k vᵀ, y = scale Sᵀ q, with decay (h,), the logarithm of RetNet's γ.
+
+    All else as in `linear_attention_step`.
+
+    >>> import torch
+    >>> from packproof.refs import retention_step
+    >>> S, y = retention_step(torch.ones(1, 4, 3), *torch.ones(2, 1, 4), torch.ones(1, 3), torch.tensor([-1.0]))
+    >>> y
+    tensor([[2.7358, 2.7358, 2.7358]])
+    """
+    check_step("retention_step", RETENTION_STEP, S=S, q=q, k=k, v=v, decay=decay)
+    factor = gated.finite_scale("retention_step", scale, q.shape[-1])
+    S, y = gated.linear_step(S, v, q, k, decay[:, None])
+    return S, factor * y
+
+
+@overload
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Result: ...  # fmt: skip
+@checked_call
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """Linear attention of packed sequences, token by token: S = S + k vᵀ, y = scale Sᵀ q.
+
+    q, k: (t, hk, k). v: (t, hv, p); value head j reads key head j // (hv / hk). All share one float dtype.
+    initial_states: (s, hv, k, p) in fp32, or fp64 with fp64 tokens. scale: k ** -0.5 if left out.
+    cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
+
+    Returns y (t, hv, p) in v's dtype and, with return_final_states, the states (s, hv, k, p); an empty sequence
+    returns its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
+
+    >>> import torch
+    >>> from packproof.refs import linear_attention
+    >>> q, v = torch.ones(5, 1, 4), torch.ones(5, 1, 2)
+    >>> y, states = linear_attention(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), return_final_states=True)
+    >>> y[:, 0, 0]  # the second sequence starts from nothing
+    tensor([2., 4., 2., 4., 6.])
+    >>> states.shape
+    torch.Size([2, 1, 4, 2])
+    """
+    return _linear_attention(gated.linear, q, k, v, cu_seqlens, scale, initial_states, return_final_states)
+
+
+@checked_call
+def linear_attention_chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    chunk: int = 64,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """`linear_attention`, same arguments and results, in chunks of so many tokens; the first starts where the sequence
+    starts, the last one may be shorter.
+
+    >>> import torch
+    >>> from packproof.refs import linear_attention_chunked
+    >>> q, v = torch.ones(5, 1, 4), torch.ones(5, 1, 2)
+    >>> linear_attention_chunked(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
+    tensor([2., 4., 2., 4., 6.])
+    """
+    form = partial(gated.chunked, whole_number("linear_attention_chunked", "chunk", chunk, 1, ArgumentError))
+    return _linear_attention(form, q, k, v, cu_seqlens, scale, initial_states, return_final_states)
+
+
+@overload
+def simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Result: ...  # fmt: skip
+@checked_call
+def simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """Linear attention with a gate per token and head, token by token: S = exp(g) S + k vᵀ, y = scale Sᵀ q.
+
+    g: (t, hv), natural logarithms, at most 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. All else is as
+    in `linear_attention`.
+
+    >>> import torch
+    >>> from packproof.refs import simple_gla
+    >>> q, v, g = torch.ones(5, 1, 4), torch.ones(5, 1, 2), -torch.ones(5, 1)
+    >>> simple_gla(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
+    tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
+    """
+    return _simple_gla(gated.linear, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
+
+
+@checked_call
+def simple_gla_chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    *,
+    chunk: int = 64,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """`simple_gla`, same arguments and results, in chunks as in `linear_attention_chunked`.
+
+    >>> import torch
+    >>> from packproof.refs import simple_gla_chunked
+    >>> q, v, g = torch.ones(5, 1, 4), torch.ones(5, 1, 2), -torch.ones(5, 1)
+    >>> simple_gla_chunked(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
+    tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
+    """
+    form = partial(gated.chunked, whole_number("simple_gla_chunked", "chunk", chunk, 1, ArgumentError))
+    return _simple_gla(form, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
+
+
+@overload
+def retention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def retention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def retention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Result: ...  # fmt: skip
+@checked_call
+def retention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """Linear attention that decays by a constant of each head, token by token: S = exp(decay) S + k vᵀ, y = scale Sᵀ q.
+
+    decay: (hv,), the natural logarithm of RetNet's γ, at most 0, in fp32, or fp64 with fp64 tokens. All else is as in
+    `linear_attention`.
+
+    >>> import torch
+    >>> from packproof.refs import retention
+    >>> q, v = torch.ones(5, 1, 4), torch.ones(5, 1, 2)
+    >>> retention(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
+    tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
+    """
+    return _retention(gated.linear, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
+
+
+@checked_call
+def retention_chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    *,
+    chunk: int = 64,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """`retention`, same arguments and results, in chunks as in `linear_attention_chunked`.
+
+    >>> import torch
+    >>> from packproof.refs import retention_chunked
+    >>> q, v = torch.ones(5, 1, 4), torch.ones(5, 1, 2)
+    >>> retention_chunked(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]), chunk=2)[:, 0, 0]
+    tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
+    """
+    form = partial(gated.chunked, whole_number("retention_chunked", "chunk", chunk, 1, ArgumentError))
+    return _retention(form, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
+
+
+def _linear_attention(
+    form: gated.GatedRecurrence, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, scale: Any,
+    initial_states: Tensor | None, return_final_states: bool,
+) -> Result:  # fmt: skip
+    tensors = {"q": q, "k": k, "v": v, "initial_states": initial_states}
+    factor = _checked(LINEAR_ATTENTION, cu_seqlens, tensors, scale, return_final_states)
+
+    def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return form(S, v, q, k, gated.no_decay(v))
+
+    found = gated.over_pack(recurrence, q, k, v, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states)
+    return found if return_final_states else found[0]
+
+
+def _simple_gla(
+    form: gated.GatedRecurrence, q: Tensor, k: Tensor, v: Tensor, g: Tensor, cu_seqlens: Tensor, scale: Any,
+    initial_states: Tensor | None, return_final_states: bool,
+) -> Result:  # fmt: skip
+    tensors = {"q": q, "k": k, "v": v, "g": g, "initial_states": initial_states}
+    factor = _checked(SIMPLE_GLA, cu_seqlens, tensors, scale, return_final_states)
+    found = gated.over_pack(
+        form,
+        *(q, k, v, g[..., None]),
+        scale=factor,
+        cu_seqlens=cu_seqlens,
+        initial_states=initial_states,
+    )
+    return found if return_final_states else found[0]
+
+
+def _retention(
+    form: gated.GatedRecurrence, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, cu_seqlens: Tensor, scale: Any,
+    initial_states: Tensor | None, return_final_states: bool,
+) -> Result:  # fmt: skip
+    tensors = {"q": q, "k": k, "v": v, "decay": decay, "initial_states": initial_states}
+    factor = _checked(RETENTION, cu_seqlens, tensors, scale, return_final_states)
+    g = decay[:, None].expand(len(v), -1, -1)
+    found = gated.over_pack(form, q, k, v, g, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states)
+    return found if return_final_states else found[0]
+
+
+def _checked(
+    signature: Signature, cu_seqlens: Tensor, tensors: dict[str, Tensor | None], scale: Any, return_final_states: bool
+) -> float:
+    """The factor of y, of a call that fits."""
+    sizes = bind(signature, cu_seqlens, **tensors, values=True)
+    check_options(signature, return_final_states=return_final_states)
+    return gated.finite_scale(signature.op, scale, sizes["k"])

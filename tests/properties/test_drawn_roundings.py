@@ -1,0 +1,102 @@
+"""The bound that drawn roundings give: it stays useful over long sequences, detects what it should, and is repeatable.
+
+That correct forms stay within it is in `test_absolute`.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from packproof import refs
+from packproof.properties.bounds.drawn_roundings import COPIES
+from packproof.properties.bounds.oracle import expected
+from packproof.properties.cases.case import REGIMES, Case
+from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.op import Op
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.refs.errors import UsageError
+from tests.properties.delta_forms import form, with_inverse
+from tests.properties.test_absolute import DELTA, MARGIN, run, sample, scores
+
+Y = TensorKey("y")
+
+
+def plain(op: str, regime: str, tokens: int) -> Sample:
+    """One sequence without options, whose keys have length 1 and whose beta is up to 2."""
+    return draw(OPS[op], Case((tokens,), "float32", tuple(OPS[op].sizes[0].items()), regime=regime))
+
+
+def share(s: Sample, rows: slice) -> float:
+    """The budget of the outputs of some tokens, as a part of the outputs."""
+    found = expected(s, Promises(compute="fp32"), gradients=False)
+    return float(found.budgets[Y].total[rows].norm() / found.values[Y][rows].norm())
+
+
+@pytest.mark.parametrize("regime", ["normal", "long decay"])
+@pytest.mark.parametrize("op", DELTA)
+def test_the_bound_of_late_tokens_is_that_of_early_ones(op: str, regime: str) -> None:
+    """In absolute values it would be 1e100 times as large."""
+    s = plain(op, regime, 500)
+    early, late = share(s, slice(50, 100)), share(s, slice(450, 500))
+    assert late < 4 * early
+    assert late < 1e-4
+
+
+@pytest.mark.parametrize("op", DELTA)
+def test_a_token_wrong_by_a_thousandth_shows_after_hundreds(op: str) -> None:
+    s = plain(op, "normal", 300)
+    v = s.inputs["v"].clone()
+    v[280:284] *= 1.001
+    wrong = replace(s, inputs={**s.inputs, "v": v})
+    found = scores(run(OPS[op].reference, wrong), expected(s, Promises(), gradients=True))
+    assert found[Y] > 4
+    assert found[gradient("beta")] > 4
+
+
+@pytest.mark.parametrize("op", DELTA)
+def test_rounded_operands_need_their_own_term(op: str) -> None:
+    without = 0.0
+    for regime in REGIMES:
+        s = sample(OPS[op], "bfloat16", regime)
+        got = run(form(op, partial(with_inverse, torch.bfloat16, False)), s)
+        assert max(scores(got, expected(s, Promises(), gradients=True)).values()) <= MARGIN, regime
+        without = max(without, *scores(got, expected(s, Promises(compute="fp32"), gradients=True)).values())
+    assert without > 1
+
+
+@pytest.mark.parametrize("op", DELTA)
+def test_the_same_call_has_the_same_bound(op: str) -> None:
+    s = sample(OPS[op], "float32")
+    first, second = (expected(s, Promises(), gradients=True).absolute for _ in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 2, 0)])
+@pytest.mark.parametrize("op", DELTA)
+def test_packs_of_nothing_have_a_bound(op: str, lengths: tuple[int, ...]) -> None:
+    s = sample(OPS[op], lengths=lengths)
+    for promises in (Promises(), Promises(chunk=16, cumsum=True)):
+        bounds = expected(s, promises, gradients=True).absolute
+        assert all(bound.isfinite().all() for bound in bounds.values())
+        assert not bounds[Y][sum(lengths) :].any()
+
+
+def test_more_copies_than_memory_holds_run_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = sample(OPS["delta_rule"], "float32")
+    at_once = expected(s, Promises(), gradients=True).absolute
+    elements = 24 * 2 * 4 * 3
+    monkeypatch.setattr("packproof.properties.bounds.drawn_roundings._AT_ONCE", elements * COPIES // 2)
+    in_two = expected(s, Promises(), gradients=True).absolute
+    for key, bound in at_once.items():
+        assert not torch.equal(bound, in_two[key])
+        assert float(in_two[key].norm()) == pytest.approx(float(bound.norm()), rel=0.2)
+
+
+def test_an_op_has_one_kind_of_bound() -> None:
+    both = {**vars(OPS["kda"]), "absolute": refs.kda}
+    with pytest.raises(UsageError, match="where there is no `absolute`"):
+        Op(**{name: value for name, value in both.items() if name in Op.__dataclass_fields__})
