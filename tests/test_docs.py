@@ -265,6 +265,11 @@ def test_every_figure_on_why_norms_lie(tmp_path: Path) -> None:
     assert done.stdout.split(f"{mark}\n") == OUTPUT.findall(text)
 
 
+def test_the_forms_of_the_page_on_duality_agree(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", "\n".join(PYTHON.findall((ROOT / "docs/duality.md").read_text())))
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_suite_for_a_gpu_runner_skips_where_there_is_none(tmp_path: Path) -> None:
     [source] = PYTHON.findall((ROOT / "docs/gpu_ci.md").read_text())
     (tmp_path / "test_kernels.py").write_text(source)
