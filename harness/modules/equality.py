@@ -122,7 +122,7 @@ class PackedAndAlone:
 
     def _run(self, subject: Subject, given: Pack, pack: Pack, rows: slice, choices: TieBreaker | None) -> "_Pass":
         """Outputs, and the gradients of a random sum of those of documents by the name of each parameter. given: what
-        is told; rows: its tokens among those of the pack."""
+        the module is given; rows: its tokens among those of the pack."""
         x = _cast(self.subject.input(pack.tokens, self.seed)[:, rows], subject)
         with torch.enable_grad(), choices or nullcontext():
             out = subject.call(x, self.convention, given)

@@ -49,7 +49,7 @@ BUGS = (
     Bug("beta has no gradient through the memory", DELTA, (2,), (1,)),
     Bug("no norm for keys", DELTA, (1,), rich=True),
     Bug("the output is read before the write", (*LINEAR, *DELTA), (1,)),
-    Bug("value heads take key heads in turn", GROUPED, (1,)),
+    Bug("value heads alternate between key heads", GROUPED, (1,)),
     Bug("the state goes on into the next sequence", (*LINEAR, *DELTA), (1, 1), (2,)),
     Bug("the state is reset at chunks alone", (*LINEAR, *DELTA), (1, 1), (CHUNK, 1)),
     Bug("the final state is a neighbour's", (*LINEAR, *DELTA), (1, 1), (1,)),
@@ -70,12 +70,14 @@ def kernel(op: str, bug: str = "") -> Callable[..., Any]:
 
 
 def _packed(op: str, bug: str, *, cu_seqlens: Tensor, scale: float | None = None, **given: Any) -> Any:
-    inputs = {name: given.get(name) for name in SIGNATURES[op].inputs}
+    inputs: dict[str, Any] = {name: given.get(name) for name in SIGNATURES[op].inputs}
     v, states = inputs["v"], inputs["initial_states"]
     wide = torch.promote_types(v.dtype, torch.float32)
     q, k, gate, beta = _read({n: x if x is None else x.to(wide) for n, x in inputs.items()}, given, bug)
     heads = torch.arange(v.shape[1])
-    own = heads % k.shape[1] if bug == "value heads take key heads in turn" else heads // (v.shape[1] // k.shape[1])
+    own = (
+        heads % k.shape[1] if bug == "value heads alternate between key heads" else heads // (v.shape[1] // k.shape[1])
+    )
     q, k, factor = q[:, own], k[:, own], k.shape[2] ** -0.5 if scale is None else scale
     shape = (v.shape[1], k.shape[2], v.shape[2])
     S, ys, finals = v.new_zeros(shape, dtype=wide), [v[:0].to(wide)], []
@@ -101,7 +103,8 @@ def _packed(op: str, bug: str, *, cu_seqlens: Tensor, scale: float | None = None
 
 
 def _read(inputs: dict[str, Any], given: dict[str, Any], bug: str) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    q, k, v, g, beta = (inputs.get(name) for name in ("q", "k", "v", "g", "beta"))
+    named: list[Any] = [inputs.get(name) for name in ("q", "k", "v", "g", "beta")]
+    q, k, v, g, beta = named
     if given.get("qk_l2norm"):
         q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
         k = inputs["k"] if bug == "no norm for keys" else k
