@@ -31,7 +31,7 @@ from tests.properties import delta_forms
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x", "rope_qk": "q"}
-WEIGHTY |= dict.fromkeys(OPS.keys() - WEIGHTY.keys(), "v")
+WEIGHTY |= {op: "v" for op in OPS if op not in WEIGHTY}
 WITH_MAGNITUDES = [op for op in OPS.values() if op.absolute]
 LENGTHS = (5, 0, 18, 1)
 MARGIN = 0.6  # what a GPU's exponentials and other orders of summation may still need

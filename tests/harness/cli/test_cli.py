@@ -176,7 +176,7 @@ def test_replay(
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["list"]) == 0
     out = capsys.readouterr().out
-    assert "  rope            x[t h k], cos[m r], sin[m r] -> y[t h k]\n" in out
+    assert "  rope              x[t h k], cos[m r], sin[m r] -> y[t h k]\n" in out
     assert "  packproof.kernels.rope:rope" in out
     assert "\n  packing          A sequence computes in the pack what it computes alone" in out
 
