@@ -216,19 +216,15 @@ def replay(
     packproof replay .packproof/ssd-packing-5e1c.json --map
     packproof replay .packproof/ssd-packing-5e1c.json --show
     """
-    data, of_module = content(Path(file)), False
-    if data.get("kind") == KIND:
-        record, of_module = ModuleRecord.read(data, Path(file)), True
-        rows, device = record.shown(), record.device
-    else:
-        kernels = read_replay(Path(file))
-        rows, device = shown(kernels), kernels["device"]
+    data = content(Path(file))
+    of_module = ModuleRecord.read(data, Path(file)) if data.get("kind") == KIND else None
+    of_kernel = {} if of_module else read_replay(Path(file))
     if show:
-        section(file, rows)
+        section(file, of_module.shown() if of_module else shown(of_kernel))
         return HELD
 
-    if not of_module:
-        _start(device)
+    if of_kernel:
+        _start(of_kernel["device"])
     with importing():
         from packproof.harness.modules.replay import replay as run_replay  # noqa: PLC0415
         from packproof.harness.results.map_text import evidence_lines  # noqa: PLC0415

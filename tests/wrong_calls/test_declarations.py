@@ -108,7 +108,10 @@ WRONG = {
     "op: options empty": Wrong(op(options={"a": ()}), ("options['a'] is ()", "the plainest first")),
     "op: options a string": Wrong(op(options={"a": "silu"}), ("options['a'] is 'silu'", "a tuple of values")),
     "op: draws of no input": Wrong(op(draws={"z": "unit"}), ("draws has 'z'", "names of inputs: x")),
-    "op: draws unknown": Wrong(op(draws={"x": "uniform"}), ("draws['x'] is 'uniform'", "decay, step, unit, distinct")),
+    "op: draws unknown": Wrong(
+        op(draws={"x": "uniform"}),
+        ("draws['x'] is 'uniform'", "decay, step, unit, direction, share, log rate, distinct"),
+    ),
     "op: fixed a string": Wrong(op(fixed="x"), ("fixed is 'x'", "names of inputs and outputs: x, y")),
     "op: fixed unknown": Wrong(op(fixed=frozenset({"z"})), ("fixed has 'z'", "x, y")),
     "op: constants unknown": Wrong(op(constants={"z"}), ("constants has 'z'", "names of inputs: x")),

@@ -167,7 +167,8 @@ def test_replay(
     def replayed(path: str, *, maps: bool) -> ReplayOutcome:
         return ReplayOutcome(status, f"{path} {status}", verdict)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("packproof.harness.engine.replay.replay", replayed)
+    monkeypatch.setattr("packproof.harness.modules.replay.replay", replayed)
+    monkeypatch.setattr("packproof.harness.cli.check.content", lambda _path: {})
     monkeypatch.setattr("packproof.harness.cli.check.read_replay", lambda _path: {"device": "cpu"})
     assert main.run(["replay", "r.json"]) == code
     assert capsys.readouterr().out == f"r.json {status}\n"
@@ -176,7 +177,7 @@ def test_replay(
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["list"]) == 0
     out = capsys.readouterr().out
-    assert "  rope              x[t h k], cos[m r], sin[m r] -> y[t h k]\n" in out
+    assert "  rope              x[t h k], cos[m r], sin[m r], offsets[s?] -> y[t h k]\n" in out
     assert "  packproof.kernels.rope:rope" in out
     assert "\n  packing          A sequence computes in the pack what it computes alone" in out
 

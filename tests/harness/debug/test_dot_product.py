@@ -77,7 +77,7 @@ def test_references_pass(op: str, dtype: str) -> None:
     for seed in range(2):
         sample = draw(OPS[op], Case((3, 0, 2), dtype, tuple(OPS[op].sizes[0].items()), seed=seed))
         names = [name for name in sample.inputs if name not in OPS[op].constants]
-        tables = {name: sample.inputs[name] for name in OPS[op].constants}
+        tables = {name: x for name, x in sample.inputs.items() if name not in names}
 
         def f(*given: Tensor, names: list[str] = names, tables: dict[str, Tensor] = tables) -> Any:
             rest = {name: x.to(given[0].dtype) for name, x in tables.items()}
