@@ -141,6 +141,7 @@ def test_what_is_compiled_on_a_gpu_is_correct_uncompiled(name: str) -> None:
     packproof.check(name, device="cpu", dtypes=["float32"], properties=["reference", "packing"], profile="quick")
 
 
+@pytest.mark.proof
 def test_a_document_mask_is_correct_without_gradients() -> None:
     properties = ["reference", "packing"]
     packproof.check(

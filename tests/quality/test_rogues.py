@@ -48,5 +48,6 @@ def _is_left(pid: str, mark: str) -> bool:
     return b"sleep\0007777" in command and mark.encode() in environment
 
 
+@pytest.mark.proof
 def test_a_naive_harness_passes_all_of_them() -> None:
     assert [rogue.title for rogue in ROGUES.values() if not fools_a_naive_harness(rogue)] == []
