@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from packproof.refs.errors import ArgumentError, LayoutError, checked_call
@@ -48,8 +49,8 @@ def carried_states(final_states: Tensor | None, pack: Sequence[Piece], *, throug
         raise ArgumentError(f"carried_states: final_states is {kind(final_states)}; a tensor (s, ...) was expected")
     if continues and not len(final_states):
         raise ArgumentError(f"carried_states: final_states has {counted(0, 'sequence')}, but the pack continues one")
-    states = final_states.new_zeros(len(pack), *final_states.shape[1:])
+    fresh = final_states.new_zeros(len(pack) - continues, *final_states.shape[1:])
     if not continues:
-        return states
+        return fresh
     last = final_states[-1:] if through else final_states[-1:].detach()
-    return last.new_zeros(states.shape).index_add(0, last.new_zeros(1).int(), last)
+    return torch.cat([last, fresh])
