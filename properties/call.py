@@ -7,11 +7,11 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError
 
 Placement = Literal["contiguous", "transposed", "sliced", "expanded", "beyond 2^31", "beyond 2^32"]
 Mode = Literal["eager", "compiled", "graph", "side stream", "double backward", "opcheck"]
-FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory", "launch", "killed"]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """What a property found: one incorrect element, where it is, and by how much it is wrong."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from packproof.properties.tensor_key import TensorKey
+
+FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched", "memory", "launch", "killed"]
 
 
 @dataclass(frozen=True)

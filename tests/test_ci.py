@@ -23,7 +23,8 @@ GPU, HOSTED, NIGHTLY = (
     yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("gpu", "ci", "nightly")
 )
 PAGE = (ROOT / "docs/gpu_ci.md").read_text()
-SHOWN = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S)]
+CONFORMANCE = (ROOT / "docs/conformance.md").read_text()
+SHOWN = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE + CONFORMANCE, re.S)]
 
 
 def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
@@ -202,6 +203,17 @@ def test_a_failure_is_annotated_where_the_kernel_is_defined(runner: Runner) -> N
         "causal_conv1d · FAILED  packing (y)%0A    lengths [1, 2]%0A    100%25 wrong <y>%0A"
         "packproof replay .packproof/conv.json"
     )
+
+
+def test_a_stale_entry_is_annotated_and_an_expected_failure_is_not(runner: Runner) -> None:
+    with_packproof(runner, {**FAILED, "status": "stale"}, {**FAILED, "status": "expected"})
+    runner.code = 1
+    assert runner.step("Check") == 1
+    [annotation] = [line for line in runner.log.splitlines() if line.startswith("::")]
+    assert annotation.startswith("::error title=packproof%3A causal_conv1d packing float32 stale::")
+    lines = runner.recorded("summary").splitlines()
+    assert lines[0] == "### packproof: an expected failure is stale (exit code 1)"
+    assert [line.split(" | ")[3] for line in lines[4:6]] == ["**stale**", "expected"]
 
 
 def test_the_summary_has_every_result_and_the_failures_in_full(runner: Runner) -> None:

@@ -299,3 +299,43 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path: Path) -> N
     for page in pages:
         loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=.https?:[^>]*>", page.read_text())
         assert not loaded, page
+
+
+STEP = re.compile(r"(?:`([\w.-]+\.(?:py|toml|txt))`[^`]*:\n\n)?```(python|toml|text|console)\n(.*?)```", re.S)
+CONFORMANCE = "docs/conformance.md"
+
+
+def stepped(page: str, folder: Path, wanted: str) -> int:
+    """Write the files of a page and run its commands whose line starts with `wanted`, in order; each prints what the
+    page shows, where `...` stands for what it omits. Returns how many ran."""
+    ran = 0
+    for name, kind, text in STEP.findall((ROOT / page).read_text()):
+        if name:
+            (folder / name).write_text(text)
+        if kind != "console":
+            continue
+        shown: list[str] = text.splitlines()
+        lines = [line.removeprefix("$ ") for line in shown if line.startswith("$ ") and line[2:].startswith(wanted)]
+        printed = ""
+        for line in lines:
+            tool, *arguments = shlex.split(line)
+            module = ["-m", tool, *(PLUGIN if tool == "pytest" else ())]
+            done = run(folder, *module, *arguments) if tool in ("pytest", "packproof") else None
+            if done is None:
+                subprocess.run(shlex.split(line), cwd=folder, check=True)
+            else:
+                printed, ran = done.stdout, ran + 1
+        if lines:
+            output = "\n".join(line for line in shown if not line.startswith("$ "))
+            pattern = re.escape(plain(output)).replace(r"\.\.\.", "[^§]*")
+            assert re.fullmatch(pattern, plain(printed)), f"{lines} printed\n{printed}"
+    return ran
+
+
+def test_the_check_of_the_page_on_conformance(tmp_path: Path) -> None:
+    assert stepped(CONFORMANCE, tmp_path, "packproof check") == 1
+
+
+@pytest.mark.proof
+def test_the_page_on_conformance_word_for_word(tmp_path: Path) -> None:
+    assert stepped(CONFORMANCE, tmp_path, "") == 4

@@ -91,6 +91,14 @@ def check(
             "what has changed since is compiled, and a sample of the rest, which has to agree"
         ),
     ] = None,
+    expected_failures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file of known failures, by target, property and dtype: they do not fail the run; one that no "
+            "longer occurs does, until its entry is removed",
+        ),
+    ] = None,
     timings: Annotated[bool, typer.Option("--timings", help="show where the time went")] = False,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
@@ -105,6 +113,7 @@ def check(
     packproof check my_kernels:rope --op rope --profile quick --json results.json
     packproof check my_kernels:attend --op attention --domain 'k in (64, 128); k == v; length > 0'
     packproof check mamba_ssm:ssd
+    packproof check my_kernels:delta --op gated_delta_rule --expected-failures expected.toml
     """
     began = time.perf_counter()
     request = _settled(
@@ -125,6 +134,7 @@ def check(
         fail_fast=exitfirst,
         max_time=None if max_time is None else seconds(max_time, "--max-time"),
         compiled=compiled,
+        expected_failures=expected_failures,
     )
     with importing():
         from packproof.harness.engine.check import run_check  # noqa: PLC0415

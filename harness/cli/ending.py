@@ -98,9 +98,10 @@ def exit_code(end: events.RunFinished) -> int:
         return WRONG_CALL
     if end.interrupted:
         return INTERRUPTED
-    if "inconclusive" in statuses or (refused and "passed" not in statuses):
+    held = bool(statuses & {"passed", "expected"})
+    if "inconclusive" in statuses or (refused and not held):
         return INCONCLUSIVE
-    return HELD if "passed" in statuses else WRONG_CALL
+    return HELD if held else WRONG_CALL
 
 
 def say(text: str, code: int) -> int:

@@ -16,8 +16,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-TOOLS = ("memcheck", "racecheck", "initcheck")
-
 _BLOCK = re.compile(r"^=========( ?)( *)(.*)$")
 _TITLE = re.compile(
     r"Invalid |Misaligned |Uninitialized |Error: Race reported|Race reported|Error: Potential|Barrier error"

@@ -46,13 +46,15 @@ def check(
     timeout: float | None = None,
     fail_fast: bool = False,
     max_time: float | None = None,
+    expected_failures: str | None = None,
 ) -> tuple[Verdict, ...]:
-    """Check a kernel; returns the verdicts if every property held.
+    """Check a kernel; returns the verdicts if every property held, or failed as expected.
 
     target: a function, or its name as "package.module:function" or "path/file.py:function". op: an op of packproof,
     "module:NAME", or an Op. device: "cpu" or "cuda"; the GPU if there is one. properties: names, "module:NAME", or
     Property objects. domain: what it supports, as in `packproof.kernel`. fail_fast: stop at the first failure.
-    max_time: seconds that the check may take. The other arguments as on the command line.
+    max_time: seconds that the check may take. expected_failures: a TOML file of those that do not fail the check,
+    unless they no longer occur. The other arguments as on the command line.
 
     Raises CheckFailed with the report of every failure, or where not everything could be judged, and with all verdicts;
     UsageError if the check cannot be run; PackproofError where packproof itself fails.
@@ -83,6 +85,12 @@ def check(
         (domain, "domain", isinstance(domain, str) or _listed(domain, str), "conditions as text"),
         (timeout, "timeout", timeout is None or _positive(timeout), "seconds above zero, or None"),
         (max_time, "max_time", max_time is None or _positive(max_time), "seconds above zero, or None"),
+        (
+            expected_failures,
+            "expected_failures",
+            expected_failures is None or isinstance(expected_failures, str),
+            "the path of a TOML file, or None",
+        ),
         *((value, name, isinstance(value, bool), "True or False") for name, value in flags.items()),
     )
     request = CheckRequest(
@@ -100,6 +108,7 @@ def check(
         timeout=timeout,
         fail_fast=fail_fast,
         max_time=max_time,
+        expected_failures=expected_failures,
     )
     end = [event for event in run_check(request) if isinstance(event, RunFinished)][-1]
     if end.interrupted:
@@ -132,7 +141,7 @@ def _require_passed(verdicts: Sequence[Verdict]) -> None:
         raise PackproofError("\n".join(f"{title(v.cell)}: {v.reason}" for v in unjudged))
     counting = [v for v in verdicts if v.cell.counts]
     inconclusive = [v for v in counting if v.status == "inconclusive"]
-    if inconclusive or not any(v.status == "passed" for v in counting):
+    if inconclusive or not any(v.held for v in counting):
         reasons = [f"{title(v.cell)}: {v.reason}" for v in inconclusive or counting]
         listed = "\n    ".join(dict.fromkeys(reasons))
         raise CheckFailed(f"inconclusive, not all that was asked could be judged:\n    {listed}", verdicts)

@@ -54,7 +54,9 @@ def as_found(kernel: KernelUnderTest, finding: FoundViolation) -> Failure:
     """The failure before anything is done about it."""
     case, violation = finding.case, finding.violation
     lines = (setting(kernel.op, case), *violation.lines())
-    return Failure(case.lengths, str(violation.tensor or ""), lines, finding.example, 0, regime=case.regime)
+    return Failure(
+        case.lengths, str(violation.tensor or ""), lines, finding.example, 0, regime=case.regime, fault=violation.fault
+    )
 
 
 def failure_of(
@@ -96,7 +98,7 @@ def failure_of(
         lines += [f"not measured: {said(error)}"]
     shown = (setting(kernel.op, small), *lines)
     tensor = str(found.tensor or "")
-    return Failure(small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime)
+    return Failure(small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime, found.fault)
 
 
 def setting(op: Op, case: Case) -> str:

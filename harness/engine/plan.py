@@ -5,9 +5,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from packproof.harness.engine.request import COMPILE, CheckRequest
+from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import CheckTarget
 from packproof.harness.results.events import Cell
+from packproof.harness.results.names import COMPILE
 from packproof.harness.results.questions import open_questions
 from packproof.harness.results.text import printable
 
@@ -41,11 +42,12 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
     apart: each cell in a process of its own, so that none waits for what another one has to compile.
     """
     planned = [(target, tuple(_cells(target, compiled))) for target, compiled in _compiled_once(targets)]
+    cells = tuple(cell for _, of_target in planned for cell in of_target)
     return Plan(
         request,
-        tuple(cell for _, cells in planned for cell in cells),
-        tuple(unit for target, cells in planned for unit in _units(target, cells, apart=apart)),
-        tuple(note for target in targets for note in _notes(target)),
+        cells,
+        tuple(unit for target, of_target in planned for unit in _units(target, of_target, apart=apart)),
+        (*(note for target in targets for note in _notes(target)), *request.expected.notes(cells)),
     )
 
 

@@ -6,10 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packproof.harness.compute_sanitizer.findings import TOOLS
 from packproof.harness.results.events import Tier
-from packproof.harness.results.names import DEVICES, known
-from packproof.harness.targets.location import Location
+from packproof.harness.results.expected import ExpectedFailures
+from packproof.harness.results.names import COMPILE, DEVICES, TOOLS, known
+from packproof.harness.targets.location import Location, absent
 from packproof.properties.cases.case import SHORT
 from packproof.properties.laws.names import LAWS
 from packproof.properties.op import Op
@@ -19,7 +19,6 @@ from packproof.refs.errors import UsageError
 if TYPE_CHECKING:
     from packproof.properties.laws.property import Property
 
-COMPILE = "compile"  # the compile tier, where a request names it among the properties
 TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
 
 
@@ -61,6 +60,7 @@ class CheckRequest:
     fail_fast: the run ends at the first failure. max_time: seconds that it may take, once the kernels are imported;
     what it does not reach in them is inconclusive. compiled: a file of what forms of packproof's own kernels take of a
     GPU; those that have not changed since are not compiled again, but for a sample, which has to agree.
+    expected_failures: a file that says what fails, and does not fail the run unless it stops failing.
     """
 
     target: str | Callable[..., Any] | None = None
@@ -82,12 +82,25 @@ class CheckRequest:
     fail_fast: bool = False
     max_time: float | None = None
     compiled: str | None = None
+    expected_failures: str | None = None
 
     @cached_property
     def laws(self) -> "Mapping[str, Property]":
         """Its properties by the names that cells and replay files have for them; without the compile tier."""
         named = {p if isinstance(p, str) else p.name: p for p in self.properties or LAWS if p != COMPILE}
         return {name: resolve_property(p) for name, p in named.items()}
+
+    @cached_property
+    def expected(self) -> ExpectedFailures:
+        """What its file of expected failures says. UsageError where that is wrong, or names no kernel."""
+        if self.expected_failures is None:
+            return ExpectedFailures()
+        own = [p.name for p in self.properties or () if not isinstance(p, str)]
+        found = ExpectedFailures.read(self.expected_failures, own)
+        for n, entry in enumerate(found.entries, start=1):
+            if ":" in entry.target and (why := absent(entry.target)):
+                raise UsageError(f"expected failures: {found.file}, entry {n}: {why}")
+        return found
 
     @property
     def compiles(self) -> bool:
@@ -132,6 +145,7 @@ def check_names(request: CheckRequest) -> None:
         known("sanitizer", request.sanitizer, TOOLS)
     if request.compiled is not None and not Path(request.compiled).is_file():
         raise UsageError(f"compiled: {request.compiled} is no file; expected data/compiled.json of a clone, or nothing")
+    _ = request.expected
 
 
 def validate(request: CheckRequest) -> None:

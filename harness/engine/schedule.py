@@ -95,10 +95,13 @@ class _PlanRun:
             yield self._noted(CellFinished(self._found[cell]))
 
     def _noted(self, event: Event) -> Event:
+        """The event, once it has been taken into account; of an expected failure, as what it is."""
         if isinstance(event, CellFinished):
+            event = CellFinished(self._plan.request.expected.judged(event.verdict))
             self._done[event.verdict.cell] = event.verdict
         elif isinstance(event, FailureFound):
             self._found[event.so_far.cell] = event.so_far
+            event = FailureFound(self._plan.request.expected.judged(event.so_far))
         elif isinstance(event, Timings):
             for name, seconds in event.seconds.items():
                 self.timings[name] = self.timings.get(name, 0.0) + seconds

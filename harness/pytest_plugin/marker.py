@@ -22,6 +22,7 @@ from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import article
 
+_OF_THE_RUN = ("profile", "device", "seed", "expected_failures")
 ARGUMENTS = tuple(field.name for field in fields(CheckRequest))
 _TEXT = "a string"
 _EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -34,6 +35,7 @@ _EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "promises": ((Promises,), "a packproof.Promises"),
     "sanitizer": ((str,), _TEXT),
     "replay_dir": ((str,), "the path of a folder"),
+    "expected_failures": ((str,), "the path of a file"),
     **dict.fromkeys(("forward_only", "strict", "questions", "draw_configs", "fail_fast"), ((bool,), "True or False")),
 }
 
@@ -86,7 +88,7 @@ def requests(marks: Sequence[pytest.Mark], config: pytest.Config) -> dict[str, C
     """One request for each property and dtype that the marker asks for, by test id. UsageError for a wrong marker,
     pytest.UsageError for a device that this machine lacks."""
     given = arguments(marks)
-    run = {name: chosen(config, name, given)[0] for name in ("profile", "device", "seed")}
+    run = {name: chosen(config, name, given)[0] for name in _OF_THE_RUN}
     run["device"] = run["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     asked = request(given, run)
     if asked.device == "cuda" and not torch.cuda.is_available():

@@ -1,6 +1,7 @@
 """The options of the plugin, on the command line and in the ini file, and which of them a run uses."""
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +13,18 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class Option:
-    """An option: `--packproof-<name>`, or `packproof_<name>` in the ini file. read: its value, from text; ValueError
-    or UsageError for text that is none."""
+    """An option: `--packproof-<name>`, or `packproof_<name>` in the ini file. metavar: its value, as help shows it.
+    read: its value, from text; ValueError or UsageError for text that is none."""
 
     name: str
     help: str
     default: Any
     read: Callable[[str], Any]
+    metavar: str = ""
 
     @property
     def flag(self) -> str:
-        return f"--packproof-{self.name}"
+        return f"--packproof-{self.name.replace('_', '-')}"
 
     @property
     def key(self) -> str:
@@ -52,6 +54,15 @@ def _seed(text: str) -> int:
     return seed
 
 
+def _expected_failures(text: str) -> str:
+    """The path of the file, which does not depend on the folder in which the run goes on."""
+    from packproof.harness.engine.request import CheckRequest  # noqa: PLC0415
+
+    path = os.path.abspath(text)
+    _ = CheckRequest(expected_failures=path).expected
+    return path
+
+
 def _switch(text: str) -> bool:
     values = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     if text.lower() not in values:
@@ -65,6 +76,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("profile", "how many examples: quick, standard or thorough", "standard", _profile),
         Option("device", "cpu or cuda  [default: cuda if available]", None, _device),
         Option("seed", "another seed draws other examples", 0, _seed),
+        Option("expected_failures", "TOML file of failures that are expected", None, _expected_failures, "FILE"),
         Option("slow", "check the kernels of tests marked slow too", False, _switch),
     )
 }
@@ -77,7 +89,8 @@ def add_options(parser: pytest.Parser) -> None:
         if option.default is False:
             group.addoption(option.flag, action="store_true", default=None, help=option.help)
         else:
-            group.addoption(option.flag, type=_argument(option.read), metavar=option.name.upper(), help=option.help)
+            metavar = option.metavar or option.name.upper()
+            group.addoption(option.flag, type=_argument(option.read), metavar=metavar, help=option.help)
         parser.addini(option.key, f"default of {option.flag}: {option.help}", default="")
 
 

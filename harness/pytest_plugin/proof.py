@@ -66,8 +66,9 @@ class Proof:
 
 
 def _require_passed(end: "RunFinished") -> None:
-    """PlainFailure unless a verdict is a pass and none is worse; a skip where none could be judged."""
-    from packproof.harness.results.wording import failure_texts  # noqa: PLC0415
+    """PlainFailure unless a verdict is a pass and none is worse; an xfail where a failure is expected, with its report
+    in the test's output; a skip where none could be judged."""
+    from packproof.harness.results.wording import failure_text, failure_texts  # noqa: PLC0415
 
     if failed := [v for v in end.verdicts if v.failed]:
         raise PlainFailure("\n\n".join(failure_texts(failed)), headline(failed[0]))
@@ -77,5 +78,8 @@ def _require_passed(end: "RunFinished") -> None:
         raise PlainFailure("; ".join(v.reason for v in unjudged), headline(unjudged[0]))
     if inconclusive := [v for v in end.verdicts if v.status == "inconclusive"]:
         raise PlainFailure("inconclusive: " + "; ".join(v.reason for v in inconclusive), headline(inconclusive[0]))
+    if expected := [v for v in end.verdicts if v.status == "expected"]:
+        print("\n\n".join(map(failure_text, expected)))
+        pytest.xfail(f"{expected[0].reason.removeprefix('expected: ')}: {headline(expected[0])}")
     if not any(verdict.status == "passed" for verdict in end.verdicts):
         pytest.skip("; ".join(verdict.reason for verdict in end.verdicts))

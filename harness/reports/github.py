@@ -25,6 +25,7 @@ _ENDINGS = {
     4: "no property failed, but not everything could be judged",
     130: "the run was interrupted",
 }
+_STALE = "an expected failure is stale (exit code 1)"
 _MOST_LINES = 6  # of a failure, in an annotation
 
 Results = list[Mapping[str, Any]]
@@ -32,7 +33,7 @@ Results = list[Mapping[str, Any]]
 
 def annotations(results: Results, code: int) -> Iterator[str]:
     """A workflow command for each result that did not pass; one for the whole run if it ended without any."""
-    bad = [r for r in results if r["status"] in ("failed", "error", "inconclusive")]
+    bad = [r for r in results if r["status"] in ("failed", "stale", "error", "inconclusive")]
     for r in bad:
         kind = "warning" if r["status"] == "inconclusive" else "error"
         lines = printable(r.get("message") or r.get("reason") or r["status"]).splitlines()[:_MOST_LINES]
@@ -46,13 +47,14 @@ def annotations(results: Results, code: int) -> Iterator[str]:
 
 def summary(results: Results, code: int) -> Iterator[str]:
     """The lines of the summary, in Markdown: how it ended, a table of the results, and the failures in full."""
-    yield f"### packproof: {_ending(code)}"
+    stale = code == 1 and not any(r["status"] == "failed" for r in results) and bool(results)
+    yield f"### packproof: {_STALE if stale else _ending(code)}"
     if not results:
         yield from ("", "There are no results: the log of the step has the reason.")
         return
     yield from ("", "| kernel | property | dtype | result | examples |", "| --- | --- | --- | --- | ---: |")
     for r in results:
-        result = f"**{r['status']}**" if r["status"] == "failed" else r["status"]
+        result = f"**{r['status']}**" if r["status"] in ("failed", "stale") else r["status"]
         cells = [r["target"], f"{r['op']} {r['property']}", r["dtype"], result, str(r["judged"])]
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
     for r in results:

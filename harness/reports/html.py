@@ -23,7 +23,16 @@ from packproof.properties.cases.case import shorten
 from packproof.properties.cases.layouts import CLASSES
 from packproof.version import __version__
 
-SYMBOLS = {"passed": "✓", "failed": "✗", "inconclusive": "?", "skipped": "–", "error": "!", "not run": "·"}
+SYMBOLS = {
+    "passed": "✓",
+    "failed": "✗",
+    "expected": "x",
+    "stale": "✗",
+    "inconclusive": "?",
+    "skipped": "–",
+    "error": "!",
+    "not run": "·",
+}
 _TERMS = {
     "rounding": "u_out |r| + η_out: the rounding of the stored dtype",
     "operands": "K_op u_op B: the rounding of operands",
@@ -60,7 +69,8 @@ def page(started: events.RunStarted, finished: events.RunFinished) -> str:
         outcome=_outcome(finished),
         boards=boards(verdicts),
         failures=list(_failures(templates, [v for v in verdicts if v.failed])),
-        regimes=regime_lines(v for v in verdicts if v.failed),
+        expected=list(_failures(templates, [v for v in verdicts if v.status == "expected"])),
+        regimes=regime_lines(v for v in verdicts if v.cell.counts),
         not_run=_not_run(started, finished),
         machines=[environment(device) for device in devices],
         packproof=__version__,
@@ -113,13 +123,13 @@ def _slug(cell: events.Cell) -> str:
 
 def _outcome(finished: events.RunFinished) -> str:
     statuses = {verdict.status for verdict in finished.verdicts if verdict.cell.counts}
-    if "failed" in statuses:
+    if statuses & {"failed", "stale"}:
         return "failed"
     if "error" in statuses:
         return "error"
     if "inconclusive" in statuses and not (finished.error or finished.interrupted):
         return "inconclusive"
-    return "not run" if finished.error or finished.interrupted or "passed" not in statuses else "passed"
+    return "not run" if finished.error or finished.interrupted or not statuses & {"passed", "expected"} else "passed"
 
 
 def _not_run(started: events.RunStarted, finished: events.RunFinished) -> list[events.Cell]:

@@ -76,7 +76,7 @@ class JsonReport:
             return "error"
         if ended and any(verdict.status == "inconclusive" for verdict in counting):
             return "inconclusive"
-        return "passed" if ended and any(verdict.status == "passed" for verdict in counting) else "error"
+        return "passed" if ended and any(verdict.held for verdict in counting) else "error"
 
 
 def _only(values: Iterable[str]) -> str | None:

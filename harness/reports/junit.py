@@ -53,13 +53,16 @@ class JunitReport:
             ElementTree.SubElement(case, "error", message=printable(f"not run: {why_not_run}"))
             return case
         case.set("time", f"{verdict.seconds:.3f}")
-        if verdict.status == "failed":
+        if verdict.failed:
             failure = ElementTree.SubElement(case, "failure", message=printable(headline(verdict)))
             failure.text = printable(failure_text(verdict))
         elif verdict.status in ("inconclusive", "error"):
             ElementTree.SubElement(case, "error", message=printable(f"{verdict.status}: {verdict.reason}"))
         elif verdict.status == "skipped":
             ElementTree.SubElement(case, "skipped", message=printable(verdict.reason))
+        elif verdict.status == "expected":
+            expected = ElementTree.SubElement(case, "skipped", type="expected", message=printable(verdict.reason))
+            expected.text = printable(failure_text(verdict))
         drawn = counted(verdict.examples, "example")
         counts = f"tier {verdict.tier}, {verdict.judged} of {drawn} judged, {verdict.refused} refused"
         ElementTree.SubElement(case, "system-out").text = counts

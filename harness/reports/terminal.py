@@ -31,6 +31,8 @@ _QUIET = 10.0  # seconds without a line
 _STYLES = {
     "passed": "green",
     "failed": "bold red",
+    "expected": "yellow",
+    "stale": "bold red",
     "inconclusive": "bold yellow",
     "skipped": "yellow",
     "error": "bold red",
@@ -60,7 +62,7 @@ class TerminalReport:
         match event:
             case events.RunStarted():
                 self._start(event)
-            case events.FailureFound(verdict) if verdict.cell.counts:
+            case events.FailureFound(verdict) if verdict.failed:
                 self._print(Text("\n".join(found_lines(verdict)), style=_STYLES["failed"]))
             case events.CellFinished(verdict):
                 self._finish_cell(verdict)
@@ -90,21 +92,23 @@ class TerminalReport:
         reached = verdict.examples or verdict.status != "inconclusive"
         if self._live is None and verdict.cell.counts and reached:
             self._print(cell_line(verdict))
-        if verdict.failed and (fault := fault_of(verdict)):
+        if not (verdict.failed or verdict.status == "expected"):
+            return
+        if fault := fault_of(verdict):
             self._faults.setdefault(fault, []).append(verdict)  # shown once, at the end: other cells may share it
-        elif verdict.failed:
-            self._show_failure(failure_text(verdict))
+        else:
+            self._show_failure(failure_text(verdict), verdict.status)
 
-    def _show_failure(self, text: str) -> None:
+    def _show_failure(self, text: str, status: events.Status) -> None:
         head, _, body = text.partition("\n")
-        self._print(Text(f"\n{head}", style=_STYLES["failed"]), Text(f"{body}\n"))
+        self._print(Text(f"\n{head}", style=_STYLES[status]), Text(f"{body}\n"))
 
     def _finish(self, event: events.RunFinished) -> None:
         if self._live:
             self._live.stop()
         for same in self._faults.values():
-            self._show_failure(failure_texts(same)[0])
-        for line in regime_lines(verdict for verdict in event.verdicts if verdict.failed):
+            self._show_failure(failure_texts(same)[0], same[0].status)
+        for line in regime_lines(verdict for verdict in event.verdicts if verdict.cell.counts):
             self._console.print(line)
         for board in boards(event.verdicts):
             self._table(board)

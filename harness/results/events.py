@@ -8,7 +8,7 @@ from typing import Literal
 from packproof.harness.results.maps import Evidence
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
-Status = Literal["passed", "failed", "inconclusive", "skipped", "error"]
+Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Failure:
     lengths: the layout. tensor: the output or "gradient of <input>" that is wrong, or "" if no tensor is at fault.
     lines: what happened, in a few lines of text. example: number of the example that failed first; tried: cases tried
     while shrinking. replay: the file that replays it, or "". evidence: what was measured at that case.
-    regime: how its values were drawn.
+    regime: how its values were drawn. fault: how the call ended without a result (FaultKind), "" for a wrong one.
     """
 
     lengths: tuple[int, ...]
@@ -51,6 +51,7 @@ class Failure:
     replay: str = ""
     evidence: Evidence | None = None
     regime: str = "normal"
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Verdict:
     """The result of one cell.
 
     status: "passed" if everything requested was judged and held; "inconclusive" if a boundary class in the kernel's
-    domain was not judged, or every call was refused; "skipped" if the cell does not apply; "error" if packproof could
+    domain was not judged, or every call was refused; "skipped" if the cell does not apply; "expected" if it failed as
+    the file of expected failures says; "stale" if it did not, so that its entry has to go; "error" if packproof could
     not judge it, through no fault of the kernel.
     examples: drawn. judged: examples for which the kernel was called and something was compared. refused: examples that
     it declined. classes: boundary classes of the judged examples; missing: what was requested and not judged. reason:
@@ -102,7 +104,12 @@ class Verdict:
     @property
     def failed(self) -> bool:
         """Whether this verdict fails the run."""
-        return self.status == "failed" and self.cell.counts
+        return self.status in ("failed", "stale") and self.cell.counts
+
+    @property
+    def held(self) -> bool:
+        """Whether it is what the run was to show: a pass, or a failure that is expected."""
+        return self.status in ("passed", "expected")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from packproof.harness.results.names import short
 from packproof.properties.cases.case import MEANINGS, shorten
 from packproof.refs.wording import counted
 
+_COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}
+
 
 def title(cell: Cell) -> str:
     """The cell in a few words: `ssd packing bf16`."""
@@ -23,12 +25,14 @@ def failure_text(verdict: Verdict) -> str:
     if failure is None:
         raise ValueError(f"{title(cell)} {verdict.status}: there is no failure to describe")
     tensor = f" ({failure.tensor})" if failure.tensor else ""
-    lines = [f"{cell.op} · {cell.target} · FAILED  {cell.law}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
+    status = verdict.status.upper()
+    lines = [f"{cell.op} · {cell.target} · {status}  {cell.law}{tensor}   {short(cell.dtype)}, {verdict.tier}"]
     if failure.example:
         found = f"found in example {failure.example}"
         found += f", smallest of {failure.tried} tried" if failure.tried else ""
         lines.append(f"    {f'lengths {shorten(failure.lengths)}':<32} {found}")
     lines += [f"    {line}" for line in failure.lines]
+    lines += [f"    {verdict.reason}"] if verdict.status == "expected" else []
     lines += ["    not promised by the kernel: a finding, not a broken promise"] if cell.beyond else []
     if failure.evidence and failure.evidence.errors:
         lines += [f"    {line}" for line in small_error_lines(failure.evidence.errors)]
@@ -62,7 +66,8 @@ def fault_of(verdict: Verdict) -> tuple[str, ...]:
     failure = verdict.failure
     if failure is None or failure.tensor or not failure.lines[1:]:
         return ()
-    return (verdict.cell.op, verdict.cell.target, verdict.cell.device, kind_of(failure.lines[1]))
+    cell = verdict.cell
+    return (verdict.status, verdict.reason, cell.op, cell.target, cell.device, kind_of(failure.lines[1]))
 
 
 def cells_text(cells: Sequence[Cell]) -> str:
@@ -105,7 +110,7 @@ def layout_classes(verdicts: Sequence[Verdict], every: Sequence[str]) -> str:
     """How many of the named boundary classes were judged, and, unless a failure ended the search, which were not."""
     drawn = frozenset[str]().union(*(verdict.classes for verdict in verdicts))
     missed = [name for name in every if name not in drawn]
-    cut_short = any(verdict.status == "failed" for verdict in verdicts)
+    cut_short = any(verdict.failure for verdict in verdicts)
     tail = f"; not judged: {', '.join(missed)}" if missed and not cut_short else ""
     return f"{len(every) - len(missed)} of {len(every)} layout classes judged{tail}"
 
@@ -115,8 +120,8 @@ def summary(run: RunFinished, planned: int) -> str:
     verdicts = [verdict for verdict in run.verdicts if verdict.cell.counts]
     count = Counter(verdict.status for verdict in verdicts)
     examples = sum(verdict.examples for verdict in verdicts)
-    named: dict[Status, str] = {"failed": "", "error": "not judged", "inconclusive": "", "passed": "", "skipped": ""}
-    parts = [f"{count[status]} {name or status}" for status, name in named.items() if count[status]]
+    statuses: tuple[Status, ...] = ("failed", "stale", "error", "inconclusive", "passed", "expected", "skipped")
+    parts = [f"{count[status]} {_COUNTED.get(status, status)}" for status in statuses if count[status]]
     parts += [f"{planned - len(verdicts)} not run"] if planned > len(verdicts) else []
     if run.error:
         outcome = f"packproof itself failed: {run.error}"
@@ -124,10 +129,14 @@ def summary(run: RunFinished, planned: int) -> str:
         outcome = "interrupted"
     elif count["failed"]:
         outcome = "a property does not hold"
+    elif count["stale"]:
+        outcome = "a property that was expected to fail holds, or does not apply"
     elif count["error"]:
         outcome = "packproof itself failed, and not everything could be judged"
     elif count["inconclusive"]:
         outcome = "inconclusive: no property failed, but not everything could be judged"
+    elif count["expected"]:
+        outcome = "every property held, or failed as expected"
     else:
         outcome = "every property held" if count["passed"] else "nothing was checked"
     judged = sum(verdict.judged for verdict in verdicts)

@@ -1,9 +1,11 @@
 """Where a function is found, as data, so that another process can import it."""
 
+import ast
 import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,3 +90,46 @@ class Location:
                 if not self.file or getattr(module, "__file__", None) == self.file:
                     return module
         return module_of_file(Path(self.file))
+
+
+def absent(target: str) -> str:
+    """Why there is no such target, without running its code; "" where there is one, or where only a run could tell."""
+    if target in PEERS:
+        return ""
+    place, _, path = target.rpartition(":")
+    if place.endswith(".py"):
+        file = Path(place)
+        if not file.is_file():
+            return f"target {target!r}: there is no file {place}"
+    else:
+        spec = _spec(place)
+        if spec is None:
+            return f"target {target!r}: there is no module {place}"
+        file = Path(spec.origin or "")
+    defined = _defined(file)
+    name = path.partition(".")[0]
+    return "" if defined is None or name in defined else f"target {target!r}: {place} defines no {name}"
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module is; unlike `find_spec`, imports none of the packages that hold it."""
+    found, name, folders = None, "", None
+    for part in module.split("."):
+        name = f"{name}.{part}".lstrip(".")
+        found = PathFinder.find_spec(name, folders)
+        if found is None:
+            return None
+        folders = list(found.submodule_search_locations or ())
+    return found
+
+
+def _defined(file: Path) -> set[str] | None:
+    """Every name that a source binds, None where that cannot be read from it."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (OSError, ValueError, SyntaxError):
+        return None
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.asname or node.name.partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return None if {"*", "__getattr__", "globals"} & names else names

@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.harness.results.text import printable
-from packproof.properties.call import Call, FaultKind, KernelFault, MachineLimit, Mode, Placement, Refused, Result
+from packproof.properties.call import Call, KernelFault, MachineLimit, Mode, Placement, Refused, Result
+from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError, UsageError
 
 _MAGIC = b"pkpf"

@@ -9,7 +9,29 @@ import pytest
 
 from packproof.harness.cli import main
 
+ENTRY = """[[expected_failure]]
+target = "packproof.refs:rope"
+property = "packing"
+dtype = "fp32"
+reason = "known"
+"""
 FILES = {
+    "mine.py": "from packproof.refs import rope as turned\n",
+    "words.toml": "not toml",
+    "table.toml": ENTRY.replace("[[expected_failure]]", "[[expected]]"),
+    "key.toml": ENTRY + 'fualt = "raised"\n',
+    "short.toml": ENTRY.replace('reason = "known"\n', ""),
+    "blank.toml": ENTRY.replace("known", " "),
+    "number.toml": ENTRY.replace('"fp32"', "32"),
+    "property.toml": ENTRY.replace("packing", "packin"),
+    "beyond.toml": ENTRY.replace("packing", "packing (NaN)"),
+    "dtype.toml": ENTRY.replace("fp32", "f32"),
+    "device.toml": ENTRY + 'device = "gpu"\n',
+    "fault.toml": ENTRY + 'fault = "crash"\n',
+    "twice.toml": ENTRY + ENTRY.replace("fp32", "float32") + 'device = "cpu"\n',
+    "no_file.toml": ENTRY.replace("packproof.refs", "no.py"),
+    "no_function.toml": ENTRY.replace("packproof.refs", "mine.py"),
+    "no_module.toml": ENTRY.replace("packproof.refs", "packproof.reffs"),
     "broken.json": "[1,2",
     "empty.json": "{}",
     "list.json": "[1]",
@@ -47,6 +69,23 @@ LINES = {
         "m:f --sanitizer memchek": "no sanitizer is called 'memchek'; did you mean memcheck? there are: memcheck",
         "m:f --sanitizer memcheck --device cpu": "--sanitizer: compute-sanitizer checks kernels on a GPU, not on cpu",
         "m:f --isolate --device cuda": "--isolate: no GPU can be reached from inside, and device is cuda",
+        "m:f --expected-failures no.toml": "expected failures: no.toml: No such file or directory",
+        "m:f --expected-failures folder": "expected failures: folder: is not a regular file",
+        "m:f --expected-failures words.toml": "expected failures: words.toml is not TOML: Expected '=' after a key",
+        "m:f --expected-failures table.toml": "table.toml has expected; expected only [[expected_failure]] with target",
+        "m:f --expected-failures key.toml": "key.toml, entry 1: 'fualt' is not a key; did you mean fault? there are",
+        "m:f --expected-failures short.toml": "short.toml, entry 1: it has no reason; expected [[expected_failure]]",
+        "m:f --expected-failures blank.toml": "blank.toml, entry 1: reason is ' '; expected text in quotes",
+        "m:f --expected-failures number.toml": "number.toml, entry 1: dtype is 32; expected text in quotes",
+        "m:f --expected-failures property.toml": "entry 1: no property is called 'packin'; did you mean packing?",
+        "m:f --expected-failures beyond.toml": "entry 1: no property is called 'packing (NaN)'; did you mean packing (",
+        "m:f --expected-failures dtype.toml": "dtype.toml, entry 1: no dtype is called 'f32'; did you mean fp32?",
+        "m:f --expected-failures device.toml": "device.toml, entry 1: no device is called 'gpu'; did you mean cpu?",
+        "m:f --expected-failures fault.toml": "fault.toml, entry 1: no fault is called 'crash'; did you mean crashed?",
+        "m:f --expected-failures twice.toml": "twice.toml: entries 1 and 2 are both of packproof.refs:rope packing",
+        "m:f --expected-failures no_file.toml": "entry 1: target 'no.py:rope': there is no file no.py",
+        "m:f --expected-failures no_function.toml": "entry 1: target 'mine.py:rope': mine.py defines no rope",
+        "m:f --expected-failures no_module.toml": "entry 1: target 'packproof.reffs:rope': there is no module",
         "m:f --opp rope": "No such option: --opp (Possible options: --op); see `packproof check --help`",
         "m:f more": "Got unexpected extra argument(s) (more); see `packproof check --help`",
         "m:f --json": "Option '--json' requires an argument",

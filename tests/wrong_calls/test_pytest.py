@@ -89,6 +89,13 @@ MARKERS = {
     "forward_only a number": Wrong(marked(*TARGET, forward_only=1), ("forward_only is 1, an int", "True or False")),
     "sanitizer unknown": Wrong(marked(*TARGET, sanitizer="memchek"), ("'memchek'", "did you mean memcheck?")),
     "replay_dir a number": Wrong(marked(*TARGET, replay_dir=5), ("replay_dir is 5, an int", "a folder")),
+    "expected_failures a list": Wrong(
+        marked(*TARGET, expected_failures=["known.toml"]), ("expected_failures is ['known.toml'], a list", "a file")
+    ),
+    "expected_failures in no file": Wrong(
+        marked(*TARGET, expected_failures="no.toml"), ("expected failures: no.toml: No such file",)
+    ),
+    "option: expected_failures": Wrong(option("expected_failures", "no.toml"), ("no.toml: No such file",)),
     "option: profile": Wrong(option("profile", "fast"), ("no profile is called 'fast'", "quick, standard, thorough")),
     "option: device": Wrong(option("device", "gpu0"), ("no device is called 'gpu0'", "cpu, cuda")),
     "option: device empty": Wrong(option("device", ""), ("no device is called ''", "cpu, cuda")),
@@ -114,11 +121,15 @@ def test_two_markers_on_one_test_are_refused() -> None:
         (["--packproof-profile=fast"], "--packproof-profile: no profile is called 'fast'; there are: quick, standard,"),
         (["--packproof-seed=x"], "--packproof-seed: 'x' is not a seed; expected a whole number from 0 to 2^32 - 1"),
         (["--packproof-device"], "--packproof-device: expected one argument"),
+        (
+            ["--packproof-expected-failures=no.toml"],
+            "--packproof-expected-failures: expected failures: no.toml: No such",
+        ),
         (["-o", "packproof_profile=fast"], "ERROR: ini: packproof_profile: no profile is called 'fast'; there are:"),
         (["-o", "packproof_seed=-1"], "ERROR: ini: packproof_seed: '-1' is not a seed"),
         (["-o", "packproof_slow=perhaps"], "ERROR: ini: packproof_slow: 'perhaps' is neither true nor false"),
     ],
-    ids=["profile", "seed", "no device", "ini profile", "ini seed", "ini slow"],
+    ids=["profile", "seed", "no device", "expected failures", "ini profile", "ini seed", "ini slow"],
 )
 def test_a_wrong_option_is_a_usage_error_of_pytest(pytester: pytest.Pytester, arguments: list[str], says: str) -> None:
     """At the start: nothing is collected."""

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -43,6 +44,8 @@ def engine(request: CheckRequest) -> Iterator[Event]:
             (1, 1), "y", (f"sequence 1, token 0: wrong; {request.profile} {request.seed}",), 2, 5, "r.json"
         )
         verdict = Verdict(cell, "eager", "failed", 2, 0.1, failure=failure)
+        if request.expected_failures:
+            verdict = replace(verdict, status="expected", reason="expected: issue 12")
     yield CellFinished(verdict)
     yield RunFinished((verdict,), 0.1)
 
@@ -85,6 +88,16 @@ def test_a_failure_shows_the_report_and_no_trace(suite: pytest.Pytester) -> None
     assert report in shown
     assert "pytest_plugin.py" not in shown
     assert "Traceback" not in shown
+
+
+def test_an_expected_failure_is_an_xfail_with_its_layout(suite: pytest.Pytester) -> None:
+    """And its report is in the output of the test. The option and the marker name the file; here the engine knows."""
+    suite.makefile(".toml", known="")
+    result = run(suite, SUITE.format(more=", properties=['carry', 'packing'], expected_failures='known.toml'"), "-rx")
+    result.assert_outcomes(passed=1, xfailed=1, skipped=2)
+    result.stdout.fnmatch_lines(
+        ["XFAIL *packing-bf16? - issue 12: conv packing (y) at ?1, 1?: sequence 1, token 0: wrong*"]
+    )
 
 
 @pytest.mark.parametrize(

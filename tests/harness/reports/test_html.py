@@ -111,6 +111,18 @@ def test_the_scoreboard_links_to_a_failure() -> None:
     assert "sequence 1 contains sequence 0" in "".join(outline.text)
 
 
+def test_an_expected_failure_has_a_section_of_its_own() -> None:
+    expected = dataclasses.replace(failed(LEAK), status="expected", reason="expected: issue 12")
+    source = rendered(passed("reference"), expected)
+    text = words(source)
+    assert "Every property held, or failed as expected" in text
+    assert "Expected failures x packing (y)" in text
+    assert "Expected: issue 12" in text
+    assert 'id="failures"' not in source
+    [link] = Outline(source).addresses
+    assert link.removeprefix("#") in Outline(source).ids
+
+
 def test_the_maps_of_a_failure_are_given_in_words_too() -> None:
     source = rendered(failed(LEAK))
     shown = words(source)

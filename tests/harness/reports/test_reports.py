@@ -50,6 +50,10 @@ DRAWN = frozenset(CLASSES[:-2])
 PASSED = Verdict(cell("reference", "bfloat16"), "gpu", "passed", 120, 1.25, judged=118, refused=2, classes=DRAWN)
 FAILED = Verdict(cell("packing", "bfloat16"), "gpu", "failed", 3, 2.5, judged=3, classes=DRAWN, failure=LEAK)
 SKIPPED = Verdict(cell("carry", "bfloat16"), "gpu", "skipped", 0, 0.0, reason="the kernel takes no initial state")
+EXPECTED = replace(FAILED, status="expected", reason="expected: issue 12")
+STALE = Verdict(
+    FAILED.cell, "gpu", "stale", 9, 1.0, judged=9, failure=Failure((), "", ("it holds", "remove entry 1"), 0, 0)
+)
 CELLS = (PASSED.cell, FAILED.cell, SKIPPED.cell)
 
 
@@ -170,8 +174,18 @@ def test_a_terminal_shows_progress_and_the_same_end() -> None:
             "packproof itself failed: OSError: disk full: 3 not run; 0 examples in 4.0 s",
         ),
         (stream(SKIPPED), "nothing was checked: 1 skipped, 2 not run; 0 examples in 4.0 s"),
+        (
+            stream(PASSED, EXPECTED, SKIPPED),
+            "every property held, or failed as expected: 1 passed, 1 failed as expected, 1 skipped; "
+            "121 of 123 examples judged in 4.0 s",
+        ),
+        (
+            stream(PASSED, STALE, SKIPPED),
+            "a property that was expected to fail holds, or does not apply: 1 stale, 1 passed, 1 skipped; "
+            "127 of 129 examples judged in 4.0 s",
+        ),
     ],
-    ids=["passed", "interrupted", "error", "skipped"],
+    ids=["passed", "interrupted", "error", "skipped", "expected", "stale"],
 )
 def test_last_line(events: list[Event], line: str) -> None:
     assert terminal(events).splitlines()[-1] == line
@@ -272,8 +286,10 @@ def test_json_is_complete_after_every_cell(tmp_path: Path) -> None:
         (stream(PASSED, error="OSError"), "error"),
         (stream(SKIPPED), "error"),
         (stream(FAILED, interrupted=True), "failed"),
+        (stream(EXPECTED), "passed"),
+        (stream(STALE), "failed"),
     ],
-    ids=["interrupted", "own error", "nothing checked", "failed then interrupted"],
+    ids=["interrupted", "own error", "nothing checked", "failed then interrupted", "expected", "stale"],
 )
 def test_json_verdict(tmp_path: Path, events: list[Event], verdict: str) -> None:
     assert documents(tmp_path / "r.json", events)[-1]["verdict"] == verdict
@@ -316,6 +332,35 @@ def test_junit(tmp_path: Path) -> None:
     assert failure is not None
     assert failure.text == FAILURE_BLOCK
     assert failure.get("message") == f"packing (gradient of B): {LEAK.lines[0]}"
+
+
+EXPECTED_BLOCK = FAILURE_BLOCK.replace("FAILED", "EXPECTED").replace(
+    "    packproof replay", "    expected: issue 12\n    packproof replay"
+)
+
+
+def test_an_expected_failure_is_shown_in_full_and_counts_as_skipped(tmp_path: Path) -> None:
+    shown = terminal(stream(PASSED, EXPECTED, SKIPPED))
+    assert f"\n{EXPECTED_BLOCK}\n" in shown
+    assert "expected ssd packing bf16" in shown
+    assert "packing: expected: issue 12" in shown
+    [suite] = junit(tmp_path / "r.xml", stream(PASSED, EXPECTED, SKIPPED))
+    assert [suite.get(kind) for kind in ("failures", "errors", "skipped")] == ["0", "0", "2"]
+    skipped = suite[1].find("skipped")
+    assert skipped is not None
+    assert skipped.attrib == {"type": "expected", "message": "expected: issue 12"}
+    assert skipped.text == EXPECTED_BLOCK
+    result = documents(tmp_path / "r.json", stream(PASSED, EXPECTED, SKIPPED))[-1]["results"][1]  # type: ignore[index]
+    assert (result["status"], result["reason"], result["lengths"]) == ("expected", "expected: issue 12", [16, 1])
+
+
+def test_a_stale_entry_is_a_failure(tmp_path: Path) -> None:
+    block = "ssd · my_kernels:ssd_fwd · STALE  packing   bf16, gpu\n    it holds\n    remove entry 1"
+    assert f"\n{block}\n" in terminal(stream(PASSED, STALE, SKIPPED))
+    [suite] = junit(tmp_path / "r.xml", stream(PASSED, STALE, SKIPPED))
+    failure = suite[1].find("failure")
+    assert failure is not None
+    assert failure.text == block
 
 
 def test_junit_of_an_interrupted_run_lists_every_cell(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""The failures that the owner of a kernel expects, from a file of theirs, and what they make of a verdict.
+
+The file is TOML, and no more than data:
+
+    [[expected_failure]]
+    target = "delta.py:gated_delta_rule"
+    property = "packing"
+    dtype = "bf16"
+    reason = "the state goes on into the next sequence, issue 12"
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from packproof.harness.results.events import Cell, Failure, Verdict
+from packproof.harness.results.files import read_bytes
+from packproof.harness.results.names import COMPILE, DEVICES, EVERY_DTYPE, TOOLS, closest, dtype, known, short
+from packproof.properties.laws.names import LAWS
+from packproof.properties.violation import FaultKind
+from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
+
+TABLE = "expected_failure"
+_MOST_BYTES = 1_000_000
+_REQUIRED = ("target", "property", "dtype", "reason")
+_EXAMPLE = f'[[{TABLE}]] with target = "my_kernels:conv", property = "packing", dtype = "bf16", reason = "..."'
+
+
+@dataclass(frozen=True)
+class ExpectedFailure:
+    """A cell that is expected to fail, and how.
+
+    target, property, dtype: of the cell, as reports name it. reason: why, for whoever reads the report. device: where
+    it fails, "" for everywhere. tensor: the only one that may be wrong, as reports name it, "" for any. fault: how the
+    call ends without a result, "" where it gives a wrong one.
+    """
+
+    target: str
+    property: str
+    dtype: str
+    reason: str
+    device: str = ""
+    tensor: str = ""
+    fault: str = ""
+
+    def is_of(self, cell: Cell) -> bool:
+        """Whether the cell is the one that it names."""
+        named = (self.property, self.dtype) == (cell.law, cell.dtype) and self.device in ("", cell.device)
+        return named and _place(self.target) == _place(cell.target)
+
+    def differs(self, failure: Failure) -> str:
+        """How a failure is another one than this, in words; "" if it is not."""
+        if failure.fault != self.fault:
+            expected, found = (
+                f"fault {fault!r}" if fault else "a wrong result" for fault in (self.fault, failure.fault)
+            )
+            return f"{expected}, and this is {found}"
+        if self.tensor and failure.tensor != self.tensor:
+            return f"a failure of {self.tensor}, and this is one of {failure.tensor or 'no tensor'}"
+        return ""
+
+    def __str__(self) -> str:
+        return f"{self.target} {self.property} {short(self.dtype)}"
+
+
+@dataclass(frozen=True)
+class ExpectedFailures:
+    """Those of one file, in its order."""
+
+    file: str = ""
+    entries: tuple[ExpectedFailure, ...] = ()
+
+    @classmethod
+    def read(cls, path: str, properties: Sequence[str] = ()) -> "ExpectedFailures":
+        """Raises UsageError for a file that cannot be read, and for an entry with a name that no run knows.
+
+        properties: names of those that are not packproof's.
+        """
+        name = os.path.relpath(path)
+        try:
+            data = tomllib.loads(read_bytes(Path(name), _MOST_BYTES).decode())
+        except UsageError as error:
+            raise UsageError(f"expected failures: {error}") from None
+        except OSError as error:
+            raise UsageError(f"expected failures: {name}: {error.strerror}") from None
+        except ValueError as error:
+            raise UsageError(f"expected failures: {name} is not TOML: {error}; expected {_EXAMPLE}") from None
+        tables = data.get(TABLE, [])
+        if data.keys() - {TABLE} or not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+            raise UsageError(f"expected failures: {name} has {', '.join(data)}; expected only {_EXAMPLE}")
+        found = cls(name, tuple(_entries(tables, name, properties)))
+        found._require_distinct()
+        return found
+
+    def judged(self, verdict: Verdict) -> Verdict:
+        """The verdict in the light of its entry: a failure that is expected, or an entry that is stale."""
+        entry = self._entry_of(verdict.cell)
+        if entry is None or verdict.status == "error":
+            return verdict
+        where = f"entry {self.entries.index(entry) + 1} of {self.file}"
+        if verdict.status == "inconclusive":
+            return replace(verdict, reason=f"{verdict.reason}; the failure of {where} was not seen")
+        if verdict.failure is None:
+            held = "does not apply here" if verdict.status == "skipped" else "holds"
+            lines = (f"it {held}, and was expected to fail: {entry.reason}", f"remove {where}")
+            return replace(verdict, status="stale", failure=Failure((), "", lines, 0, 0))
+        if other := entry.differs(verdict.failure):
+            said = (*verdict.failure.lines, f"{where} expects {other}")
+            return replace(verdict, failure=replace(verdict.failure, lines=said))
+        return replace(verdict, status="expected", reason=f"expected: {entry.reason}")
+
+    def notes(self, cells: Sequence[Cell]) -> tuple[str, ...]:
+        """How many entries a run of these cells looks at, and which it does not."""
+        if not self.file:
+            return ()
+        others = [entry for entry in self.entries if not any(cell.counts and entry.is_of(cell) for cell in cells)]
+        here = f"{counted(len(self.entries) - len(others), 'expected failure')} of {self.file}"
+        return (f"{here}, not in this run: {', '.join(map(str, others))}" if others else here,)
+
+    def _entry_of(self, cell: Cell) -> ExpectedFailure | None:
+        return next((entry for entry in self.entries if entry.is_of(cell)), None) if cell.counts else None
+
+    def _require_distinct(self) -> None:
+        for n, entry in enumerate(self.entries):
+            for k, other in enumerate(self.entries[:n]):
+                same = (entry.property, entry.dtype) == (other.property, other.dtype)
+                if same and _place(entry.target) == _place(other.target) and _meet(entry.device, other.device):
+                    raise UsageError(f"expected failures: {self.file}: entries {k + 1} and {n + 1} are both of {entry}")
+
+
+def _entries(tables: Sequence[Mapping[str, Any]], file: str, properties: Sequence[str]) -> Iterator[ExpectedFailure]:
+    for n, table in enumerate(tables, start=1):
+        try:
+            yield _entry(table, properties)
+        except UsageError as error:
+            raise UsageError(f"expected failures: {file}, entry {n}: {error}") from None
+
+
+def _entry(table: Mapping[str, Any], properties: Sequence[str]) -> ExpectedFailure:
+    """One entry, its names checked."""
+    keys = [field.name for field in fields(ExpectedFailure)]
+    for key, value in table.items():
+        if key not in keys:
+            raise UsageError(f"{key!r} is not a key; {closest(key, keys)}there are: {', '.join(keys)}")
+        if not isinstance(value, str) or not value.strip():
+            raise UsageError(f"{key} is {value!r}; expected text in quotes")
+    if missing := [key for key in _REQUIRED if key not in table]:
+        raise UsageError(f"it has no {' and no '.join(missing)}; expected {_EXAMPLE}")
+    if table["property"] not in properties:
+        _require_property(table["property"])
+    if "device" in table:
+        known("device", table["device"], DEVICES)
+    if "fault" in table:
+        known("fault", table["fault"], get_args(FaultKind))
+    named = table["dtype"] if table["dtype"] == EVERY_DTYPE else dtype(table["dtype"])
+    return ExpectedFailure(**{**table, "dtype": named})
+
+
+def _require_property(name: str) -> None:
+    """UsageError unless it is the name of a property in reports. Of one tested beyond the promises it is "packing
+    (same bits)"; of a user's own it has a colon or is not known here."""
+    law, _, beyond = name.partition(" (")
+    if ":" in name:
+        return
+    known("property", law, [*LAWS, COMPILE, *TOOLS])
+    if beyond:
+        from packproof.harness.results.questions import OF_KERNELS  # noqa: PLC0415  (torch)
+
+        known("property", name, [f"{question.property} ({question.word})" for question in OF_KERNELS])
+
+
+def _place(target: str) -> tuple[str, str]:
+    """What finds the kernel: two spellings of a path are one."""
+    place, _, function = target.rpartition(":")
+    return (os.path.realpath(place) if place.endswith(".py") else place), function
+
+
+def _meet(device: str, other: str) -> bool:
+    return not device or not other or device == other
