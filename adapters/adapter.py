@@ -80,7 +80,7 @@ def adapt(
     without: optional inputs and options of the op that the kernel names but does not support for packs. It is not
     tested with these, nor with those that it does not name, and reports list them.
     in_place: inputs that it overwrites: it gets copies, and copies of incoming gradients. If it returns None, they hold
-    its results.
+    its results. A pool of states that it updates is one: what it holds then is the pool after the call.
     declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of the
     exceptions with which it refuses a call. A call that is declined is not judged, and reports count it.
     domain: the calls that it supports, as data. Prefer it to `declines` for what is known before a call, since cases
@@ -193,6 +193,9 @@ class Adapter:
         returned = kernel.function(*[passed.pop(name) for name in kernel.by_position], **passed)
         if returned is None and self.in_place:
             returned = tuple(theirs[self._theirs(n)] for n in self.op.inputs if n in self.in_place)
+        elif self.op.pool and self.op.pool[1] in self.in_place:
+            others = returned if isinstance(returned, tuple | list) else (returned,)
+            returned = (*others[: len(self.op.outputs) - 1], theirs[self._theirs(self.op.pool[1])])
         return self._outputs(returned, arguments, cu_seqlens, rows)
 
     def compiled(self, backend: str) -> "Adapter":
@@ -221,7 +224,11 @@ class Adapter:
         expected = {
             "names": (self.names, known, "inputs and options of the op"),
             "without": (self.without, [n for n in known if n not in required(self.op)], "optional arguments of the op"),
-            "in_place": (self.in_place, tokens, "inputs along the tokens"),
+            "in_place": (
+                self.in_place,
+                [*tokens, *(self.op.pool or ())[1:2]],
+                "inputs along the tokens" + (" or the pool" if self.op.pool else ""),
+            ),
             "axes": (self.axes, tensors, "inputs and outputs of the op"),
             "converted": (self.converted, [*known, *self.op.outputs], "inputs, options and outputs of the op"),
             "positional": (self.positional, passed, "arguments that are passed"),
@@ -333,9 +340,9 @@ class Adapter:
     def _laid_out(self, name: str, value: Any, cu_seqlens: Tensor) -> Any:
         if value is not None and name in self._orders:
             value = self._orders[name].to(value)
-        if value is None or not self._per_token(name):
+        if value is None or not (self._per_token(name) or name in self.in_place):
             return value
-        x = self.tokens.to(value, cu_seqlens)
+        x = self.tokens.to(value, cu_seqlens) if self._per_token(name) else value
         return x.clone() if name in self.in_place else x
 
     def _made(self, make: Metadata, cu_seqlens: Tensor, rows: int) -> Any:

@@ -13,7 +13,7 @@ from packproof.properties.bounds.budget import Budget, same_bits, score
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation, number
-from packproof.refs.axes import Axes, role
+from packproof.refs.axes import Axes, in_pool, role
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,13 @@ class Comparison:
 
     def _violation(self, index: tuple[int, ...], excess: float | None, term: str) -> Violation:
         sequence, position = self.rows.locate(index[0] + self.start)
+        slot = index[0] + self.start if in_pool(self.rows.axes) else -1
         return Violation(
             tensor=self.key,
             sequence=sequence,
             position=position,
-            index=index if role(self.rows.axes) == "shared" else index[1:],
+            index=index if role(self.rows.axes) == "shared" and slot < 0 else index[1:],
+            slot=slot,
             got=float(self.got[index]),
             wanted=float(self.want[index]),
             other=self.other,

@@ -23,7 +23,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
-from packproof.refs.axes import Axes, role
+from packproof.refs.axes import Axes, in_pool, role
 
 T = TypeVar("T")
 Tensors = Mapping[TensorKey, Tensor]
@@ -214,7 +214,9 @@ class KernelUnderTest:
         return RowMap(sample.axes[key.name], sample.offsets_of(sample.axes[key.name]))
 
     def shared(self, key: TensorKey, sample: Sample) -> bool:
-        return role(sample.axes[key.name]) == "shared"
+        """Whether the sequences share it, so that it is no sequence's own."""
+        axes = sample.axes[key.name]
+        return role(axes) == "shared" and not in_pool(axes)
 
     def agree(
         self,
@@ -256,7 +258,8 @@ class KernelUnderTest:
             answer = self.expect(sample)
         except Refused:
             return violation
-        index = self.row_map(key, sample).index(violation.sequence, violation.position) + violation.index
+        leading = self.row_map(key, sample).index(violation.sequence, violation.position)
+        index = (leading if violation.slot < 0 else (violation.slot,)) + violation.index
         value, allowed = answer.values[key][index], self.budget(key, sample, pieces=pieces).total[index]
         return violation if value.isnan() else replace(violation, expected=float(value), allowed=float(allowed))
 
@@ -278,10 +281,10 @@ class KernelUnderTest:
         if self.shared(key, sample):
             stored = stored + UNIT_ROUNDOFF[sample.inputs[key.name].dtype] * absolute
         if pieces:
-            assert self.op.carry is not None
-            initial, final, _ = self.op.carry
-            units = (UNIT_ROUNDOFF[x.dtype] for x in (sample.inputs[initial], sample.cotangents[final]))
-            stored = stored + pieces * max(units) * absolute
+            assert self.op.handed_on is not None
+            initial, final = self.op.handed_on
+            states = (sample.inputs[initial], *([sample.cotangents[final]] if final in sample.cotangents else []))
+            stored = stored + pieces * max(UNIT_ROUNDOFF[x.dtype] for x in states) * absolute
         return Budget(stored, allowed.operands, allowed.accumulation)
 
 

@@ -9,10 +9,11 @@ from packproof.properties.declared import require, require_mapping, require_name
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
 from packproof.properties.roundings import Roundings
-from packproof.refs.axes import KEYS, packs_keys, parse, read_axis
+from packproof.refs.axes import KEYS, in_pool, packs_keys, parse, read_axis
 from packproof.refs.errors import checked_init
 
-_DRAWN = ("normal", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "position")
+_DRAWN = ("normal", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "position", "slot")
+_SIZE_WORDS = ("longest", "rows", "slots")
 
 
 @checked_init
@@ -22,13 +23,15 @@ class Op:
 
     reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the
         outputs in order (a single tensor if there is one).
-    inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences; every other axis belongs to a
-        shared parameter. A spec that ends in `?` is optional; `a | b` are alternatives; an axis may be `w-1`.
+    inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences, `c` the slots of a pool of
+        states (see `pool`); every other axis belongs to a shared parameter. A spec that ends in `?` is optional; `a |
+        b` are alternatives; an axis may be `w-1`.
         `u` counts rows of a second packing of the same sequences, such as the keys of attention: its offsets are the
         reference's argument `cu_seqlens_k`, and where that is left out, `u` is `t`. The last row of a sequence along
         `u` belongs to the last one along `t`, which is what a causal op goes by.
     options: the values that each option may take, the plainest first.
-    sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence, "rows" that of the pack.
+    sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence, "rows" that of the pack,
+        "slots" one more than it has sequences.
     where: what the sizes of every call satisfy, as conditions of a `packproof.Domain`: "h % g == 0".
     model_sizes: sizes as models have them, drawn besides on a GPU, where kernels are to be judged in the configurations
         that they ship; elsewhere they would only take long.
@@ -43,12 +46,14 @@ class Op:
         and 1, some of them 0, 1 or 2; with "share|o" what sigmoid turns into one), "log rate" (the logarithm of a
         decay's size), "distinct" (no two rows
         alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal),
-        "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one below 0; constants).
+        "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one below 0; constants),
+        "slot|c" (integers (s,): a slot for each sequence, or -1; constants).
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters are under autocast; each gradient comes
         in the dtype of its input. Drawn for kernels that declare to take them so.
     constants: inputs that are tables or positions, without gradients.
     carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
+    pool: (the slot of each sequence, the pool, the pool after the call), if states lie in a pool.
     on_request: the option that requests an output, by the name of the output: the others that end in `?`.
     window: the axis whose size is the reach of a convolution; scales the layouts.
     causal: option that makes the op causal, or True or False.
@@ -85,6 +90,7 @@ class Op:
     float32: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     carry: tuple[str, str, str] | None = None
+    pool: tuple[str, str, str] | None = None
     on_request: Mapping[str, str] = field(default_factory=dict)
     window: str | None = None
     causal: bool | str = True
@@ -94,8 +100,18 @@ class Op:
 
     @property
     def integers(self) -> frozenset[str]:
-        """Inputs that hold integers: positions."""
-        return frozenset(n for n, drawn in self.draws.items() if drawn.startswith("position"))
+        """Inputs that hold integers: positions and slots."""
+        return frozenset(n for n, drawn in self.draws.items() if drawn.partition("|")[0] in ("position", "slot"))
+
+    @property
+    def handed_on(self) -> tuple[str, str] | None:
+        """The state before a call and after it, by which a sequence that is cut goes on."""
+        return self.carry[:2] if self.carry else self.pool[1:] if self.pool else None
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether any input has a gradient."""
+        return any(name not in self.constants for name in self.inputs)
 
     def __post_init__(self) -> None:
         where = f"op {self.name!r}"
@@ -148,8 +164,8 @@ def _check_sizes(op: Op, where: str, axes: list[str]) -> None:
             for axis in axes:
                 require(axis in sizes, where, name, sizes, f"a size for axis {axis}")
             for axis, size in sizes.items():
-                good = size in ("longest", "rows") or (type(size) is int and size > 0)
-                require(good, where, f"the size of {axis}", size, "a number above zero, 'longest' or 'rows'")
+                good = size in _SIZE_WORDS or (type(size) is int and size > 0)
+                require(good, where, f"the size of {axis}", size, "a number above zero, 'longest', 'rows' or 'slots'")
 
 
 def _check_names(op: Op, where: str, axes: list[str]) -> None:
@@ -162,9 +178,9 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
     for name, drawn in op.draws.items():
         known = isinstance(drawn, str) and drawn.partition("|")[0] in _DRAWN
         require(known, where, f"draws[{name!r}]", drawn, f"one of {', '.join(_DRAWN)}")
-        if known and drawn.startswith("position"):
-            rows = drawn.partition("|")[2]
-            require(rows in axes, where, f"draws[{name!r}]", drawn, f"'position|' and an axis: {', '.join(axes)}")
+        if known and name in op.integers:
+            how, _, rows = drawn.partition("|")
+            require(rows in axes, where, f"draws[{name!r}]", drawn, f"'{how}|' and an axis: {', '.join(axes)}")
             require(op.inputs[name].rstrip("?") == "s", where, f"inputs[{name!r}]", op.inputs[name], "'s', or 's?'")
             require(name in op.constants, where, "constants", set(op.constants), f"{name}, which has no gradient")
     require_names(where, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
@@ -176,9 +192,22 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
         is_carry = isinstance(op.carry, list | tuple) and len(op.carry) == len(groups)
         good = is_carry and all(name in group for name, group in zip(op.carry, groups, strict=True))
         require(good, where, "carry", op.carry, "(initial state, final state, option): an input, an output, an option")
+    if op.pool is not None:
+        _check_pool(op, where)
     require_mapping(where, "on_request", op.on_request, "of options by output, such as {'lse': 'return_lse'}")
     require_names(where, "on_request", op.on_request, op.outputs, "outputs")
     require_names(where, "on_request", op.on_request.values(), op.options, "options")
     require(op.window is None or op.window in axes, where, "window", op.window, f"an axis: {', '.join(axes)}")
     good = isinstance(op.causal, bool) or op.causal in op.options
     require(good, where, "causal", op.causal, "True, False or the name of an option")
+
+
+def _check_pool(op: Op, where: str) -> None:
+    groups = (op.integers, op.inputs, op.outputs)
+    is_pool = isinstance(op.pool, list | tuple) and len(op.pool) == len(groups)
+    named = is_pool and all(name in group for name, group in zip(op.pool or (), groups, strict=True))
+    expected = "(slots of the sequences, pool, pool after the call): an input of slots, an input and an output along c"
+    require(named, where, "pool", op.pool, expected)
+    assert op.pool is not None
+    specs = (op.inputs[op.pool[1]], op.outputs[op.pool[2]])
+    require(all(in_pool(parse(spec).alternatives[0]) for spec in specs), where, "pool", op.pool, expected)

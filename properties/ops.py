@@ -1,7 +1,11 @@
 """The ops of packproof, declared."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from packproof import refs
 from packproof.properties import flops
@@ -15,6 +19,7 @@ from packproof.properties.op import Op
 from packproof.properties.roundings import Roundings
 from packproof.refs import signatures
 from packproof.refs.errors import UsageError
+from packproof.refs.pools import over_pool
 from packproof.refs.signatures import Signature
 
 
@@ -233,11 +238,46 @@ KDA = _op(
     },
 )
 
+
+def _on_pool(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
+    """The same op on a pool of states, for a server: nothing is differentiated."""
+    absolute, cumsum, roundings = op.absolute, op.cumsum, op.roundings
+    draws = {name: drawn for name, drawn in op.draws.items() if name in signature.inputs}
+    made = _op(
+        signature,
+        reference=reference,
+        options={name: values for name, values in op.options.items() if name not in op.carry[2:]} if op.carry else {},
+        absolute=absolute and partial(_in_slots, absolute),
+        cumsum=cumsum and (lambda promises: partial(_in_slots, cumsum(promises))),
+        roundings=roundings and replace(roundings, make=lambda promises: partial(over_pool, roundings.make(promises))),
+        sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
+        model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
+        draws={**draws, "state_indices": "slot|c"},
+        pool=("state_indices", "states", "new_states"),
+        window=op.window,
+        matmul=op.matmul,
+    )
+    return replace(made, where=op.where, constants=frozenset(signature.inputs))
+
+
+def _in_slots(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
+    """A magnitude op on a pool, whose idle slots have their own magnitude."""
+    y, states = over_pool(magnitude, **arguments)
+    return y, states.abs()
+
+
+CAUSAL_CONV1D_UPDATE = _on_pool(signatures.CAUSAL_CONV1D_UPDATE, CAUSAL_CONV1D, refs.causal_conv1d_update)
+SELECTIVE_SCAN_UPDATE = _on_pool(signatures.SELECTIVE_SCAN_UPDATE, SELECTIVE_SCAN, refs.selective_scan_update)
+SSD_UPDATE = _on_pool(signatures.SSD_UPDATE, SSD, refs.ssd_update)
+GATED_DELTA_RULE_UPDATE = _on_pool(signatures.GATED_DELTA_RULE_UPDATE, GATED_DELTA_RULE, refs.gated_delta_rule_update)
+KDA_UPDATE = _on_pool(signatures.KDA_UPDATE, KDA, refs.kda_update)
+
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
         *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
+        *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
     )
 }
 

@@ -17,6 +17,7 @@ class Violation:
     multiple of the budget, or None where bits were compared. term: the budget's dominant term there. text: what
     happened, where there are no numbers; fault: its kind. note: what had been done to the pack. expected: what the
     reference has there, where two runs of the kernel were compared; allowed: how far a run may be from it.
+    slot: of a pool of states, -1 elsewhere.
 
     >>> from packproof.properties import TensorKey, Violation
     >>> Violation(TensorKey("y"), 1, 0, (2,), got=0.5, wanted=0.25, excess=12.0, term="accumulation").lines()
@@ -37,6 +38,7 @@ class Violation:
     fault: str = ""
     expected: float | None = None
     allowed: float = 0.0
+    slot: int = -1
 
     def lines(self) -> list[str]:
         """For reports: the place, the values, and how far off they are."""
@@ -64,6 +66,8 @@ class Violation:
     @property
     def place(self) -> str:
         element = f", element {list(self.index)}" if self.index else ""
+        if self.slot >= 0:
+            return f"slot {self.slot}{element}"
         if self.sequence < 0:
             return f"slack row {self.position}{element}" if self.position >= 0 else f"shared{element}"
         return f"sequence {self.sequence}" + (f", token {self.position}" if self.position >= 0 else "") + element

@@ -47,6 +47,13 @@ if TYPE_CHECKING:
         seq_idx_from_cu_seqlens,
         unpack,
     )
+    from packproof.refs.pools import (
+        causal_conv1d_update,
+        gated_delta_rule_update,
+        kda_update,
+        selective_scan_update,
+        ssd_update,
+    )
     from packproof.refs.recurrence import join_sequences, over_time, split_sequences
     from packproof.refs.rotary import rope, rope_qk
     from packproof.refs.scan import selective_scan, selective_scan_associative, selective_scan_step
@@ -65,16 +72,19 @@ __all__ = [
     "attention",
     "causal_conv1d",
     "causal_conv1d_step",
+    "causal_conv1d_update",
     "delta_rule",
     "delta_rule_chunked",
     "delta_rule_step",
     "gated_delta_rule",
     "gated_delta_rule_chunked",
     "gated_delta_rule_step",
+    "gated_delta_rule_update",
     "join_sequences",
     "kda",
     "kda_chunked",
     "kda_step",
+    "kda_update",
     "linear_attention",
     "linear_attention_chunked",
     "linear_attention_step",
@@ -97,6 +107,7 @@ __all__ = [
     "selective_scan",
     "selective_scan_associative",
     "selective_scan_step",
+    "selective_scan_update",
     "seq_idx_from_cu_seqlens",
     "simple_gla",
     "simple_gla_chunked",
@@ -108,6 +119,7 @@ __all__ = [
     "ssd_quadratic",
     "ssd_state",
     "ssd_step",
+    "ssd_update",
     "unpack",
 ]
 
@@ -162,6 +174,13 @@ export(
             "position_ids_from_cu_seqlens",
             "seq_idx_from_cu_seqlens",
             "unpack",
+        ),
+        "packproof.refs.pools": (
+            "causal_conv1d_update",
+            "gated_delta_rule_update",
+            "kda_update",
+            "selective_scan_update",
+            "ssd_update",
         ),
         "packproof.refs.recurrence": (
             "join_sequences",

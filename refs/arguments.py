@@ -34,6 +34,7 @@ _COUNTED = {
     "v": "value channel per head",
     "m": "position",
     "r": "rotated pair",
+    "c": "slot",
 }
 _TOKENS = Axis("t", "t", 0)
 _SHOWN_OFFSETS = 8

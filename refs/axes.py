@@ -11,6 +11,7 @@ from packproof.refs.errors import UsageError
 Axes = tuple[str, ...]
 
 KEYS = "u"  # the axis of the second packing; t is that of the first
+SLOTS = "c"  # the axis of a pool of states, of which each sequence has one, or none
 
 
 class Axis(NamedTuple):
@@ -71,3 +72,8 @@ def role(axes: Axes) -> str:
 def packs_keys(axes: Axes) -> bool:
     """Whether its rows are those of the second packing, which `cu_seqlens_k` describes."""
     return axes[:1] == (KEYS,)
+
+
+def in_pool(axes: Axes) -> bool:
+    """Whether its rows are the slots of a pool, of which the op's indices give one to each sequence."""
+    return axes[:1] == (SLOTS,)

@@ -213,10 +213,35 @@ DELTA_RULE_STEP = {**_LINEAR_STEP, "beta": "h"}
 GATED_DELTA_RULE_STEP = {**_LINEAR_STEP, "g": "h", "beta": "h"}
 KDA_STEP = {**_LINEAR_STEP, "g": "h k", "beta": "h"}
 
+
+def on_pool(signature: Signature) -> Signature:
+    """The same op for a server: each sequence has the tokens of one request, and its state is a slot of a pool."""
+    state = signature.inputs["initial_states"].rstrip("?").removeprefix("s ")
+    inputs = {name: spec for name, spec in signature.inputs.items() if name != "initial_states"}
+    fixed = signature.fixed - _STATES
+    return Signature(
+        op=f"{signature.op}_update",
+        inputs={**inputs, "states": f"c {state}", "state_indices": "s"},
+        outputs={"y": signature.outputs["y"], "new_states": f"c {state}"},
+        options={name: values for name, values in signature.options.items() if name != "return_final_states"},
+        fixed=fixed if fixed == signature.fixed else fixed | {"states", "new_states"},
+        integers=frozenset({"state_indices"}),
+        float32=signature.float32 - _STATES,
+        groups=signature.groups,
+    )
+
+
+CAUSAL_CONV1D_UPDATE = on_pool(CAUSAL_CONV1D)
+SELECTIVE_SCAN_UPDATE = on_pool(SELECTIVE_SCAN)
+SSD_UPDATE = on_pool(SSD)
+GATED_DELTA_RULE_UPDATE = on_pool(GATED_DELTA_RULE)
+KDA_UPDATE = on_pool(KDA)
+
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
     for signature in (
         *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
+        *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
     )
 }

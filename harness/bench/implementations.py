@@ -68,6 +68,10 @@ def implementations(
         if name in PEERS and PEERS[name].op not in ops:
             raise UsageError(f"--against: {name} computes {PEERS[name].op}, but this bench times {', '.join(ops)}")
     for name, declared in ops.items():
+        if declared.pool:
+            raise UsageError(
+                f"{name}: its states lie in a pool, which a bench does not draw; time the packed op instead"
+            )
         mine = [c for c in tested if c.job.op.name == name]
         group = [*mine, *_baselines(declared, against, device)]
         if not group:

@@ -79,7 +79,8 @@ class _LeakSearch:
         """Inputs, and for a gradient incoming gradients, whose rows belong to tokens or sequences."""
         names = [*self.sample.inputs]
         names += [f"incoming {n}" for n in self.sample.cotangents] if self.key.is_gradient else []
-        integers = self.sample.op.integers if self.others is None else ()
+        op = self.sample.op
+        integers = op.integers if self.others is None else (op.pool or ())[:1]
         return [n for n in names if role(self._axes(n)) != "shared" and n not in integers]
 
     def _axes(self, source: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from packproof.properties.comparison import Comparison, comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
 from packproof.properties.violation import Violation
-from packproof.refs.axes import role
+from packproof.refs.axes import in_pool, role
 from packproof.refs.wording import counted
 
 _MOST_ROWS, _MOST_COLUMNS = 24, 64
@@ -87,8 +87,9 @@ def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
     index = tuple(int(i) for i in torch.unravel_index(ratio.reshape(-1).argmax(), ratio.shape))
     got, wanted = float(compared.got[index]), float(compared.want[index])
     sequence, position = compared.rows.locate(index[0] + compared.start) if index else (-1, -1)
-    inner = index if role(compared.rows.axes) == "shared" else index[1:]
-    place = Violation(compared.key, sequence, position, inner).place
+    slot = index[0] + compared.start if in_pool(compared.rows.axes) else -1
+    inner = index if role(compared.rows.axes) == "shared" and slot < 0 else index[1:]
+    place = Violation(compared.key, sequence, position, inner, slot=slot).place
     terms = () if compared.budget is None else tuple(compared.budget.terms(index).items())
     return Worst(place, got, wanted, compared.other, abs(got - wanted), terms)
 
@@ -96,7 +97,7 @@ def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
 def error_map(made: Sequence[Comparison], scores: Sequence[Tensor], layout: Layout) -> ErrorMap:
     """The largest score of each token, or of each element of a tensor that has no tokens."""
     first = made[0]
-    kind = role(first.rows.axes)
+    kind = "slot" if in_pool(first.rows.axes) else role(first.rows.axes)
     if kind == "token":  # of the tensor's own packing
         layout = replace(layout, lengths=tuple(b - a for a, b in pairwise(first.rows.offsets)))
     found: dict[tuple[int, int], float] = {}
@@ -148,6 +149,6 @@ def _window(centre: int, size: int, most: int) -> range:
 
 
 def _label(kind: str, row: int, sequences: int) -> str:
-    if kind == "shared":
-        return f"row {row}"
+    if kind in ("shared", "slot"):
+        return f"{'row' if kind == 'shared' else kind} {row}"
     return f"sequence {row}" if row < sequences else "slack"

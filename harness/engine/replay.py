@@ -25,7 +25,6 @@ from packproof.refs.axes import KEYS, parse, shape
 from packproof.refs.errors import ArgumentError, UsageError, checked_call
 
 _MOST_ELEMENTS = 1 << 27
-_SIZE_WORDS = ("longest", "rows")  # sizes that a layout decides, see `sample.draw`
 
 ReplayStatus = Literal["fixed", "failing", "not applicable"]
 _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed", "not applicable": "skipped"}
@@ -149,7 +148,7 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
         if value not in op.options[name]:
             raise damaged(path, f"option {name} is {value!r}, expected one of {op.options[name]}")
     for name, size in case.sizes:
-        words = {str(sizes[name]) for sizes in (*op.sizes, *op.model_sizes)} & {*_SIZE_WORDS}
+        words = {str(sizes[name]) for sizes in (*op.sizes, *op.model_sizes)} & case.size_words.keys()
         if size not in words and not (type(size) is int and size >= 1):
             raise damaged(path, f"size {name} is {size!r}, expected {' or '.join(['an integer above 0', *words])}")
     if not Domain.of(op.where).allows(op, case):
@@ -162,8 +161,7 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
 
 def _elements(case: Case, op: Op) -> int:
     """Of all its inputs and outputs, without making them."""
-    words = {"longest": max(case.lengths, default=0), "rows": case.n_tokens + case.slack}
-    counts = {name: int(words.get(str(size), size)) for name, size in case.sizes}
+    counts = {name: int(case.size_words.get(str(size), size)) for name, size in case.sizes}
     keys = case.n_tokens if case.key_lengths is None else sum(case.key_lengths)
     counts |= {"t": case.n_tokens + case.slack, KEYS: keys + case.slack, "s": len(case.lengths)}
     forms = dict(case.axes)

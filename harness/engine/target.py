@@ -52,7 +52,7 @@ class CheckTarget:
 
     @property
     def gradients(self) -> bool:
-        return self.declared.gradients and not self.request.forward_only
+        return self.declared.gradients and self.op.differentiable and not self.request.forward_only
 
     @property
     def not_offered(self) -> list[str]:

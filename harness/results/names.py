@@ -9,7 +9,7 @@ from packproof.refs.errors import UsageError
 DEVICES = ("cpu", "cuda")
 COMPILE = "compile"  # the compile tier, where it is named among the properties
 TOOLS = ("memcheck", "racecheck", "initcheck")  # of NVIDIA's compute-sanitizer
-_MOST_TEXT = 240  # characters of names in one message
+_MOST_TEXT = 300  # characters of names in one message
 MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier

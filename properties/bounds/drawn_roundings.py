@@ -99,8 +99,7 @@ def _copied(sample: Sample, heads: Collection[str], copies: int) -> Sample:
     """The sample with so many copies of its heads, one copy after another, so that each finds its own key heads."""
 
     def tiled(name: str, x: Tensor) -> Tensor:
-        axis = _head_axis(sample, heads, name)
-        return x.repeat(*(copies if i == axis else 1 for i in range(x.ndim)))
+        return x.repeat(*(copies if axis in heads else 1 for axis in sample.axes[name]))
 
     return replace(
         sample,

@@ -51,6 +51,12 @@ class Case:
     def n_tokens(self) -> int:
         return sum(self.lengths)
 
+    @property
+    def size_words(self) -> dict[str, int]:
+        """The sizes that the layout decides, by the words for them in `sizes`."""
+        sequences, rows = len(self.lengths), self.n_tokens + self.slack
+        return {"longest": max(self.lengths, default=0), "rows": rows, "slots": sequences + 1}
+
     def replace(self, **changes: Any) -> "Case":
         return dataclasses.replace(self, **changes)
 

@@ -195,7 +195,7 @@ def optional_inputs(op: Op) -> tuple[str, ...]:
 def values_of(op: Op, case: Case) -> dict[str, Any]:
     """What the names of a condition stand for in a case; all but `length`."""
     layout = layout_values(case.lengths, case.slack)
-    words = {"longest": layout["longest"], "rows": layout["tokens"]}
+    words = case.size_words
     return {
         **{name: values[0] for name, values in op.options.items()},
         **dict(case.options),

@@ -16,7 +16,7 @@ from packproof.properties.call import Call, Placement
 from packproof.properties.cases import values
 from packproof.properties.cases.case import Case
 from packproof.properties.op import Op
-from packproof.refs.axes import KEYS, Axes, packs_keys, parse, role, shape
+from packproof.refs.axes import KEYS, Axes, in_pool, packs_keys, parse, role, shape
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
@@ -87,8 +87,17 @@ class Sample:
         exact = {n: x.double() if x.is_floating_point() else x for n, x in self.inputs.items()}
         return {n: x.requires_grad_(gradients) if n in self.wrt else x for n, x in exact.items()}
 
+    @cached_property
+    def slots(self) -> list[int]:
+        """The slot of each sequence in the op's pool, -1 where it has none."""
+        assert self.op.pool is not None
+        return [int(slot) for slot in self.inputs[self.op.pool[0]]]
+
     def rows(self, j: int, axes: Axes) -> slice:
-        """The rows of sequence j in a tensor with these axes; all of a shared tensor."""
+        """The rows of sequence j in a tensor with these axes, of a pool its slot or none; all of a shared tensor."""
+        if in_pool(axes):
+            slot = self.slots[j]
+            return slice(max(slot, 0), slot + 1)
         if role(axes) == "token":
             return slice(*self.offsets_of(axes)[j : j + 2])
         return slice(j, j + 1) if role(axes) == "sequence" else slice(None)
@@ -153,7 +162,8 @@ class Sample:
         integers do not take."""
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
-            if role(axes) == "shared" or (isinstance(y, int | float) and not x.is_floating_point()):
+            is_shared = role(axes) == "shared" and not in_pool(axes)
+            if is_shared or (isinstance(y, int | float) and not x.is_floating_point()):
                 return x
             out = torch.full_like(x, y) if isinstance(y, int | float) else y.clone()
             out[self.rows(j, axes)] = x[self.rows(j, axes)]
@@ -165,7 +175,7 @@ class Sample:
         """Sequence j from `others`, all else as it is."""
 
         def replace(x: Tensor, y: Tensor, axes: Axes) -> Tensor:
-            if role(axes) == "shared":
+            if role(axes) == "shared" and not in_pool(axes):
                 return x
             out = x.clone()
             out[self.rows(j, axes)] = y[self.rows(j, axes)]
@@ -175,7 +185,7 @@ class Sample:
 
     def followed_by(self, lengths: Sequence[int], slack: int) -> "Sample":
         """The pack with more sequences after it and then more slack rows; zeros all, incoming gradients too, so that
-        they add nothing to a shared gradient."""
+        they add nothing to a shared gradient; and without a slot in a pool."""
         rows = {"token": sum(lengths) + slack, "sequence": len(lengths), "shared": 0}
 
         def extend(x: Tensor, axes: Axes) -> Tensor:
@@ -183,7 +193,14 @@ class Sample:
             return torch.cat([x, x.new_zeros(more, *x.shape[1:])]) if more else x
 
         keys = None if self.key_lengths is None else (*self.key_lengths, *lengths)
-        return self._map(extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack)
+        longer = self._map(extend, lengths=(*self.lengths, *lengths), key_lengths=keys, slack=self.slack + slack)
+        return longer.in_slots([*self.slots, *[-1] * len(lengths)]) if self.op.pool else longer
+
+    def in_slots(self, slots: Sequence[int]) -> "Sample":
+        """The same with these slots for its sequences."""
+        assert self.op.pool is not None
+        name = self.op.pool[0]
+        return dataclasses.replace(self, inputs={**self.inputs, name: self.inputs[name].new_tensor(slots)})
 
     def with_slack(self, value: float) -> "Sample":
         """The slack rows of all tensors filled with a value."""
@@ -253,9 +270,10 @@ class Sample:
         def of(kind: str, name: str) -> Any:
             return others if isinstance(others, int | float) else getattr(others, kind)[name]
 
+        kept = self.op.pool[:1] if self.op.pool else ()  # else two sequences might get one slot
         return dataclasses.replace(
             self,
-            inputs={n: f(x, of("inputs", n), self.axes[n]) for n, x in self.inputs.items()},
+            inputs={n: x if n in kept else f(x, of("inputs", n), self.axes[n]) for n, x in self.inputs.items()},
             cotangents={n: f(x, of("cotangents", n), self.axes[n]) for n, x in self.cotangents.items()},
         )
 
@@ -264,22 +282,22 @@ def draw(op: Op, case: Case) -> Sample:
     """Make the tensors of a case: everything follows from its seed, on any machine."""
     options = dict(case.options)
     choice = dict(case.axes)
-    words = {"longest": max(case.lengths, default=0), "rows": case.n_tokens + case.slack}
-    sizes = {k: int(words.get(str(v), v)) for k, v in case.sizes}
+    sizes = {k: int(case.size_words.get(str(v), v)) for k, v in case.sizes}
     specs = {n: parse(spec) for n, spec in (*op.inputs.items(), *op.outputs.items())}
     axes = {n: spec.alternatives[choice.get(n, 0)] for n, spec in specs.items()}
     given = [n for n in op.inputs if not specs[n].optional or n in case.present]
     index_dtype = getattr(torch, case.index_dtype)
     empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, index_dtype, case.key_lengths)
     inputs = {
-        n: _draw_positions(op, case, n, sizes)
+        n: _draw_integers(op, case, n, sizes)
         if n in op.integers
         else _draw_input(op, case, n, axes[n], empty.shape(n), options)
         for n in given
     }
     _cancel(op, inputs, axes, case)
     outputs = dataclasses.replace(empty, inputs=inputs).outputs
-    cotangents = {n: _draw_cotangent(op, case, n, empty, axes[n]) for n in outputs}
+    differentiated = outputs if op.differentiable else []
+    cotangents = {n: _draw_cotangent(op, case, n, empty, axes[n]) for n in differentiated}
     return dataclasses.replace(empty, inputs=inputs, cotangents=cotangents)
 
 
@@ -323,13 +341,31 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
     return x.to(dtype_of(op, name, case.dtype, case.float32))
 
 
-def _draw_positions(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
+def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:
+    how, _, axis = op.draws[name].partition("|")
+    drawn = (_draw_slots if how == "slot" else _draw_positions)(case, name, sizes[axis])
+    return drawn.to(torch.int64 if case.seed % 2 else torch.int32)
+
+
+def _draw_slots(case: Case, name: str, slots: int) -> Tensor:
+    """A slot for each sequence: in their order by the first of four seeds, in any by the second. By the third one
+    sequence has none, by the fourth about half of them."""
+    n, way, g = len(case.lengths), case.seed % 4, _generator(case, name)
+    chosen = torch.randperm(slots, generator=g)[:n] if way else torch.arange(n)
+    if way < 2 or not n:
+        return chosen
+    without = torch.rand(n, generator=g) < (0.5 if way == 3 else 0)
+    without[int(torch.randint(n, (1,), generator=g))] = True
+    return torch.where(without, -1, chosen)
+
+
+def _draw_positions(case: Case, name: str, rows: int) -> Tensor:
     """Where sequences start: at 0, a few rows on, so that they end at the last row, in padding, or all in padding."""
     lengths = torch.tensor(case.lengths, dtype=torch.int64)
-    latest = sizes[op.draws[name].partition("|")[2]] - lengths
+    latest = rows - lengths
     starts = torch.stack([0 * lengths, 0 * lengths + 3, latest, -1 - lengths // 2, -1 - lengths]).minimum(latest)
     chosen = torch.randint(len(starts), (1, len(lengths)), generator=_generator(case, name))
-    return starts.gather(0, chosen)[0].to(torch.int64 if case.seed % 2 else torch.int32)
+    return starts.gather(0, chosen)[0]
 
 
 def _cancel(op: Op, inputs: dict[str, Tensor], axes: Mapping[str, Axes], case: Case) -> None:

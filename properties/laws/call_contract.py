@@ -18,7 +18,7 @@ from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
-from packproof.refs.axes import role
+from packproof.refs.axes import SLOTS, role
 
 _PLACEMENTS: tuple[Placement, ...] = ("transposed", "sliced", "expanded")
 _PACK = "aaa bbbbb cc"
@@ -210,8 +210,11 @@ def _metadata(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     nothing = sample.select([])
     with kernel.optional(note := "with zero sequences"):
         for key, x in kernel.run(nothing, note=note).items():
-            rows = kernel.row_map(key, nothing)
-            yield from Comparison(key, x, torch.zeros_like(x), rows, other="expected", note=note).violations()
+            pool = kernel.op.pool
+            wanted = nothing.inputs[pool[1]] if pool and key.name == pool[2] else torch.zeros_like(x)
+            yield from Comparison(
+                key, x, wanted, kernel.row_map(key, nothing), other="expected", note=note
+            ).violations()
 
 
 METADATA = Property(
@@ -237,7 +240,8 @@ def _with_empty(kernel: KernelUnderTest, case: Case, sample: Sample, want: Tenso
     keys = None if case.key_lengths is None else (*case.key_lengths, 0)
     wide = kernel.sample(case.replace(lengths=(*case.lengths, 0), key_lengths=keys, slack=0))
     spread = [j for i in range(n) for j in (n, i)] + [n, n]
-    padded = dataclasses.replace(wide, inputs=dict(wide.inputs), cotangents=dict(wide.cotangents))
+    sizes = {**wide.sizes, SLOTS: sample.sizes[SLOTS]} if kernel.op.pool else wide.sizes
+    padded = dataclasses.replace(wide, inputs=dict(wide.inputs), cotangents=dict(wide.cotangents), sizes=sizes)
     for kind, source in (("inputs", sample.inputs), ("cotangents", sample.cotangents)):
         for name, x in source.items():
             if role(sample.axes[name]) == "token":
@@ -246,6 +250,8 @@ def _with_empty(kernel: KernelUnderTest, case: Case, sample: Sample, want: Tenso
                 getattr(padded, kind)[name] = torch.cat([x, getattr(wide, kind)[name][n:]])
             else:
                 getattr(padded, kind)[name] = x
+    if kernel.op.pool:
+        padded = padded.in_slots([*sample.slots, -1])
     note = "with empty sequences put in"
     got = kernel.run(padded.select(spread), note=note)
     for key, x in got.items():

@@ -2,6 +2,7 @@
 
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
 from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
+from packproof.properties.laws.pool import POOL
 from packproof.properties.laws.property import Property
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
 from packproof.properties.laws.size import SIZE
@@ -17,6 +18,7 @@ PROPERTIES: dict[str, Property] = {
         CAUSALITY,
         PERMUTATION,
         CARRY,
+        POOL,
         DETERMINISM,
         MEMORY,
         STRIDES,

@@ -16,7 +16,7 @@ from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
-from packproof.refs.axes import role
+from packproof.refs.axes import in_pool, role
 
 _MOST_SEQUENCES = 6
 _PACK = "aaa bbbbb cc"
@@ -57,7 +57,8 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     packed = kernel.remembered(sample)
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
-    states = any(role(kernel.row_map(key, sample).axes) == "sequence" for key in packed)
+    kinds = [kernel.row_map(key, sample).axes for key in packed]
+    states = any(role(axes) == "sequence" or in_pool(axes) for axes in kinds)
     filled = [min(pair) for pair in zip(case.lengths, case.key_lengths or case.lengths, strict=True)]
     chosen = [j for j in (range(len(case.lengths)) if every else _some(case)) if filled[j] or states]
     sees_nothing = any(n and j not in chosen for j, n in enumerate(case.lengths))
@@ -66,9 +67,10 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     for key, x in packed.items():
         if not kernel.shared(key, sample):
             for j, run in alone.items():
-                rows = sample.rows(j, kernel.row_map(key, sample).axes)
-                here, there = Origin(sample, rows.start), Origin(parts[j])
-                yield from kernel.agree(key, x[rows], run[key], here, against=there, other="alone")
+                axes = kernel.row_map(key, sample).axes
+                rows, own = sample.rows(j, axes), parts[j].rows(0, axes)
+                here, there = Origin(sample, rows.start), Origin(parts[j], own.start)
+                yield from kernel.agree(key, x[rows], run[key][own], here, against=there, other="alone")
         elif every and alone and not sees_nothing:  # whose queries add to the gradient of a sink, and were not called
             summed = total(run[key] for run in alone.values())
             yield from kernel.agree(key, x, summed, Origin(sample), other="sum over the sequences")

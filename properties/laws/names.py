@@ -18,6 +18,10 @@ LAWS: Mapping[str, str] = {
     "carry": (
         "Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run."
     ),
+    "pool": (
+        "A request's result depends on its tokens and its slot's state alone; slots of no request keep their bits; "
+        "at once, in chunks and step by step are the same."
+    ),
     "determinism": (
         "The same call gives the same result: again, after other shapes, in a new process, "
         "with metadata edited in place."

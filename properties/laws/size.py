@@ -152,6 +152,8 @@ def _whole_chunks(space: Space, _drawn: Collection[Case]) -> list[Case]:
     wide ones of a model's size, without states, and with those of sequences of one token. Five sequences and a multiple
     of three tokens: what wraps at a power of two meets another place in a copy, not the same."""
     packed = dataclasses.replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
+    if space.op.pool:
+        return []
     three = 3 * space.chunk
     some = (-(-600 // three) * three - 3, 1, 0, 1, 1)  # so many tokens that both limits are met at about the same time
     few, ones = (1, 0, 2, max(three - 4, 1), 1), (1,) * three
@@ -163,6 +165,12 @@ def _whole_chunks(space: Space, _drawn: Collection[Case]) -> list[Case]:
     return [c for c in map(packed.fit, chosen) if c]
 
 
+def _not_so_large(space: Space) -> str:
+    if space.op.pool:
+        return "the copies of a pack would share the slots of its pool"
+    return needs_gpu("only the memory and the grids of a GPU are that large")(space)
+
+
 _PACK = "aaa bbbbb cc"
 
 SIZE = Property(
@@ -170,7 +178,7 @@ SIZE = Property(
     LAWS["size"],
     _size,
     cases=_whole_chunks,
-    skip_reason=needs_gpu("only the memory and the grids of a GPU are that large"),
+    skip_reason=_not_so_large,
     decides_mutants=False,
     shares="nothing",
     illustration=Illustration(

@@ -37,13 +37,18 @@ def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     if initial not in case.present or not dict(case.options).get(wants):
         return
     sample = kernel.sample(case)
+    yield from in_pieces(kernel, case, sample, initial)
+
+
+def in_pieces(kernel: KernelUnderTest, case: Case, sample: Sample, initial: str) -> Iterator[Violation]:
+    """One run against the same tokens in pieces, which hand on the state that enters as the input `initial`."""
     carried = kernel.promises.state_entry == "carry" and initial not in case.float32  # else it is rounded on the way
     exact = carried and kernel.promises.independent
     unit = kernel.promises.handover if exact else 1
     if unit == 1 or max(case.lengths, default=0) > unit:
-        yield from _compare(kernel, sample, _cuts(kernel.domain, case, unit), exact=exact)
+        yield from compare(kernel, sample, _cuts(kernel.domain, case, unit), exact=exact)
     if unit > 1:
-        yield from _compare(kernel, sample, _cuts(kernel.domain, case, 1), exact=False)
+        yield from compare(kernel, sample, _cuts(kernel.domain, case, 1), exact=False)
 
 
 def _with_state(space: Space, drawn: Collection[Case]) -> list[Case]:
@@ -66,7 +71,7 @@ def _cuttable(domain: Domain) -> Domain:
 
 def _no_state(space: Space) -> str:
     if space.op.carry is None:
-        return f"{space.op.name} has no state to carry"
+        return "the states lie in a pool: `pool`" if space.op.pool else f"{space.op.name} has no state to carry"
     missing = [n for n in space.op.carry if n in space.missing]
     return f"the kernel does not take {', '.join(missing)}" if missing else ""
 
@@ -111,30 +116,31 @@ def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> 
     return [[(0, end) for end in ends], [(end, n) for end, n in zip(ends, case.lengths, strict=True)]]
 
 
-def _in_pieces(kernel: KernelUnderTest, sample: Sample, cuts: Cuts) -> tuple[Tensors, list[Sample]]:
+def _joined(kernel: KernelUnderTest, sample: Sample, cuts: Cuts) -> tuple[Tensors, list[Sample]]:
     """Values and gradients of the whole, put together from the pieces: states forward, their gradients backward."""
-    assert sample.op.carry is not None
-    initial, final, _ = sample.op.carry
+    assert sample.op.handed_on is not None
+    initial, final = sample.op.handed_on
     state, pieces, runs = sample.inputs[initial], [], []
+    differentiated = kernel.gradients and bool(sample.wrt)
     for k, cut in enumerate(cuts):
         piece = sample.piece(cut)
         pieces.append(dataclasses.replace(piece, inputs={**piece.inputs, initial: state}))
-        if k + 1 < len(cuts) or not kernel.gradients:
+        if k + 1 < len(cuts) or not differentiated:
             runs.append(kernel.run(pieces[-1], gradients=False, note=_OF_A_PIECE))
             state = runs[-1][TensorKey(final)]
-    if kernel.gradients:
+    if differentiated:
         runs = _backward(kernel, sample, pieces)
-    values = {n: _join(sample, cuts, [r[n] for r in runs], n) for n in runs[0]}
+    values = {n: _join(sample, cuts, [r[n] for r in runs], n) for n in runs[0] if n.name != final}
     values[TensorKey(final)] = runs[-1][TensorKey(final)]
-    if kernel.gradients:
+    if differentiated:
         values[gradient(initial)] = runs[0][gradient(initial)]
     return values, pieces
 
 
 def _backward(kernel: KernelUnderTest, sample: Sample, pieces: list[Sample]) -> list[Tensors]:
     """The vjp of every piece, last first: the gradient of its initial states comes in at the final states before it."""
-    assert sample.op.carry is not None
-    initial, final, _ = sample.op.carry
+    assert sample.op.handed_on is not None
+    initial, final = sample.op.handed_on
     incoming = sample.cotangents[final]
     runs: list[Tensors] = []
     for piece in reversed(pieces):
@@ -161,10 +167,10 @@ def _join(sample: Sample, cuts: Cuts, parts: list[Tensor], key: TensorKey) -> Te
     return torch.cat(rows)
 
 
-def _compare(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
+def compare(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
     """One run against the pieces: in the values bit for bit where `exact`, else within the budgets of both."""
     whole = kernel.remembered(sample)
-    joined, pieces = _in_pieces(kernel, sample, cuts)
+    joined, pieces = _joined(kernel, sample, cuts)
     for key, x in joined.items():
         bitwise = exact and not key.is_gradient
         allowed = None if bitwise else _allowed(kernel, sample, pieces, cuts, key, len(x))
@@ -183,7 +189,7 @@ def _allowed(
     if not kernel.promises.cumsum:
         return own * 2
     budgets = [kernel.budget(key, piece) for piece in pieces]
-    if role(sample.axes[key.name]) == "sequence":  # the hand-overs lie in one piece or the other
+    if role(sample.axes[key.name]) != "token":  # the hand-overs lie in one piece or the other
         theirs = sum(budgets[1:], budgets[0])
     else:
         terms = ("stored", "operands", "accumulation")

@@ -31,7 +31,8 @@ from tests.properties import delta_forms
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x", "rope_qk": "q"}
-WEIGHTY |= {op: "v" for op in OPS if op not in WEIGHTY}
+PACKED = {name: op for name, op in OPS.items() if not op.pool}  # on a pool an op has the budget that it has without
+WEIGHTY |= {op: "v" for op in PACKED if op not in WEIGHTY}
 WITH_MAGNITUDES = [op for op in OPS.values() if op.absolute]
 LENGTHS = (5, 0, 18, 1)
 MARGIN = 0.6  # what a GPU's exponentials and other orders of summation may still need
@@ -109,7 +110,7 @@ def scores(got: dict[TensorKey, Tensor], want: Expected) -> dict[TensorKey, floa
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
+@pytest.mark.parametrize("op", PACKED.values(), ids=lambda op: op.name)
 def test_correct_orders_of_summation_stay_within_the_budget(op, dtype):
     worst: dict[tuple[TensorKey, str], tuple[float, str]] = {}
     for regime in REGIMES:

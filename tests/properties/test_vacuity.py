@@ -72,8 +72,9 @@ def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> N
     assert judge(name, op, function, promises) is not None
 
 
-# those of the linear family take a second each, and their forms are in test_absolute
-LISTED = [pytest.param(op, marks=pytest.mark.proof) if op in (*LINEAR, *DELTA) else op for op in OPS]
+# those of the linear family take a second each, and their forms are in test_absolute; those on pools are in test_pool
+LATER = [op for op in OPS if op in (*LINEAR, *DELTA) or OPS[op].pool]
+LISTED = [pytest.param(op, marks=pytest.mark.proof) if op in LATER else op for op in OPS]
 
 
 @pytest.mark.parametrize("op", LISTED)

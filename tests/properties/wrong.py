@@ -89,6 +89,13 @@ def carry(
     return (y, initial_states.clone()) if return_final_states else y
 
 
+@breaks("pool", op="ssd_update")
+def pool(x: Tensor, *others: Tensor, states: Tensor, state_indices: Tensor, cu_seqlens: Tensor, **more: Any) -> Any:
+    """A request without a slot changes the last one, as -1 does in Python."""
+    slots = state_indices % len(states)
+    return refs.ssd_update(x, *others, states=states, state_indices=slots, cu_seqlens=cu_seqlens, **more)
+
+
 @breaks("determinism")
 def determinism(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Every second call returns twice the values."""

@@ -28,6 +28,7 @@ SIZES = {
     "v": 3,
     "m": 3,
     "r": 2,
+    "c": 3,
 }
 NOT_TENSORS: Mapping[str, Any] = {"a list": [1.0], "a number": 3, "text": "x"}
 
@@ -58,6 +59,8 @@ def call(function: Callable[..., Any], op: str) -> Call:
         axes = list(forms.by_ndim.values())[-1]
         sizes = [SIZES[axis.base] + axis.shift for axis in axes]
         tensors[name] = torch.zeros(sizes, dtype=torch.int64) if name in signature.integers else torch.ones(sizes)
+    if "state_indices" in tensors:
+        tensors["state_indices"] += torch.arange(SIZES["s"])  # each sequence has a slot for itself
     return Call(function, {**tensors, "cu_seqlens": CU}, op)
 
 

@@ -153,6 +153,7 @@ LINES = {
         "--lengths-file broken.json": "--lengths-file: broken.json, line 1: not JSON",
         "--tokens many": "Invalid value for '--tokens': 'many'; expected a whole number",
         "--tokens 0": "Invalid value for '--tokens': '0'; expected a number greater than or equal to 1",
+        "--op ssd_update --device cpu": "ssd_update: its states lie in a pool, which a bench does not draw; time the",
         "--sizes d": "--sizes: 'd' in 'd'; expected sizes of axes, such as d=4096,n=16",
         "--sizes d=0": "--sizes: d is '0' in 'd=0', expected a whole number above zero",
         "--sizes d=1,d=2": "--sizes: d comes twice in 'd=1,d=2'; name it once",

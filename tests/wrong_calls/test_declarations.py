@@ -120,6 +120,21 @@ WRONG = {
     "op: on_request, an option": Wrong(op(on_request={"y": "b"}), ("on_request has 'b'", "names of options")),
     "op: on_request, text": Wrong(op(on_request="lse"), ("on_request is 'lse'", "{'lse': 'return_lse'}")),
     "op: carry": Wrong(op(carry=("a", "b", "c")), ("carry is ('a', 'b', 'c')", "an input, an output, an option")),
+    "op: pool": Wrong(op(pool=("a", "b", "c")), ("pool is ('a', 'b', 'c')", "an input and an output along c")),
+    "op: pool without its axis": Wrong(
+        op(
+            inputs={"x": "t d", "at": "s", "states": "d"},
+            outputs={"y": "t d", "new_states": "c d"},
+            sizes=({"d": 3, "c": "slots"},),
+            draws={"at": "slot|c"},
+            constants={"at"},
+            pool=("at", "states", "new_states"),
+        ),
+        ("pool is ('at', 'states', 'new_states')", "an input and an output along c"),
+    ),
+    "op: draws a slot of no pool": Wrong(
+        op(inputs={"x": "t d", "at": "s"}, draws={"at": "slot|c"}), ("draws['at'] is 'slot|c'", "an axis: d")
+    ),
     "op: window": Wrong(op(window="w"), ("window is 'w'", "an axis: d")),
     "op: causal": Wrong(op(causal="causal"), ("causal is 'causal'", "the name of an option")),
     "op: absolute": Wrong(op(absolute=5), ("absolute is 5", "a function, or None")),
@@ -141,6 +156,10 @@ WRONG = {
     "adapt: names unknown": Wrong(adapted(names={"q": "x"}), ("names has 'q'", "x, cos, sin")),
     "adapt: given": Wrong(adapted(given=5), ("given is 5", "a dict")),
     "adapt: without unknown": Wrong(adapted(without=("z",)), ("without has 'z'", "interleaved")),
+    "adapt: in_place of a server": Wrong(
+        adapted(op="ssd_update", in_place=("A",)),
+        ("in_place has 'A'", "inputs along the tokens or the pool", "states"),
+    ),
     "adapt: in_place": Wrong(adapted(in_place=("cos",)), ("in_place has 'cos'", "inputs along the tokens: x")),
     "adapt: declines": Wrong(adapted(declines="no"), ("declines is 'no'", "a function, or None")),
     "adapt: refuses a string": Wrong(adapted(refuses="only"), ("refuses is 'only'", "a list")),

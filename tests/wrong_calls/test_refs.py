@@ -11,6 +11,7 @@ from packproof import refs
 from tests.wrong_calls.ops import CU, Call, call, wrong_calls
 from tests.wrong_calls.refused import Wrong, assert_refused
 
+ON_POOLS = ("causal_conv1d", "selective_scan", "ssd", "gated_delta_rule", "kda")
 CALLS = {
     "causal_conv1d": call(refs.causal_conv1d, "causal_conv1d"),
     "selective_scan": call(refs.selective_scan, "selective_scan"),
@@ -24,6 +25,7 @@ CALLS = {
     "delta_rule": call(refs.delta_rule, "delta_rule"),
     "gated_delta_rule": call(refs.gated_delta_rule, "gated_delta_rule"),
     "kda": call(refs.kda, "kda"),
+    **{f"{op}_update": call(getattr(refs, f"{op}_update"), f"{op}_update") for op in ON_POOLS},
 }
 LINEAR = ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
 SSD = {name: value for name, value in CALLS["ssd"].arguments.items() if name not in ("D", "z")}
@@ -242,6 +244,15 @@ def step(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 SEGSUMS: dict[str, Any] = {"segsum": refs.segsum, "segsum_unstable": refs.segsum_unstable}
+SLOTS: dict[str, Wrong] = {
+    f"{op}: slots {slots}": Wrong(CALLS[f"{op}_update"].but(state_indices=torch.tensor(slots)), says)
+    for op in ON_POOLS
+    for slots, says in (
+        ([0, 3], (f"{op}_update: state_indices[1] is 3 but states has 3 slots", "-1 is for a request that has none")),
+        ([-2, 0], ("state_indices[0] is -2",)),
+        ([1, 1], ("state_indices gives slot 1 to requests 0 and 1", "-1 is for those that only pad")),
+    )
+}
 TOOLS: dict[str, Wrong] = {
     **{
         f"{name} of {what}": Wrong(partial(f, x), (f"{name}: x ", says))
@@ -277,6 +288,7 @@ TABLE = {
     **of_each_form(),
     **MORE,
     **of_each_step(),
+    **SLOTS,
     **TOOLS,
 }
 

@@ -1,0 +1,266 @@
+"""Ops on a pool of states, as servers call them: each request goes on from its slot, and its new state goes back there.
+
+A step of a server packs the tokens of all its requests: one token each to decode, more to prefill, in chunks or at
+once. `states` (c, ...) has a slot for every request that the server may hold, and `state_indices` (s,) says which slot
+is that of each request of the step: -1 for a request that only pads the step to a size, as in a CUDA graph. The same
+is called `selective_state_update` (Mamba), `causal_conv1d_update` and `fused_recurrent_*` elsewhere. Those write into
+the pool; a reference changes nothing that it is given, and returns the new pool.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.refs.arguments import bind, check_options
+from packproof.refs.convolution import Activation, causal_conv1d
+from packproof.refs.delta_rule import gated_delta_rule, kda
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.scan import selective_scan
+from packproof.refs.signatures import (
+    CAUSAL_CONV1D_UPDATE,
+    GATED_DELTA_RULE_UPDATE,
+    KDA_UPDATE,
+    SELECTIVE_SCAN_UPDATE,
+    SSD_UPDATE,
+    Signature,
+)
+from packproof.refs.ssd import ssd
+from packproof.refs.wording import counted
+
+
+def over_pool(
+    op: Callable[..., tuple[Tensor, Tensor]], states: Tensor, state_indices: Tensor, cu_seqlens: Tensor, **others: Any
+) -> tuple[Tensor, Tensor]:
+    """y and the new pool of an op that takes `initial_states` and returns final ones.
+
+    The tokens of a request without a slot give zeros, and change nothing.
+    """
+    has_slot = state_indices >= 0
+    slots = state_indices.long().clamp(min=0)
+    initial = states[slots] if len(states) else states.new_zeros(len(slots), *states.shape[1:])
+    y, final = op(**others, cu_seqlens=cu_seqlens, initial_states=initial, return_final_states=True)
+    used = has_slot.repeat_interleave(cu_seqlens.diff().long())
+    inside = torch.cat([used, used.new_zeros(len(y) - len(used))])
+    y = torch.where(inside.view(-1, *[1] * (y.ndim - 1)), y, torch.zeros_like(y))
+    new_states = states.clone()
+    new_states[slots[has_slot]] = final[has_slot].to(states.dtype)
+    return y, new_states
+
+
+def _updated(
+    signature: Signature,
+    op: Callable[..., Any],
+    tensors: dict[str, Tensor | None],
+    cu_seqlens: Tensor,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    sizes = bind(signature, cu_seqlens, **tensors, values=True)
+    check_options(signature, **{name: value for name, value in options.items() if name in signature.options})
+    _check_slots(signature.op, tensors["state_indices"], sizes["c"])
+    return over_pool(op, cu_seqlens=cu_seqlens, **tensors, **options)  # type: ignore[arg-type]
+
+
+def _check_slots(function: str, state_indices: Tensor | None, slots: int) -> None:
+    """Raise ArgumentError unless each request has a slot of the pool for itself, or none."""
+    assert state_indices is not None
+    owners: dict[int, int] = {}
+    for request, slot in enumerate(state_indices.tolist()):
+        if not -1 <= slot < slots:
+            raise ArgumentError(
+                f"{function}: state_indices[{request}] is {slot} but states has {counted(slots, 'slot')}\n"
+                "    A slot counts from 0; -1 is for a request that has none."
+            )
+        if slot >= 0 and owners.setdefault(slot, request) != request:
+            raise ArgumentError(
+                f"{function}: state_indices gives slot {slot} to requests {owners[slot]} and {request}\n"
+                "    Two requests of one step cannot share a state; -1 is for those that only pad."
+            )
+
+
+@checked_call
+def causal_conv1d_update(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    states: Tensor,
+    state_indices: Tensor,
+    cu_seqlens: Tensor,
+    activation: Activation = None,
+) -> tuple[Tensor, Tensor]:
+    """`causal_conv1d` of the tokens of a step, each request from its slot of a pool.
+
+    states: (c, d, w-1) in x's dtype, the last inputs of each request, oldest first. state_indices: int32 or int64 (s,),
+    the slot of each request, -1 for one that only pads. All else is as in `causal_conv1d`.
+
+    Returns y (t, d), zero for tokens of a request without a slot and in slack, and the new pool (c, d, w-1), in which
+    slots of no request are as they were. Raises ArgumentError, also where two requests have one slot, and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import causal_conv1d_update
+    >>> pool, slots = torch.tensor([[[5.0]], [[6.0]], [[7.0]]]), torch.tensor([2, -1])
+    >>> x, weight, cu_seqlens = torch.tensor([[1.0], [1.0]]), torch.ones(1, 2), torch.tensor([0, 1, 2])
+    >>> y, pool = causal_conv1d_update(x, weight, states=pool, state_indices=slots, cu_seqlens=cu_seqlens)
+    >>> y[:, 0], pool.flatten()
+    (tensor([8., 0.]), tensor([5., 6., 1.]))
+    """
+    tensors = {"x": x, "weight": weight, "bias": bias, "states": states, "state_indices": state_indices}
+    return _updated(CAUSAL_CONV1D_UPDATE, causal_conv1d, tensors, cu_seqlens, activation=activation)
+
+
+@checked_call
+def selective_scan_update(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    states: Tensor,
+    state_indices: Tensor,
+    cu_seqlens: Tensor,
+    delta_softplus: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`selective_scan` of the tokens of a step, each request from its slot of a pool.
+
+    states: (c, d, n) in A's dtype. state_indices, and what is returned, as in `causal_conv1d_update`; all else as in
+    `selective_scan`.
+
+    >>> import torch
+    >>> from packproof.refs import selective_scan_update
+    >>> u, B, pool = torch.ones(2, 1), torch.ones(2, 1), torch.tensor([[[4.0]], [[8.0]]])
+    >>> slots, cu_seqlens = torch.tensor([1, -1]), torch.tensor([0, 1, 2])
+    >>> y, pool = selective_scan_update(
+    ...     u, u, torch.zeros(1, 1), B, B, states=pool, state_indices=slots, cu_seqlens=cu_seqlens
+    ... )
+    >>> y[:, 0], pool.flatten()
+    (tensor([9., 0.]), tensor([4., 9.]))
+    """
+    tensors = {
+        **{"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias},
+        **{"states": states, "state_indices": state_indices},
+    }
+    return _updated(SELECTIVE_SCAN_UPDATE, selective_scan, tensors, cu_seqlens, delta_softplus=delta_softplus)
+
+
+@checked_call
+def ssd_update(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    states: Tensor,
+    state_indices: Tensor,
+    cu_seqlens: Tensor,
+    dt_softplus: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`ssd` of the tokens of a step, each request from its slot of a pool.
+
+    states: (c, h, p, n) in A's dtype. state_indices, and what is returned, as in `causal_conv1d_update`; all else as in
+    `ssd`.
+
+    >>> import torch
+    >>> from packproof.refs import ssd_update
+    >>> x, dt, B, pool = torch.ones(2, 1, 1), torch.ones(2, 1), torch.ones(2, 1, 1), torch.tensor([4.0, 8.0])
+    >>> slots, cu_seqlens = torch.tensor([1, -1]), torch.tensor([0, 1, 2])
+    >>> y, pool = ssd_update(
+    ...     x, dt, torch.zeros(1), B, B, states=pool.view(2, 1, 1, 1), state_indices=slots, cu_seqlens=cu_seqlens
+    ... )
+    >>> y[:, 0, 0], pool.flatten()
+    (tensor([9., 0.]), tensor([4., 9.]))
+    """
+    tensors = {
+        **{"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias},
+        **{"states": states, "state_indices": state_indices},
+    }
+    return _updated(SSD_UPDATE, ssd, tensors, cu_seqlens, dt_softplus=dt_softplus)
+
+
+@checked_call
+def gated_delta_rule_update(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    states: Tensor,
+    state_indices: Tensor,
+    cu_seqlens: Tensor,
+    qk_l2norm: bool = False,
+    beta_sigmoid: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`gated_delta_rule` of the tokens of a step, each request from its slot of a pool.
+
+    states: (c, hv, k, p) in fp32, or fp64 with fp64 tokens. state_indices, and what is returned, as in
+    `causal_conv1d_update`; all else as in `gated_delta_rule`.
+
+    >>> import torch
+    >>> from packproof.refs import gated_delta_rule_update
+    >>> k, v, beta = torch.ones(2, 1, 1), torch.full((2, 1, 1), 5.0), torch.ones(2, 1)
+    >>> pool, slots, cu_seqlens = torch.tensor([4.0, 8.0]), torch.tensor([1, -1]), torch.tensor([0, 1, 2])
+    >>> y, pool = gated_delta_rule_update(
+    ...     k, k, v, -beta, beta, states=pool.view(2, 1, 1, 1), state_indices=slots, cu_seqlens=cu_seqlens
+    ... )
+    >>> y[:, 0, 0], pool.flatten()
+    (tensor([5., 0.]), tensor([4., 5.]))
+    """
+    tensors = {
+        **{"q": q, "k": k, "v": v, "g": g, "beta": beta, "A_log": A_log, "dt_bias": dt_bias},
+        **{"states": states, "state_indices": state_indices},
+    }
+    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "scale": scale}
+    return _updated(GATED_DELTA_RULE_UPDATE, gated_delta_rule, tensors, cu_seqlens, **options)
+
+
+@checked_call
+def kda_update(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    states: Tensor,
+    state_indices: Tensor,
+    cu_seqlens: Tensor,
+    qk_l2norm: bool = False,
+    beta_sigmoid: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`kda` of the tokens of a step, each request from its slot of a pool.
+
+    states: (c, h, k, p) in fp32, or fp64 with fp64 tokens. state_indices, and what is returned, as in
+    `causal_conv1d_update`; all else as in `kda`.
+
+    >>> import torch
+    >>> from packproof.refs import kda_update
+    >>> k, v, beta = torch.ones(2, 1, 1), torch.full((2, 1, 1), 5.0), torch.ones(2, 1)
+    >>> pool, slots, cu_seqlens = torch.tensor([4.0, 8.0]), torch.tensor([1, -1]), torch.tensor([0, 1, 2])
+    >>> y, pool = kda_update(
+    ...     k, k, v, -k, beta, states=pool.view(2, 1, 1, 1), state_indices=slots, cu_seqlens=cu_seqlens
+    ... )
+    >>> y[:, 0, 0], pool.flatten()
+    (tensor([5., 0.]), tensor([4., 5.]))
+    """
+    tensors = {
+        **{"q": q, "k": k, "v": v, "g": g, "beta": beta, "A_log": A_log, "dt_bias": dt_bias},
+        **{"states": states, "state_indices": state_indices},
+    }
+    options = {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "scale": scale}
+    return _updated(KDA_UPDATE, kda, tensors, cu_seqlens, **options)
