@@ -38,11 +38,15 @@ class BuiltinKernel:
         return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True, float32=float32)
 
 
+_LINEAR = "packproof.kernels.linear_attention"
 _EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")
 
 # the longest checks first, so that no core is left without work at the end
 BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "ssd": BuiltinKernel("ssd", "packproof.kernels.ssd"),
+    "simple_gla": BuiltinKernel("simple_gla", _LINEAR),
+    "retention": BuiltinKernel("retention", _LINEAR),
+    "linear_attention": BuiltinKernel("linear_attention", _LINEAR),
     "selective_scan": BuiltinKernel("selective_scan", "packproof.kernels.selective_scan"),
     "selective_scan_triton": BuiltinKernel(
         "selective_scan", "packproof.kernels.selective_scan", "selective_scan_triton"
