@@ -163,12 +163,14 @@ def _call(
     initial_states: Tensor | None, return_final_states: bool,
 ) -> Result:  # fmt: skip
     check_options(signature, return_final_states=return_final_states)
-    if not torch.compiler.is_compiling():
+    eager = not torch.compiler.is_compiling()
+    if eager:
         _bind(signature, *tokens, decay, cu_seqlens, initial_states, values=on_host(tokens[0]))
-        require_device(signature.op, tokens[0], _ssd_fwd_chunk_scan_kernel)
     scale = finite_scale(signature.op, scale, tokens[0].shape[-1])
-    forward = _OPERATORS[signature.op]
-    y, final_states, _ = forward(*tokens, decay, cu_seqlens, initial_states, scale, return_final_states)
+    if eager:
+        require_device(signature.op, tokens[0], _ssd_fwd_chunk_scan_kernel)
+    operate = _OPERATORS[signature.op]
+    y, final_states, _ = operate(*tokens, decay, cu_seqlens, initial_states, scale, return_final_states)
     return (y, final_states) if return_final_states else y
 
 

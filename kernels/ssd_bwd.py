@@ -198,8 +198,8 @@ def _ssd_bwd_fused_x_kernel(
 
 @triton.jit(do_not_specialize=["scale", "T", "H", "G", "has_entering", "has_final"])
 def _ssd_bwd_inter_chunk_kernel(
-    x, B, C, dy, step, high, low, scale, entering, states, dfinal, dstates, chunks, entered, left, dB, dC, T, H, G, P, N,
-    x_stride, x_head, B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_entering, has_final,
+    x, B, C, dy, step, high, low, scale, entering, states, dfinal, dstates, chunks, entered, left, dB, dC,
+    T, H, G, P, N, x_stride, x_head, B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_entering, has_final,
     EXACT: tl.constexpr, WHOLE: tl.constexpr,
     CHUNK: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip

@@ -145,9 +145,7 @@ class SsdProblem:
 
     def forward(self, z: Tensor | None, *, keep_final: bool) -> tuple[Tensor, Tensor, Tensor]:
         """y after the gate z, zero in slack; the final states if kept; the states between segments, for backward."""
-        carried = self.carry(
-            self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False
-        )
+        carried = self.carry(self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False)
         gate = None if z is None else aligned(z.to(self.dtype))
         y = self.outputs(carried, gate, self.dtype, fused=self.fused)
         zero_slack(self.cu_seqlens, y)
@@ -155,9 +153,7 @@ class SsdProblem:
 
     def backward(self, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor) -> Gradients:
         """The gradients of the inputs, from those of the outputs and the states between segments."""
-        carried = self.carry(
-            self.x, self.B, self.initial, ends=ends, keep_final=False, store=True, reverse=False
-        )
+        carried = self.carry(self.x, self.B, self.initial, ends=ends, keep_final=False, store=True, reverse=False)
         dy, dz = aligned(dy.to(self.dtype)), self.new(0)
         incoming = Incoming(dy, dy, dy)
         if z is not None:
