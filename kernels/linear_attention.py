@@ -163,11 +163,9 @@ def _call(
     initial_states: Tensor | None, return_final_states: bool,
 ) -> Result:  # fmt: skip
     check_options(signature, return_final_states=return_final_states)
-    eager = not torch.compiler.is_compiling()
-    if eager:
-        _bind(signature, *tokens, decay, cu_seqlens, initial_states, values=on_host(tokens[0]))
-    scale = finite_scale(signature.op, scale, tokens[0].shape[-1])
-    if eager:
+    if not torch.compiler.is_compiling():
+        sizes = _bind(signature, *tokens, decay, cu_seqlens, initial_states, values=on_host(tokens[0]))
+        finite_scale(signature.op, scale, sizes["k"])
         require_device(signature.op, tokens[0], _ssd_fwd_chunk_scan_kernel)
     operate = _OPERATORS[signature.op]
     y, final_states, _ = operate(*tokens, decay, cu_seqlens, initial_states, scale, return_final_states)
@@ -191,7 +189,7 @@ def _bind(
 
 def _problem(
     op: str, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
-    scale: float, every: bool,
+    scale: float | None, every: bool,
 ) -> SsdProblem:  # fmt: skip
     """SSD with steps of 1. Its log-decays are dt A: g · 1, 1 · decay, or 1 · 0."""
     T, H, _ = v.shape
@@ -199,8 +197,9 @@ def _problem(
     each = one.expand(T, H)  # in the memory of one token
     dt, A = (each, torch.zeros_like(one)) if decay is None else (decay, one) if decay.ndim == 2 else (each, decay)
     states = None if initial_states is None else initial_states.mT
+    factor = finite_scale(op, scale, k.shape[2])
     return SsdProblem(
-        v, dt, A, k, q, None, None, cu_seqlens, states, False, every=every, op=op, scale=scale, unit_steps=True
+        v, dt, A, k, q, None, None, cu_seqlens, states, False, every=every, op=op, scale=factor, unit_steps=True
     )
 
 
@@ -217,7 +216,7 @@ def _registered(signature: Signature) -> Any:
 
     def forward(
         q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
-        scale: float, return_final_states: bool,
+        scale: float | None, return_final_states: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """y; the final states, empty unless asked for; the states between segments, from which backward starts."""
         problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=return_final_states)
@@ -226,7 +225,7 @@ def _registered(signature: Signature) -> Any:
 
     def backward(
         dy: Tensor, dfinal: Tensor | None, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor,
-        initial_states: Tensor | None, ends: Tensor, scale: float,
+        initial_states: Tensor | None, ends: Tensor, scale: float | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         """The gradients of the inputs in order; that of an absent input is empty."""
         problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=initial_states is not None)

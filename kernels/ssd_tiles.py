@@ -57,7 +57,7 @@ _HOPPER = {
 # were not timed
 _SPILLS = {
     "hopper": {
-        "fused_chunk_scan": 56, "fused_x": 16, "chunk_scan_short": 64, "x_short": 48, "inter_chunk_whole": 336,
+        "fused_chunk_scan": 64, "fused_x": 24, "chunk_scan_short": 64, "x_short": 48, "inter_chunk_whole": 336,
         "inter_chunk_gated": 8, "intra_chunk_whole": 228, "intra_chunk_gated": 8,
     },
     "nvidia": {"inter_chunk_gated": 48, "intra_chunk": 16, "intra_chunk_gated": 612},
