@@ -15,7 +15,7 @@ from packproof.harness.engine.evaluate import Evaluator
 from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
-from packproof.harness.engine.target import open_target
+from packproof.harness.engine.target import OF_INSTANCES, open_target
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.results.failed import CheckFailed
 from packproof.properties.cases.space import Space
@@ -52,6 +52,17 @@ def test_variants_of_a_module_are_compiled_once() -> None:
     alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
     assert isinstance(alone, RunStarted)
     assert [cell.target for cell in alone.cells] == ["packproof.kernels.rope:rope_qk"]
+
+
+def test_of_all_kernels_an_instance_of_another_op_is_judged_on_a_cpu_for_what_it_decides() -> None:
+    started = next(run_check(CheckRequest(dtypes=("bfloat16",), questions=False)))
+    assert isinstance(started, RunStarted)
+    laws = {op: {cell.property for cell in started.cells if cell.op == op} for op in ("rope", "simple_gla")}
+    assert laws["simple_gla"] == set(OF_INSTANCES)
+    assert laws["rope"] > {*OF_INSTANCES, "packing", "carry", "compile"}
+    named = next(run_check(CheckRequest(op="simple_gla", dtypes=("bfloat16",), questions=False)))
+    assert isinstance(named, RunStarted)
+    assert {cell.property for cell in named.cells} == laws["rope"]
 
 
 def test_on_a_cpu_the_dtypes_share_the_layouts_that_none_of_them_decides(tmp_path: Path) -> None:
