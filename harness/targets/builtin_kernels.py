@@ -43,6 +43,7 @@ _EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")
 # the longest checks first, so that no core is left without work at the end
 BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "ssd": BuiltinKernel("ssd", "packproof.kernels.ssd"),
+    "attention": BuiltinKernel("attention", "packproof.kernels.attention"),
     "selective_scan": BuiltinKernel("selective_scan", "packproof.kernels.selective_scan"),
     "selective_scan_triton": BuiltinKernel(
         "selective_scan", "packproof.kernels.selective_scan", "selective_scan_triton"
