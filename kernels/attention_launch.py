@@ -181,25 +181,26 @@ class AttentionProblem:
             launch(_attention_bwd_delta_kernel, (programs,), self.arguments | arguments, num_warps=4)
         return delta, dsinks
 
-    def backward(self, dy: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dq, dk and dv."""
-        of_q, of_kv = (tile_of(kernel, self.kind, self.width) for kernel in ("q", "kv"))
-        dq, dk, dv = (self._new(*x.shape) for x in (self.q, self.k, self.v))
-        arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dq": dq, "dk": dk, "dv": dv}
-        unit = 2.0 ** -larger(self.q.dtype)
-        arguments |= {"dq_factor": self.factor, "dk_factor": self.factor * unit, "dv_factor": unit}
-        found = self._query_blocks(of_q.m)
-        self._launch(_attention_bwd_q_kernel, self.T, self.H, of_q.m, of_q, blocks=found, **arguments)
-        found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, of_kv.n, last_first=False)
-        self._launch(_attention_bwd_kv_kernel, self.U, self.HK, of_kv.n, of_kv, blocks=found, **arguments)
+    def dq(self, dy: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
+        """The gradient of q, zero in slack."""
+        tile = tile_of("q", self.kind, self.width)
+        dq, found = self._new(*self.q.shape), self._query_blocks(tile.m)
+        arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dq": dq, "dq_factor": self.factor}
+        self._launch(_attention_bwd_q_kernel, self.T, self.H, tile.m, tile, blocks=found, **arguments)
         zero_slack(self.cu_seqlens, dq)
-        zero_slack(self.cu_keys, dk, dv)
         dq = dq[..., : self.k_channels]
-        return (
-            dq.contiguous() if self.sign > 0 else dq * self.sign,
-            dk[..., : self.k_channels].contiguous(),
-            dv[..., : self.v_channels].contiguous(),
-        )
+        return dq.contiguous() if self.sign > 0 else dq * self.sign
+
+    def dk_dv(self, dy: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of k and v, zero in slack."""
+        tile, unit = tile_of("kv", self.kind, self.width), 2.0 ** -larger(self.q.dtype)
+        dk, dv = self._new(*self.k.shape), self._new(*self.v.shape)
+        found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, last_first=False)
+        arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dk": dk, "dv": dv}
+        arguments |= {"dk_factor": self.factor * unit, "dv_factor": unit}
+        self._launch(_attention_bwd_kv_kernel, self.U, self.HK, tile.n, tile, blocks=found, **arguments)
+        zero_slack(self.cu_keys, dk, dv)
+        return dk[..., : self.k_channels].contiguous(), dv[..., : self.v_channels].contiguous()
 
 
 _TINY = 2.0**-100  # times products of fp32 this leaves nothing

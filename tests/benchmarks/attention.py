@@ -1,0 +1,252 @@
+"""`python -m tests.benchmarks.attention`: causal bf16 attention, 16 heads of 128, ours beside the others that are there.
+
+First the relative L2 error of values and gradients against the reference in fp64, in every dtype. Then, with --tiles,
+the times of tiles for each kernel, and of the best ones beside torch's varlen_attn, FlexAttention and flash-attn, in
+TFLOP/s of the products that a causal mask lets through, forward and forward + backward, and how often the time that
+reading and writing everything once takes. Tiles are compiled in parallel. Without a GPU a few tokens run through the
+reference: that shows that the script runs, and nothing else.
+"""
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof import kernels, refs
+from packproof.harness.bench.clocks import Clock, clock_for, measure_ceilings
+from packproof.harness.bench.layouts import BenchLayout, equal, named
+from packproof.properties import flops
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GPU = DEVICE == "cuda"
+TOKENS, HEADS, CHANNELS = (65_536, 16, 128) if GPU else (96, 2, 16)
+SHORT = (700, 1, 0, 129, 2000, 64, 1, 300) if GPU else (5, 1, 0, 20)
+ROUNDS = 9 if GPU else 1
+OWN = kernels.attention if GPU else refs.attention
+# queries, keys, warps, stages
+CANDIDATES: Mapping[str, Sequence[tuple[int, int, int, int]]] = {
+    "fwd": [
+        *((128, 32, 8, 4), (128, 64, 8, 3), (128, 64, 8, 4), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3)),
+        *((64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 3), (128, 64, 4, 3), (64, 32, 4, 4)),
+    ],
+    "q": [
+        *((128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 32, 4, 3), (64, 64, 8, 2)),
+        *((64, 128, 8, 2), (128, 128, 8, 1)),
+    ],
+    "kv": [
+        *((64, 128, 8, 2), (64, 128, 8, 3), (32, 128, 8, 3), (64, 64, 4, 2), (64, 64, 8, 2), (32, 64, 4, 3)),
+        *((32, 64, 8, 3), (128, 64, 8, 2), (32, 128, 4, 2), (16, 128, 8, 4)),
+    ],
+}
+
+
+def layouts() -> list[BenchLayout]:
+    long = BenchLayout("4 x 1/4", equal(4, TOKENS))
+    ones = BenchLayout("ones", (1,) * TOKENS)
+    return [*named(("L1", "L2", "L3"), TOKENS), long, ones]
+
+
+def tensors(
+    tokens: int, dtype: torch.dtype, count: int = 4, heads: int = HEADS, channels: int = CHANNELS
+) -> list[Tensor]:
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    shape = (tokens, heads, channels)
+    return [torch.randn(shape, generator=generator, device=DEVICE, dtype=torch.float32).to(dtype) for _ in range(count)]
+
+
+def offsets(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0).to(DEVICE, torch.int32)
+
+
+def gradients(attend: Attend, q: Tensor, k: Tensor, v: Tensor, dy: Tensor) -> list[Tensor]:
+    """The value and the gradients of q, k and v."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    y = attend(*leaves)
+    return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
+
+
+def errors() -> Iterator[str]:
+    """The relative L2 error of the value and of each gradient, for each dtype and head."""
+    settings: list[dict[str, Any]] = [
+        {"causal": True},
+        {},
+        {"window_size": (100, 7)},
+        {"causal": True, "softcap": 20.0},
+    ]
+    for channels in (64, 128, 96, 256) if GPU else (16,):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            for options in settings if channels == 128 else settings[:1]:
+                given = tensors(sum(SHORT), dtype, heads=4, channels=channels)
+                options = options | {"cu_seqlens": offsets(SHORT)}
+                got = gradients(partial(OWN, **options), *given)
+                wanted = gradients(partial(refs.attention, **options), *(x.double() for x in given))
+                found = [float((a.double() - b).norm() / b.norm()) for a, b in zip(got, wanted, strict=True)]
+                named_options = {name: value for name, value in options.items() if name != "cu_seqlens"}
+                parts = ", ".join(f"{n} {e:.2e}" for n, e in zip(("y", "dq", "dk", "dv"), found, strict=True))
+                yield f"{channels} {str(dtype).removeprefix('torch.')} {named_options}: {parts}"
+
+
+def with_tile(kernel: str, tile: tuple[int, int, int, int]) -> None:
+    """Let all launches of the kernel use the tile."""
+    from packproof.kernels import attention_launch as own  # noqa: PLC0415  (needs triton)
+
+    shapes = [own.Tile(*tile)] * 3
+    own._TILES[kernel, "hopper"] = own._TILES[kernel, "nvidia"] = (shapes[0], shapes[1], shapes[2])
+
+
+def compile_tile(kernel: str, tile: tuple[int, int, int, int]) -> str:
+    """Compile it by a call, in a process of its own; what went wrong, or ""."""
+    with_tile(kernel, tile)
+    given = tensors(300, torch.bfloat16)
+    try:
+        gradients(partial(kernels.attention, cu_seqlens=offsets([300]), causal=True), *given)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:80]
+    return ""
+
+
+def timed(clock: Clock, work: Callable[[], object]) -> float:
+    """Milliseconds, the median."""
+    work()
+    return median(clock.time(work)[1] for _ in range(ROUNDS))
+
+
+def sweep(clock: Clock) -> Iterator[str]:
+    """The time of each kernel with each tile on three layouts; keeps the tile with the least time on L1 and L2."""
+    chosen = [one for one in layouts() if one.name in ("L1", "L2", "4 x 1/4")]
+    given = {one.name: tensors(one.tokens, torch.bfloat16) for one in chosen}
+    work = [(kernel, tile) for kernel, tiles in CANDIDATES.items() for tile in tiles]
+    with ProcessPoolExecutor(12, mp_context=multiprocessing.get_context("spawn")) as pool:
+        wrong = dict(zip(work, pool.map(compile_tile, *zip(*work, strict=True)), strict=True))
+    for kernel, tiles in CANDIDATES.items():
+        best: dict[tuple[int, int, int, int], float] = {}
+        for tile in tiles:
+            if wrong[kernel, tile]:
+                yield f"{kernel} {tile}: {wrong[kernel, tile]}"
+                continue
+            with_tile(kernel, tile)
+            times = {one.name: timed(clock, one_kernel(kernel, one, *given[one.name])) for one in chosen}
+            best[tile] = times["L1"] + times["L2"]
+            yield f"{kernel} {tile}: " + ", ".join(f"{name} {ms:.3f} ms" for name, ms in times.items())
+        with_tile(kernel, min(best, key=lambda tile: best[tile]))
+
+
+def one_kernel(kernel: str, layout: BenchLayout, q: Tensor, k: Tensor, v: Tensor, dy: Tensor) -> Callable[[], object]:
+    """A call that launches the kernel, and next to nothing else."""
+    from packproof.kernels import attention_launch as own  # noqa: PLC0415
+
+    cu = offsets(layout.lengths)
+    problem = own.AttentionProblem(q, k, v, None, cu, cu, -1, 0, CHANNELS**-0.5, 0.0)
+    lse = q.new_empty(HEADS, len(q), dtype=torch.float32)
+    y = problem.forward(lse)
+    if kernel == "fwd":
+        return partial(problem.forward, lse)
+    delta, _ = problem.delta(y, dy, lse, None)
+    return partial(problem.dq if kernel == "q" else problem.dk_dv, dy, lse, delta)
+
+
+def others(layout: BenchLayout) -> Iterator[tuple[str, Attend]]:
+    """The peers that are installed."""
+    cu, longest = offsets(layout.lengths), layout.longest
+    if not GPU:
+        return
+    try:
+        from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415
+
+        yield "varlen_attn", lambda q, k, v: _causal(varlen_attn, q, k, v, cu, cu, longest, longest)
+    except ImportError:
+        pass
+    if find_spec("flash_attn_interface"):
+        from flash_attn_interface import flash_attn_varlen_func  # noqa: PLC0415
+
+        yield (
+            "flash-attn 3",
+            lambda q, k, v: _first(flash_attn_varlen_func(q, k, v, cu, cu, longest, longest, causal=True)),
+        )
+    if find_spec("flash_attn"):
+        from flash_attn import flash_attn_varlen_func as fa2  # noqa: PLC0415
+
+        yield "flash-attn 2", lambda q, k, v: fa2(q, k, v, cu, cu, longest, longest, causal=True)
+    if layout.name != "ones":
+        yield "FlexAttention", flex(cu, layout.tokens)
+
+
+def _first(found: Any) -> Tensor:
+    y: Tensor = found[0] if isinstance(found, tuple) else found
+    return y
+
+
+def _causal(varlen_attn: Any, *arguments: Any) -> Tensor:
+    """torch has changed the name of the argument."""
+    try:
+        y: Tensor = varlen_attn(*arguments, window_size=(-1, 0))
+    except TypeError:
+        y = varlen_attn(*arguments, is_causal=True)
+    return y
+
+
+def flex(cu: Tensor, tokens: int) -> Attend:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: PLC0415
+
+    document = refs.seq_idx_from_cu_seqlens(cu, tokens)
+    mask = create_block_mask(
+        lambda b, h, i, j: (document[i] == document[j]) & (i >= j), None, None, tokens, tokens, DEVICE, _compile=True
+    )
+    compiled: Any = torch.compile(flex_attention)
+    return lambda q, k, v: compiled(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=mask)[0].transpose(0, 1)
+
+
+def table(layout: BenchLayout, clock: Clock, bytes_per_ms: float, *, flex_too: bool) -> Iterator[str]:
+    """A row for each implementation."""
+    q, k, v, dy = tensors(layout.tokens, torch.bfloat16)
+    sizes = {"hq": HEADS, "k": CHANNELS, "v": CHANNELS}
+    forward, backward = flops.attention(sizes, layout.lengths, {"causal": True})
+    least = 4 * q.numel() * q.itemsize / bytes_per_ms
+    runs: dict[str, Attend] = {"packproof": partial(OWN, cu_seqlens=offsets(layout.lengths), causal=True)}
+    runs |= {name: run for name, run in others(layout) if flex_too or name != "FlexAttention"}
+    for name, attend in runs.items():
+        try:
+            ms = timed(clock, partial(attend, q, k, v))
+            both = timed(clock, partial(gradients, attend, q, k, v, dy))
+        except Exception as error:
+            yield f"| {layout.name} | {name} | {type(error).__name__}: {str(error)[:60]} |"
+            continue
+        rates = f"{forward / ms / 1e9:.0f} | {both:.3f} | {(forward + backward) / both / 1e9:.0f}"
+        yield f"| {layout.name} | {name} | {ms:.3f} | {rates} | {ms / least:.2f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiles", action="store_true", help="time tiles, and go on with the best ones")
+    parser.add_argument("--flex", action="store_true", help="FlexAttention too, whose compilation takes a minute")
+    given = parser.parse_args()
+    started = time.monotonic()
+    clock = clock_for(DEVICE)
+    for line in errors():
+        print(line, flush=True)
+    print(f"[{time.monotonic() - started:.0f} s]", flush=True)
+    for line in sweep(clock) if given.tiles and GPU else ():
+        print(line, flush=True)
+    print(f"[{time.monotonic() - started:.0f} s]", flush=True)
+    copy = measure_ceilings(DEVICE, clock).copy / 1e3
+    print("| layout | | forward, ms | TFLOP/s | both, ms | TFLOP/s | forward x bytes |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for layout in layouts():
+        for row in table(layout, clock, copy, flex_too=given.flex):
+            print(row, flush=True)
+    print(f"[{time.monotonic() - started:.0f} s]")
+
+
+if __name__ == "__main__":
+    main()
