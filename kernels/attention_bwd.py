@@ -15,6 +15,7 @@ import triton.language as tl
 from packproof.kernels.attention_fwd import (
     LOG2_E,
     NEVER_ALIGNED,
+    edge,
     exact,
     raw_scores,
     store_tile,
@@ -41,8 +42,8 @@ def _attention_bwd_delta_kernel(
     own, alive = head.to(tl.int64), row < used
     found = tl.zeros((BLOCK_T,), tl.float32)
     for c in range(0, V, BLOCK_V):
-        out = tile(y + own * y_head, first, used, y_stride, c + column, V, BLOCK_T).to(tl.float32)
-        incoming = tile(dy + own * dy_head, first, used, dy_stride, c + column, V, BLOCK_T).to(tl.float32)
+        out = tile(y + own * y_head, first, used, y_stride, c + column, V, BLOCK_T, True).to(tl.float32)
+        incoming = tile(dy + own * dy_head, first, used, dy_stride, c + column, V, BLOCK_T, True).to(tl.float32)
         found += tl.sum(out * incoming, 1)
     if has_dlse != 0:
         found -= tl.load(dlse + own * dlse_head + row.to(tl.int64) * dlse_row, mask=alive, other=0.0)
@@ -69,8 +70,8 @@ def _fold_keys(
     dq, scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dq with what one tile of keys adds."""
-    key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N)
-    value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N)
+    key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N, MASKED)
+    value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N, MASKED)
     raw = raw_scores(exact(q, tl.trans(key)), cap_scale, SOFTCAP)
     weights = tl.exp2(raw * scale - lse[:, None])
     gradient = weights * (exact(dy, tl.trans(value)) - delta[:, None])
@@ -98,8 +99,8 @@ def _attention_bwd_q_kernel(
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
     k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     own, head, kv_head = start.to(tl.int64), head.to(tl.int64), (head // (H // HK)).to(tl.int64)
-    queries = tile(q + own * q_stride + head * q_head, first, n_queries, q_stride, k_column, K, BLOCK_M)
-    incoming = tile(dy + own * dy_stride + head * dy_head, first, n_queries, dy_stride, v_column, V, BLOCK_M)
+    queries = tile(q + own * q_stride + head * q_head, first, n_queries, q_stride, k_column, K, BLOCK_M, True)
+    incoming = tile(dy + own * dy_stride + head * dy_head, first, n_queries, dy_stride, v_column, V, BLOCK_M, True)
     key_rows = k + key_start.to(tl.int64) * k_stride + kv_head * k_head
     value_rows = v + key_start.to(tl.int64) * v_stride + kv_head * v_head
     query = first + tl.arange(0, BLOCK_M)
@@ -108,20 +109,16 @@ def _attention_bwd_q_kernel(
     expected = tl.load(delta + of_query, mask=alive, other=0.0)
     low, high = visible(query, n_queries, n_keys, left, right)
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
-    begin, whole, whole_end, tiles_end = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
+    begin, whole, whole_end, edges = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
 
     acc = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
-    for j in tl.range(begin, whole, BLOCK_N, num_stages=1):
-        acc = _fold_keys(
-            queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
-            v_column, K, V, low, high, acc, scale, cap_scale, SOFTCAP, True, BLOCK_N,
-        )  # fmt: skip
     for j in tl.range(whole, whole_end, BLOCK_N):
         acc = _fold_keys(
             queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
             v_column, K, V, low, high, acc, scale, cap_scale, SOFTCAP, False, BLOCK_N,
         )  # fmt: skip
-    for j in tl.range(whole_end, tiles_end, BLOCK_N, num_stages=1):
+    for at in tl.range(0, edges, num_stages=1):
+        j = edge(at, begin, whole, whole_end, BLOCK_N)
         acc = _fold_keys(
             queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
             v_column, K, V, low, high, acc, scale, cap_scale, SOFTCAP, True, BLOCK_N,
@@ -136,8 +133,8 @@ def _fold_queries(
     SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """dk and dv with what one tile of queries adds, both 2^OFFSET times as large."""
-    queries = tile(query_rows, first, n_queries, q_stride, k_column, K, BLOCK_M)
-    incoming = tile(incoming_rows, first, n_queries, dy_stride, v_column, V, BLOCK_M)
+    queries = tile(query_rows, first, n_queries, q_stride, k_column, K, BLOCK_M, MASKED)
+    incoming = tile(incoming_rows, first, n_queries, dy_stride, v_column, V, BLOCK_M, MASKED)
     query = first + tl.arange(0, BLOCK_M)
     log_sum = tl.load(lse + query, mask=query < n_queries, other=0.0) * LOG2_E
     expected = tl.load(delta + query, mask=query < n_queries, other=0.0)
@@ -168,11 +165,11 @@ def _attention_bwd_kv_kernel(
     n_queries, n_keys, first = end - start, key_end - key_start, first - key_start
     k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     own, of_queries = key_start.to(tl.int64), start.to(tl.int64)
-    keys = tile(k + own * k_stride + kv_head * k_head, first, n_keys, k_stride, k_column, K, BLOCK_N)
-    values = tile(v + own * v_stride + kv_head * v_head, first, n_keys, v_stride, v_column, V, BLOCK_N)
+    keys = tile(k + own * k_stride + kv_head * k_head, first, n_keys, k_stride, k_column, K, BLOCK_N, True)
+    values = tile(v + own * v_stride + kv_head * v_head, first, n_keys, v_stride, v_column, V, BLOCK_N, True)
     low, high = visible(first + tl.arange(0, BLOCK_N), n_keys, n_queries, right, left)
     last = tl.minimum(first + BLOCK_N, n_keys) - 1
-    begin, whole, whole_end, tiles_end = tiles(first, last, n_keys, n_queries, right, left, BLOCK_M)
+    begin, whole, whole_end, edges = tiles(first, last, n_keys, n_queries, right, left, BLOCK_M)
 
     sum_k = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     sum_v = tl.zeros((BLOCK_N, BLOCK_V), tl.float32)
@@ -180,17 +177,13 @@ def _attention_bwd_kv_kernel(
         query_rows = q + of_queries * q_stride + head * q_head
         incoming_rows = dy + of_queries * dy_stride + head * dy_head
         log_sums, expected = lse + head * T + of_queries, delta + head * T + of_queries
-        for i in tl.range(begin, whole, BLOCK_M, num_stages=1):
-            sum_k, sum_v = _fold_queries(
-                keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,
-                k_column, v_column, K, V, low, high, sum_k, sum_v, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_M,
-            )  # fmt: skip
         for i in tl.range(whole, whole_end, BLOCK_M):
             sum_k, sum_v = _fold_queries(
                 keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,
                 k_column, v_column, K, V, low, high, sum_k, sum_v, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_M,
             )  # fmt: skip
-        for i in tl.range(whole_end, tiles_end, BLOCK_M, num_stages=1):
+        for at in tl.range(0, edges, num_stages=1):
+            i = edge(at, begin, whole, whole_end, BLOCK_M)
             sum_k, sum_v = _fold_queries(
                 keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,
                 k_column, v_column, K, V, low, high, sum_k, sum_v, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_M,

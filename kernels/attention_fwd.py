@@ -23,10 +23,12 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def tile(rows, first, end, stride, column, width, SIZE: tl.constexpr):
-    """SIZE rows from row `first` on, zero from row `end` on; `rows` is where row 0 of the head begins."""
+def tile(rows, first, end, stride, column, width, SIZE: tl.constexpr, RAGGED: tl.constexpr):
+    """SIZE rows from row `first` on; `rows` is where row 0 of the head begins. RAGGED: zero from row `end` on."""
     row = tl.arange(0, SIZE)
-    mask = (first + row < end)[:, None] & (column < width)[None, :]
+    mask = tl.broadcast_to((column < width)[None, :], (SIZE, column.shape[0]))
+    if RAGGED:
+        mask &= (first + row < end)[:, None]
     base = rows + stride.to(tl.int64) * first
     return tl.load(base + (row[:, None] * stride + column[None, :]), mask=mask, other=0.0)
 
@@ -77,12 +79,19 @@ def visible(row, n_rows, n_others, left, right):
 @triton.jit
 def tiles(first, last, n_rows, n_others, left, right, SIZE: tl.constexpr):
     """Where tiles of others begin for rows from `first` to `last`: the first one; those that all of the rows see whole,
-    from and to; and the end of all."""
+    from and to; and how many there are at the edges, before these and after them."""
     low, whole_end = visible(first, n_rows, n_others, left, right)
     whole, end = visible(last, n_rows, n_others, left, right)
-    whole = tl.cdiv(whole, SIZE) * SIZE
+    begin, whole = low // SIZE * SIZE, tl.minimum(tl.cdiv(whole, SIZE) * SIZE, end)
     whole_end = tl.maximum(whole_end // SIZE * SIZE, whole)
-    return low // SIZE * SIZE, tl.minimum(whole, end), tl.minimum(whole_end, end), end
+    return begin, whole, whole_end, tl.cdiv(whole - begin, SIZE) + tl.cdiv(end - whole_end, SIZE)
+
+
+@triton.jit
+def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
+    """Where a tile at an edge begins."""
+    before = begin + index * SIZE
+    return tl.where(before < whole, before, before + (whole_end - whole))
 
 
 @triton.jit
@@ -91,8 +100,8 @@ def _fold(
     scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values."""
-    key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N)
-    value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N)
+    key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N, MASKED)
+    value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N, MASKED)
     raw = raw_scores(exact(q, tl.trans(key)), cap_scale, SOFTCAP)
     if MASKED:
         j = first + tl.arange(0, BLOCK_N)[None, :]
@@ -123,36 +132,33 @@ def _attention_fwd_kernel(
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
     k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     own = start.to(tl.int64)
-    queries = tile(q + own * q_stride + head.to(tl.int64) * q_head, first, n_queries, q_stride, k_column, K, BLOCK_M)
+    queries = tile(
+        q + own * q_stride + head.to(tl.int64) * q_head, first, n_queries, q_stride, k_column, K, BLOCK_M, True
+    )
     kv_head = (head // (H // HK)).to(tl.int64)
     key_rows = k + key_start.to(tl.int64) * k_stride + kv_head * k_head
     value_rows = v + key_start.to(tl.int64) * v_stride + kv_head * v_head
     query = first + tl.arange(0, BLOCK_M)
     low, high = visible(query, n_queries, n_keys, left, right)
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
-    begin, whole, whole_end, tiles_end = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
+    begin, whole, whole_end, edges = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
 
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if has_sinks != 0:  # a key of value 0
         top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
     total = tl.where(top > float("-inf"), tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET), 0.0)
     acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
-    for j in tl.range(begin, whole, BLOCK_N, num_stages=1):
-        top, total, acc = _fold(
-            queries, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column, v_column, K, V, low, high,
-            top, total, acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N,
-        )  # fmt: skip
     for j in tl.range(whole, whole_end, BLOCK_N):
         top, total, acc = _fold(
             queries, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column, v_column, K, V, low, high,
             top, total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N,
         )  # fmt: skip
-    for j in tl.range(whole_end, tiles_end, BLOCK_N, num_stages=1):
+    for at in tl.range(0, edges, num_stages=1):
+        j = edge(at, begin, whole, whole_end, BLOCK_N)
         top, total, acc = _fold(
             queries, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column, v_column, K, V, low, high,
             top, total, acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N,
         )  # fmt: skip
     acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
     store_tile(y + (own * H + head) * V, acc, first, n_queries, H * V, v_column, V, BLOCK_M)
-    at = lse + head.to(tl.int64) * T + own + query
-    tl.store(at, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)
+    tl.store(lse + head.to(tl.int64) * T + own + query, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)

@@ -44,21 +44,26 @@ _LOG2_E = 1 / math.log(2)
 
 
 class Tile(NamedTuple):
-    """Queries and keys of a tile, and the launch options."""
+    """Queries and keys of a tile, and the launch options. registers: the most that a thread has, 0 for no limit."""
 
     m: int
     n: int
     num_warps: int
     num_stages: int
+    registers: int = 0
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {"maxnreg": self.registers} if self.registers else {}
 
 
 # by kernel and kind of GPU: for up to 64, 128 and 256 channels. The last kind is for fp32 and under a softcap
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
-    ("fwd", "hopper"): (Tile(128, 64, 8, 4), Tile(128, 64, 8, 3), Tile(128, 32, 8, 2)),
+    ("fwd", "hopper"): (Tile(128, 64, 8, 3, 128), Tile(128, 32, 8, 3, 128), Tile(128, 32, 8, 2)),
     ("fwd", "nvidia"): (Tile(128, 64, 4, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
     ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 32, 8, 1)),
     ("fwd", "any"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 16, 8, 1)),
-    ("q", "hopper"): (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)),
+    ("q", "hopper"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 2, 128), Tile(64, 32, 8, 2)),
     ("q", "nvidia"): (Tile(64, 64, 4, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
     ("q", "amd"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 16, 8, 1)),
     ("q", "any"): (Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(16, 16, 8, 1)),
@@ -148,7 +153,7 @@ class AttentionProblem:
         programs = blocks.n_slots(rows, len(self.cu_seqlens) - 1, size) * heads
         if programs:
             shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n}
-            options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+            options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, **tile.options}
             launch(kernel, (programs,), self.arguments | arguments | shape, **options)
 
     def _query_blocks(self, size: int) -> Tensor:
@@ -239,7 +244,7 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
         constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
         form = _form(label, kernel, dtype, constants, tile.num_warps)
-        yield replace(form, num_stages=tile.num_stages, targets=() if kind == "any" else targets)
+        yield replace(form, num_stages=tile.num_stages, options=tile.options, targets=() if kind == "any" else targets)
 
 
 def _form(label: str, kernel: Any, dtype: torch.dtype, constants: dict[str, Any], num_warps: int) -> Variant:
