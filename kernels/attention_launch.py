@@ -20,6 +20,11 @@ from packproof.kernels.attention_bwd import (
     _attention_bwd_q_kernel,
 )
 from packproof.kernels.attention_fwd import _attention_fwd_kernel
+from packproof.kernels.attention_short import (
+    _attention_bwd_kv_short_kernel,
+    _attention_bwd_q_short_kernel,
+    _attention_fwd_short_kernel,
+)
 from packproof.kernels.launch import (
     ARCHITECTURES,
     POINTERS,
@@ -36,6 +41,9 @@ from packproof.kernels.variant import Variant
 
 MAX_CHANNELS = 256
 BLOCK, BLOCK_INTERPRETED = 128, 16  # tokens, the most that a tile of queries or keys has
+_SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys, up to which a sequence has kernels of its own
+_SHORT_WIDTHS = (128, 256)
+_SHORT_ROWS, _SHORT_ROWS_INTERPRETED, _SHORT_WARPS = 32, 4, 8
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _DELTA = {"BLOCK_T": 32, "BLOCK_V": 64}
 _DELTA_INTERPRETED = {"BLOCK_T": 8, "BLOCK_V": 4}
@@ -89,6 +97,13 @@ def width_of(channels: int) -> int:
 def kind_of(dtype: torch.dtype, softcap: bool, kind: str) -> str:
     """Which of the tiles are for a kind of GPU."""
     return "any" if softcap or dtype == torch.float32 else kind
+
+
+def _short_shape(width: int) -> dict[str, int]:
+    """What the kernels for short sequences are compiled for."""
+    if interpreted(_attention_fwd_kernel):
+        return {"SHORT": _SHORT_INTERPRETED, "ROWS": _SHORT_ROWS_INTERPRETED, "BLOCK": width}
+    return {"SHORT": _SHORT, "ROWS": _SHORT_ROWS, "BLOCK": max(width, _SHORT_WIDTHS[0])}
 
 
 def larger(dtype: torch.dtype) -> int:
@@ -149,23 +164,36 @@ class AttentionProblem:
     def _new(self, *shape: int) -> Tensor:
         return self.q.new_empty(shape)
 
-    def _launch(self, kernel: Any, rows: int, heads: int, size: int, tile: Tile, **arguments: Any) -> None:
-        programs = blocks.n_slots(rows, len(self.cu_seqlens) - 1, size) * heads
+    @property
+    def short(self) -> int:
+        """Queries and keys of a sequence up to which it is left to the kernels for short ones."""
+        return _short_shape(self.width)["SHORT"]
+
+    def _launch(self, kernel: Any, rows: int, others: int, heads: int, size: int, tile: Tile, **arguments: Any) -> None:
+        programs = blocks.n_slots(rows, others, len(self.cu_seqlens) - 1, size, self.short) * heads
         if programs:
             shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n}
             options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, **tile.options}
             launch(kernel, (programs,), self.arguments | arguments | shape, **options)
 
+    def _launch_short(self, kernel: Any, rows: int, **arguments: Any) -> None:
+        if rows:
+            shape = _short_shape(self.width)
+            arguments = self.arguments | arguments | shape
+            launch(kernel, (cdiv(rows, shape["ROWS"]),), arguments, num_warps=_SHORT_WARPS)
+
     def _query_blocks(self, size: int) -> Tensor:
         """Under a causal mask the last queries see most."""
-        return blocks.blocks_of(self.cu_seqlens, self.T, self.cu_keys, self.U, size, last_first=self.right >= 0)
+        last_first = self.right >= 0
+        return blocks.blocks_of(self.cu_seqlens, self.T, self.cu_keys, self.U, size, self.short, last_first=last_first)
 
     def forward(self, lse: Tensor) -> Tensor:
         """y (t, h, v), zero in slack; fills lse (h, t) but in slack."""
         tile = tile_of("fwd", self.kind, self.width)
         y = self._new(self.T, self.H, self.v.shape[2])
         found = self._query_blocks(tile.m)
-        self._launch(_attention_fwd_kernel, self.T, self.H, tile.m, tile, blocks=found, y=y, lse=lse)
+        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, blocks=found, y=y, lse=lse)
+        self._launch_short(_attention_fwd_short_kernel, self.T, y=y, lse=lse)
         zero_slack(self.cu_seqlens, y)
         return y[..., : self.v_channels].contiguous()
 
@@ -191,7 +219,8 @@ class AttentionProblem:
         tile = tile_of("q", self.kind, self.width)
         dq, found = self._new(*self.q.shape), self._query_blocks(tile.m)
         arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dq": dq, "dq_factor": self.factor}
-        self._launch(_attention_bwd_q_kernel, self.T, self.H, tile.m, tile, blocks=found, **arguments)
+        self._launch(_attention_bwd_q_kernel, self.T, self.U, self.H, tile.m, tile, blocks=found, **arguments)
+        self._launch_short(_attention_bwd_q_short_kernel, self.T, **arguments)
         zero_slack(self.cu_seqlens, dq)
         dq = dq[..., : self.k_channels]
         return dq.contiguous() if self.sign > 0 else dq * self.sign
@@ -200,10 +229,11 @@ class AttentionProblem:
         """The gradients of k and v, zero in slack."""
         tile, unit = tile_of("kv", self.kind, self.width), 2.0 ** -larger(self.q.dtype)
         dk, dv = self._new(*self.k.shape), self._new(*self.v.shape)
-        found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, last_first=False)
+        found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, self.short, last_first=False)
         arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dk": dk, "dv": dv}
-        arguments |= {"dk_factor": self.factor * unit, "dv_factor": unit}
-        self._launch(_attention_bwd_kv_kernel, self.U, self.HK, tile.n, tile, blocks=found, **arguments)
+        arguments |= {"dk_factor": self.factor * unit, "dv_factor": unit, "k_factor": self.factor}
+        self._launch(_attention_bwd_kv_kernel, self.U, self.T, self.HK, tile.n, tile, blocks=found, **arguments)
+        self._launch_short(_attention_bwd_kv_short_kernel, self.U, **arguments)
         zero_slack(self.cu_keys, dk, dv)
         return dk[..., : self.k_channels].contiguous(), dv[..., : self.v_channels].contiguous()
 
@@ -218,8 +248,13 @@ def _incoming(dy: Tensor) -> dict[str, Any]:
 _TOKENS = ("q", "k", "v", "sinks", "y", "dy", "dq", "dk", "dv")
 _FP32 = ("lse", "delta", "dlse", "dsinks")
 _INT32 = ("cu_seqlens", "cu_keys", "blocks")
-_SCALARS = ("scale", "cap_scale", "dq_factor", "dk_factor", "dv_factor")
+_SCALARS = ("scale", "cap_scale", "dq_factor", "dk_factor", "dv_factor", "k_factor")
 _KERNELS = {"fwd": _attention_fwd_kernel, "q": _attention_bwd_q_kernel, "kv": _attention_bwd_kv_kernel}
+_SHORT_KERNELS = {
+    "fwd": _attention_fwd_short_kernel,
+    "q": _attention_bwd_q_short_kernel,
+    "kv": _attention_bwd_kv_short_kernel,
+}
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -229,6 +264,10 @@ def variants() -> list[Variant]:
         form
         for (name, dtype, width, softcap) in product(_KERNELS, _DTYPES, _WIDTHS, (False, True))
         for form in _forms(name, dtype, width, softcap)
+    ]
+    found += [
+        _form(f"short-{name}-{POINTERS[dtype][1:]}-{width}", kernel, dtype, _short_shape(width), _SHORT_WARPS)
+        for (name, kernel), dtype, width in product(_SHORT_KERNELS.items(), _DTYPES, _SHORT_WIDTHS)
     ]
     found += [_form(f"delta-{POINTERS[dtype][1:]}", _attention_bwd_delta_kernel, dtype, _DELTA, 4) for dtype in _DTYPES]
     return [*found, *blocks.variants(), *slack.variants(_DTYPES)]

@@ -42,8 +42,8 @@ def _class(length, longest):
     return found
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "longest"])
-def _blocks_offsets_kernel(cu_seqlens, cu_others, offsets, T, U, S, size, longest, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
+def _blocks_offsets_kernel(cu_seqlens, cu_others, offsets, T, U, S, size, short, longest, BLOCK: tl.constexpr):
     """Blocks of the class before each sequence, and their number in all: (classes, s + 1)."""
     which = tl.program_id(0)
     offsets += which * (S + 1)
@@ -52,7 +52,8 @@ def _blocks_offsets_kernel(cu_seqlens, cu_others, offsets, T, U, S, size, longes
         sequence = first + tl.arange(0, BLOCK)
         start, end = bounds(cu_seqlens, S, T, sequence)
         other_start, other_end = bounds(cu_others, S, U, sequence)
-        belongs = _class(tl.maximum(end - start, other_end - other_start), longest) == which
+        length = tl.maximum(end - start, other_end - other_start)
+        belongs = (length > short) & (_class(length, longest) == which)
         count = tl.where((sequence < S) & belongs, tl.cdiv(end - start, size), 0)
         tl.store(offsets + sequence, before + tl.cumsum(count, 0) - count, mask=sequence < S)
         before += tl.sum(count, 0)
@@ -65,10 +66,10 @@ def _blocks_items_kernel(cu_seqlens, offsets, blocks, T, S, size, last_first, BL
     which = tl.zeros_like(slot)
     before = tl.zeros_like(slot)
     total = 0
-    for step in tl.static_range(_CLASSES):
-        total += tl.load(offsets + step * (S + 1) + S)
+    for one in tl.static_range(_CLASSES):
+        total += tl.load(offsets + one * (S + 1) + S)
         past = slot >= total
-        which = tl.where(past, step + 1, which)
+        which = tl.where(past, one + 1, which)
         before = tl.where(past, total, before)
     if tl.program_id(0) == 0:
         tl.store(blocks, total)
@@ -92,27 +93,34 @@ def _blocks_items_kernel(cu_seqlens, offsets, blocks, T, S, size, last_first, BL
     tl.store(row + 3, start + number * size, mask=taken)
 
 
-def n_slots(n_rows: int, n_sequences: int, size: int) -> int:
-    """Blocks of `size` rows that so many sequences of so many rows can have."""
-    return n_rows // size + min(n_sequences, n_rows)
+def n_slots(n_rows: int, n_others: int, n_sequences: int, size: int, short: int) -> int:
+    """Blocks of `size` rows that so many sequences of so many rows and others can have, those left out that are short
+    in both."""
+    return n_rows // size + min(n_sequences, n_rows, (n_rows + n_others) // (short + 1))
 
 
 def blocks_of(
-    cu_seqlens: Tensor, n_rows: int, cu_others: Tensor, n_others: int, size: int, *, last_first: bool
+    cu_seqlens: Tensor, n_rows: int, cu_others: Tensor, n_others: int, size: int, short: int, *, last_first: bool
 ) -> Tensor:
     """The blocks of up to `size` rows of each sequence.
 
     cu_others, n_others: the offsets and rows of what the sequences are attended with, whose length counts too.
-    last_first: the blocks of a sequence from its end, where they are to take longest.
+    short: a sequence with no more rows than that, and no more others, has no blocks. last_first: the blocks of a
+    sequence from its end, where they are to take longest.
     """
     n_sequences = len(cu_seqlens) - 1
-    slots = n_slots(n_rows, n_sequences, size)
+    slots = n_slots(n_rows, n_others, n_sequences, size, short)
     found = cu_seqlens.new_empty(slots + 1, 4)
     small = interpreted(_blocks_items_kernel)
     block_size = _BLOCK_INTERPRETED if small else _BLOCK
     arguments = {
         **{"cu_seqlens": cu_seqlens, "cu_others": cu_others, "T": n_rows, "U": n_others, "S": n_sequences},
-        **{"offsets": cu_seqlens.new_empty(_CLASSES.value, n_sequences + 1), "blocks": found, "size": size},
+        **{
+            "offsets": cu_seqlens.new_empty(_CLASSES.value, n_sequences + 1),
+            "blocks": found,
+            "size": size,
+            "short": short,
+        },
         **{"longest": _LONGEST_INTERPRETED if small else _LONGEST, "last_first": int(last_first)},
         "BLOCK": block_size,
     }
