@@ -154,7 +154,7 @@ class AttentionProblem:
             **{"v": v, "v_stride": v.stride(0), "v_head": v.stride(1)},
             **{"cu_seqlens": self.cu_seqlens, "cu_keys": self.cu_keys, "T": self.T, "U": self.U},
             **{"S": len(self.cu_seqlens) - 1, "H": self.H, "HK": self.HK, "K": q.shape[2], "V": v.shape[2]},
-            **{"sinks": q if self.sinks is None else self.sinks, "has_sinks": int(self.sinks is not None)},
+            **{"sinks": q if self.sinks is None else self.sinks.contiguous(), "has_sinks": int(self.sinks is not None)},
             **{"left": self.left, "right": self.right, "SOFTCAP": cap > 0, "OFFSET": larger(q.dtype)},
             "scale": cap * _LOG2_E if cap else self.factor * _LOG2_E,
             "cap_scale": self.factor / cap if cap else 0.0,

@@ -265,7 +265,7 @@ def test_dir_shows_the_public_names_alone(package: str) -> None:
 
 def test_dir_shows_the_kernels_alone() -> None:
     code = "from packproof import kernels; print(dir(kernels))"
-    assert run_without((), code) == "['causal_conv1d', 'rope', 'rope_qk', 'selective_scan', 'ssd']\n"
+    assert run_without((), code) == "['attention', 'causal_conv1d', 'rope', 'rope_qk', 'selective_scan', 'ssd']\n"
 
 
 def test_every_public_name_is_there() -> None:
