@@ -144,9 +144,8 @@ def _attention_backward(
     problem = AttentionProblem(q, k, v, sinks, cu_seqlens, keys, left, right, scale, softcap)
     dy = problem.aligned(torch.zeros_like(y) if dy is None else dy)
     delta, dsinks = problem.delta(y, dy, lse, dlse)
-    dk, dv = problem.dk_dv(dy, lse, delta)
-    of_sinks = q.new_empty(0) if sinks is None else dsinks.sum(1).to(sinks.dtype)
-    return problem.dq(dy, lse, delta), dk, dv, of_sinks
+    dq, dk, dv = problem.backward(dy, lse, delta)
+    return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.sum(1).to(sinks.dtype)
 
 
 @fake(_attention)

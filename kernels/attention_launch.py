@@ -43,10 +43,10 @@ MAX_CHANNELS = 256
 BLOCK, BLOCK_INTERPRETED = 128, 16  # tokens, the most that a tile of queries or keys has
 _SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys, up to which a sequence has kernels of its own
 _SHORT_WIDTHS = (128, 256)
-_SHORT_ROWS, _SHORT_ROWS_INTERPRETED, _SHORT_WARPS = 32, 4, 8
+_SHORT_ROWS, _SHORT_ROWS_INTERPRETED, _SHORT_WARPS = 32, 8, 8
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _DELTA = {"BLOCK_T": 32, "BLOCK_V": 64}
-_DELTA_INTERPRETED = {"BLOCK_T": 8, "BLOCK_V": 4}
+_DELTA_INTERPRETED = {"BLOCK_T": 16, "BLOCK_V": 4}
 _LARGER = 15  # weights of fp16 are 2^15 times as large as usual
 _LOG2_E = 1 / math.log(2)
 
@@ -214,19 +214,30 @@ class AttentionProblem:
             launch(_attention_bwd_delta_kernel, (programs,), self.arguments | arguments, num_warps=4)
         return delta, dsinks
 
+    def backward(self, dy: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """dq, dk and dv, zero in slack."""
+        dq, (dk, dv) = self.dq(dy, lse, delta), self.dk_dv(dy, lse, delta)
+        if self.same:
+            zero_slack(self.cu_seqlens, dq, dk, dv)
+        else:
+            zero_slack(self.cu_seqlens, dq)
+            zero_slack(self.cu_keys, dk, dv)
+        dq = dq[..., : self.k_channels]
+        return (
+            dq.contiguous() if self.sign > 0 else dq * self.sign,
+            dk[..., : self.k_channels].contiguous(),
+            dv[..., : self.v_channels].contiguous(),
+        )
+
     def dq(self, dy: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
-        """The gradient of q, zero in slack."""
         tile = tile_of("q", self.kind, self.width)
         dq, found = self._new(*self.q.shape), self._query_blocks(tile.m)
         arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dq": dq, "dq_factor": self.factor}
         self._launch(_attention_bwd_q_kernel, self.T, self.U, self.H, tile.m, tile, blocks=found, **arguments)
         self._launch_short(_attention_bwd_q_short_kernel, self.T, **arguments)
-        zero_slack(self.cu_seqlens, dq)
-        dq = dq[..., : self.k_channels]
-        return dq.contiguous() if self.sign > 0 else dq * self.sign
+        return dq
 
     def dk_dv(self, dy: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of k and v, zero in slack."""
         tile, unit = tile_of("kv", self.kind, self.width), 2.0 ** -larger(self.q.dtype)
         dk, dv = self._new(*self.k.shape), self._new(*self.v.shape)
         found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, self.short, last_first=False)
@@ -234,8 +245,7 @@ class AttentionProblem:
         arguments |= {"dk_factor": self.factor * unit, "dv_factor": unit, "k_factor": self.factor}
         self._launch(_attention_bwd_kv_kernel, self.U, self.T, self.HK, tile.n, tile, blocks=found, **arguments)
         self._launch_short(_attention_bwd_kv_short_kernel, self.U, **arguments)
-        zero_slack(self.cu_keys, dk, dv)
-        return dk[..., : self.k_channels].contiguous(), dv[..., : self.v_channels].contiguous()
+        return dk, dv
 
 
 _TINY = 2.0**-100  # times products of fp32 this leaves nothing

@@ -22,7 +22,7 @@ _CLASSES = tl.constexpr(8)
 _LONGEST = 8192  # rows, from which on a sequence is of the first class
 _LONGEST_INTERPRETED = 256
 _BLOCK = 1024
-_BLOCK_INTERPRETED = 8  # so that the packs of tests take several iterations and programs
+_BLOCK_INTERPRETED = 16  # so that the packs of tests take several iterations and programs
 _NUM_WARPS = 4
 
 
