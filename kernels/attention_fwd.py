@@ -96,12 +96,17 @@ def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
 
 @triton.jit
 def _fold(
-    q, key_rows, value_rows, first, n_keys, k_stride, v_stride, k_column, v_column, K, V, low, high, top, total, acc,
+    q, key_tiles, value_tiles, token, k_at, v_at, key_rows, value_rows, first, n_keys, k_stride, v_stride,
+    k_column, v_column, K, V, low, high, top, total, acc,
     scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values."""
-    key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N, MASKED)
-    value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N, MASKED)
+    if MASKED or key_tiles is None:
+        key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N, MASKED)
+        value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N, MASKED)
+    else:
+        key = key_tiles.load([token + first, k_at])
+        value = value_tiles.load([token + first, v_at])
     raw = raw_scores(exact(q, tl.trans(key)), cap_scale, SOFTCAP)
     if MASKED:
         j = first + tl.arange(0, BLOCK_N)[None, :]
@@ -118,7 +123,7 @@ NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_fwd_kernel(
-    q, k, v, sinks, cu_seqlens, cu_keys, blocks, y, lse, T, U, S, H, HK, K, V,
+    q, k, v, key_tiles, value_tiles, sinks, cu_seqlens, cu_keys, blocks, y, lse, T, U, S, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
     SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -138,6 +143,7 @@ def _attention_fwd_kernel(
     kv_head = (head // (H // HK)).to(tl.int64)
     key_rows = k + key_start.to(tl.int64) * k_stride + kv_head * k_head
     value_rows = v + key_start.to(tl.int64) * v_stride + kv_head * v_head
+    k_at, v_at = (head // (H // HK)) * k_head, (head // (H // HK)) * v_head
     query = first + tl.arange(0, BLOCK_M)
     low, high = visible(query, n_queries, n_keys, left, right)
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
@@ -150,14 +156,14 @@ def _attention_fwd_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
     for j in tl.range(whole, whole_end, BLOCK_N):
         top, total, acc = _fold(
-            queries, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column, v_column, K, V, low, high,
-            top, total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N,
+            queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
+            k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N,
         )  # fmt: skip
     for at in tl.range(0, edges, num_stages=1):
         j = edge(at, begin, whole, whole_end, BLOCK_N)
         top, total, acc = _fold(
-            queries, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column, v_column, K, V, low, high,
-            top, total, acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N,
+            queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
+            k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N,
         )  # fmt: skip
     acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
     store_tile(y + (own * H + head) * V, acc, first, n_queries, H * V, v_column, V, BLOCK_M)

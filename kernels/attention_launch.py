@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from packproof.kernels import blocks, slack
 from packproof.kernels.attention_bwd import (
@@ -52,13 +53,17 @@ _LOG2_E = 1 / math.log(2)
 
 
 class Tile(NamedTuple):
-    """Queries and keys of a tile, and the launch options. registers: the most that a thread has, 0 for no limit."""
+    """Queries and keys of a tile, and the launch options. registers: the most that a thread has, 0 for no limit.
+
+    tma: keys and values are read by the tensor memory accelerator, where a tile is whole.
+    """
 
     m: int
     n: int
     num_warps: int
     num_stages: int
     registers: int = 0
+    tma: bool = False
 
     @property
     def options(self) -> dict[str, int]:
@@ -182,6 +187,13 @@ class AttentionProblem:
             arguments = self.arguments | arguments | shape
             launch(kernel, (cdiv(rows, shape["ROWS"]),), arguments, num_warps=_SHORT_WARPS)
 
+    def _tiles(self, tensor: Tensor, tile: Tile) -> TensorDescriptor | None:
+        """A descriptor of keys or values as rows of tokens, of all heads one after another."""
+        (rows, heads, channels), (row, head, _) = tensor.shape, tensor.stride()
+        if not tile.tma or min(rows, row, head) == 0 or not self.width == self.k.shape[2] == self.v.shape[2]:
+            return None
+        return TensorDescriptor(tensor, [rows, (heads - 1) * head + channels], [row, 1], [tile.n, self.width])
+
     def _query_blocks(self, size: int) -> Tensor:
         """Under a causal mask the last queries see most."""
         last_first = self.right >= 0
@@ -192,7 +204,9 @@ class AttentionProblem:
         tile = tile_of("fwd", self.kind, self.width)
         y = self._new(self.T, self.H, self.v.shape[2])
         found = self._query_blocks(tile.m)
-        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, blocks=found, y=y, lse=lse)
+        arguments = {"blocks": found, "y": y, "lse": lse}
+        arguments |= {"key_tiles": self._tiles(self.k, tile), "value_tiles": self._tiles(self.v, tile)}
+        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_fwd_short_kernel, self.T, y=y, lse=lse)
         zero_slack(self.cu_seqlens, y)
         return y[..., : self.v_channels].contiguous()
@@ -257,6 +271,7 @@ def _incoming(dy: Tensor) -> dict[str, Any]:
 
 _TOKENS = ("q", "k", "v", "sinks", "y", "dy", "dq", "dk", "dv")
 _FP32 = ("lse", "delta", "dlse", "dsinks")
+_ABSENT = ("key_tiles", "value_tiles")
 _INT32 = ("cu_seqlens", "cu_keys", "blocks")
 _SCALARS = ("scale", "cap_scale", "dq_factor", "dk_factor", "dv_factor", "k_factor")
 _KERNELS = {"fwd": _attention_fwd_kernel, "q": _attention_bwd_q_kernel, "kv": _attention_bwd_kv_kernel}
@@ -298,6 +313,6 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
 
 def _form(label: str, kernel: Any, dtype: torch.dtype, constants: dict[str, Any], num_warps: int) -> Variant:
     types: dict[str, str | None] = dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_FP32, "*fp32")
-    types |= dict.fromkeys(_INT32, "*i32") | dict.fromkeys(_SCALARS, "fp32")
+    types |= dict.fromkeys(_ABSENT) | dict.fromkeys(_INT32, "*i32") | dict.fromkeys(_SCALARS, "fp32")
     aligned_form, *_ = alignments(label, kernel, types, constants, num_warps)
     return aligned_form

@@ -36,12 +36,14 @@ ROUNDS = 9 if GPU else 1
 PROCESSES = 12 if GPU else 1
 MOST_APART = 3e-3
 OWN = kernels.attention if GPU else refs.attention
-Shape = tuple[int, int, int, int, int]  # queries, keys, warps, stages, registers
+Shape = tuple[int, ...]  # queries, keys, warps, stages, registers, whether by TMA
 CANDIDATES: Mapping[str, Sequence[Shape]] = {
     "fwd": [
         *((128, 32, 8, 3, 128), (128, 32, 8, 2, 128), (128, 32, 8, 4, 0), (128, 64, 8, 2, 128), (128, 64, 8, 3, 0)),
         *((64, 32, 4, 2, 168), (64, 32, 4, 3, 168), (64, 64, 4, 2, 168), (64, 64, 4, 2, 0), (128, 128, 8, 2, 0)),
         *((128, 64, 4, 2, 0), (64, 32, 4, 2, 128)),
+        *((128, 32, 8, 3, 128, 1), (128, 32, 8, 4, 128, 1), (128, 64, 8, 2, 128, 1), (128, 64, 8, 3, 0, 1)),
+        *((128, 128, 8, 2, 0, 1), (64, 64, 4, 2, 168, 1), (64, 64, 4, 3, 0, 1), (64, 128, 4, 2, 0, 1)),
     ],
     "q": [
         *((128, 32, 8, 2, 128), (128, 32, 8, 3, 0), (128, 64, 8, 2, 0), (64, 64, 4, 2, 0), (64, 32, 4, 2, 168)),
@@ -98,7 +100,7 @@ def with_tile(kernel: str, tile: Shape) -> None:
     """Let all launches of the kernel use the tile."""
     from packproof.kernels import attention_launch as own  # noqa: PLC0415  (needs triton)
 
-    shape = own.Tile(*tile)
+    shape = own.Tile(*tile[:5], tma=len(tile) > 5)
     own._TILES[kernel, "hopper"] = own._TILES[kernel, "nvidia"] = (shape, shape, shape)
 
 
@@ -227,6 +229,20 @@ def table(layout: BenchLayout, clock: Clock, bytes_per_ms: float, *, flex_too: b
         yield f"| {layout.name} | {name} | {ms:.3f} | {rates} | {ms / least:.2f} |"
 
 
+def kernels_of(layout: BenchLayout) -> str:
+    """The kernels of a call and of its backward pass, with the microseconds of each."""
+    q, k, v, dy = tensors(layout.tokens, torch.bfloat16)
+    run = partial(gradients, partial(OWN, cu_seqlens=offsets(layout.lengths), causal=True), q, k, v, dy)
+    run()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        run()
+        torch.cuda.synchronize()
+    found = [(one.key, one.device_time_total) for one in profiled.key_averages()]
+    return f"{layout.name}: " + ", ".join(
+        f"{name[:40]} {us:.0f}" for name, us in sorted(found, key=lambda one: -one[1])
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiles", action="store_true", help="time tiles, and go on with the best ones")
@@ -251,6 +267,8 @@ def main() -> None:
     for layout in layouts():
         for row in table(layout, clock, copy, flex_too=given.flex):
             print(row, flush=True)
+    for layout in layouts() if GPU else ():
+        print(kernels_of(layout), flush=True)
     print(f"[{time.monotonic() - started:.0f} s]")
 
 
