@@ -10,7 +10,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -96,7 +95,7 @@ def tile_of(kernel: str, kind: str, width: int) -> Tile:
 
 def width_of(channels: int) -> int:
     narrowest = 16 if interpreted(_attention_fwd_kernel) else _WIDTHS[0]
-    return max(triton.next_power_of_2(channels), narrowest)
+    return max(1 << max(channels - 1, 0).bit_length(), narrowest)
 
 
 def kind_of(dtype: torch.dtype, softcap: bool, kind: str) -> str:
@@ -204,7 +203,7 @@ class AttentionProblem:
         tile = tile_of("fwd", self.kind, self.width)
         y = self._new(self.T, self.H, self.v.shape[2])
         found = self._query_blocks(tile.m)
-        arguments = {"blocks": found, "y": y, "lse": lse}
+        arguments: dict[str, Any] = {"blocks": found, "y": y, "lse": lse}
         arguments |= {"key_tiles": self._tiles(self.k, tile), "value_tiles": self._tiles(self.v, tile)}
         self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_fwd_short_kernel, self.T, y=y, lse=lse)
@@ -312,7 +311,8 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
 
 
 def _form(label: str, kernel: Any, dtype: torch.dtype, constants: dict[str, Any], num_warps: int) -> Variant:
-    types: dict[str, str | None] = dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_FP32, "*fp32")
-    types |= dict.fromkeys(_ABSENT) | dict.fromkeys(_INT32, "*i32") | dict.fromkeys(_SCALARS, "fp32")
+    types: dict[str, str | None] = dict.fromkeys(_ABSENT)
+    types |= dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_FP32, "*fp32")
+    types |= dict.fromkeys(_INT32, "*i32") | dict.fromkeys(_SCALARS, "fp32")
     aligned_form, *_ = alignments(label, kernel, types, constants, num_warps)
     return aligned_form

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from statistics import median
@@ -171,15 +172,11 @@ def others(layout: BenchLayout) -> Iterator[tuple[str, Attend]]:
     except ImportError:
         pass
     if find_spec("flash_attn_interface"):
-        from flash_attn_interface import flash_attn_varlen_func  # noqa: PLC0415
+        fa3 = import_module("flash_attn_interface").flash_attn_varlen_func
 
-        yield (
-            "flash-attn 3",
-            lambda q, k, v: _first(flash_attn_varlen_func(q, k, v, cu, cu, longest, longest, causal=True)),
-        )
+        yield "flash-attn 3", lambda q, k, v: _first(fa3(q, k, v, cu, cu, longest, longest, causal=True))
     if find_spec("flash_attn"):
-        from flash_attn import flash_attn_varlen_func as fa2  # noqa: PLC0415
-
+        fa2 = import_module("flash_attn").flash_attn_varlen_func
         yield "flash-attn 2", lambda q, k, v: fa2(q, k, v, cu, cu, longest, longest, causal=True)
     if layout.name != "ones":
         yield "FlexAttention", flex(cu, layout.tokens)
