@@ -115,7 +115,7 @@ def _attention_bwd_q_kernel(
             queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
             v_column, K, V, low, high, acc, scale, cap_scale, SOFTCAP, False, BLOCK_N,
         )  # fmt: skip
-    for at in tl.range(0, edges, num_stages=1):
+    for at in tl.range(0, edges):
         j = edge(at, begin, whole, whole_end, BLOCK_N)
         acc = _fold_keys(
             queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
@@ -179,7 +179,7 @@ def _attention_bwd_kv_kernel(
                 keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,
                 k_column, v_column, K, V, low, high, sum_k, sum_v, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_M,
             )  # fmt: skip
-        for at in tl.range(0, edges, num_stages=1):
+        for at in tl.range(0, edges):
             i = edge(at, begin, whole, whole_end, BLOCK_M)
             sum_k, sum_v = _fold_queries(
                 keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,

@@ -157,7 +157,7 @@ def _attention_fwd_kernel(
             queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
             k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N,
         )  # fmt: skip
-    for at in tl.range(0, edges, num_stages=1):
+    for at in tl.range(0, edges):
         j = edge(at, begin, whole, whole_end, BLOCK_N)
         top, total, acc = _fold(
             queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
