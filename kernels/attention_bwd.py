@@ -26,7 +26,6 @@ from packproof.kernels.attention_fwd import (
 )
 from packproof.kernels.blocks import block
 from packproof.kernels.products import product
-from packproof.kernels.sequences import bounds
 
 
 @triton.jit(do_not_specialize=[*NEVER_ALIGNED, "dlse_head", "dlse_row", "has_dlse"])
@@ -85,17 +84,16 @@ def _fold_keys(
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_q_kernel(
-    q, k, v, dy, cu_seqlens, cu_keys, blocks, lse, delta, dq, T, U, S, H, HK, K, V,
+    q, k, v, dy, blocks, lse, delta, dq, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale, dq_factor,
     SOFTCAP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """dq (t, h, k)."""
     index, head = tl.program_id(0) // H, tl.program_id(0) % H
-    if index >= tl.load(blocks):
+    start, end, key_start, key_end, first = block(blocks, index)
+    if first < 0:
         return
-    sequence, start, end, first = block(blocks, index)
-    key_start, key_end = bounds(cu_keys, S, U, sequence)
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
     k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     own, head, kv_head = start.to(tl.int64), head.to(tl.int64), (head // (H // HK)).to(tl.int64)
@@ -117,7 +115,7 @@ def _attention_bwd_q_kernel(
             queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
             v_column, K, V, low, high, acc, scale, cap_scale, SOFTCAP, False, BLOCK_N,
         )  # fmt: skip
-    for at in tl.range(0, edges, num_stages=1):
+    for at in tl.range(0, edges):
         j = edge(at, begin, whole, whole_end, BLOCK_N)
         acc = _fold_keys(
             queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
@@ -151,17 +149,16 @@ def _fold_queries(
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_kv_kernel(
-    q, k, v, dy, cu_seqlens, cu_keys, blocks, lse, delta, dk, dv, T, U, S, H, HK, K, V,
+    q, k, v, dy, blocks, lse, delta, dk, dv, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale,
     dk_factor, dv_factor, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """dk (u, hk, k) and dv (u, hk, v)."""
     index, kv_head = tl.program_id(0) // HK, (tl.program_id(0) % HK).to(tl.int64)
-    if index >= tl.load(blocks):
+    key_start, key_end, start, end, first = block(blocks, index)
+    if first < 0:
         return
-    sequence, key_start, key_end, first = block(blocks, index)
-    start, end = bounds(cu_seqlens, S, T, sequence)
     n_queries, n_keys, first = end - start, key_end - key_start, first - key_start
     k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     own, of_queries = key_start.to(tl.int64), start.to(tl.int64)
@@ -182,7 +179,7 @@ def _attention_bwd_kv_kernel(
                 keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,
                 k_column, v_column, K, V, low, high, sum_k, sum_v, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_M,
             )  # fmt: skip
-        for at in tl.range(0, edges, num_stages=1):
+        for at in tl.range(0, edges):
             i = edge(at, begin, whole, whole_end, BLOCK_M)
             sum_k, sum_v = _fold_queries(
                 keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,

@@ -16,7 +16,6 @@ import triton.language as tl
 from packproof.kernels.blocks import block
 from packproof.kernels.elementwise import tanh
 from packproof.kernels.products import product
-from packproof.kernels.sequences import bounds
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -123,17 +122,16 @@ NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_fwd_kernel(
-    q, k, v, key_tiles, value_tiles, sinks, cu_seqlens, cu_keys, blocks, y, lse, T, U, S, H, HK, K, V,
+    q, k, v, key_tiles, value_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
     SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """y (t, h, v), and lse (h, t), natural."""
     index, head = tl.program_id(0) // H, tl.program_id(0) % H
-    if index >= tl.load(blocks):
+    start, end, key_start, key_end, first = block(blocks, index)
+    if first < 0:
         return
-    sequence, start, end, first = block(blocks, index)
-    key_start, key_end = bounds(cu_keys, S, U, sequence)
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
     k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     own = start.to(tl.int64)
@@ -159,7 +157,7 @@ def _attention_fwd_kernel(
             queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
             k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N,
         )  # fmt: skip
-    for at in tl.range(0, edges, num_stages=1):
+    for at in tl.range(0, edges):
         j = edge(at, begin, whole, whole_end, BLOCK_N)
         top, total, acc = _fold(
             queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,

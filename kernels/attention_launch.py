@@ -71,7 +71,7 @@ class Tile(NamedTuple):
 
 # by kernel and kind of GPU: for up to 64, 128 and 256 channels. The last kind is for fp32 and under a softcap
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
-    ("fwd", "hopper"): (Tile(128, 64, 8, 3, 128), Tile(128, 32, 8, 3, 128), Tile(128, 32, 8, 2)),
+    ("fwd", "hopper"): (Tile(128, 64, 8, 3, 128), Tile(128, 64, 8, 2, 128), Tile(128, 32, 8, 2)),
     ("fwd", "nvidia"): (Tile(128, 64, 4, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
     ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 32, 8, 1)),
     ("fwd", "any"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 16, 8, 1)),
@@ -79,7 +79,7 @@ _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
     ("q", "nvidia"): (Tile(64, 64, 4, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
     ("q", "amd"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 16, 8, 1)),
     ("q", "any"): (Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(16, 16, 8, 1)),
-    ("kv", "hopper"): (Tile(64, 64, 4, 2), Tile(64, 64, 8, 2), Tile(32, 64, 8, 1)),
+    ("kv", "hopper"): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(32, 64, 8, 1)),
     ("kv", "nvidia"): (Tile(64, 64, 4, 2), Tile(32, 64, 8, 2), Tile(32, 64, 8, 1)),
     ("kv", "amd"): (Tile(32, 64, 4, 1), Tile(32, 64, 8, 1), Tile(16, 32, 8, 1)),
     ("kv", "any"): (Tile(32, 64, 8, 1), Tile(32, 32, 8, 1), Tile(16, 16, 8, 1)),

@@ -1,8 +1,8 @@
 """A list of the blocks of rows of all sequences, made on the device, those of the longest sequences first.
 
-It is an int32 tensor (1 + slots, 4). Row 0 starts with the number of blocks; each other row is a block: its sequence,
-the first row of the sequence, the row after its last, the first row of the block. A program takes one block. What the
-host knows is a bound, so that some programs find none.
+It is an int32 tensor (slots, 8), a block in each row: the first row of its sequence and the row after its last, the
+same two of what the sequence is attended with, and the first row of the block, -1 where there is none. A program takes
+one block, and knows all it needs of it after one load. What the host knows is a bound, so that some programs find none.
 
 Blocks of long sequences take longest and come first: otherwise a GPU would wait for one of them at the end. A sequence
 is of the class of its length, a power of two; inside a class, sequences are in the order of the pack.
@@ -28,9 +28,9 @@ _NUM_WARPS = 4
 
 @triton.jit
 def block(blocks, index):
-    """A block: its sequence, the bounds of the sequence, its first row."""
-    row = blocks + 4 * (index + 1)
-    return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+    """A block: the bounds of its sequence and of the others there, and its first row, -1 for no block."""
+    row = blocks + 8 * index.to(tl.int64)
+    return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
 
 
 @triton.jit
@@ -60,9 +60,12 @@ def _blocks_offsets_kernel(cu_seqlens, cu_others, offsets, T, U, S, size, short,
     tl.store(offsets + S, before)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "size", "last_first"])
-def _blocks_items_kernel(cu_seqlens, offsets, blocks, T, S, size, last_first, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "slots", "size", "last_first"])
+def _blocks_items_kernel(
+    cu_seqlens, cu_others, offsets, blocks, T, U, S, slots, size, last_first, BLOCK: tl.constexpr
+):  # fmt: skip
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row, alive = blocks + slot.to(tl.int64) * 8, slot < slots
     which = tl.zeros_like(slot)
     before = tl.zeros_like(slot)
     total = 0
@@ -71,8 +74,6 @@ def _blocks_items_kernel(cu_seqlens, offsets, blocks, T, S, size, last_first, BL
         past = slot >= total
         which = tl.where(past, one + 1, which)
         before = tl.where(past, total, before)
-    if tl.program_id(0) == 0:
-        tl.store(blocks, total)
     taken = slot < total
     offsets += tl.minimum(which, _CLASSES - 1) * (S + 1)
     slot -= before
@@ -84,13 +85,14 @@ def _blocks_items_kernel(cu_seqlens, offsets, blocks, T, S, size, last_first, BL
         sequence = tl.where(tl.load(offsets + further) <= slot, further, sequence)
         left = left // 2
     start, end = bounds(cu_seqlens, S, T, sequence)
+    other_start, other_end = bounds(cu_others, S, U, sequence)
     number = slot - tl.load(offsets + sequence, mask=taken, other=0)
     number = tl.where(last_first != 0, tl.cdiv(end - start, size) - 1 - number, number)
-    row = blocks + (1 + before + slot) * 4
-    tl.store(row, sequence, mask=taken)
-    tl.store(row + 1, start, mask=taken)
-    tl.store(row + 2, end, mask=taken)
-    tl.store(row + 3, start + number * size, mask=taken)
+    tl.store(row, start, mask=alive)
+    tl.store(row + 1, end, mask=alive)
+    tl.store(row + 2, other_start, mask=alive)
+    tl.store(row + 3, other_end, mask=alive)
+    tl.store(row + 4, tl.where(taken, start + number * size, -1), mask=alive)
 
 
 def n_slots(n_rows: int, n_others: int, n_sequences: int, size: int, short: int) -> int:
@@ -110,17 +112,13 @@ def blocks_of(
     """
     n_sequences = len(cu_seqlens) - 1
     slots = n_slots(n_rows, n_others, n_sequences, size, short)
-    found = cu_seqlens.new_empty(slots + 1, 4)
+    found = cu_seqlens.new_empty(slots, 8)
     small = interpreted(_blocks_items_kernel)
     block_size = _BLOCK_INTERPRETED if small else _BLOCK
     arguments = {
         **{"cu_seqlens": cu_seqlens, "cu_others": cu_others, "T": n_rows, "U": n_others, "S": n_sequences},
-        **{
-            "offsets": cu_seqlens.new_empty(_CLASSES.value, n_sequences + 1),
-            "blocks": found,
-            "size": size,
-            "short": short,
-        },
+        **{"offsets": cu_seqlens.new_empty(_CLASSES.value, n_sequences + 1), "blocks": found, "slots": slots},
+        **{"size": size, "short": short},
         **{"longest": _LONGEST_INTERPRETED if small else _LONGEST, "last_first": int(last_first)},
         "BLOCK": block_size,
     }
