@@ -13,13 +13,19 @@ pytest.importorskip("triton", reason="kernels need triton")
 from packproof import kernels
 
 CALLS = {
+    "attention": call(kernels.attention, "attention"),
     "causal_conv1d": call(kernels.causal_conv1d, "causal_conv1d"),
     "selective_scan": call(kernels.selective_scan, "selective_scan"),
     "ssd": call(kernels.ssd, "ssd"),
+    "linear_attention": call(kernels.linear_attention, "linear_attention"),
+    "simple_gla": call(kernels.simple_gla, "simple_gla"),
+    "retention": call(kernels.retention, "retention"),
     "rope": call(kernels.rope, "rope"),
     "rope_qk": call(kernels.rope_qk, "rope_qk"),
 }
-CONV, SCAN, SSD, ROPE = (CALLS[name] for name in ("causal_conv1d", "selective_scan", "ssd", "rope"))
+ATTENTION, CONV, SCAN, SSD, ROPE, GLA = (
+    CALLS[name] for name in ("attention", "causal_conv1d", "selective_scan", "ssd", "rope", "simple_gla")
+)
 IMPL = "'auto' or 'triton' or 'cuda' was expected"
 
 
@@ -42,6 +48,35 @@ MORE: dict[str, Wrong] = {
     ),
     "ssd in another language": Wrong(SSD.but(impl="cuda"), ("ssd: impl is no argument", "It takes x, dt")),
     "ssd in chunks": Wrong(SSD.but(chunk=64), ("ssd: chunk is no argument", "It takes x, dt")),
+    "gla in double": Wrong(GLA.but(**in_double(GLA)), ("simple_gla: q is float64", "packproof.refs.simple_gla")),
+    "gla of too many channels": Wrong(
+        GLA.but(q=torch.ones(5, 2, 257), k=torch.ones(5, 2, 257), initial_states=None),
+        ("simple_gla: k has 257 channels per head (axis k)", "at most 256", "packproof.refs.simple_gla has no limit"),
+    ),
+    "gla by infinity": Wrong(GLA.but(scale=float("inf")), ("simple_gla: scale is inf", "a finite number or None")),
+    "gla with gates of 16 bits beside fp32": Wrong(
+        GLA.but(g=-torch.ones(5, 4, dtype=torch.bfloat16)), ("simple_gla: g is bfloat16 but float32 was expected",)
+    ),
+    "retention that decays by token": Wrong(
+        CALLS["retention"].but(decay=-torch.ones(5, 4)), ("retention: decay has 2 axes", "(hv)")
+    ),
+    "attention in double": Wrong(
+        ATTENTION.but(**in_double(ATTENTION)), ("attention: q is float64", "packproof.refs.attention")
+    ),
+    "attention of too wide heads": Wrong(
+        ATTENTION.but(v=torch.ones(5, 2, 257)),
+        ("attention: v has 257 channels per head (axis v)", "at most 256", "packproof.refs.attention has no limit"),
+    ),
+    "attention over a window of one number": Wrong(
+        ATTENTION.but(window_size=4), ("attention: window_size is 4", "(left, right)")
+    ),
+    "attention with a scale of text": Wrong(
+        ATTENTION.but(softmax_scale="1"), ("attention: softmax_scale is '1'", "a finite number or None")
+    ),
+    "attention with a cap below 0": Wrong(ATTENTION.but(softcap=-1.0), ("attention: softcap is -1.0",)),
+    "attention of keys past the end": Wrong(
+        ATTENTION.but(cu_seqlens_k=torch.tensor([0, 2, 6])), ("attention: cu_seqlens_k ends at 6", "k has 5 tokens")
+    ),
     "tables that are too short": Wrong(
         ROPE.but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "starts at position 0 and has 3 tokens")
     ),
