@@ -24,7 +24,7 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
 from packproof.properties.tensor_key import TensorKey
-from packproof.refs.axes import role
+from packproof.refs.axes import in_pool, role
 from packproof.refs.errors import ArgumentError, UsageError, checked_call
 from packproof.refs.packing import PackLayout
 from packproof.refs.wording import counted
@@ -42,7 +42,8 @@ class Divergence:
     sequence -1. chunk: in the kernel's promised grid, counted from the start of the grid, or None. channel: the index
     after the row; the whole index for a shared tensor. got, expected, budget: values at that element, and how far apart
     they may be. rows, of: how many rows are wrong. ranges: which, as runs of rows. state: for an output of an op with a
-    state, the reference's state of the sequence after that token; None for gradients.
+    state, the reference's state of the sequence after that token; None for gradients. slot: of a pool of states, -1
+    elsewhere.
     """
 
     tensor: str
@@ -57,9 +58,11 @@ class Divergence:
     of: int
     ranges: tuple[RowRange, ...] = ()
     state: Tensor | None = field(default=None, compare=False)
+    slot: int = -1
 
     def __str__(self) -> str:
-        place = [f"sequence {self.sequence}"] if self.sequence >= 0 else ["slack"] if self.token >= 0 else ["shared"]
+        whole = "shared" if self.slot < 0 else f"slot {self.slot}"
+        place = [f"sequence {self.sequence}"] if self.sequence >= 0 else ["slack"] if self.token >= 0 else [whole]
         place += [f"token {self.token}"] if self.token >= 0 else []
         place += [f"chunk {self.chunk}"] if self.chunk is not None else []
         place += [f"channel {list(self.channel)}"] if self.channel else []
@@ -294,12 +297,13 @@ def _divergence(
     sequence, token = rows.locate(row)
     index = (row, *channel)
     inside = sequence >= 0 and token >= 0
+    slot = row if in_pool(rows.axes) else -1
     return Divergence(
         str(key),
         sequence,
         token,
         layout.chunk_of(sequence, token) if inside else None,
-        index if role(rows.axes) == "shared" else channel,
+        index if role(rows.axes) == "shared" and slot < 0 else channel,
         float(got[index]),
         float(wanted[index]),
         float(allowed[index]),
@@ -307,6 +311,7 @@ def _divergence(
         len(ratio),
         ranges(wrong, rows, layout),
         _state(sample, sequence, token) if inside and not key.is_gradient else None,
+        slot,
     )
 
 

@@ -14,6 +14,7 @@ from packproof.harness.debug.diff import Divergence
 from packproof.museum import convolution
 from packproof.properties.cases.sample import draw
 from packproof.properties.ops import SELECTIVE_SCAN
+from tests.properties.pool_bugs import step
 
 
 @packproof.kernel(op="selective_scan", promises=Promises(grid="sequence", chunk=4))
@@ -162,6 +163,13 @@ def test_a_shared_gradient_has_no_token() -> None:
     [found] = packproof.diff(detached, case=[2, 3], op="causal_conv1d").divergences
     assert (found.tensor, found.sequence, found.token, len(found.channel)) == ("gradient of weight", -1, -1, 2)
     assert str(found).startswith("gradient of weight: shared, channel [0, ")
+
+
+def test_a_state_of_a_pool_has_a_slot() -> None:
+    found = packproof.diff(step("ssd", "padding is the last slot"), case=[1], op="ssd_update", seed=2)
+    where = next(d for d in found.divergences if isinstance(d, Divergence) and d.tensor == "new_states")
+    assert (where.slot, where.sequence, where.rows, where.of) == (1, -1, 1, 2)
+    assert "\nnew_states: slot 1, channel [" in str(found)
 
 
 def test_a_call_without_a_case_is_refused() -> None:
