@@ -13,7 +13,8 @@ class Violation:
     index: of the element in its tensor. other: what `wanted` is ("reference", "alone"). excess: error as a
     multiple of the budget, or None where bits were compared. term: the budget's dominant term there. text: what
     happened, where there are no numbers; fault: its kind. note: what had been done to the pack. expected: what the
-    reference has there, where two runs of the kernel were compared; allowed: how far a run may be from it.
+    reference has there, where two runs of the kernel were compared; allowed: how far a run may be from it. rank: that
+    has the token, -1 where there are none.
 
     >>> from packproof.properties import TensorKey, Violation
     >>> Violation(TensorKey("y"), 1, 0, (2,), got=0.5, wanted=0.25, excess=12.0, term="accumulation").lines()
@@ -34,6 +35,7 @@ class Violation:
     fault: str = ""
     expected: float | None = None
     allowed: float = 0.0
+    rank: int = -1
 
     def lines(self) -> list[str]:
         """For reports: the place, the values, and how far off they are."""
@@ -63,7 +65,8 @@ class Violation:
         element = f", element {list(self.index)}" if self.index else ""
         if self.sequence < 0:
             return f"slack row {self.position}{element}" if self.position >= 0 else f"shared{element}"
-        return f"sequence {self.sequence}" + (f", token {self.position}" if self.position >= 0 else "") + element
+        token = f", token {self.position}" if self.position >= 0 else ""
+        return f"sequence {self.sequence}{token}{element}" + (f", on rank {self.rank}" if self.rank >= 0 else "")
 
 
 # what a run is called that is compared with another one
@@ -73,6 +76,7 @@ _THIS = {
     "before": "now",
     "permuted": "before",
     "in pieces": "in one run",
+    "over ranks": "on one rank",
     "again": "the first run",
     "int32": "int64",
 }

@@ -2,6 +2,7 @@
 
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
 from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
+from packproof.properties.laws.partition import PARTITION
 from packproof.properties.laws.property import Property
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
 from packproof.properties.laws.size import SIZE
@@ -17,6 +18,7 @@ PROPERTIES: dict[str, Property] = {
         CAUSALITY,
         PERMUTATION,
         CARRY,
+        PARTITION,
         DETERMINISM,
         MEMORY,
         STRIDES,

@@ -18,6 +18,9 @@ LAWS: Mapping[str, str] = {
     "carry": (
         "Tokens run in pieces, the states handed on from each to the next, have the values and gradients of one run."
     ),
+    "partition": (
+        "A pack cut over ranks at any token has the values and gradients of one rank; shared gradients are the sum."
+    ),
     "determinism": (
         "The same call gives the same result: again, after other shapes, in a new process, "
         "with metadata edited in place."

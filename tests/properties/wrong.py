@@ -89,6 +89,14 @@ def carry(
     return (y, initial_states.clone()) if return_final_states else y
 
 
+@breaks("partition", op="rope")
+def partition(
+    x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None, interleaved: bool = False
+) -> Tensor:
+    """Positions start over on every rank."""
+    return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+
+
 @breaks("determinism")
 def determinism(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Every second call returns twice the values."""

@@ -1,0 +1,119 @@
+"""Selective scan and SSD of a pack that is cut over ranks: states go from rank to rank, their gradients back."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from packproof import kernels
+from packproof.parallel.recurrence import Arguments, RecurrentOp, over_ranks
+from packproof.parallel.shard import Shard
+from packproof.refs.errors import checked_call
+from packproof.refs.recurrence import time_step
+
+_SSD_TOKENS = ("x", "dt", "B", "C", "z")
+_SCAN_TOKENS = ("u", "delta", "B", "C", "z")
+
+
+@checked_call
+def ssd(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    *,
+    shard: Shard,
+    dt_softplus: bool = False,
+    kernel: Callable[..., Any] | None = None,
+) -> Tensor:
+    """`packproof.kernels.ssd` of the tokens on this rank, as those of the whole pack would be: y (t, h, p).
+
+    x, z: (t, h, p), dt: (t, h), B, C: (t, g, n): the rank's tokens; rows after them are slack. A, dt_bias (h,) and D
+    (h,) or (h, p) are the same on all ranks, and their gradients the rank's part of the sum over ranks. Two all-gathers
+    of a state (h, p, n), one in each pass, which every rank has to run, also one without tokens. kernel: a function
+    with the signature of `packproof.refs.ssd` instead of packproof's own.
+
+    >>> import torch
+    >>> from packproof import parallel, refs
+    >>> x, dt, A, B, cu_seqlens = torch.ones(5, 1, 2), torch.ones(5, 1), -torch.ones(1), torch.ones(5, 1, 3), [0, 1, 5]
+    >>> def program(group):
+    ...     shard = parallel.Shard(cu_seqlens, group)
+    ...     rows = shard.rows
+    ...     return parallel.ssd(x[rows], dt[rows], A, B[rows], B[rows], shard=shard, kernel=refs.ssd)
+    >>> torch.cat(parallel.run_ranks(2, program))[:, 0, 0]
+    tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
+    """
+    given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    recurrence = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay)
+    return over_ranks(recurrence, {**_present(given), "dt_softplus": dt_softplus}, shard)
+
+
+@checked_call
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    *,
+    shard: Shard,
+    delta_softplus: bool = False,
+    kernel: Callable[..., Any] | None = None,
+) -> Tensor:
+    """`packproof.kernels.selective_scan` of the tokens on this rank, as those of the whole pack would be: y (t, d).
+
+    u, delta, z: (t, d), B, C: (t, n) or (t, g, n): the rank's tokens; rows after them are slack. A (d, n), D and
+    delta_bias (d,) are the same on all ranks, and their gradients the rank's part of the sum over ranks. Two
+    all-gathers of a state (d, n), one in each pass, which every rank has to run, also one without tokens. kernel: a
+    function with the signature of `packproof.refs.selective_scan` instead of packproof's own.
+
+    >>> import torch
+    >>> from packproof import parallel, refs
+    >>> u, A, B, cu_seqlens = torch.ones(5, 2), -torch.ones(2, 3), torch.ones(5, 3), [0, 1, 5]
+    >>> def program(group):
+    ...     shard = parallel.Shard(cu_seqlens, group)
+    ...     rows = shard.rows
+    ...     return parallel.selective_scan(
+    ...         u[rows], u[rows], A, B[rows], B[rows], shard=shard, kernel=refs.selective_scan
+    ...     )
+    >>> torch.cat(parallel.run_ranks(2, program))[:, 0]
+    tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
+    """
+    given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    recurrence = RecurrentOp("selective_scan", kernel or kernels.selective_scan, _SCAN_TOKENS, _scan_state, _scan_decay)
+    return over_ranks(recurrence, {**_present(given), "delta_softplus": delta_softplus}, shard)
+
+
+def _present(arguments: dict[str, Tensor | None]) -> Arguments:
+    return {name: x for name, x in arguments.items() if x is not None}
+
+
+def _ssd_state(arguments: Arguments) -> tuple[int, ...]:
+    return (*arguments["x"].shape[1:], arguments["B"].shape[-1])
+
+
+def _scan_state(arguments: Arguments) -> tuple[int, ...]:
+    return tuple(arguments["A"].shape)
+
+
+def _ssd_decay(arguments: Arguments) -> Tensor:
+    """exp(Σ dt A), (h,)."""
+    return (_steps(arguments, "dt") * arguments["A"]).exp()
+
+
+def _scan_decay(arguments: Arguments) -> Tensor:
+    """exp(A Σ Δ), (d, n)."""
+    return (_steps(arguments, "delta")[:, None] * arguments["A"]).exp()
+
+
+def _steps(arguments: Arguments, name: str) -> Tensor:
+    """The sum over the tokens of their steps, in the dtype of A."""
+    bias, softplus = arguments.get(f"{name}_bias"), arguments[f"{name}_softplus"]
+    return time_step(arguments[name].to(arguments["A"].dtype), bias, softplus).sum(0)
