@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from packproof.parallel.rotary import rope
     from packproof.parallel.scans import selective_scan, ssd
     from packproof.parallel.shard import Shard
-    from packproof.parallel.simulated import ContextParallel, ContiguousShares, simulated
+    from packproof.parallel.simulated import ContextParallel, ContiguousShares, on_process_group, simulated
     from packproof.parallel.watch import Watch
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Shard",
     "Watch",
     "causal_conv1d",
+    "on_process_group",
     "rope",
     "run_ranks",
     "selective_scan",
@@ -38,7 +39,7 @@ export(
         "packproof.parallel.rotary": ("rope",),
         "packproof.parallel.scans": ("selective_scan", "ssd"),
         "packproof.parallel.shard": ("Shard",),
-        "packproof.parallel.simulated": ("ContextParallel", "ContiguousShares", "simulated"),
+        "packproof.parallel.simulated": ("ContextParallel", "ContiguousShares", "on_process_group", "simulated"),
         "packproof.parallel.watch": ("Watch",),
     },
 )

@@ -44,7 +44,7 @@ def causal_conv1d(
     shard.require_tokens("causal_conv1d", "x", x)
     reach, states = weight.shape[-1] - 1, None
     if shard.is_cut and reach:
-        x, halo = _Halo.apply(x, reach, shard)
+        x, halo = _with_halo(x, reach, shard)
         if shard.enters:
             others = x.new_zeros(len(shard.lengths) - 1, x.shape[1], reach)
             states = torch.cat([halo.T[None], others])
@@ -72,7 +72,7 @@ class _Halo(torch.autograd.Function):
         return x.view_as(x), halo
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dx: Tensor, dhalo: Tensor) -> Any:
         shard, reach = ctx.shard, ctx.reach
         halos = all_gathered(shard, dhalo, "gradients of tokens before a cut of causal_conv1d, backward")
@@ -89,3 +89,6 @@ class _Halo(torch.autograd.Function):
         for part, start in reached:
             tail = torch.cat([tail[: start - first], tail[start - first :] + part.to(tail.dtype)])
         return torch.cat([dx[:first], tail.to(dx.dtype), dx[shard.tokens :]]), None, None
+
+
+_with_halo: Callable[..., Any] = _Halo.apply

@@ -4,11 +4,14 @@ A rank runs until it waits for others, then the next one does. So a run is the s
 in threads, and where ranks would wait for each other forever it is seen at once.
 """
 
+# mypy: disable-error-code="override, assignment, call-arg, attr-defined, no-untyped-call, no-any-return"
+
 import contextvars
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +20,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.futures import Future
 
-from packproof.refs.errors import PackproofError
+from packproof.refs.arguments import whole_number
+from packproof.refs.errors import ArgumentError, PackproofError, checked_call
 
 T = TypeVar("T")
 _REDUCE: dict[Any, Callable[[Tensor], Tensor]] = {
@@ -73,13 +77,12 @@ class Turns:
                 self._wait(rank)
             return self._sent[of, rank, tag].popleft()
 
-    @contextmanager
-    def turn(self, rank: int) -> Iterator[None]:
+    def take(self, rank: int, work: Callable[[], None]) -> None:
         """All that a rank does, from its first turn on."""
         try:
             with self._changed:
                 self._sleep(rank)
-            yield
+            work()
         except _Stopped:
             pass
         except BaseException as error:  # raised again where the ranks were started
@@ -204,18 +207,20 @@ class Ranks:
         threads_of_torch, grad, stream = torch.get_num_threads(), torch.is_grad_enabled(), _stream()
         self._turns.begin()
 
-        def of(rank: int) -> None:
-            with self._turns.turn(rank), stream():
-                torch.set_num_threads(threads_of_torch)  # each thread has its own
-                with torch.set_grad_enabled(grad), torch.autograd.set_multithreading_enabled(False):
-                    found[rank] = program(self._groups[rank])
+        def work(rank: int) -> None:
+            torch.set_num_threads(threads_of_torch)  # each thread has its own
+            with stream(), torch.set_grad_enabled(grad), torch.autograd.set_multithreading_enabled(False):
+                found[rank] = program(self._groups[rank])
 
-        contexts = [contextvars.copy_context() for _ in range(size)]
-        threads = [threading.Thread(target=c.run, args=(of, r), daemon=True) for r, c in enumerate(contexts)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        def thread(rank: int) -> threading.Thread:
+            arguments = (self._turns.take, rank, partial(work, rank))
+            return threading.Thread(target=contextvars.copy_context().run, args=arguments, daemon=True)
+
+        threads = [thread(rank) for rank in range(size)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
         if self._turns.failed:
             rank, error = self._turns.failed
             error.add_note(f"on rank {rank} of {size}, simulated in this process")
@@ -223,6 +228,7 @@ class Ranks:
         return [found[rank] for rank in range(size)]
 
 
+@checked_call
 def run_ranks(size: int, program: Callable[[SimulatedGroup], T]) -> list[T]:
     """What the program returns on each of so many ranks, simulated in this process, given the rank's process group.
 
@@ -238,7 +244,7 @@ def run_ranks(size: int, program: Callable[[SimulatedGroup], T]) -> list[T]:
     >>> run_ranks(3, program)
     [6.0, 6.0, 6.0]
     """
-    return Ranks(size).run(program)
+    return Ranks(whole_number("run_ranks", "size", size, 1, ArgumentError)).run(program)
 
 
 def _stream() -> Callable[[], Any]:

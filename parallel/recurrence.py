@@ -86,7 +86,7 @@ def over_ranks(recurrence: RecurrentOp, arguments: Arguments, shard: Shard) -> T
     names = [n for n, x in arguments.items() if isinstance(x, Tensor)]
     others = {n: x for n, x in arguments.items() if n not in names}
     tensors = [arguments[n] for n in names]
-    result: Tensor = _GradientOfStates.apply(y, leaving, recurrence, shard, decays, names, others, *tensors)
+    result: Tensor = _gradient_of_states(y, leaving, recurrence, shard, decays, names, others, *tensors)
     return result
 
 
@@ -125,7 +125,7 @@ class _GradientOfStates(torch.autograd.Function):
         return y.view_as(y)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         recurrence, shard = ctx.recurrence, ctx.shard
         decays, *tensors = ctx.saved_tensors
@@ -142,3 +142,6 @@ class _GradientOfStates(torch.autograd.Function):
             gradients = every.reshape(-1, *shape)
             leaving = combined(gradients, decays, shard.after[::-1])[None].to(ctx.state)
         return dy, leaving, *[None] * (5 + len(tensors))
+
+
+_gradient_of_states: Callable[..., Any] = _GradientOfStates.apply

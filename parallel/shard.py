@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from packproof.refs.errors import ArgumentError, LayoutError
+from packproof.refs.errors import ArgumentError, LayoutError, checked_init
 
 if TYPE_CHECKING:
-    from torch.distributed import DeviceMesh
+    from torch.distributed.device_mesh import DeviceMesh
 
     from packproof.parallel.watch import Watch
 
@@ -31,6 +31,7 @@ class Portion:
     leaves: bool
 
 
+@checked_init
 class Shard:
     """The part of a pack that is on this rank. Made once for a pack, on every rank, and handed to all layers.
 
@@ -59,6 +60,8 @@ class Shard:
         *,
         watch: "Watch | None" = None,
     ) -> None:
+        if not (isinstance(group, ProcessGroup) or hasattr(group, "get_group")):
+            raise ArgumentError(f"Shard: group is {group!r}, expected a process group or a DeviceMesh of one dimension")
         self.group = group if isinstance(group, ProcessGroup) else group.get_group()
         self.rank, self.ranks, self.watch = self.group.rank(), self.group.size(), watch
         given = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens

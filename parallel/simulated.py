@@ -1,4 +1,4 @@
-"""A context-parallel implementation as a kernel: it takes the whole pack, and cuts it over simulated ranks."""
+"""A context-parallel implementation as a kernel: it takes the whole pack, and cuts it over ranks, simulated or real."""
 
 import inspect
 from bisect import bisect_right
@@ -8,17 +8,19 @@ from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from packproof.parallel.ranks import Ranks, SimulatedGroup
+from packproof.parallel.ranks import Ranks
 from packproof.refs.axes import parse, role
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import ArgumentError, UsageError, checked_call, checked_init
 from packproof.refs.signatures import SIGNATURES
 
 Arguments = dict[str, Any]
 Outputs = tuple[Tensor, ...]
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -52,6 +54,7 @@ class ContextParallel(Protocol):
         """The outputs of the whole call, from those of all ranks."""
 
 
+@checked_init
 class ContiguousShares:
     """Ranks that hold one piece of the pack each, cut at `cuts`.
 
@@ -71,7 +74,7 @@ class ContiguousShares:
     """
 
     def __init__(self, op: str | Any, run: Callable[..., Tensor | Outputs], *, reduces: bool = False) -> None:
-        declared = SIGNATURES.get(op) if isinstance(op, str) else op
+        declared: Any = SIGNATURES.get(op) if isinstance(op, str) else op
         if not (hasattr(declared, "inputs") and hasattr(declared, "outputs")):
             raise UsageError(f"op: {op!r} is not known; there are {', '.join(SIGNATURES)}, or pass a packproof.Op")
         self._inputs, self._outputs = _roles(declared.inputs), _roles(declared.outputs)
@@ -117,6 +120,7 @@ def _roles(axes: Mapping[str, str]) -> dict[str, str]:
     return {name: role(parse(spec).alternatives[0]) for name, spec in axes.items()}
 
 
+@checked_call
 def simulated(implementation: ContextParallel, like: F) -> F:
     """A kernel, called as `like` is, that runs a context-parallel implementation on ranks simulated in one process.
 
@@ -138,6 +142,32 @@ def simulated(implementation: ContextParallel, like: F) -> F:
     >>> torch.equal(kernel(x, table, table, cu_seqlens=cu_seqlens, cuts=(1, 3)), whole)
     True
     """
+    return _kernel(implementation, like, None)
+
+
+@checked_call
+def on_process_group(implementation: ContextParallel, like: F, group: ProcessGroup) -> F:
+    """As `simulated`, on real ranks: every process of the group makes the same calls, with the same tensors.
+
+    Each runs its own part and gets the results of all, so that a check in one of them judges the whole. A call with
+    fewer cuts than the group has ranks leaves the last of these without tokens; of more the first ones count.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from packproof import refs
+    >>> from packproof.parallel import ContiguousShares, on_process_group
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun does, with more ranks
+    >>> shares = ContiguousShares("rope", lambda group, *, cuts, **arguments: refs.rope(**arguments))
+    >>> kernel = on_process_group(shares, refs.rope, dist.group.WORLD)
+    >>> x, table, cu_seqlens = torch.randn(5, 1, 2), torch.rand(5, 1), torch.tensor([0, 2, 5])
+    >>> kernel(x, table, table, cu_seqlens=cu_seqlens).shape
+    torch.Size([5, 1, 2])
+    >>> dist.destroy_process_group()
+    """
+    return _kernel(implementation, like, group)
+
+
+def _kernel(implementation: ContextParallel, like: F, group: ProcessGroup | None) -> F:
     signature = inspect.signature(like)
 
     @wraps(like)
@@ -145,11 +175,17 @@ def simulated(implementation: ContextParallel, like: F) -> F:
         bound = signature.bind(*args, **options)
         arguments = {name: x for name, x in bound.arguments.items() if x is not None}
         positions = tuple(int(cut) for cut in cuts)
+        if any(a > b for a, b in pairwise((0, *positions))):
+            raise ArgumentError(f"{like.__name__}: cuts are {list(positions)}, expected token positions in order")
+        if group is not None:
+            end = int(arguments["cu_seqlens"][-1])
+            positions = (*positions, *[end] * group.size())[: group.size() - 1]
         shares = implementation.split(arguments, positions)
         flat = [(rank, name) for rank, share in enumerate(shares) for name, x in share.items() if isinstance(x, Tensor)]
-        ranks = _Passes(implementation, shares, flat)
-        computed = _OnRanks.apply(ranks, *(shares[rank][name] for rank, name in flat))
-        outputs = implementation.gather(ranks.of_each(computed), arguments, positions)
+        ranks = Ranks(len(shares)) if group is None else _Processes(group)
+        passes = _Passes(implementation, shares, flat, ranks)
+        computed = _on_ranks(passes, *(shares[rank][name] for rank, name in flat))
+        outputs = implementation.gather(passes.of_each(computed), arguments, positions)
         return outputs[0] if len(outputs) == 1 else outputs
 
     parameters = [*signature.parameters.values()]
@@ -159,14 +195,46 @@ def simulated(implementation: ContextParallel, like: F) -> F:
     return kernel  # type: ignore[return-value]
 
 
+class _Processes:
+    """The ranks of a process group, of which this process is one."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+
+    def run(self, program: Callable[[ProcessGroup], T]) -> list[T]:
+        """What the program returned on each rank, on this one's device."""
+        mine = program(self._group)
+        found: list[Any] = [None] * self._group.size()
+        dist.all_gather_object(found, _moved(mine, lambda x: x.detach().cpu()), group=self._group)
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else "cpu"
+        found = [_moved(theirs, lambda x: x.to(device)) for theirs in found]
+        found[self._group.rank()] = mine
+        return found
+
+
+def _moved(found: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Tuples and dicts of tensors, each moved."""
+    if isinstance(found, Mapping):
+        return {name: _moved(x, move) for name, x in found.items()}
+    if isinstance(found, tuple):
+        return tuple(_moved(x, move) for x in found)
+    return move(found) if isinstance(found, Tensor) else found
+
+
 class _Passes:
     """Forward and backward of all ranks. flat: of each tensor that they are given the rank and the name."""
 
-    def __init__(self, implementation: ContextParallel, shares: list[Arguments], flat: list[tuple[int, str]]) -> None:
+    def __init__(
+        self,
+        implementation: ContextParallel,
+        shares: list[Arguments],
+        flat: list[tuple[int, str]],
+        ranks: "Ranks | _Processes",
+    ) -> None:
         self._implementation, self._shares, self._flat = implementation, shares, flat
         self._leaves: list[dict[str, Tensor]] = [{} for _ in shares]
         self._outputs: list[Outputs] = []
-        self._ranks = Ranks(len(shares))
+        self._ranks = ranks
 
     def forward(self, tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
         """The outputs of the ranks, one after the other. needed: whether a tensor has a gradient."""
@@ -174,7 +242,7 @@ class _Passes:
         for (rank, name), x in zip(self._flat, tensors, strict=True):
             self._leaves[rank][name] = x.detach().requires_grad_(name in trained)
 
-        def program(group: SimulatedGroup) -> Outputs:
+        def program(group: ProcessGroup) -> Outputs:
             rank = group.rank()
             with torch.set_grad_enabled(bool(trained)):
                 found = self._implementation.run(group, **{**self._shares[rank], **self._leaves[rank]})
@@ -194,7 +262,7 @@ class _Passes:
         """The gradient of each tensor that the ranks were given."""
         dys = self.of_each(incoming)
 
-        def program(group: SimulatedGroup) -> dict[str, Tensor | None]:
+        def program(group: ProcessGroup) -> dict[str, Tensor | None]:
             rank = group.rank()
             pairs = [(y, dy) for y, dy in zip(self._outputs[rank], dys[rank], strict=True) if y.requires_grad]
             wrt = {name: x for name, x in self._leaves[rank].items() if x.requires_grad}
@@ -214,6 +282,9 @@ class _OnRanks(torch.autograd.Function):
         return tuple(ranks.forward(tensors, ctx.needs_input_grad[1:]))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *incoming: Tensor) -> Any:
         return None, *ctx.ranks.backward(incoming)
+
+
+_on_ranks: Callable[..., Any] = _OnRanks.apply

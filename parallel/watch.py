@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from torch.distributed import ProcessGroup, Store
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import Store
 
 from packproof.refs.errors import ArgumentError, PackproofError, checked_init
 
