@@ -48,7 +48,8 @@ def ssd(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    recurrence = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay)
+    passes = {} if kernel else {"final_state": _ssd_left, "entering": _ssd_entering}
+    recurrence = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, **passes)
     return over_ranks(recurrence, {**_present(given), "dt_softplus": dt_softplus}, shard)
 
 
@@ -87,7 +88,9 @@ def selective_scan(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    recurrence = RecurrentOp("selective_scan", kernel or kernels.selective_scan, _SCAN_TOKENS, _scan_state, _scan_decay)
+    passes = {} if kernel else {"final_state": _scan_left, "entering": _scan_entering}
+    made = kernel or kernels.selective_scan
+    recurrence = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, **passes)
     return over_ranks(recurrence, {**_present(given), "delta_softplus": delta_softplus}, shard)
 
 
@@ -111,6 +114,34 @@ def _ssd_decay(arguments: Arguments) -> Tensor:
 def _scan_decay(arguments: Arguments) -> Tensor:
     """exp(A Σ Δ), (d, n)."""
     return (_steps(arguments, "delta")[:, None] * arguments["A"]).exp()
+
+
+def _ssd_left(given: Arguments, cu_seqlens: Tensor) -> Tensor:
+    from packproof.kernels.ssd import state_left  # noqa: PLC0415  (needs triton)
+
+    tensors = (given["x"], given["dt"], given["A"], given["B"], given.get("dt_bias"))
+    return state_left(*tensors, cu_seqlens, softplus=given["dt_softplus"])
+
+
+def _ssd_entering(given: Arguments, cu_seqlens: Tensor, dy: Tensor) -> Tensor:
+    from packproof.kernels.ssd import gradient_entering  # noqa: PLC0415  (needs triton)
+
+    tensors = (given["dt"], given["A"], given["C"], given.get("z"), given.get("dt_bias"))
+    return gradient_entering(dy, *tensors, cu_seqlens, softplus=given["dt_softplus"])
+
+
+def _scan_left(given: Arguments, cu_seqlens: Tensor) -> Tensor:
+    from packproof.kernels.selective_scan import state_left  # noqa: PLC0415  (needs triton)
+
+    tensors = (given["u"], given["delta"], given["A"], given["B"], given.get("delta_bias"))
+    return state_left(*tensors, cu_seqlens, softplus=given["delta_softplus"])
+
+
+def _scan_entering(given: Arguments, cu_seqlens: Tensor, dy: Tensor) -> Tensor:
+    from packproof.kernels.selective_scan import gradient_entering  # noqa: PLC0415  (needs triton)
+
+    tensors = (given["delta"], given["A"], given["C"], given.get("z"), given.get("delta_bias"))
+    return gradient_entering(dy, *tensors, cu_seqlens, softplus=given["delta_softplus"])
 
 
 def _steps(arguments: Arguments, name: str) -> Tensor:

@@ -43,12 +43,13 @@ def plain(case: Case) -> Case:
 
 
 def ours(op: str, kernels: Any = refs, group: ProcessGroup | None = None) -> Callable[..., Any]:
-    """An op of packproof.parallel as a kernel. kernels: the module whose function of the same name computes. group: of
+    """An op of packproof.parallel as a kernel. kernels: the module whose function of the same name computes,
+    None: packproof's own, with their passes over states alone. group: of
     real ranks; None: simulated ones."""
 
     def run(group: ProcessGroup, *, cu_seqlens: Tensor, cuts: tuple[int, ...], **arguments: Any) -> Tensor:
         shard = Shard(cu_seqlens, group, cuts)
-        y: Tensor = getattr(parallel, op)(**arguments, shard=shard, kernel=getattr(kernels, op))
+        y: Tensor = getattr(parallel, op)(**arguments, shard=shard, kernel=kernels and getattr(kernels, op))
         return y
 
     shares = ContiguousShares(op, run)
