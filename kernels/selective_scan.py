@@ -219,7 +219,8 @@ def gradient_entering(
     It is that at the boundary between the sequence and a piece before it.
     """
     size = piece_size()
-    dy, delta, C, z = (None if x is None else _after_zeros(x, size) for x in (dy, delta, C, z))
+    dy, delta, C = (_after_zeros(x, size) for x in (dy, delta, C))
+    z = None if z is None else _after_zeros(z, size)
     problem = ScanProblem(
         dy, delta, A, C, C, None, z, delta_bias, _later(cu_seqlens, size), None, softplus, _native("auto", dy, A)
     )

@@ -40,7 +40,7 @@ def causal_conv1d(
     >>> torch.equal(y, refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
     True
     """
-    kernel = kernel or kernels.causal_conv1d
+    made: Callable[..., Any] = kernel or kernels.causal_conv1d
     shard.require_tokens("causal_conv1d", "x", x)
     reach, states = weight.shape[-1] - 1, None
     if shard.is_cut and reach:
@@ -51,7 +51,7 @@ def causal_conv1d(
     if not shard.tokens:
         return x * 0
     given = {} if bias is None else {"bias": bias}
-    result: Tensor = kernel(
+    result: Tensor = made(
         x, weight, **given, cu_seqlens=shard.cu_seqlens(x.device), initial_states=states, activation=activation
     )
     return result

@@ -48,7 +48,7 @@ def ssd(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    passes = {} if kernel else {"final_state": _ssd_left, "entering": _ssd_entering}
+    passes: dict[str, Any] = {} if kernel else {"final_state": _ssd_left, "entering": _ssd_entering}
     recurrence = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, **passes)
     return over_ranks(recurrence, {**_present(given), "dt_softplus": dt_softplus}, shard)
 
@@ -88,7 +88,7 @@ def selective_scan(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    passes = {} if kernel else {"final_state": _scan_left, "entering": _scan_entering}
+    passes: dict[str, Any] = {} if kernel else {"final_state": _scan_left, "entering": _scan_entering}
     made = kernel or kernels.selective_scan
     recurrence = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, **passes)
     return over_ranks(recurrence, {**_present(given), "delta_softplus": delta_softplus}, shard)
@@ -108,12 +108,14 @@ def _scan_state(arguments: Arguments) -> tuple[int, ...]:
 
 def _ssd_decay(arguments: Arguments) -> Tensor:
     """exp(Σ dt A), (h,)."""
-    return (_steps(arguments, "dt") * arguments["A"]).exp()
+    decay: Tensor = (_steps(arguments, "dt") * arguments["A"]).exp()
+    return decay
 
 
 def _scan_decay(arguments: Arguments) -> Tensor:
     """exp(A Σ Δ), (d, n)."""
-    return (_steps(arguments, "delta")[:, None] * arguments["A"]).exp()
+    decay: Tensor = (_steps(arguments, "delta")[:, None] * arguments["A"]).exp()
+    return decay
 
 
 def _ssd_left(given: Arguments, cu_seqlens: Tensor) -> Tensor:

@@ -206,7 +206,7 @@ class _Processes:
         mine = program(self._group)
         found: list[Any] = [None] * self._group.size()
         dist.all_gather_object(found, _moved(mine, lambda x: x.detach().cpu()), group=self._group)
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else "cpu"
+        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(self._group) == "nccl" else "cpu"
         found = [_moved(theirs, lambda x: x.to(device)) for theirs in found]
         found[self._group.rank()] = mine
         return found

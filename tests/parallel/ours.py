@@ -15,22 +15,26 @@ OPS = ("causal_conv1d", "selective_scan", "ssd", "rope")
 
 def causal_conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, activation: Any = None
-) -> Tensor: ...
+) -> Tensor:
+    raise NotImplementedError
 
 
 def selective_scan(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
     delta_bias: Tensor | None = None, *, cu_seqlens: Tensor, delta_softplus: bool = False,
-) -> Tensor: ...  # fmt: skip
+) -> Tensor:  # fmt: skip
+    raise NotImplementedError
 
 
 def ssd(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
     dt_bias: Tensor | None = None, *, cu_seqlens: Tensor, dt_softplus: bool = False,
-) -> Tensor: ...  # fmt: skip
+) -> Tensor:  # fmt: skip
+    raise NotImplementedError
 
 
-def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor: ...
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved: bool = False) -> Tensor:
+    raise NotImplementedError
 
 
 _LIKE: dict[str, Callable[..., Any]] = {f.__name__: f for f in (causal_conv1d, selective_scan, ssd, rope)}

@@ -73,7 +73,7 @@ def _here(group: ProcessGroup, cu_seqlens: Tensor, cuts: tuple[int, ...], bug: s
 
 
 def _taking_part(y: Tensor, *tensors: Tensor) -> Tensor:
-    """y, so that its backward pass reaches the exchanges behind these tensors on every rank, also where they add
+    """y, so that its backward pass reaches the exchanges that made these tensors on every rank, also where they add
     nothing to y: the others wait there."""
     return y + 0 * sum(x.sum() for x in tensors)
 

@@ -94,7 +94,7 @@ def lost(group: dist.ProcessGroup, how: Callable[[], None], *, watched: bool) ->
 
 def rank_of(folder: Path, name: str, rank: int, ranks: int) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / f"{name}.store"), ranks)
+    store = dist.FileStore(str(folder / f"{name}.store"), ranks)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=30))
     world = dist.group.WORLD
     assert world is not None

@@ -25,7 +25,7 @@ def on_rank(op: str, *args: Any, says: tuple[str, ...], **options: Any) -> Wrong
 
 def kernel(*says: str, **given: Any) -> Wrong:
     made = parallel.simulated(parallel.ContiguousShares("rope", lambda group, **call: call["x"]), refs.rope)
-    call = {"x": X, "cos": TABLE_OF_ROPE, "sin": TABLE_OF_ROPE, "cu_seqlens": torch.tensor([0, 2])}
+    call: dict[str, Any] = {"x": X, "cos": TABLE_OF_ROPE, "sin": TABLE_OF_ROPE, "cu_seqlens": torch.tensor([0, 2])}
     return Wrong(lambda: made(**call, **given), says)
 
 
