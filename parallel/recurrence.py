@@ -66,11 +66,11 @@ def over_ranks(recurrence: RecurrentOp, arguments: Arguments, shard: Shard) -> T
         if name in arguments:
             shard.require_tokens(recurrence.op, name, arguments[name])
     entering, decays = _entering_state(recurrence, arguments, shard) if shard.is_cut else (None, None)
-    ys, leaving = [], None
-    for piece in shard.pieces:
+    ys, leaving, tokens = [], None, _split(recurrence, arguments, shard)
+    for k, piece in enumerate(shard.pieces):
         given = {"initial_states": entering} if piece.enters else {}
         found = recurrence.kernel(
-            **recurrence.piece(arguments, piece),
+            **{**arguments, **{n: parts[k] for n, parts in tokens.items()}},
             **given,
             cu_seqlens=shard.cu_seqlens(first.device, piece.offsets),
             **({"return_final_states": True} if piece.leaves else {}),
@@ -88,6 +88,15 @@ def over_ranks(recurrence: RecurrentOp, arguments: Arguments, shard: Shard) -> T
     tensors = [arguments[n] for n in names]
     result: Tensor = _gradient_of_states(y, leaving, recurrence, shard, decays, names, others, *tensors)
     return result
+
+
+def _split(recurrence: RecurrentOp, arguments: Arguments, shard: Shard) -> dict[str, tuple[Tensor, ...]]:
+    """The tensors along tokens by pieces: at once, since each slice of its own would have a gradient of the whole."""
+    given = {n: arguments[n] for n in recurrence.tokens if n in arguments}
+    sizes = [piece.rows.stop - piece.rows.start for piece in shard.pieces]
+    if sizes == [len(arguments[recurrence.tokens[0]])]:
+        return {n: (x,) for n, x in given.items()}
+    return {n: x.split([*sizes, len(x) - sum(sizes)]) for n, x in given.items()}
 
 
 def _entering_state(recurrence: RecurrentOp, arguments: Arguments, shard: Shard) -> tuple[Tensor | None, Tensor]:

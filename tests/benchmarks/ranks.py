@@ -8,6 +8,8 @@ packs of each as `--cases` says, in fp32 and bf16. Then a pack of `--tokens` tok
 run forward and backward on one GPU and on all, beside the sum of the parts of which docs/scaling.md makes its
 predictions: the whole pass over a rank's tokens, the two passes over states, and the two all-gathers. Times are medians
 of the slowest rank. Exit code 1 if a case fails.
+
+python -m tests.benchmarks.ranks --simulated 4 [--cases 7] judges the same on ranks simulated on one GPU, without times.
 """
 
 import argparse
@@ -73,20 +75,16 @@ class Row:
         return self.one / self.all
 
 
-def start() -> tuple[dist.ProcessGroup, torch.device]:
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if ON_GPU else torch.device("cpu")
-    if ON_GPU:
-        torch.cuda.set_device(device)
-    torch.set_num_threads(1)
+def start(device: torch.device) -> dist.ProcessGroup:
     given: dict[str, Any] = {"device_id": device} if ON_GPU else {}
     dist.init_process_group("nccl" if ON_GPU else "gloo", timeout=timedelta(seconds=60), **given)
     world = dist.group.WORLD
     assert world is not None
-    return world, device
+    return world
 
 
-def say(group: dist.ProcessGroup, text: str) -> None:
-    if group.rank() == 0:
+def say(text: str) -> None:
+    if int(os.environ.get("RANK", "0")) == 0:
         print(text, flush=True)
 
 
@@ -102,8 +100,11 @@ def cases_of(space: Space, ranks: int, count: int) -> list[Case]:
     return cases[:count]
 
 
-def judged(op: str, dtype: str, group: dist.ProcessGroup, device: torch.device, count: int) -> tuple[int, list[str]]:
-    """How many cases were judged, and what fails; on the first rank. The others compute with it."""
+def judged(
+    op: str, dtype: str, ranks: int, group: dist.ProcessGroup | None, device: torch.device, count: int
+) -> tuple[int, list[str]]:
+    """How many cases were judged, and what fails; on the first rank. The others compute with it. group: None for ranks
+    that are simulated."""
     function = ours.ours(op, None if ON_GPU else refs, group)
     promises = Promises(grid="token" if op == "rope" else "sequence", chunk=16)
     if not ON_GPU:
@@ -111,9 +112,9 @@ def judged(op: str, dtype: str, group: dist.ProcessGroup, device: torch.device, 
     space = Space(OPS[op], dtype, promises, frozenset(describe(function)["parameters"]), on_gpu=ON_GPU)
     runner = InProcess(function, str(device))
     kernel = KernelUnderTest(OPS[op], runner, promises, takes_cuts=True)
-    cases, failed = cases_of(space, group.size(), count), []
+    cases, failed = cases_of(space, ranks, count), []
     for case in cases:
-        if group.rank() == 0:
+        if group is None or group.rank() == 0:
             found = broken(kernel, partition.PARTITION, case)
             failed += [] if found is None else [f"{op} {case}: {' | '.join(found.lines())}"]
         else:
@@ -234,36 +235,51 @@ def report(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def judged_all(ranks: int, group: dist.ProcessGroup | None, device: torch.device, cases: int) -> list[str]:
+    failed: list[str] = []
+    for op in ours.OPS:
+        for dtype in ("float32", "bfloat16"):
+            begin = time.perf_counter()
+            count, wrong = judged(op, dtype, ranks, group, device, cases)
+            seconds = time.perf_counter() - begin
+            say(f"partition {op} {dtype}: {count} judged, {len(wrong)} failed, {seconds:.1f} s")
+            for line in wrong:
+                say(f"    {line}")
+            failed += wrong
+    return failed
+
+
+def compare(group: dist.ProcessGroup, device: torch.device, tokens: int) -> list[Row]:
+    """One GPU and all, on one document and on many."""
+    count = max(tokens // MEAN, 3)
+    many = [tokens // count] * (count - 1)
+    layouts = {"one document": [tokens], "many documents": [*many, tokens - sum(many)]}
+    return [timed(op, name, lengths, group, device) for op in SIZES for name, lengths in layouts.items()]
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tokens", type=int, default=262_144 if ON_GPU else 96)
     options.add_argument("--cases", type=int, default=7, help="packs judged for each op and dtype")
     options.add_argument("--json", help="write the rows to this file")
+    options.add_argument("--simulated", type=int, help="so many ranks in this process, without times")
     chosen = options.parse_args()
-    group, device = start()
-    where = torch.cuda.get_device_name(device) if ON_GPU else "CPU, gloo"
-    say(group, f"{group.size()} ranks on {where}, torch {torch.__version__}")
-    failed: list[str] = []
-    for op in ours.OPS:
-        for dtype in ("float32", "bfloat16"):
-            begin = time.perf_counter()
-            count, wrong = judged(op, dtype, group, device, chosen.cases)
-            failed += wrong
-            say(
-                group,
-                f"partition {op} {dtype}: {count} judged, {len(wrong)} failed, {time.perf_counter() - begin:.1f} s",
-            )
-            for line in wrong:
-                say(group, f"    {line}")
-    count = max(chosen.tokens // MEAN, 3)
-    many = [chosen.tokens // count] * (count - 1)
-    layouts = {"one document": [chosen.tokens], "many documents": [*many, chosen.tokens - sum(many)]}
-    rows = [timed(op, name, lengths, group, device) for op in SIZES for name, lengths in layouts.items()]
-    say(group, report(rows))
-    if chosen.json and group.rank() == 0:
-        Path(chosen.json).write_text(json.dumps({"device": where, "rows": [asdict(row) for row in rows]}, indent=1))
-    dist.barrier(group)
-    dist.destroy_process_group()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if ON_GPU else torch.device("cpu")
+    if ON_GPU:
+        torch.cuda.set_device(device)
+    torch.set_num_threads(1)
+    group = None if chosen.simulated else start(device)
+    ranks = chosen.simulated if group is None else group.size()
+    where = torch.cuda.get_device_name(device) if ON_GPU else "CPU"
+    say(f"{ranks} {'simulated ' if group is None else ''}ranks on {where}, torch {torch.__version__}")
+    failed = judged_all(ranks, group, device, chosen.cases)
+    if group is not None:
+        rows = compare(group, device, chosen.tokens)
+        say(report(rows))
+        if chosen.json and group.rank() == 0:
+            Path(chosen.json).write_text(json.dumps({"device": where, "rows": [asdict(row) for row in rows]}, indent=1))
+        dist.barrier(group)
+        dist.destroy_process_group()
     return 1 if failed else 0
 
 
