@@ -1,12 +1,14 @@
 """docs/context_parallel.md and docs/scaling.md run, and print what they show."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import packproof
-from tests.test_docs import OUTPUT, PYTHON, ROOT, blotted, check, failure_block, write_files
+from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_block, run, write_files
 
 PAGE = "docs/context_parallel.md"
 
@@ -21,11 +23,32 @@ def test_the_implementation_of_the_page_fails_as_it_shows(tmp_path: Path, monkey
     assert "on rank 2: got" in packproof.replay(replay).text
 
 
-@pytest.mark.parametrize("page", [PAGE])
-def test_the_other_examples_run(page: str) -> None:
-    text = (ROOT / page).read_text()
+def test_the_other_examples_run() -> None:
+    text = (ROOT / PAGE).read_text()
     blocks = [block for block in PYTHON.findall(text) if not block.startswith('"""')]
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
     assert blocks
+
+
+def test_the_cost_model_prints_what_the_page_shows(tmp_path: Path) -> None:
+    write_files("docs/scaling.md", tmp_path)
+    [shown] = OUTPUT.findall((ROOT / "docs/scaling.md").read_text())
+    assert run(tmp_path, "scaling.py").stdout == shown
+
+
+def test_its_terms_of_one_gpu_are_those_that_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(dict(FILE.findall((ROOT / "docs/scaling.md").read_text()))["scaling.py"], names)
+    measured = json.loads((ROOT / "data/bench-h200.json").read_text())
+    rows = {
+        (r["op"], r["pass"]): r for r in measured["rows"] if (r["implementation"], r["layout"]) == ("packproof", "L4")
+    }
+    for op, terms in (("ssd", names["SSD"]), ("selective_scan", names["SCAN"])):
+        both, forward = rows[op, "both"], rows[op, "forward"]
+        assert terms.whole == round(both["ms"]["median"], 3)
+        assert terms.host == round(both["host_ms"]["median"], 3)
+        rate = forward["bytes"] / forward["ms"]["median"]
+        assert terms.ceiling == pytest.approx(rate / names["COPY"], abs=1e-3)
+    assert "SSD" in capsys.readouterr().out
