@@ -17,7 +17,7 @@ from packproof.kernels import cuda
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.selective_scan_fwd import _selective_scan_fwd_kernel
-from packproof.kernels.selective_scan_launch import DTYPES, ScanProblem, kept_shape, piece_size, refusal, variants
+from packproof.kernels.selective_scan_launch import DTYPES, ScanProblem, kept_shape, refusal, variants
 from packproof.refs.arguments import bind, check_option, check_options, empty_gradients, empty_output
 from packproof.refs.errors import checked_call
 from packproof.refs.signatures import SELECTIVE_SCAN
@@ -197,40 +197,20 @@ differentiable_once(_selective_scan_backward, SELECTIVE_SCAN.op)
 def state_left(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool
 ) -> Tensor:
-    """The state (1, d, n) that the one sequence of a pack leaves, from zero, without outputs: for packs cut over ranks.
+    """The states (s, d, n) that sequences leave, from zero, without their outputs: for packs cut over ranks.
 
-    Zeros before it, whose state is zero, make whole pieces of it.
+    Of sequences of whole pieces (`piece_size`) only: the state of others takes a whole pass.
     """
-    size = piece_size()
-    short = -len(u) % size
-    u, delta, B = (_after_zeros(x, short) for x in (u, delta, B))
-    problem = ScanProblem(
-        u, delta, A, B, B, None, None, delta_bias, _later(cu_seqlens, short), None, softplus, _native("auto", u, A)
-    )
+    problem = ScanProblem(u, delta, A, B, B, None, None, delta_bias, cu_seqlens, None, softplus, _native("auto", u, A))
     return problem.untiled(problem.states(1)[1])
 
 
-def gradient_entering(
+def gradient_after_a_piece(
     dy: Tensor, delta: Tensor, A: Tensor, C: Tensor, z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor,
     *, softplus: bool,
 ) -> Tensor:  # fmt: skip
-    """The gradient (1, d, n) of the state that enters the one sequence of a pack, as far as its outputs reach.
-
-    It is that at the boundary between the sequence and a piece before it.
-    """
-    size = piece_size()
-    dy, delta, C = (_after_zeros(x, size) for x in (dy, delta, C))
-    z = None if z is None else _after_zeros(z, size)
-    problem = ScanProblem(
-        dy, delta, A, C, C, None, z, delta_bias, _later(cu_seqlens, size), None, softplus, _native("auto", dy, A)
-    )
+    """The gradient (1, d, n) of the state after the first piece of the one sequence of a pack, as far as the outputs
+    after it reach."""
+    problem = ScanProblem(dy, delta, A, C, C, None, z, delta_bias, cu_seqlens, None, softplus, _native("auto", dy, A))
     backs, _ = problem.gradients_of_states(dy, problem.A, 0)
     return problem.untiled(backs[:1])
-
-
-def _after_zeros(x: Tensor, rows: int) -> Tensor:
-    return torch.cat([x.new_zeros(rows, *x.shape[1:]), x]) if rows else x
-
-
-def _later(cu_seqlens: Tensor, rows: int) -> Tensor:
-    return torch.cat([cu_seqlens[:1], cu_seqlens[1:] + rows])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from packproof import kernels
@@ -133,17 +134,58 @@ def _ssd_entering(given: Arguments, cu_seqlens: Tensor, dy: Tensor) -> Tensor:
 
 
 def _scan_left(given: Arguments, cu_seqlens: Tensor) -> Tensor:
+    """The kernel has the states of whole pieces: a shorter one is filled up before its tokens, with zeros as inputs."""
     from packproof.kernels.selective_scan import state_left  # noqa: PLC0415  (needs triton)
+    from packproof.kernels.selective_scan_launch import piece_size  # noqa: PLC0415
 
+    size, tokens = piece_size(), len(given["u"])
+    rest = tokens % size
+    if rest and tokens > size:
+        first, last = _cut(given, tokens - rest)
+        state = _scan_left(first, _later(cu_seqlens, -rest))
+        return _scan_decay(last) * state + _scan_left(last, _later(cu_seqlens, rest - tokens))
+    given = _filled(given, -tokens % size)
     tensors = (given["u"], given["delta"], given["A"], given["B"], given.get("delta_bias"))
-    return state_left(*tensors, cu_seqlens, softplus=given["delta_softplus"])
+    return state_left(*tensors, _later(cu_seqlens, -tokens % size), softplus=given["delta_softplus"])
 
 
 def _scan_entering(given: Arguments, cu_seqlens: Tensor, dy: Tensor) -> Tensor:
-    from packproof.kernels.selective_scan import gradient_entering  # noqa: PLC0415  (needs triton)
+    """The kernel has the gradients between pieces: that before the first one is found with zeros as a piece before it."""
+    from packproof.kernels.selective_scan_launch import piece_size  # noqa: PLC0415  (needs triton)
 
-    tensors = (given["delta"], given["A"], given["C"], given.get("z"), given.get("delta_bias"))
-    return gradient_entering(dy, *tensors, cu_seqlens, softplus=given["delta_softplus"])
+    size, tokens = piece_size(), len(dy)
+    whole = {**given, "dy": dy}
+    first, _ = _cut(whole, min(size, tokens))
+    gradient = _after_a_piece(_filled(first, size), _later(cu_seqlens, size - max(tokens - size, 0)))
+    return gradient + _scan_decay(first) * _after_a_piece(whole, cu_seqlens) if tokens > size else gradient
+
+
+def _after_a_piece(given: Arguments, cu_seqlens: Tensor) -> Tensor:
+    from packproof.kernels.selective_scan import gradient_after_a_piece  # noqa: PLC0415  (needs triton)
+
+    tensors = (given["dy"], given["delta"], given["A"], given["C"], given.get("z"), given.get("delta_bias"))
+    return gradient_after_a_piece(*tensors, cu_seqlens, softplus=given["delta_softplus"])
+
+
+def _cut(given: Arguments, tokens: int) -> tuple[Arguments, Arguments]:
+    along = (*_SCAN_TOKENS, "dy")
+    first, last = (
+        {n: x[rows] for n, x in given.items() if n in along} for rows in (slice(tokens), slice(tokens, None))
+    )
+    return {**given, **first}, {**given, **last}
+
+
+def _filled(given: Arguments, rows: int) -> Arguments:
+    """With so many tokens of zeros before the others."""
+    if not rows:
+        return given
+    along = (*_SCAN_TOKENS, "dy")
+    return {n: torch.cat([x.new_zeros(rows, *x.shape[1:]), x]) if n in along else x for n, x in given.items()}
+
+
+def _later(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """The offsets of one sequence with so many tokens more."""
+    return torch.cat([cu_seqlens[:1], cu_seqlens[1:] + tokens]) if tokens else cu_seqlens
 
 
 def _steps(arguments: Arguments, name: str) -> Tensor:
