@@ -150,7 +150,7 @@ def _scan_left(given: Arguments, cu_seqlens: Tensor) -> Tensor:
 
 
 def _scan_entering(given: Arguments, cu_seqlens: Tensor, dy: Tensor) -> Tensor:
-    """The kernel has the gradients between pieces: that before the first one is found with zeros as a piece before it."""
+    """The kernel has the gradients between pieces: that before the first one with zeros as a piece before it."""
     from packproof.kernels.selective_scan_launch import piece_size  # noqa: PLC0415  (needs triton)
 
     size, tokens = piece_size(), len(dy)
