@@ -10,6 +10,7 @@ from packproof.refs.lazy import export
 
 if TYPE_CHECKING:
     from packproof.parallel.convolution import causal_conv1d
+    from packproof.parallel.mamba2 import TensorParallelMamba2
     from packproof.parallel.ranks import run_ranks
     from packproof.parallel.rotary import rope
     from packproof.parallel.scans import selective_scan, ssd
@@ -21,6 +22,7 @@ __all__ = [
     "ContextParallel",
     "ContiguousShares",
     "Shard",
+    "TensorParallelMamba2",
     "Watch",
     "causal_conv1d",
     "on_process_group",
@@ -35,6 +37,7 @@ export(
     sys.modules[__name__],
     {
         "packproof.parallel.convolution": ("causal_conv1d",),
+        "packproof.parallel.mamba2": ("TensorParallelMamba2",),
         "packproof.parallel.ranks": ("run_ranks",),
         "packproof.parallel.rotary": ("rope",),
         "packproof.parallel.scans": ("selective_scan", "ssd"),

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from packproof.parallel.watch import Watch
 
 
+def process_group(where: str, group: "ProcessGroup | DeviceMesh") -> ProcessGroup:
+    """The group itself, or that of a mesh of one dimension. Raises ArgumentError for anything else."""
+    if isinstance(group, ProcessGroup):
+        return group
+    if getattr(group, "ndim", 0) != 1 or not hasattr(group, "get_group"):
+        raise ArgumentError(f"{where}: group is {group!r}, expected a process group or a DeviceMesh of one dimension")
+    return group.get_group()
+
+
 @dataclass(frozen=True)
 class Portion:
     """Documents of a rank that a kernel is called with at once: their rows on the rank, and their offsets in these.
@@ -60,9 +69,7 @@ class Shard:
         *,
         watch: "Watch | None" = None,
     ) -> None:
-        if not (isinstance(group, ProcessGroup) or hasattr(group, "get_group")):
-            raise ArgumentError(f"Shard: group is {group!r}, expected a process group or a DeviceMesh of one dimension")
-        self.group = group if isinstance(group, ProcessGroup) else group.get_group()
+        self.group = process_group("Shard", group)
         self.rank, self.ranks, self.watch = self.group.rank(), self.group.size(), watch
         given = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens
         self.offsets = tuple(int(offset) for offset in given)

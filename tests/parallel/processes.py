@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from packproof import parallel, refs
+from packproof import layers, parallel, refs
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.cases.case import Case
@@ -61,6 +61,17 @@ def judged(group: dist.ProcessGroup) -> dict[str, Any]:
     return found
 
 
+def tensor_parallel(group: dist.ProcessGroup) -> float:
+    """The largest error of a block whose heads, and once its tokens too, are split over the ranks."""
+    torch.manual_seed(0)
+    block = layers.Mamba2Block(8, d_state=3, headdim=2, ngroups=4, ops=refs).double()
+    u, offsets = torch.randn(8, 8, dtype=torch.float64), torch.tensor([0, 3, 8])
+    whole, rows = block(u, cu_seqlens=offsets), torch.arange(8).chunk(group.size())[group.rank()]
+    all_tokens = parallel.TensorParallelMamba2(block, group)(u, cu_seqlens=offsets)
+    some = parallel.TensorParallelMamba2(block, group, sequence_parallel=True)(u[rows], cu_seqlens=offsets)
+    return float(torch.cat([all_tokens - whole, some - whole[rows]]).abs().max())
+
+
 def cases(space: Space, ranks: int) -> Iterator[Case]:
     """Golden cuts, of which a group of few ranks has the first; for two ranks without what has no bits of its own."""
     for case in PARTITION.suited(space, []):
@@ -99,7 +110,7 @@ def rank_of(folder: Path, name: str, rank: int, ranks: int) -> None:
     world = dist.group.WORLD
     assert world is not None
     if name.startswith("judged"):
-        found = judged(world)
+        found = judged(world) | {"tensor parallel": tensor_parallel(world)}
     else:
         how = {"dies": lambda: os._exit(3), "hangs": lambda: time.sleep(6 * SECONDS)}[name.split(maxsplit=1)[0]]
         found = lost(world, how, watched="watched" in name)

@@ -43,6 +43,11 @@ def test_an_op_on_processes_has_the_values_and_gradients_of_one(
     assert (judged["bitwise"] > 0) == (ranks == 2)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_block_split_over_processes_is_the_whole_one(found: dict[str, list[Any]], ranks: int) -> None:
+    assert max(each["tensor parallel"] for each in found[f"judged on {ranks}"]) < 1e-12
+
+
 @pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_lost_rank_is_named_in_time(found: dict[str, list[Any]], how: str) -> None:
     for rank in (0, 2):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from packproof import parallel, refs
+from packproof import layers, parallel, refs
 from tests.wrong_calls.refused import Wrong, assert_refused
 
 X = torch.ones(2, 1, 2)
@@ -37,6 +37,10 @@ TABLE = {
     "a cut past the pack": shard("Shard: cuts are [6]", cuts=[6]),
     "an unknown argument": shard("Shard: cut is no argument; did you mean cuts?", cut=[1]),
     "no group": Wrong(lambda: parallel.Shard([0, 2], None), ("group is None", "a process group or a DeviceMesh")),  # type: ignore[arg-type]
+    "no group for a block": Wrong(
+        lambda: parallel.TensorParallelMamba2(layers.Mamba2Block(8, headdim=4, ops=refs), "world"),  # type: ignore[arg-type]
+        ("TensorParallelMamba2: group is 'world'",),
+    ),
     "too few tokens": on_rank(
         "rope", X, TABLE_OF_ROPE, TABLE_OF_ROPE, kernel=refs.rope,
         says=("rope: x has shape (2, 1, 2) but rank 1 of 2 holds 4 tokens of the pack, 1 to 5",),
