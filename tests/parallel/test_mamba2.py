@@ -37,6 +37,7 @@ def test_ranks_have_the_values_and_gradients_of_the_block(ranks: int, sequence_p
     y, du = trained(whole, u, dy)
     gradients = deepcopy(whole)
     for gradient, parameter in zip(gradients.parameters(), whole.parameters(), strict=True):
+        assert parameter.grad is not None
         gradient.data = parameter.grad
 
     def program(group: ProcessGroup) -> tuple[Tensor, Tensor, TensorParallelMamba2]:
