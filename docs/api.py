@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import packproof
-from packproof import adapters, kernels, layers, museum, packs, properties, refs
+from packproof import adapters, kernels, layers, museum, packs, parallel, properties, refs
 
-PACKAGES = (packproof, refs, kernels, layers, packs, adapters, properties, museum)
+PACKAGES = (packproof, refs, kernels, layers, packs, parallel, adapters, properties, museum)
 COMMENT = re.compile(r"<!-- api: (.*?) -->")
 ELSE = "else"
 _FIELD = re.compile(r"^(\*{0,2}\w+(?:, \w+)*): ")

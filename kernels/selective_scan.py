@@ -192,3 +192,25 @@ def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tu
 
 differentiable(_selective_scan, _backward, _save)
 differentiable_once(_selective_scan_backward, SELECTIVE_SCAN.op)
+
+
+def state_left(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool
+) -> Tensor:
+    """The states (s, d, n) that sequences leave, from zero, without their outputs: for packs cut over ranks.
+
+    Of sequences of whole pieces (`piece_size`) only: the state of others takes a whole pass.
+    """
+    problem = ScanProblem(u, delta, A, B, B, None, None, delta_bias, cu_seqlens, None, softplus, _native("auto", u, A))
+    return problem.untiled(problem.states(1)[1])
+
+
+def gradient_after_a_piece(
+    dy: Tensor, delta: Tensor, A: Tensor, C: Tensor, z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor,
+    *, softplus: bool,
+) -> Tensor:  # fmt: skip
+    """The gradient (1, d, n) of the state after the first piece of the one sequence of a pack, as far as the outputs
+    after it reach."""
+    problem = ScanProblem(dy, delta, A, C, C, None, z, delta_bias, cu_seqlens, None, softplus, _native("auto", dy, A))
+    backs, _ = problem.gradients_of_states(dy, problem.A, 0)
+    return problem.untiled(backs[:1])

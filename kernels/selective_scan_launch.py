@@ -129,6 +129,11 @@ def _tiles() -> _Tiles:
     return _TILES_INTERPRETED if interpreted(_selective_scan_fwd_kernel) else _TILES
 
 
+def piece_size() -> int:
+    """Tokens of a piece, at whose end the state is handed over."""
+    return _tiles().ends["SIZE"]
+
+
 def _rows(tensor: Tensor) -> Tensor:
     """The tensor itself if its channels are dense and a row's offset fits 32 bits, otherwise a contiguous copy."""
     return tensor if tensor.stride(1) == 1 and tensor.stride(0) < 2**31 else tensor.contiguous()

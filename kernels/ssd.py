@@ -15,7 +15,7 @@ from torch import Tensor
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
-from packproof.kernels.ssd_launch import SsdProblem, ends_shape
+from packproof.kernels.ssd_launch import SsdProblem, aligned, ends_shape
 from packproof.kernels.ssd_tiles import (
     CHUNK,
     CHUNK_INTERPRETED,
@@ -185,3 +185,23 @@ def _backward(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tu
 
 differentiable(_ssd, _backward, _save)
 differentiable_once(_ssd_backward, SSD.op)
+
+
+def state_left(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool
+) -> Tensor:
+    """The states (s, h, p, n) that sequences leave, from zero, without their outputs: for packs cut over ranks."""
+    problem = SsdProblem(x, dt, A, B, B, None, dt_bias, cu_seqlens, None, softplus, every=True)
+    left = problem.carry(problem.x, problem.B, None, keep_final=True, store=False, reverse=False)
+    return problem.trimmed(left.finals)
+
+
+def gradient_entering(
+    dy: Tensor, dt: Tensor, A: Tensor, C: Tensor, z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor,
+    *, softplus: bool,
+) -> Tensor:  # fmt: skip
+    """The gradients (s, h, p, n) of the states that enter sequences, as far as these outputs reach."""
+    problem = SsdProblem(dy, dt, A, C, C, None, dt_bias, cu_seqlens, None, softplus, every=True)
+    whole = problem.x if z is None else aligned(dy.float() * torch.nn.functional.silu(z.float()))
+    back = problem.carry(whole, problem.C, None, keep_final=True, store=False, reverse=True)
+    return problem.trimmed(back.finals)

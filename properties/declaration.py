@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declared import long_dtypes, require, require_switch, texts
 from packproof.properties.op import Op
@@ -40,6 +41,11 @@ class Declaration:
     mixed: bool = False
     conventions: tuple[str, ...] = ()
     float32: tuple[str, ...] = ()
+
+    @property
+    def takes_cuts(self) -> bool:
+        """Whether it cuts packs over ranks of its own."""
+        return CUTS in (self.parameters or ())
 
     def inside(self, domain: Domain) -> "Declaration":
         """The same with more conditions on the calls that it supports; these decide about gradients and dtypes too."""

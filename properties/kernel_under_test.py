@@ -52,6 +52,7 @@ class Origin:
 class KernelUnderTest:
     """A kernel that a runner calls, with its op and promises.
 
+    takes_cuts: it takes `cuts`, the token positions at which it cuts the pack over ranks of its own.
     Results of plain runs and the oracle's answers are remembered, since several properties need the same ones.
 
     >>> from packproof.properties import Origin
@@ -71,6 +72,7 @@ class KernelUnderTest:
         gradients: bool = True,
         domain: Domain = _EVERYTHING,
         conventions: tuple[str, ...] = (),
+        takes_cuts: bool = False,
     ) -> None:
         self.op = op
         self.runner = runner
@@ -78,6 +80,7 @@ class KernelUnderTest:
         self.gradients = gradients
         self.domain = domain
         self.conventions = conventions
+        self.takes_cuts = takes_cuts
         self.convention = ""
         self.interpreted = False
         self.refusals: list[Refused] = []
@@ -153,6 +156,7 @@ class KernelUnderTest:
             gradients=self.gradients,
             domain=self.domain,
             conventions=self.conventions,
+            takes_cuts=self.takes_cuts,
         )
 
     @property
@@ -163,7 +167,7 @@ class KernelUnderTest:
 
     @cached_property
     def _values_only(self) -> "KernelUnderTest":
-        other = KernelUnderTest(self.op, self.runner, self.promises, gradients=False)
+        other = KernelUnderTest(self.op, self.runner, self.promises, gradients=False, takes_cuts=self.takes_cuts)
         other.convention, other._samples = self.convention, self._samples
         return other
 
@@ -282,9 +286,10 @@ class KernelUnderTest:
             stored = stored + UNIT_ROUNDOFF[sample.inputs[key.name].dtype] * absolute
         if pieces:
             assert self.op.handed_on is not None
-            initial, final = self.op.handed_on
-            states = (sample.inputs[initial], *([sample.cotangents[final]] if final in sample.cotangents else []))
-            stored = stored + pieces * max(UNIT_ROUNDOFF[x.dtype] for x in states) * absolute
+            given = {**sample.cotangents, **sample.inputs}
+            tokens = str(sample.inputs[next(iter(self.op.inputs))].dtype).removeprefix("torch.")
+            dtypes = (given[n].dtype if n in given else dtype_of(self.op, n, tokens) for n in self.op.handed_on)
+            stored = stored + pieces * max(UNIT_ROUNDOFF[dtype] for dtype in dtypes) * absolute
         return Budget(stored, allowed.operands, allowed.accumulation)
 
 

@@ -17,7 +17,7 @@ class Violation:
     multiple of the budget, or None where bits were compared. term: the budget's dominant term there. text: what
     happened, where there are no numbers; fault: its kind. note: what had been done to the pack. expected: what the
     reference has there, where two runs of the kernel were compared; allowed: how far a run may be from it.
-    slot: of a pool of states, -1 elsewhere.
+    slot, rank: of a pool of states, and that has the token; -1 elsewhere.
 
     >>> from packproof.properties import TensorKey, Violation
     >>> Violation(TensorKey("y"), 1, 0, (2,), got=0.5, wanted=0.25, excess=12.0, term="accumulation").lines()
@@ -39,6 +39,7 @@ class Violation:
     expected: float | None = None
     allowed: float = 0.0
     slot: int = -1
+    rank: int = -1
 
     def lines(self) -> list[str]:
         """For reports: the place, the values, and how far off they are."""
@@ -70,7 +71,8 @@ class Violation:
             return f"slot {self.slot}{element}"
         if self.sequence < 0:
             return f"slack row {self.position}{element}" if self.position >= 0 else f"shared{element}"
-        return f"sequence {self.sequence}" + (f", token {self.position}" if self.position >= 0 else "") + element
+        token = f", token {self.position}" if self.position >= 0 else ""
+        return f"sequence {self.sequence}{token}{element}" + (f", on rank {self.rank}" if self.rank >= 0 else "")
 
 
 # what a run is called that is compared with another one
@@ -80,6 +82,7 @@ _THIS = {
     "before": "now",
     "permuted": "before",
     "in pieces": "in one run",
+    "over ranks": "on one rank",
     "again": "the first run",
     "int32": "int64",
 }

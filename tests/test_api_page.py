@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import packproof
-from packproof import adapters, kernels, layers, museum, packs, properties, refs
+from packproof import adapters, kernels, layers, museum, packs, parallel, properties, refs
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -28,11 +28,11 @@ def api() -> ModuleType:
     return module
 
 
-PACKAGES = ("packproof", "refs", "kernels", "layers", "packs", "adapters", "museum")
+PACKAGES = ("packproof", "refs", "kernels", "layers", "packs", "parallel", "adapters", "museum")
 
 
 def public_names() -> set[str]:
-    packages = (packproof, refs, layers, packs, adapters, properties, museum)
+    packages = (packproof, refs, layers, packs, parallel, adapters, properties, museum)
     names = {f"{package.__name__}.{name}" for package in packages for name in package.__all__}
     return names | {f"packproof.kernels.{name}" for name in vars(kernels)["_homes"]}
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import packproof
-from packproof import layers, packs, refs
+from packproof import layers, packs, parallel, refs
 from tests.examples_of import public, without_one, wrong_ones
 
-NAMES = public(refs, layers, packs, packproof)
+NAMES = public(refs, layers, packs, parallel, packproof)
 WITHOUT: set[str] = set()  # no example yet
 
 

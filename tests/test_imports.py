@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src/packproof"
-ORDER = ("refs", "kernels", "layers", "packs", "museum", "properties", "adapters", "harness")
+ORDER = ("refs", "kernels", "layers", "packs", "parallel", "museum", "properties", "adapters", "harness")
 LAYOUT_AND_ERRORS = {
     f"packproof.refs.{name}" for name in ("errors", "packing", "arguments", "attention_options", "signatures")
 }
@@ -24,6 +24,7 @@ OUTSIDE = {
     "kernels": {"torch", "triton", "cuda"},  # cuda.core compiles CUDA C++, where it is installed
     "layers": {"torch"},
     "packs": {"torch"},
+    "parallel": {"torch"},
     "museum": {"torch", "triton"},
     "properties": {"torch", "einops", "hypothesis"},
 }

@@ -17,7 +17,7 @@ import pytest
 import packproof
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("refs", "kernels", "layers", "packs", "museum", "properties", "adapters", "harness")
+FOLDERS = ("refs", "kernels", "layers", "packs", "parallel", "museum", "properties", "adapters", "harness")
 
 
 SCRIPT = (ROOT / "tests/typing/user_script.py").read_text()

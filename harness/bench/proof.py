@@ -84,7 +84,7 @@ def spot_check(implementation: Implementation, function: Callable[..., Any], sam
         job.op, InProcess(function, device), job.declared.promises, gradients=job.declared.gradients
     )
     chosen, counts = _chosen(sample, first=subject.pack_decides)
-    alone = sample.select(chosen).piece([(0, n) for n in counts])
+    alone = sample.select(chosen).piece([(j, 0, n) for j, n in enumerate(counts)])
     try:
         got = subject.run(_only_incoming(sample, chosen, counts))
     except KernelFault as fault:

@@ -320,6 +320,6 @@ def _state(sample: Sample, sequence: int, token: int) -> Tensor | None:
     if sample.op.carry is None:
         return None
     _, final, wants = sample.op.carry
-    part = sample.alone(sequence).piece([(0, token + 1)])
+    part = sample.alone(sequence).piece([(0, 0, token + 1)])
     part = dataclasses.replace(part, options={**sample.options, wants: True})
     return vjp(sample.op.reference, part, gradients=False)[TensorKey(final)][0]

@@ -115,6 +115,7 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, until: float) ->
             gradients=target.gradients,
             domain=declared.domain,
             conventions=declared.conventions,
+            takes_cuts=declared.takes_cuts,
         ),
         effort=Effort(profile.examples, profile.shrink, request.seed, share, target.empty_packs, until),
         replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),

@@ -106,7 +106,14 @@ def _outcome(data: dict[str, Any], path: str, target: str | None, where: str, ma
         return outcome("not applicable", f"not applicable: {error}")
     op, declared = opened.op, opened.declared
     with opened.worker() as worker:
-        kernel = KernelUnderTest(op, worker, declared.promises, gradients=data["gradients"], domain=declared.domain)
+        kernel = KernelUnderTest(
+            op,
+            worker,
+            declared.promises,
+            gradients=data["gradients"],
+            domain=declared.domain,
+            takes_cuts=declared.takes_cuts,
+        )
         check_fits(case, op, path)
         found, stopped = evaluated(kernel, law, case)
         if stopped and not (found or stopped.backward):

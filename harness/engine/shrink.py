@@ -83,7 +83,11 @@ def _shorter(case: Case, space: Space) -> Iterator[Case]:
 def _shorter_packs(case: Case, chunk: int) -> Iterator[Case]:
     if case.key_lengths is None:
         for lengths in (*_fewer(case.lengths), *_shorter_lengths(case.lengths, chunk)):
-            yield case.replace(lengths=lengths)
+            shorter = case.with_lengths(lengths)
+            yield shorter
+            if case.cuts is not None:  # as far from the end as they were, where tokens before them have gone
+                gone = case.n_tokens - sum(lengths)
+                yield shorter.replace(cuts=tuple(max(cut - gone, 0) for cut in case.cuts))
         return
     n = len(case.lengths)
     for pairs in _fewer(tuple(zip(case.lengths, case.key_lengths, strict=True))):
@@ -104,6 +108,17 @@ def _fewer(sequences: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
         for start in range(0, n - run + 1, max(run // 2, 1)):
             yield sequences[:start] + sequences[start + run :]
         run //= 2
+
+
+def _fewer_cuts(cuts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Without one of the cuts, then with one of them further towards the start."""
+    for k in range(len(cuts)):
+        yield (*cuts[:k], *cuts[k + 1 :])
+    for k, cut in enumerate(cuts):
+        least = cuts[k - 1] if k else 0
+        for earlier in sorted({least, least + 1, (least + cut) // 2, cut - 1}):
+            if least <= earlier < cut:
+                yield (*cuts[:k], earlier, *cuts[k + 1 :])
 
 
 def _shorter_lengths(lengths: Lengths, chunk: int) -> Iterator[Lengths]:
@@ -144,6 +159,8 @@ def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
     ):
         if not (change.get("slack") == 1 and case.slack == 0):
             yield case.replace(**change)
+    for cuts in _fewer_cuts(case.cuts or ()):
+        yield case.replace(cuts=cuts)
     for name in case.present:
         yield case.without(name)
     for name, value in case.options:

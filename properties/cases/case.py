@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from packproof.refs.errors import UsageError
@@ -16,6 +17,7 @@ MEANINGS = {
     "one-hot": "only one sequence has incoming gradients",
 }
 REGIMES = tuple(MEANINGS)
+CUTS = "cuts"  # the argument of a kernel that cuts a pack over ranks itself
 SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -28,6 +30,8 @@ class Case:
     dtype: of the tokens. present: optional inputs that are given. axes: the alternative taken by each input whose spec
     has several. options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens.
     float32: inputs that are fp32 beside tokens of 16 bits. seed: of the tensors.
+    cuts: token positions of the pack at which it is cut over ranks, one less than ranks, in order; None where it is not
+    about ranks. The same position twice leaves the rank between without tokens.
 
     >>> from packproof.properties import Case
     >>> print(Case(lengths=(3, 0, 5), dtype="float32", sizes=(("d", 3), ("w", 4))))
@@ -46,6 +50,7 @@ class Case:
     float32: tuple[str, ...] = ()
     seed: int = 0
     key_lengths: tuple[int, ...] | None = None
+    cuts: tuple[int, ...] | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -59,6 +64,11 @@ class Case:
 
     def replace(self, **changes: Any) -> "Case":
         return dataclasses.replace(self, **changes)
+
+    def with_lengths(self, lengths: tuple[int, ...]) -> "Case":
+        """The same case with other lengths; cuts past the last token come after it."""
+        cuts = None if self.cuts is None else tuple(min(cut, sum(lengths)) for cut in self.cuts)
+        return self.replace(lengths=lengths, cuts=cuts)
 
     def without(self, name: str) -> "Case":
         """The same case with one optional input left out."""
@@ -75,7 +85,8 @@ class Case:
     @property
     def setting(self) -> str:
         """All but the lengths, in one line; what is plain goes without saying."""
-        words = [] if self.key_lengths is None else [f"keys {shorten(self.key_lengths)}"]
+        words = [] if self.cuts is None else [f"cut at {shorten(self.cuts)}"]
+        words += [] if self.key_lengths is None else [f"keys {shorten(self.key_lengths)}"]
         words += [SHORT.get(self.dtype, self.dtype)]
         words += [f"slack {self.slack}"] if self.slack else []
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
@@ -88,7 +99,7 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)
-        return data if self.key_lengths is not None else {k: v for k, v in data.items() if k != "key_lengths"}
+        return {k: v for k, v in data.items() if v is not None or k not in ("key_lengths", "cuts")}
 
     @classmethod
     def from_json(cls, data: Any) -> "Case":
@@ -104,6 +115,7 @@ class Case:
             raise UsageError(
                 f"case: key_lengths has {len(key_lengths)} entries, expected {len(lengths)}, as lengths has"
             )
+        cuts = _cuts(data.get("cuts"), sum(lengths))
         if data.get("regime", "normal") not in REGIMES:
             raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
@@ -124,13 +136,22 @@ class Case:
                 raise UsageError(f"case: {name} is {str(value)[:60]!r}, expected an integer from 0 to 2^31")
         rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
         rest |= {name: tuple(listed) for name, listed in names.items()}
-        return cls(lengths=lengths, key_lengths=key_lengths, sizes=sizes, axes=axes, options=options, **rest)
+        return cls(lengths=lengths, key_lengths=key_lengths, cuts=cuts, sizes=sizes, axes=axes, options=options, **rest)
 
 
 def _lengths(name: str, data: Any) -> tuple[int, ...]:
     if not isinstance(data, list) or not all(type(n) is int and 0 <= n <= 2**31 for n in data):
-        raise UsageError(f"case: {name} is {json.dumps(data)}, expected a list of counts of tokens")
+        raise UsageError(f"case: {name} is {json.dumps(data)[:200]}, expected a list of counts of tokens")
     return tuple(data)
+
+
+def _cuts(data: Any, tokens: int) -> tuple[int, ...] | None:
+    if data is None:
+        return None
+    cuts = _lengths("cuts", data)
+    if any(a > b for a, b in pairwise((*cuts, tokens))):
+        raise UsageError(f"case: cuts are {shorten(cuts)}, expected positions in order, up to {tokens}, its tokens")
+    return cuts
 
 
 def _pairs(data: Any) -> tuple[tuple[str, Any], ...]:

@@ -82,7 +82,7 @@ def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
         return case
     plain = _with_options(op, domain, case.replace(key_lengths=None))
     lengths, slack = _layout(op, domain, plain)
-    plain = plain.replace(lengths=lengths, slack=slack)
+    plain = plain.with_lengths(lengths).replace(slack=slack)
     tried = [plain] if case.key_lengths is None else [_with_keys(op, domain, plain, case.key_lengths), plain]
     return next((c for c in tried if domain.allows(op, c)), None)
 

@@ -18,6 +18,7 @@ from packproof.properties.cases.case import Case
 from packproof.properties.op import Op
 from packproof.refs.axes import KEYS, Axes, in_pool, packs_keys, parse, role, shape
 
+Span = tuple[int, int, int]  # a sequence, and its tokens: from the second number to before the third
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
 
@@ -247,16 +248,21 @@ class Sample:
                     merged[name][rows] = others[name][rows]
         return merged
 
-    def piece(self, cuts: Sequence[tuple[int, int]]) -> "Sample":
-        """The pack of tokens [a, b) of each sequence; states and their incoming gradients are left to the caller."""
-        starts = self.offsets
+    def piece(self, spans: Sequence[Span]) -> "Sample":
+        """The pack of these spans, with the positions at which they begin; states that enter a span and the incoming
+        gradients of those that leave it are left to the caller."""
+        starts, chosen = self.offsets, [j for j, _, _ in spans]
 
         def pick(x: Tensor, axes: Axes) -> Tensor:
-            if role(axes) != "token":
-                return x
-            return torch.cat([x[:0], *(x[starts[j] + a : starts[j] + b] for j, (a, b) in enumerate(cuts))])
+            if role(axes) == "token":
+                return torch.cat([x[:0], *(x[starts[j] + a : starts[j] + b] for j, a, b in spans)])
+            return x[chosen] if role(axes) == "sequence" else x
 
-        return self._map(pick, lengths=tuple(b - a for a, b in cuts), slack=0)
+        piece = self._map(pick, lengths=tuple(b - a for _, a, b in spans), slack=0)
+        before = torch.tensor([a for _, a, _ in spans], dtype=torch.int64)
+        positions = self.op.integers - {*(self.op.pool or ())[:1]}
+        later = {n: x + before.to(x.dtype) for n, x in piece.inputs.items() if n in positions}
+        return dataclasses.replace(piece, inputs={**piece.inputs, **later})
 
     def _map(self, f: Any, **changes: Any) -> "Sample":
         return dataclasses.replace(

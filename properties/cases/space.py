@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, configuration, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
-from packproof.properties.cases.case import REGIMES, Case
+from packproof.properties.cases.case import CUTS, REGIMES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.fitting import fitted, fitted_sizes
 from packproof.properties.cases.layouts import (
@@ -148,6 +148,11 @@ class Space:
     def classes(self, case: Case) -> frozenset[str]:
         """The boundary classes of a case of this space."""
         return classes(case.lengths, self.chunk, self.width(dict(case.sizes)))
+
+    @property
+    def takes_cuts(self) -> bool:
+        """Whether the kernel cuts packs over ranks of its own."""
+        return CUTS in (self.parameters or ())
 
     def _takes(self, name: str) -> bool:
         return self.parameters is None or name in self.parameters

@@ -2,6 +2,7 @@
 
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
 from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE
+from packproof.properties.laws.partition import PARTITION
 from packproof.properties.laws.pool import POOL
 from packproof.properties.laws.property import Property
 from packproof.properties.laws.second_derivative import DOUBLE_BACKWARD
@@ -19,6 +20,7 @@ PROPERTIES: dict[str, Property] = {
         PERMUTATION,
         CARRY,
         POOL,
+        PARTITION,
         DETERMINISM,
         MEMORY,
         STRIDES,

@@ -22,6 +22,9 @@ LAWS: Mapping[str, str] = {
         "A request's result depends on its tokens and its slot's state alone; slots of no request keep their bits; "
         "at once, in chunks and step by step are the same."
     ),
+    "partition": (
+        "A pack cut over ranks at any token has the values and gradients of one rank; shared gradients are the sum."
+    ),
     "determinism": (
         "The same call gives the same result: again, after other shapes, in a new process, "
         "with metadata edited in place."

@@ -4,21 +4,16 @@ import dataclasses
 import random
 from collections.abc import Collection, Iterator
 
-import torch
-from torch import Tensor
-
-from packproof.properties.bounds.budget import Budget
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.sample import Sample, total
+from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
 from packproof.properties.comparison import Comparison
-from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
+from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.pieces import Pieces
 from packproof.properties.laws.property import Illustration, Property
-from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
-from packproof.refs.axes import role
 
 Cuts = list[list[tuple[int, int]]]
 
@@ -51,7 +46,7 @@ def in_pieces(kernel: KernelUnderTest, case: Case, sample: Sample, initial: str)
         yield from compare(kernel, sample, _cuts(kernel.domain, case, 1), exact=False)
 
 
-def _with_state(space: Space, drawn: Collection[Case]) -> list[Case]:
+def with_states(space: Space, drawn: Collection[Case]) -> list[Case]:
     """The same cases with states in and out, and sequences long enough to be cut."""
     if space.op.carry is None or not space.plain_sizes:
         return []
@@ -80,7 +75,7 @@ CARRY = Property(
     "carry",
     LAWS["carry"],
     _carry,
-    cases=_with_state,
+    cases=with_states,
     skip_reason=_no_state,
     dtype_independent=True,
     illustration=Illustration(
@@ -116,85 +111,17 @@ def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> 
     return [[(0, end) for end in ends], [(end, n) for end, n in zip(ends, case.lengths, strict=True)]]
 
 
-def _joined(kernel: KernelUnderTest, sample: Sample, cuts: Cuts) -> tuple[Tensors, list[Sample]]:
-    """Values and gradients of the whole, put together from the pieces: states forward, their gradients backward."""
-    assert sample.op.handed_on is not None
-    initial, final = sample.op.handed_on
-    state, pieces, runs = sample.inputs[initial], [], []
-    differentiated = kernel.gradients and bool(sample.wrt)
-    for k, cut in enumerate(cuts):
-        piece = sample.piece(cut)
-        pieces.append(dataclasses.replace(piece, inputs={**piece.inputs, initial: state}))
-        if k + 1 < len(cuts) or not differentiated:
-            runs.append(kernel.run(pieces[-1], gradients=False, note=_OF_A_PIECE))
-            state = runs[-1][TensorKey(final)]
-    if differentiated:
-        runs = _backward(kernel, sample, pieces)
-    values = {n: _join(sample, cuts, [r[n] for r in runs], n) for n in runs[0] if n.name != final}
-    values[TensorKey(final)] = runs[-1][TensorKey(final)]
-    if differentiated:
-        values[gradient(initial)] = runs[0][gradient(initial)]
-    return values, pieces
-
-
-def _backward(kernel: KernelUnderTest, sample: Sample, pieces: list[Sample]) -> list[Tensors]:
-    """The vjp of every piece, last first: the gradient of its initial states comes in at the final states before it."""
-    assert sample.op.handed_on is not None
-    initial, final = sample.op.handed_on
-    incoming = sample.cotangents[final]
-    runs: list[Tensors] = []
-    for piece in reversed(pieces):
-        given = dataclasses.replace(piece, cotangents={**piece.cotangents, final: incoming})
-        runs.insert(0, kernel.run(given, note=_OF_A_PIECE))
-        incoming = runs[0][gradient(initial)].to(incoming.dtype)
-    return runs
-
-
-def _join(sample: Sample, cuts: Cuts, parts: list[Tensor], key: TensorKey) -> Tensor:
-    """Tokens of the pieces back in the order of the pack, without slack; shared gradients summed."""
-    kind = role(sample.axes[key.name])
-    if kind == "shared":
-        return total(parts)
-    if kind == "sequence":
-        return parts[-1]
-    rows: list[Tensor] = [parts[0][:0]]
-    starts = [0] * len(cuts)
-    for j in range(len(sample.lengths)):
-        for k, cut in enumerate(cuts):
-            n = cut[j][1] - cut[j][0]
-            rows.append(parts[k][starts[k] : starts[k] + n])
-            starts[k] += n
-    return torch.cat(rows)
-
-
 def compare(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
     """One run against the pieces: in the values bit for bit where `exact`, else within the budgets of both."""
-    whole = kernel.remembered(sample)
-    joined, pieces = _joined(kernel, sample, cuts)
-    for key, x in joined.items():
+    whole, handed_on = kernel.remembered(sample), len(cuts) - 1
+    pieces = Pieces(kernel, sample, [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts], _OF_A_PIECE)
+    for key, x in pieces.joined().items():
         bitwise = exact and not key.is_gradient
-        allowed = None if bitwise else _allowed(kernel, sample, pieces, cuts, key, len(x))
+        allowed = None if bitwise else pieces.allowed(key, len(x), handed_on)
         rows, got = kernel.row_map(key, sample), whole[key][: len(x)]
         compared = Comparison(key, got, x, rows, allowed, other="in pieces", note=_described(cuts))
         for violation in compared.violations():
-            yield kernel.beside_the_reference(violation, sample, pieces=len(cuts) - 1)
-
-
-def _allowed(
-    kernel: KernelUnderTest, sample: Sample, pieces: list[Sample], cuts: Cuts, key: TensorKey, rows: int
-) -> Budget:
-    """What the first rows of one run and of several may differ by: the budgets of both, which have other chunks and
-    cumulative sums."""
-    own = kernel.budget(key, sample, pieces=len(cuts) - 1)[:rows]
-    if not kernel.promises.cumsum:
-        return own * 2
-    budgets = [kernel.budget(key, piece) for piece in pieces]
-    if role(sample.axes[key.name]) != "token":  # the hand-overs lie in one piece or the other
-        theirs = sum(budgets[1:], budgets[0])
-    else:
-        terms = ("stored", "operands", "accumulation")
-        theirs = Budget(*(_join(sample, cuts, [getattr(b, term) for b in budgets], key) for term in terms))
-    return own * 2 + theirs
+            yield kernel.beside_the_reference(violation, sample, pieces=handed_on)
 
 
 def _described(cuts: Cuts) -> str:

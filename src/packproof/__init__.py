@@ -6,7 +6,7 @@ Names are imported when they are first used: `import packproof` costs nothing, a
 import sys
 from typing import TYPE_CHECKING, Any
 
-from packproof import adapters, kernels, layers, packs, refs
+from packproof import adapters, kernels, layers, packs, parallel, refs
 from packproof.refs.lazy import LazyPackage, export
 from packproof.version import __version__
 
@@ -62,6 +62,7 @@ __all__ = [
     "magnitude",
     "pack",
     "packs",
+    "parallel",
     "refs",
     "replay",
     "unpack",

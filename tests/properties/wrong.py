@@ -96,6 +96,14 @@ def pool(x: Tensor, *others: Tensor, states: Tensor, state_indices: Tensor, cu_s
     return refs.ssd_update(x, *others, states=states, state_indices=slots, cu_seqlens=cu_seqlens, **more)
 
 
+@breaks("partition", op="rope")
+def partition(
+    x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, offsets: Tensor | None = None, interleaved: bool = False
+) -> Tensor:
+    """Positions start over on every rank."""
+    return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
+
+
 @breaks("determinism")
 def determinism(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
     """Every second call returns twice the values."""

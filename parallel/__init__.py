@@ -1,0 +1,48 @@
+"""Packs cut over ranks: context-parallel ops on `torch.distributed`, and ranks simulated in one process.
+
+docs/scaling.md has what is exchanged, and what it costs.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+from packproof.refs.lazy import export
+
+if TYPE_CHECKING:
+    from packproof.parallel.convolution import causal_conv1d
+    from packproof.parallel.mamba2 import TensorParallelMamba2
+    from packproof.parallel.ranks import run_ranks
+    from packproof.parallel.rotary import rope
+    from packproof.parallel.scans import selective_scan, ssd
+    from packproof.parallel.shard import Shard
+    from packproof.parallel.simulated import ContextParallel, ContiguousShares, on_process_group, simulated
+    from packproof.parallel.watch import Watch
+
+__all__ = [
+    "ContextParallel",
+    "ContiguousShares",
+    "Shard",
+    "TensorParallelMamba2",
+    "Watch",
+    "causal_conv1d",
+    "on_process_group",
+    "rope",
+    "run_ranks",
+    "selective_scan",
+    "simulated",
+    "ssd",
+]
+
+export(
+    sys.modules[__name__],
+    {
+        "packproof.parallel.convolution": ("causal_conv1d",),
+        "packproof.parallel.mamba2": ("TensorParallelMamba2",),
+        "packproof.parallel.ranks": ("run_ranks",),
+        "packproof.parallel.rotary": ("rope",),
+        "packproof.parallel.scans": ("selective_scan", "ssd"),
+        "packproof.parallel.shard": ("Shard",),
+        "packproof.parallel.simulated": ("ContextParallel", "ContiguousShares", "on_process_group", "simulated"),
+        "packproof.parallel.watch": ("Watch",),
+    },
+)

@@ -1,0 +1,94 @@
+"""Causal convolution of a pack that is cut over ranks: the tokens before a cut, the halo, come from earlier ranks."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from packproof import kernels
+from packproof.parallel.exchange import all_gathered
+from packproof.parallel.shard import Shard
+from packproof.refs.errors import checked_call
+
+
+@checked_call
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    shard: Shard,
+    activation: Literal["silu"] | None = None,
+    kernel: Callable[..., Any] | None = None,
+) -> Tensor:
+    """`packproof.kernels.causal_conv1d` of the tokens on this rank: (t, d), as those of the whole pack would be.
+
+    x: (t, d), the rank's tokens; rows after them are slack. weight (d, w) and bias (d,) are the same on all ranks, and
+    their gradients the rank's part of the sum over ranks. Each rank tells the others its last w - 1 tokens, and in
+    backward what its outputs add to the gradients of theirs: every rank has to run both passes, also one without
+    tokens. kernel: a function with the signature of `packproof.refs.causal_conv1d` instead of packproof's own.
+
+    >>> import torch
+    >>> from packproof import parallel, refs
+    >>> x, weight, cu_seqlens = torch.randn(6, 1), torch.ones(1, 3), torch.tensor([0, 4, 6])
+    >>> def program(group):
+    ...     shard = parallel.Shard(cu_seqlens, group)
+    ...     return parallel.causal_conv1d(x[shard.rows], weight, shard=shard, kernel=refs.causal_conv1d)
+    >>> y = torch.cat(parallel.run_ranks(3, program))
+    >>> torch.equal(y, refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
+    True
+    """
+    made: Callable[..., Any] = kernel or kernels.causal_conv1d
+    shard.require_tokens("causal_conv1d", "x", x)
+    reach, states = weight.shape[-1] - 1, None
+    if shard.is_cut and reach:
+        x, halo = _with_halo(x, reach, shard)
+        if shard.enters:
+            others = x.new_zeros(len(shard.lengths) - 1, x.shape[1], reach)
+            states = torch.cat([halo.T[None], others])
+    if not shard.tokens:
+        return x * 0
+    given = {} if bias is None else {"bias": bias}
+    result: Tensor = made(
+        x, weight, **given, cu_seqlens=shard.cu_seqlens(x.device), initial_states=states, activation=activation
+    )
+    return result
+
+
+class _Halo(torch.autograd.Function):
+    """The tokens, and the last `reach` before them of the document that enters: zeros before its start."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, reach: int, shard: Shard) -> tuple[Tensor, Tensor]:
+        ctx.reach, ctx.shard = reach, shard
+        mine = x[max(shard.tokens - reach, 0) : shard.tokens]
+        tail = torch.cat([x.new_zeros(reach - len(mine), x.shape[1]), mine])
+        tails = all_gathered(shard, tail, "tokens before a cut of causal_conv1d, forward")
+        halo = x.new_zeros(reach, x.shape[1])
+        for rank, rows, places in shard.tails_before(shard.rank, reach):
+            halo[places] = tails[rank, rows]
+        return x.view_as(x), halo
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dx: Tensor, dhalo: Tensor) -> Any:
+        shard, reach = ctx.shard, ctx.reach
+        halos = all_gathered(shard, dhalo, "gradients of tokens before a cut of causal_conv1d, backward")
+        reached = [
+            (halos[later, places], shard.tokens - (places.stop - places.start))
+            for later in range(shard.rank + 1, shard.ranks)
+            for rank, _, places in shard.tails_before(later, reach)
+            if rank == shard.rank
+        ]
+        if not reached:
+            return dx, None, None
+        first = min(start for _, start in reached)
+        tail = dx[first : shard.tokens].to(torch.promote_types(dx.dtype, torch.float32))  # rounded once, after the sum
+        for part, start in reached:
+            tail = torch.cat([tail[: start - first], tail[start - first :] + part.to(tail.dtype)])
+        return torch.cat([dx[:first], tail.to(dx.dtype), dx[shard.tokens :]]), None, None
+
+
+_with_halo: Callable[..., Any] = _Halo.apply

@@ -1,0 +1,44 @@
+"""Rotary embedding of a pack that is cut over ranks: positions go on where a document does. Nothing is exchanged."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from packproof import kernels
+from packproof.parallel.shard import Shard
+from packproof.refs.errors import checked_call
+
+
+@checked_call
+def rope(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    shard: Shard,
+    interleaved: bool = False,
+    kernel: Callable[..., Any] | None = None,
+) -> Tensor:
+    """`packproof.kernels.rope` of the tokens on this rank, as those of the whole pack would be: (t, h, k).
+
+    x: (t, h, k), the rank's tokens; rows after them are slack. cos, sin: (m, r), the tables of the whole documents.
+    kernel: a function with the signature of `packproof.refs.rope` instead of packproof's own.
+
+    >>> import torch
+    >>> from packproof import parallel, refs
+    >>> x, angle, cu_seqlens = torch.randn(5, 1, 4), torch.rand(4, 2), torch.tensor([0, 1, 5])
+    >>> def program(group):
+    ...     shard = parallel.Shard(cu_seqlens, group)
+    ...     return parallel.rope(x[shard.rows], angle.cos(), angle.sin(), shard=shard, kernel=refs.rope)
+    >>> whole = refs.rope(x, angle.cos(), angle.sin(), cu_seqlens=cu_seqlens)
+    >>> torch.equal(torch.cat(parallel.run_ranks(2, program)), whole)
+    True
+    """
+    shard.require_tokens("rope", "x", x)
+    if not shard.tokens:
+        return x * 0
+    result: Tensor = (kernel or kernels.rope)(
+        x, cos, sin, cu_seqlens=shard.cu_seqlens(x.device), offsets=shard.starts(x.device), interleaved=interleaved
+    )
+    return result

@@ -1,0 +1,208 @@
+"""What a rank holds of a pack that is cut over ranks: its documents, and which come from other ranks or go on there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from packproof.refs.errors import ArgumentError, LayoutError, checked_init
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from packproof.parallel.watch import Watch
+
+
+def process_group(where: str, group: "ProcessGroup | DeviceMesh") -> ProcessGroup:
+    """The group itself, or that of a mesh of one dimension. Raises ArgumentError for anything else."""
+    if isinstance(group, ProcessGroup):
+        return group
+    if getattr(group, "ndim", 0) != 1 or not hasattr(group, "get_group"):
+        raise ArgumentError(f"{where}: group is {group!r}, expected a process group or a DeviceMesh of one dimension")
+    return group.get_group()
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Documents of a rank that a kernel is called with at once: their rows on the rank, and their offsets in these.
+
+    enters, leaves: whether the only document of the piece began on an earlier rank, and goes on on a later one.
+    """
+
+    rows: slice
+    offsets: tuple[int, ...]
+    enters: bool
+    leaves: bool
+
+
+@checked_init
+class Shard:
+    """The part of a pack that is on this rank. Made once for a pack, on every rank, and handed to all layers.
+
+    cu_seqlens: offsets of the documents of the whole pack, int32 or int64 (s + 1,), the same on all ranks; they are
+    read on the host, so that those of a GPU wait for it: hand over the ones that the loader made.
+    group: the ranks, a process group or a `DeviceMesh` of one dimension. cuts: the token at which each rank but the
+    first begins, in order; equal ones leave a rank without tokens. By default all ranks have as many tokens, or one
+    more. watch: what notices that a rank does not arrive.
+
+    Raises LayoutError for offsets, and ArgumentError for cuts, that are not in order or do not fit each other.
+
+    >>> import torch
+    >>> from packproof.parallel import Shard, run_ranks
+    >>> def program(group):
+    ...     shard = Shard(torch.tensor([0, 4, 9]), group, cuts=(1, 5))
+    ...     return shard.lengths, shard.positions
+    >>> run_ranks(3, program)  # the first document is on all three ranks, the second one on the last
+    [((1,), (0,)), ((3, 1), (1, 0)), ((4,), (1,))]
+    """
+
+    def __init__(
+        self,
+        cu_seqlens: Tensor | Sequence[int],
+        group: "ProcessGroup | DeviceMesh",
+        cuts: Sequence[int] | None = None,
+        *,
+        watch: "Watch | None" = None,
+    ) -> None:
+        self.group = process_group("Shard", group)
+        self.rank, self.ranks, self.watch = self.group.rank(), self.group.size(), watch
+        given = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens
+        self.offsets = tuple(int(offset) for offset in given)
+        if not self.offsets or self.offsets[0] != 0 or any(a > b for a, b in pairwise(self.offsets)):
+            raise LayoutError(f"Shard: cu_seqlens is {list(self.offsets)[:12]}, expected offsets from 0 on, in order")
+        tokens = self.offsets[-1]
+        even = [tokens * (rank + 1) // self.ranks for rank in range(self.ranks - 1)]
+        self.cuts = tuple(even if cuts is None else (int(cut) for cut in cuts))
+        if len(self.cuts) != self.ranks - 1 or any(a > b for a, b in pairwise((0, *self.cuts, tokens))):
+            raise ArgumentError(
+                f"Shard: cuts are {list(self.cuts)[:12]}, expected {self.ranks - 1} positions in order, for "
+                f"{self.ranks} ranks and {tokens} tokens"
+            )
+        self._bounds = (0, *self.cuts, tokens)
+        self._on_device: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
+
+    @property
+    def tokens(self) -> int:
+        """Tokens on this rank."""
+        return self._bounds[self.rank + 1] - self._bounds[self.rank]
+
+    @property
+    def rows(self) -> slice:
+        """The rows of this rank in a tensor along the tokens of the whole pack."""
+        return slice(self._bounds[self.rank], self._bounds[self.rank + 1])
+
+    @cached_property
+    def _documents(self) -> list[tuple[int, int]]:
+        """The first and last token (exclusive) of each document with tokens on this rank, in the whole pack."""
+        start, end = self._bounds[self.rank], self._bounds[self.rank + 1]
+        return [(a, b) for a, b in pairwise(self.offsets) if max(a, start) < min(b, end)]
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens on this rank of each document that has some."""
+        start, end = self._bounds[self.rank], self._bounds[self.rank + 1]
+        return tuple(min(b, end) - max(a, start) for a, b in self._documents)
+
+    @cached_property
+    def positions(self) -> tuple[int, ...]:
+        """The position in its document of the first token that this rank has of it."""
+        return tuple(max(self._bounds[self.rank] - a, 0) for a, _ in self._documents)
+
+    @property
+    def enters(self) -> bool:
+        """Whether the first document on this rank began on an earlier one."""
+        return bool(self.positions) and self.positions[0] > 0
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the last document on this rank goes on on a later one."""
+        return bool(self._documents) and self._documents[-1][1] > self._bounds[self.rank + 1]
+
+    @cached_property
+    def is_cut(self) -> bool:
+        """Whether any document of the pack is on more than one rank: else ranks have nothing to tell each other."""
+        return any(cut not in self.offsets for cut in self.cuts)
+
+    @cached_property
+    def before(self) -> tuple[int, ...]:
+        """The earlier ranks with tokens of the document that enters this one, in order."""
+        if not self.enters:
+            return ()
+        start = self._documents[0][0]
+        return tuple(r for r in range(self.rank) if self._bounds[r] < self._bounds[r + 1] > start)
+
+    @cached_property
+    def after(self) -> tuple[int, ...]:
+        """The later ranks with tokens of the document that leaves this one, in order."""
+        if not self.leaves:
+            return ()
+        end = self._documents[-1][1]
+        bounds = self._bounds
+        return tuple(r for r in range(self.rank + 1, self.ranks) if bounds[r] < bounds[r + 1] and bounds[r] < end)
+
+    def tails_before(self, rank: int, reach: int) -> list[tuple[int, slice, slice]]:
+        """The tokens among the last `reach` before a rank that belong to the document that enters it.
+
+        As a list of ranks that have some, which of their own last `reach` tokens they are, and of the rank's.
+        """
+        cut = self._bounds[rank]
+        if self._bounds[rank + 1] == cut or cut in self.offsets:
+            return []
+        start = max(offset for offset in self.offsets if offset < cut)
+        found = []
+        for earlier in range(rank):
+            begin, end = self._bounds[earlier], self._bounds[earlier + 1]
+            first = max(cut - reach, start, begin)
+            if first < end:
+                rows = slice(first - end + reach, reach)
+                found.append((earlier, rows, slice(first - cut + reach, end - cut + reach)))
+        return found
+
+    @cached_property
+    def pieces(self) -> tuple[Portion, ...]:
+        """The document that enters, those that are whole, and the one that leaves: apart, so that a kernel has states
+        for no document but these two."""
+        n = len(self.lengths)
+        if self.enters and self.leaves and n == 1:
+            return (self._piece(0, 1, enters=True, leaves=True),)
+        first, last = int(self.enters), n - int(self.leaves)
+        found = [self._piece(0, first, enters=True)] if first else []
+        found += [self._piece(first, last)] if first < last else []
+        return (*found, *([self._piece(last, n, leaves=True)] if last < n else []))
+
+    def _piece(self, first: int, end: int, *, enters: bool = False, leaves: bool = False) -> Portion:
+        starts = [0]
+        for length in self.lengths:
+            starts.append(starts[-1] + length)
+        offsets = tuple(start - starts[first] for start in starts[first : end + 1])
+        return Portion(slice(starts[first], starts[end]), offsets, enters, leaves)
+
+    def cu_seqlens(self, device: torch.device, offsets: Sequence[int] | None = None) -> Tensor:
+        """Offsets (int32) on a device, by default those of the documents on this rank; made there once."""
+        if offsets is None:
+            offsets = [0]
+            for length in self.lengths:
+                offsets.append(offsets[-1] + length)
+        return self._moved(device, tuple(offsets))
+
+    def starts(self, device: torch.device) -> Tensor:
+        """`positions` (int32) on a device: the argument `offsets` of `rope`."""
+        return self._moved(device, self.positions)
+
+    def _moved(self, device: torch.device, numbers: tuple[int, ...]) -> Tensor:
+        if (device, numbers) not in self._on_device:
+            self._on_device[device, numbers] = torch.tensor(numbers, dtype=torch.int32).to(device)
+        return self._on_device[device, numbers]
+
+    def require_tokens(self, op: str, name: str, x: Tensor) -> None:
+        """ArgumentError unless a tensor has the tokens of this rank; rows after them are slack."""
+        if x.ndim == 0 or len(x) < self.tokens:
+            raise ArgumentError(
+                f"{op}: {name} has shape {tuple(x.shape)} but rank {self.rank} of {self.ranks} holds {self.tokens} "
+                f"tokens of the pack, {self.rows.start} to {self.rows.stop}"
+            )

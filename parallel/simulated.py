@@ -1,0 +1,290 @@
+"""A context-parallel implementation as a kernel: it takes the whole pack, and cuts it over ranks, simulated or real."""
+
+import inspect
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup
+
+from packproof.parallel.ranks import Ranks
+from packproof.refs.axes import parse, role
+from packproof.refs.errors import ArgumentError, UsageError, checked_call, checked_init
+from packproof.refs.signatures import SIGNATURES
+
+Arguments = dict[str, Any]
+Outputs = tuple[Tensor, ...]
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ContextParallel(Protocol):
+    """What a context-parallel implementation has to say for itself, in three methods.
+
+    `ContiguousShares` has the first and the last for ranks that hold one piece of the pack each.
+
+    >>> import torch
+    >>> from packproof.parallel import simulated
+    >>> class EverySecondToken:
+    ...     def split(self, arguments, cuts):
+    ...         ranks = len(cuts) + 1
+    ...         return [{"x": arguments["x"][rank::ranks]} for rank in range(ranks)]
+    ...     def run(self, group, *, x):
+    ...         return x + group.rank()
+    ...     def gather(self, results, arguments, cuts):
+    ...         return (torch.stack([y for (y,) in results], 1).flatten(),)
+    >>> simulated(EverySecondToken(), like=lambda x: x)(torch.zeros(4), cuts=(2,))
+    tensor([0., 1., 0., 1.])
+    """
+
+    def split(self, arguments: Arguments, cuts: tuple[int, ...]) -> list[Arguments]:
+        """The keyword arguments of `run` on each of the len(cuts) + 1 ranks, from those of the whole call."""
+
+    def run(self, group: ProcessGroup, **arguments: Any) -> Tensor | Outputs:
+        """The outputs of a rank. It talks to the others through functions of `torch.distributed`, with this group; so
+        may its backward pass. Every rank runs both, also one without tokens."""
+
+    def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
+        """The outputs of the whole call, from those of all ranks."""
+
+
+@checked_init
+class ContiguousShares:
+    """Ranks that hold one piece of the pack each, cut at `cuts`.
+
+    run: what a rank computes, `run(group, *, cuts, cu_seqlens, ...)`: tensors along tokens have the rows of the rank,
+    all else is whole, `cu_seqlens` too. What it returns along tokens are rows of the rank; of an output along sequences
+    the rows count that belong to sequences whose last token is on the rank.
+    op: the op by its name, or whatever has its `inputs` and `outputs`, axes by name, as a `packproof.Op` has.
+    reduces: whether `run` itself leaves the sum over the ranks in the gradient of what they share, on each of them. If
+    not, the gradient is the sum of what the ranks leave, as that of a wrapper for data parallelism is.
+
+    >>> import torch
+    >>> from packproof.parallel import ContiguousShares
+    >>> shares = ContiguousShares("rope", run=lambda group, **arguments: arguments["x"])
+    >>> whole = {"x": torch.ones(5, 1, 2), "cu_seqlens": torch.tensor([0, 5])}
+    >>> [share["x"].shape[0] for share in shares.split(whole, (1, 1))]
+    [1, 0, 4]
+    """
+
+    def __init__(self, op: str | Any, run: Callable[..., Tensor | Outputs], *, reduces: bool = False) -> None:
+        declared: Any = SIGNATURES.get(op) if isinstance(op, str) else op
+        if not (hasattr(declared, "inputs") and hasattr(declared, "outputs")):
+            raise UsageError(f"op: {op!r} is not known; there are {', '.join(SIGNATURES)}, or pass a packproof.Op")
+        self._inputs, self._outputs = _roles(declared.inputs), _roles(declared.outputs)
+        self.run, self._reduces = run, reduces
+
+    def split(self, arguments: Arguments, cuts: tuple[int, ...]) -> list[Arguments]:
+        tokens = next(len(arguments[n]) for n, kind in self._inputs.items() if kind == "token")
+        ends = [0, *cuts, tokens]
+
+        def share(rank: int, name: str, x: Any) -> Any:
+            kind = self._inputs.get(name)
+            if not isinstance(x, Tensor) or kind is None:
+                return x
+            if kind == "token":
+                return x[ends[rank] : ends[rank + 1]]
+            return x.detach() if self._reduces and rank and kind == "shared" else x
+
+        return [
+            {**{name: share(rank, name, x) for name, x in arguments.items()}, "cuts": cuts}
+            for rank in range(len(cuts) + 1)
+        ]
+
+    def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
+        offsets = arguments["cu_seqlens"].tolist()
+        last = [bisect_right(cuts, _last_token(a, b, offsets[-1])) for a, b in pairwise(offsets)]
+        kinds = [kind for _, kind in zip(results[0], self._outputs.values(), strict=False)]
+        return tuple(
+            torch.cat(parts)
+            if kind == "token"
+            else torch.stack([parts[rank][j] for j, rank in enumerate(last)])
+            if last
+            else parts[0]
+            for kind, parts in zip(kinds, zip(*results, strict=True), strict=True)
+        )
+
+
+def _last_token(start: int, end: int, tokens: int) -> int:
+    """The last token of a sequence; of one without any, the one that comes after it, or else the last of the pack."""
+    return max(end - 1 if end > start else min(start, tokens - 1), 0)
+
+
+def _roles(axes: Mapping[str, str]) -> dict[str, str]:
+    return {name: role(parse(spec).alternatives[0]) for name, spec in axes.items()}
+
+
+@checked_call
+def simulated(implementation: ContextParallel, like: F) -> F:
+    """A kernel, called as `like` is, that runs a context-parallel implementation on ranks simulated in one process.
+
+    It takes one more keyword argument, `cuts`: the token positions at which the pack is cut, in order, one less than
+    ranks; none by default. By it the property `partition` knows that the kernel cuts packs itself. like: the op on one
+    rank, whose signature it gets. Differentiable once: the backward pass of every rank runs, in its turn, and the
+    gradients are those of `split` and `gather`.
+
+    Raises what a rank raises, with a note of which one, and PackproofError where ranks would wait forever.
+
+    >>> import torch
+    >>> import packproof
+    >>> from packproof.parallel import ContiguousShares, Shard, rope, simulated
+    >>> def run(group, *, x, cos, sin, cu_seqlens, cuts):
+    ...     return rope(x, cos, sin, shard=Shard(cu_seqlens, group, cuts), kernel=packproof.refs.rope)
+    >>> kernel = simulated(ContiguousShares("rope", run), like=packproof.refs.rope)
+    >>> x, table, cu_seqlens = torch.randn(5, 1, 2), torch.rand(5, 1), torch.tensor([0, 2, 5])
+    >>> whole = packproof.refs.rope(x, table, table, cu_seqlens=cu_seqlens)
+    >>> torch.equal(kernel(x, table, table, cu_seqlens=cu_seqlens, cuts=(1, 3)), whole)
+    True
+    """
+    return _kernel(implementation, like, None)
+
+
+@checked_call
+def on_process_group(implementation: ContextParallel, like: F, group: ProcessGroup) -> F:
+    """As `simulated`, on real ranks: every process of the group makes the same calls, with the same tensors.
+
+    Each runs its own part and gets the results of all, so that a check in one of them judges the whole. A call with
+    fewer cuts than the group has ranks leaves the last of these without tokens; of more the first ones count.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from packproof import refs
+    >>> from packproof.parallel import ContiguousShares, on_process_group
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # torchrun does, with more ranks
+    >>> shares = ContiguousShares("rope", lambda group, *, cuts, **arguments: refs.rope(**arguments))
+    >>> kernel = on_process_group(shares, refs.rope, dist.group.WORLD)
+    >>> x, table, cu_seqlens = torch.randn(5, 1, 2), torch.rand(5, 1), torch.tensor([0, 2, 5])
+    >>> kernel(x, table, table, cu_seqlens=cu_seqlens).shape
+    torch.Size([5, 1, 2])
+    >>> dist.destroy_process_group()
+    """
+    return _kernel(implementation, like, group)
+
+
+def _kernel(implementation: ContextParallel, like: F, group: ProcessGroup | None) -> F:
+    signature = inspect.signature(like)
+
+    @wraps(like)
+    def kernel(*args: Any, cuts: Sequence[int] = (), **options: Any) -> Any:
+        bound = signature.bind(*args, **options)
+        arguments = {name: x for name, x in bound.arguments.items() if x is not None}
+        positions = tuple(int(cut) for cut in cuts)
+        if any(a > b for a, b in pairwise((0, *positions))):
+            raise ArgumentError(f"{like.__name__}: cuts are {list(positions)}, expected token positions in order")
+        if group is not None:
+            end = int(arguments["cu_seqlens"][-1])
+            positions = (*positions, *[end] * group.size())[: group.size() - 1]
+        shares = implementation.split(arguments, positions)
+        flat = [(rank, name) for rank, share in enumerate(shares) for name, x in share.items() if isinstance(x, Tensor)]
+        ranks = Ranks(len(shares)) if group is None else _Processes(group)
+        passes = _Passes(implementation, shares, flat, ranks)
+        computed = _on_ranks(passes, *(shares[rank][name] for rank, name in flat))
+        outputs = implementation.gather(passes.of_each(computed), arguments, positions)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    parameters = [*signature.parameters.values()]
+    keyword = inspect.Parameter("cuts", inspect.Parameter.KEYWORD_ONLY, default=())
+    vars(kernel)["__signature__"] = signature.replace(parameters=[*parameters, keyword])
+    vars(kernel).pop("__wrapped__")
+    return kernel  # type: ignore[return-value]
+
+
+class _Processes:
+    """The ranks of a process group, of which this process is one."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+
+    def run(self, program: Callable[[ProcessGroup], T]) -> list[T]:
+        """What the program returned on each rank, on this one's device."""
+        mine = program(self._group)
+        found: list[Any] = [None] * self._group.size()
+        dist.all_gather_object(found, _moved(mine, lambda x: x.detach().cpu()), group=self._group)
+        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(self._group) == "nccl" else "cpu"
+        found = [_moved(theirs, lambda x: x.to(device)) for theirs in found]
+        found[self._group.rank()] = mine
+        return found
+
+
+def _moved(found: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Tuples and dicts of tensors, each moved."""
+    if isinstance(found, Mapping):
+        return {name: _moved(x, move) for name, x in found.items()}
+    if isinstance(found, tuple):
+        return tuple(_moved(x, move) for x in found)
+    return move(found) if isinstance(found, Tensor) else found
+
+
+class _Passes:
+    """Forward and backward of all ranks. flat: of each tensor that they are given the rank and the name."""
+
+    def __init__(
+        self,
+        implementation: ContextParallel,
+        shares: list[Arguments],
+        flat: list[tuple[int, str]],
+        ranks: "Ranks | _Processes",
+    ) -> None:
+        self._implementation, self._shares, self._flat = implementation, shares, flat
+        self._leaves: list[dict[str, Tensor]] = [{} for _ in shares]
+        self._outputs: list[Outputs] = []
+        self._ranks = ranks
+
+    def forward(self, tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor]:
+        """The outputs of the ranks, one after the other. needed: whether a tensor has a gradient."""
+        trained = {name for (_, name), grad in zip(self._flat, needed, strict=True) if grad}
+        for (rank, name), x in zip(self._flat, tensors, strict=True):
+            self._leaves[rank][name] = x.detach().requires_grad_(name in trained)
+
+        def program(group: ProcessGroup) -> Outputs:
+            rank = group.rank()
+            with torch.set_grad_enabled(bool(trained)):
+                found = self._implementation.run(group, **{**self._shares[rank], **self._leaves[rank]})
+            return found if isinstance(found, tuple) else (found,)
+
+        self._outputs = self._ranks.run(program)
+        return [y.detach() for outputs in self._outputs for y in outputs]
+
+    def of_each(self, tensors: Sequence[Tensor]) -> list[Outputs]:
+        """The outputs of all ranks by rank."""
+        given, found = iter(tensors), []
+        for outputs in self._outputs:
+            found.append(tuple(next(given) for _ in outputs))
+        return found
+
+    def backward(self, incoming: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradient of each tensor that the ranks were given."""
+        dys = self.of_each(incoming)
+
+        def program(group: ProcessGroup) -> dict[str, Tensor | None]:
+            rank = group.rank()
+            pairs = [(y, dy) for y, dy in zip(self._outputs[rank], dys[rank], strict=True) if y.requires_grad]
+            wrt = {name: x for name, x in self._leaves[rank].items() if x.requires_grad}
+            if not pairs:
+                return dict.fromkeys(wrt)
+            ys, given = zip(*pairs, strict=True)
+            return dict(zip(wrt, torch.autograd.grad(ys, [*wrt.values()], given, allow_unused=True), strict=True))
+
+        found = self._ranks.run(program)
+        return [found[rank].get(name) for rank, name in self._flat]
+
+
+class _OnRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ranks: _Passes, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.ranks = ranks
+        return tuple(ranks.forward(tensors, ctx.needs_input_grad[1:]))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *incoming: Tensor) -> Any:
+        return None, *ctx.ranks.backward(incoming)
+
+
+_on_ranks: Callable[..., Any] = _OnRanks.apply

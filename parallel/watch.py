@@ -1,0 +1,70 @@
+"""Notices a rank that died or hangs, and says which one and where, before the others wait for it forever."""
+
+from datetime import timedelta
+
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import Store
+
+from packproof.refs.errors import ArgumentError, PackproofError, checked_init
+
+
+@checked_init
+class Watch:
+    """Before each exchange a rank writes into the group's store that it has come, and waits for the others.
+
+    seconds: how long. Costs some round trips to the store each time, and makes the host wait for all ranks: for tests,
+    and to find out what a job stands still at. Hand the same one to every `Shard` of a rank. store: that of all ranks,
+    by default the group's.
+
+    Raises PackproofError on the ranks that are there: which did not come, to what, and where they were last seen.
+
+    >>> from packproof.parallel import Watch
+    >>> Watch(seconds=30.0).seconds
+    30.0
+    """
+
+    def __init__(self, seconds: float = 60.0, store: Store | None = None) -> None:
+        if not seconds > 0:
+            raise ArgumentError(f"Watch: seconds is {seconds!r}, expected a time above 0")
+        self.seconds, self._store, self._count = seconds, store, 0
+
+    def arrive(self, group: ProcessGroup, what: str) -> None:
+        """Wait until all ranks have come to this exchange."""
+        self._count += 1
+        store, rank = self._store_of(group), group.rank()
+        keys = [self._key(self._count, r) for r in range(group.size())]
+        try:
+            store.set(f"packproof/at/{rank}", f"exchange {self._count}, {what}")
+            store.set(keys[rank], "")
+            store.wait(keys, timedelta(seconds=self.seconds))
+            if self._count > 1:  # all have come here, so all have left the one before
+                store.delete_key(self._key(self._count - 1, rank))
+        except RuntimeError as error:
+            raise PackproofError(
+                f"rank {rank} of {group.size()}, exchange {self._count}, {what}: {self._told(group)} within "
+                f"{self.seconds:g} s"
+            ) from error
+
+    def missing(self, group: ProcessGroup) -> str:
+        """Which ranks have not come to the exchange that this one is at, and where they were last seen."""
+        store = self._store_of(group)
+        told = []
+        for rank in range(group.size()):
+            if not store.check([self._key(self._count, rank)]):
+                seen = f"packproof/at/{rank}"
+                last = store.get(seen).decode() if store.check([seen]) else "nowhere"
+                told.append(f"rank {rank} did not come (last seen at: {last})")
+        return "; ".join(told)
+
+    def _told(self, group: ProcessGroup) -> str:
+        try:
+            return self.missing(group) or "not all ranks came"
+        except RuntimeError:
+            return "the store is gone, and with it the rank that holds it; no answer"
+
+    def _store_of(self, group: ProcessGroup) -> Store:
+        return self._store or group.get_group_store()
+
+    @staticmethod
+    def _key(count: int, rank: int) -> str:
+        return f"packproof/exchange/{count}/{rank}"

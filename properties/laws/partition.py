@@ -1,0 +1,212 @@
+"""The partition property: a pack cut over ranks at any token has the values and gradients that it has on one rank."""
+
+import dataclasses
+import random
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, groupby, pairwise
+
+from packproof.properties.bounds.budget import Budget
+from packproof.properties.cases.case import CUTS, Case
+from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.layouts import Lengths
+from packproof.properties.cases.sample import Sample, Span
+from packproof.properties.cases.space import Space, golden_case
+from packproof.properties.comparison import Comparison, RowMap
+from packproof.properties.kernel_under_test import KernelUnderTest, Tensors
+from packproof.properties.laws.names import LAWS
+from packproof.properties.laws.pieces import Pieces
+from packproof.properties.laws.property import Illustration, Property
+from packproof.properties.laws.state_passing import with_states
+from packproof.properties.violation import Violation
+from packproof.refs.axes import role
+
+_ON_A_RANK = "on one of the ranks"
+_ONE_DRAWN_CASE_IN = 24
+_MOST_CUTS = 4
+
+
+def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """A kernel that takes `cuts` is called once with them and once without. For any other the law itself hands on what
+    a document needs on its next rank: the final state of the one before, or the position at which it goes on.
+
+    A document that no cut meets keeps its bits where the kernel promises not to depend on the pack. One that is cut
+    where the kernel's own segments end keeps the bits of its values, if the state enters as a carry.
+    """
+    if case.cuts is None or not case.n_tokens or not (kernel.takes_cuts or _goes_on(kernel, case)):
+        return
+    sample = kernel.sample(case)
+    pieces = Pieces(kernel, sample, spans_of_ranks(case.lengths, case.cuts), _ON_A_RANK)
+    one = kernel.remembered(sample)
+    several = _cut_by_the_kernel(kernel, sample, case) if kernel.takes_cuts else pieces.joined()
+    inside = _cuts_inside(case)
+    exact, handed_on = [_exact(kernel, case, cuts) for cuts in inside], max(map(len, inside)) if kernel.op.carry else 0
+    for key, x in several.items():
+        rows, allowed = kernel.row_map(key, sample), partial(pieces.allowed, key, len(x), handed_on)
+        for part, bitwise in _parts(rows, [key.kind in kinds for kinds in exact], len(x)):
+            budget = None if bitwise else partial(_of_rows, allowed, part)
+            compared = Comparison(key, one[key][part], x[part], rows, budget, part.start, other="over ranks")
+            for violation in compared.violations():
+                shown = kernel.beside_the_reference(violation, sample, pieces=handed_on)
+                yield dataclasses.replace(shown, rank=_rank(case, shown))
+
+
+def _goes_on(kernel: KernelUnderTest, case: Case) -> bool:
+    """Whether the case has what is handed on: states that enter and leave, or positions at which documents start."""
+    if kernel.op.carry is not None:
+        initial, _, wants = kernel.op.carry
+        return initial in case.present and bool(dict(case.options).get(wants))
+    return bool(kernel.op.integers) and kernel.op.integers.issubset(case.present)
+
+
+def _cut_by_the_kernel(kernel: KernelUnderTest, sample: Sample, case: Case) -> Tensors:
+    """Values and gradients, without slack, from a kernel that cuts the pack itself."""
+    cut = dataclasses.replace(sample, options={**sample.options, CUTS: case.cuts})
+    end = {"token": case.n_tokens, "sequence": len(case.lengths), "shared": None}
+    return {key: x[: end[role(sample.axes[key.name])]] for key, x in kernel.run(cut, note=_ON_A_RANK).items()}
+
+
+def spans_of_ranks(lengths: Lengths, cuts: Sequence[int]) -> list[list[Span]]:
+    """The spans of each rank that has tokens: of others nothing is asked. A sequence without tokens goes with the token
+    that comes after it, or with the last one."""
+    ranks: dict[int, list[Span]] = defaultdict(list)
+    last = max(sum(lengths) - 1, 0)
+    for j, (end, length) in enumerate(zip(accumulate(lengths), lengths, strict=True)):
+        start = end - length
+        for a, b in pairwise([start, *(c for c in dict.fromkeys(cuts) if start < c < end), end]):
+            ranks[bisect_right(cuts, min(a, last))].append((j, a - start, b - start))
+    return [ranks[rank] for rank in sorted(ranks)]
+
+
+def _cuts_inside(case: Case) -> list[list[int]]:
+    """Where each sequence is cut, in tokens from its own start."""
+    assert case.cuts is not None
+    ends = list(accumulate(case.lengths))
+    return [
+        [c - end + n for c in dict.fromkeys(case.cuts) if end - n < c < end]
+        for end, n in zip(ends, case.lengths, strict=True)
+    ]
+
+
+def _exact(kernel: KernelUnderTest, case: Case, cuts: Sequence[int]) -> Collection[str]:
+    """Which tensors of a sequence with these cuts keep their bits."""
+    promises, carry = kernel.promises, kernel.op.carry
+    if not promises.independent:
+        return ()
+    if not cuts or (promises.grid == "token" and carry is None):
+        return ("output", "gradient")
+    carried = carry is None or (promises.state_entry == "carry" and carry[0] not in case.float32)
+    return ("output",) if carried and all(c % promises.handover == 0 for c in cuts) else ()
+
+
+def _parts(rows: RowMap, bitwise: Sequence[bool], length: int) -> Iterator[tuple[slice, bool]]:
+    """Runs of rows that are all compared bit for bit, or all within the budget; a shared tensor as a whole."""
+    kind = role(rows.axes)
+    if kind == "shared":
+        yield slice(0, length), False
+        return
+    for exact, run in groupby(range(len(bitwise)), key=lambda j: bitwise[j]):
+        js = list(run)
+        first, end = js[0], js[-1] + 1
+        yield slice(rows.offsets[first], rows.offsets[end]) if kind == "token" else slice(first, end), exact
+
+
+def _of_rows(allowed: partial[Budget], rows: slice) -> Budget:
+    return allowed()[rows]
+
+
+def _rank(case: Case, violation: Violation) -> int:
+    """The rank that has the token of a violation, -1 for a state or a shared tensor."""
+    if violation.sequence < 0 or violation.position < 0:
+        return -1
+    assert case.cuts is not None
+    return bisect_right(case.cuts, sum(case.lengths[: violation.sequence]) + violation.position)
+
+
+def _cut_up(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """Golden packs with their cuts, and some of the drawn ones with cuts of any kind."""
+    if not space.plain_sizes:
+        return []
+    cases = [*_golden(space), *list(drawn)[_ONE_DRAWN_CASE_IN - 1 :: _ONE_DRAWN_CASE_IN]]
+    if not space.takes_cuts:
+        cases = with_states(space, cases) if space.op.carry else [_with_positions(space, c) for c in cases]
+    fitted = (space.fit(c.replace(key_lengths=None)) for c in cases)
+    ready = (c for c in fitted if c and c.n_tokens)
+    return [c.replace(cuts=_allowed(space.domain, c.lengths, c.cuts or _drawn_cuts(space, c))) for c in ready]
+
+
+def _golden(space: Space) -> Iterator[Case]:
+    """Cuts of every kind: a rank of one token, none, a boundary on, before and after the cut, sequences without tokens
+    on it, a sequence over more than two ranks, and the ends of segments."""
+    c, u = space.chunk, space.promises.handover
+    packs = [
+        ((c + 1, 3), (1,)),
+        ((3, 0, 0, c), (3,)),
+        ((5, 3), (4, 6)),
+        ((2, c + 5, 1), (3, 3, c + 3, c + 4)),
+        ((2,), (0, 2)),
+    ]
+    if u <= 4 * c:
+        packs.append(((2 * u + 1, 2), (u, 2 * u)))
+    packs += [(lengths, (sum(lengths[:-1]) + u,)) for lengths in space.segment_layouts[1:]]
+    for k, (lengths, cuts) in enumerate(packs):
+        size = dict(space.plain_sizes[k % len(space.plain_sizes)])
+        yield golden_case(space, k, lengths, size, rich=True).replace(cuts=cuts)
+
+
+def _with_positions(space: Space, case: Case) -> Case:
+    names = space.op.integers - {*case.present}
+    return case.replace(present=tuple(n for n in space.op.inputs if n in {*case.present, *names}))
+
+
+def _drawn_cuts(space: Space, case: Case) -> tuple[int, ...]:
+    """Positions of up to five ranks: every second one a telling one, such as a boundary or the end of a segment."""
+    rng = random.Random(f"{case.seed} {case.lengths}")
+    starts, n, unit = [0, *accumulate(case.lengths)], case.n_tokens, space.promises.handover
+    telling = {s + d for s in starts for d in (-1, 0, 1)}
+    telling |= {s + k for s, length in zip(starts, case.lengths, strict=False) for k in range(unit, length, unit)}
+    ready = sorted(p for p in telling if 0 <= p <= n)
+    cuts = (rng.choice(ready) if rng.random() < 0.5 else rng.randint(0, n) for _ in range(rng.randint(1, _MOST_CUTS)))
+    return tuple(sorted(cuts))
+
+
+def _allowed(domain: Domain, lengths: Lengths, cuts: Sequence[int]) -> tuple[int, ...]:
+    """The cuts, those moved to the start of their sequence that would leave a piece of a length that the domain has
+    not. A fitted pack may be shorter than the one that they were made for."""
+    kept: list[int] = []
+    for cut in cuts:
+        tried = sorted([*kept, min(cut, sum(lengths))])
+        fits = all(domain.allows_length(b - a) for spans in spans_of_ranks(lengths, tried) for _, a, b in spans)
+        kept = tried if fits else sorted([*kept, max(s for s in (0, *accumulate(lengths)) if s <= cut)])
+    return tuple(kept)
+
+
+def _nothing_goes_on(space: Space) -> str:
+    if space.takes_cuts:
+        moved = "its error budget has the cumulative sums of chunks, which begin elsewhere on a rank"
+        return moved if space.promises.cumsum else ""
+    if space.op.carry is None and not space.op.integers:
+        return f"{space.op.name} has no state and no positions to hand on, and the kernel takes no {CUTS}"
+    needed = space.op.carry or sorted(space.op.integers)
+    missing = [n for n in needed if n in space.missing]
+    return f"the kernel does not take {', '.join(missing)}" if missing else ""
+
+
+PARTITION = Property(
+    "partition",
+    LAWS["partition"],
+    _partition,
+    cases=_cut_up,
+    skip_reason=_nothing_goes_on,
+    dtype_independent=True,
+    illustration=Illustration(
+        "f(S) = gather(f(S[rank 0]), f(S[rank 1], h₀), f(S[rank 2], h₁), …),   hᵣ: what the ranks up to r hand on",
+        ("one rank", "aaa bbbbb cc"),
+        ("three", "aaa b bbbb c c"),
+        "how ranks exchange what they hand on, unless the kernel cuts the pack itself",
+        "A kernel that takes `cuts`, token positions, cuts the pack itself: [context parallelism](context_parallel.md) "
+        "has how an implementation of your own, written for `torch.distributed`, is made into one.",
+    ),
+)

@@ -1,0 +1,50 @@
+"""docs/context_parallel.md and docs/scaling.md run, and print what they show."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import packproof
+from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_block, run, write_files
+
+PAGE = "docs/context_parallel.md"
+
+
+def test_the_implementation_of_the_page_fails_as_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(PAGE, tmp_path)
+    done = check(tmp_path, "halo.py:conv", "--property", "partition", "--dtype", "fp32")
+    [shown] = [text for text in OUTPUT.findall((ROOT / PAGE).read_text()) if "FAILED" in text]
+    assert failure_block(done.stdout) == blotted(shown.rstrip())
+    [replay] = re.findall(r"packproof replay (\S+)", done.stdout)
+    monkeypatch.chdir(tmp_path)
+    assert "on rank 2: got" in packproof.replay(replay).text
+
+
+def test_the_other_examples_run() -> None:
+    text = (ROOT / PAGE).read_text()
+    blocks = [block for block in PYTHON.findall(text) if not block.startswith('"""')]
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert blocks
+
+
+def test_the_cost_model_prints_what_the_page_shows(tmp_path: Path) -> None:
+    write_files("docs/scaling.md", tmp_path)
+    [shown] = OUTPUT.findall((ROOT / "docs/scaling.md").read_text())
+    assert run(tmp_path, "scaling.py").stdout == shown
+
+
+def test_its_terms_of_one_gpu_are_those_that_were_measured() -> None:
+    names: dict[str, Any] = {}
+    exec(dict(FILE.findall((ROOT / "docs/scaling.md").read_text()))["scaling.py"], names)
+    measured = json.loads((ROOT / "data/bench-h200.json").read_text())["rows"]
+    ours = [r for r in measured if (r["implementation"], r["pass"]) == ("packproof", "both")]
+    rows = {(r["op"], r["layout"]): r for r in ours}
+    for op, terms in (("ssd", names["SSD"]), ("selective_scan", names["SCAN"])):
+        one, many = rows[op, "L4"], rows[op, "L1"]
+        found = (terms.whole, terms.short, terms.host)
+        assert found == tuple(round(x["median"], 3) for x in (one["ms"], many["ms"], one["host_ms"]))

@@ -1,0 +1,66 @@
+"""On real ranks, processes with a gloo group: the ops of packproof.parallel, and what is said of a lost rank."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parallel import ours
+from tests.test_docs import ROOT
+
+GROUPS = ("judged on 2=2", "judged on 4=4", "dies watched=3", "hangs watched=3", "dies=3")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What each rank of each group found, None of a rank that was lost."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.parallel.processes", str(folder), *GROUPS],
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    def of(name: str, rank: int) -> Any:
+        path = Path(folder / f"{name}.{rank}.json")
+        return json.loads(path.read_text()) if path.exists() else None
+
+    groups = dict(group.split("=") for group in GROUPS)
+    return {name: [of(name, rank) for rank in range(int(ranks))] for name, ranks in groups.items()}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("op", ours.OPS)
+def test_an_op_on_processes_has_the_values_and_gradients_of_one(
+    found: dict[str, list[Any]], op: str, ranks: int
+) -> None:
+    judged = found[f"judged on {ranks}"][0][op]
+    assert judged["failed"] == []
+    assert judged["made"] > 0
+    assert (judged["bitwise"] > 0) == (ranks == 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_block_split_over_processes_is_the_whole_one(found: dict[str, list[Any]], ranks: int) -> None:
+    assert max(each["tensor parallel"] for each in found[f"judged on {ranks}"]) < 1e-12
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+def test_a_lost_rank_is_named_in_time(found: dict[str, list[Any]], how: str) -> None:
+    for rank in (0, 2):
+        told = found[f"{how} watched"][rank]
+        assert told["error"] == (
+            f"rank {rank} of 3, exchange 2, tokens before a cut of causal_conv1d, forward: rank 1 did not come "
+            "(last seen at: exchange 1, states of ssd, forward) within 2 s"
+        )
+        assert told["seconds"] < 4
+
+
+def test_without_a_watch_gloo_sees_a_rank_that_dies(found: dict[str, list[Any]]) -> None:
+    told = [found["dies"][rank] for rank in (0, 2)]
+    assert any(
+        "exchange of tokens before a cut of causal_conv1d, forward: another rank is gone" in t["error"] for t in told
+    )
