@@ -17,6 +17,11 @@ terms, and of products of operands that were rounded. It is at least |S|, and no
 what was written some 128 tokens ago. The backward pass is the same recurrence for the gradient G of the state, from
 the last token to the first, with terms N.
 
+Operands that were rounded have the precision of their dtype here, and exponents of any size. Those of fp16 end at
+2^-24: under hard decay a key times what remains of it falls below, and is flushed to zero, where the fp32 state still
+has it. Such a kernel is inaccurate: a bound that allows it would allow any error in a state that has decayed. Operands
+that hold a decay belong in bf16, or in parts as `kernels.products` has them.
+
 A kernel that promises `cumsum` has decays of differences of sums over a chunk: the sum of |g| over it, the error of
 one, raises the events of u, y and the gradients that read a state; and the gradient of g has the terms of its whole
 chunk, as in a kernel that sums the gradients of its sums.

@@ -54,15 +54,40 @@ def transposed(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tens
     return torch.cat(ys), S.flip(-1).mT
 
 
+class _ElevenBits(torch.autograd.Function):
+    """Rounded to the precision of fp16, and so is the gradient, with exponents of any size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        fraction, exponent = torch.frexp(x)
+        return torch.ldexp((fraction * 2**11).round() / 2**11, exponent)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _ElevenBits.forward(ctx, grads[0])
+
+
+def eleven_bits(x: Tensor) -> Tensor:
+    y: Tensor = _ElevenBits.apply(x)  # type: ignore[no-untyped-call]
+    return y
+
+
+def in_dtype(low: torch.dtype, x: Tensor) -> Tensor:
+    return x.to(low).to(x.dtype)
+
+
 def with_inverse(
-    low: torch.dtype | None, differences: bool, S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor
+    r: Callable[[Tensor], Tensor],
+    differences: bool,
+    S: Tensor,
+    v: Tensor,
+    q: Tensor,
+    k: Tensor,
+    g: Tensor,
+    beta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Chunks whose triangular matrix is inverted, u = T β v - (T β k) S. low: operands of products are rounded to it;
-    differences: decays are differences of cumulative sums."""
-
-    def r(x: Tensor) -> Tensor:
-        return x if low is None else x.to(low).to(x.dtype)
-
+    """Chunks whose triangular matrix is inverted, u = T β v - (T β k) S. r: rounds operands of products; differences:
+    decays are differences of cumulative sums."""
     sums, ys = segsum_unstable if differences else segsum, [v[:0]]
     for v_c, q_c, k_c, g_c, beta_c in zip(*(torch.split(x, CHUNK) for x in (v, q, k, g, beta)), strict=True):
         L = sums(pad(g_c.permute(1, 2, 0), (1, 0))).exp()
@@ -87,9 +112,15 @@ RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
     "transposed": (transposed, PLAIN),
     "chunks of 7": (partial(gated.chunked, 7), PLAIN),
     "chunks of 64": (partial(gated.chunked, 64), PLAIN),
-    "inverse": (partial(with_inverse, None, False), PLAIN),
-    "inverse, differences": (partial(with_inverse, None, True), CUMSUM),
+    "inverse": (partial(with_inverse, torch.Tensor.clone, False), PLAIN),
+    "inverse, differences": (partial(with_inverse, torch.Tensor.clone, True), CUMSUM),
 }
+
+
+ROUNDING: tuple[gated.GatedRecurrence, Promises] = (
+    partial(with_inverse, partial(in_dtype, torch.bfloat16), False),
+    Promises(),
+)
 
 
 def forms(op: str) -> dict[str, tuple[Callable[..., Any], Promises]]:
