@@ -35,7 +35,8 @@ class Rows:
     beta: Tensor | None
 
     def __getitem__(self, rows: slice) -> "Rows":
-        return Rows(*(x if x is None else x[rows] for x in (self.v, self.q, self.k, self.g, self.beta)))  # type: ignore[arg-type]
+        v, q, k, g = (x[rows] for x in (self.v, self.q, self.k, self.g))
+        return Rows(v, q, k, g, None if self.beta is None else self.beta[rows])
 
     def __len__(self) -> int:
         return len(self.v)
@@ -111,7 +112,8 @@ def sequence(pack: Rows, start: int, end: int, S: Tensor, between: list[Tensor],
         if bug == "L5":  # rows of other sequences enter, times 0
             mask = (torch.arange(len(rows)) < live).to(rows.v)
             beta = None if rows.beta is None else rows.beta * mask[:, None]
-            rows = Rows(*(x * mask[:, None, None] for x in (rows.v, rows.q, rows.k, rows.g)), beta)
+            v, q, k, g = (x * mask[:, None, None] for x in (rows.v, rows.q, rows.k, rows.g))
+            rows = Rows(v, q, k, g, beta)
         if bug == "L12" and i > 2:
             S = torch.zeros_like(S)
             for earlier in (first - 2 * size, first - size):
