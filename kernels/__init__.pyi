@@ -1,5 +1,6 @@
 """What type checkers see of the folder, which has no __init__.py; packproof/__init__.py gives it these names."""
 
+from packproof.kernels.attention import attention as attention
 from packproof.kernels.causal_conv1d import causal_conv1d as causal_conv1d
 from packproof.kernels.linear_attention import linear_attention as linear_attention
 from packproof.kernels.linear_attention import retention as retention

@@ -61,6 +61,15 @@ def padded(tensor: Tensor, *short: int) -> Tensor:
     return functional.pad(tensor, [n for each in short for n in (0, each)]) if any(short) else tensor
 
 
+def aligned(tensor: Tensor, n: int) -> Tensor:
+    """The tensor itself if its last axis is dense and all else is a multiple of n elements, otherwise a padded copy."""
+    short = -tensor.shape[-1] % n
+    fits = tensor.stride(-1) == 1 and not short and all(stride % n == 0 for stride in tensor.stride()[:-1])
+    if fits and (not tensor.is_cuda or tensor.data_ptr() % n == 0) and tensor.stride(0) < 2**24:
+        return tensor
+    return padded(tensor, short).clone(memory_format=torch.contiguous_format)
+
+
 def on_host(tensor: Any) -> bool:
     """Whether the values of a call can be read without waiting for a device."""
     return isinstance(tensor, Tensor) and tensor.device.type == "cpu"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from packproof.kernels import launch as launching
 from packproof.kernels.launch import architecture, cdiv, launch, padded
 from packproof.kernels.sequences import offsets
 from packproof.kernels.slack import zero_slack
@@ -36,13 +37,8 @@ from packproof.kernels.worklists import n_programs, worklists
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The tensor itself if its last axis is dense and all else is aligned, otherwise a padded copy."""
-    n = multiple()
-    short = -tensor.shape[-1] % n
-    fits = tensor.stride(-1) == 1 and not short and all(stride % n == 0 for stride in tensor.stride()[:-1])
-    if fits and (not tensor.is_cuda or tensor.data_ptr() % n == 0) and tensor.stride(0) < 2**24:
-        return tensor
-    return padded(tensor, short).clone(memory_format=torch.contiguous_format)
+    """The tensor as the kernels read it: itself if it is aligned, otherwise a padded copy."""
+    return launching.aligned(tensor, multiple())
 
 
 def ends_shape(x: Tensor, B: Tensor) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ from einops import einsum, repeat
 from torch import Tensor
 
 from packproof.refs.arguments import bind, check_options
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.attention_options import check_softcap, finite_scale, reaches
+from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.signatures import ATTENTION
 
@@ -79,12 +80,9 @@ def attention(
     """
     sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, sinks=sinks, values=True, cu_seqlens_k=cu_seqlens_k)
     check_options(ATTENTION, causal=causal, return_lse=return_lse)
-    left, right = _window(window_size)
-    scale = max(sizes["k"], 1) ** -0.5 if softmax_scale is None else _finite("softmax_scale", softmax_scale, " or None")
-    if _finite("softcap", softcap) < 0:
-        raise ArgumentError(f"attention: softcap is {softcap!r} but a number above 0, or 0 for none, was expected")
-    if causal:
-        right = 0
+    left, right = reaches(window_size, causal=causal)
+    scale = finite_scale(softmax_scale, sizes["k"])
+    check_softcap(softcap)
     sinks = None if sinks is None else to_compute_dtype(sinks)  # once: its gradient is a sum over the sequences
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,23 +109,3 @@ def attention(
     y = join_sequences(ys, like=q.new_zeros(sizes["t"], sizes["hq"], sizes["v"]))
     lse = join_sequences(lses, like=to_compute_dtype(q.new_zeros(sizes["t"], sizes["hq"])))
     return (y, lse) if return_lse else y
-
-
-def _finite(name: str, value: float, or_else: str = "") -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ArgumentError(f"attention: {name} is {value!r} but a finite number{or_else} was expected")
-    return value
-
-
-def _window(window_size: tuple[int, int]) -> tuple[float, float]:
-    """How far a token sees to the left and to the right."""
-    if (
-        not isinstance(window_size, tuple | list)
-        or len(window_size) != 2
-        or not all(type(reach) is int and reach >= -1 for reach in window_size)
-    ):
-        raise ArgumentError(
-            f"attention: window_size is {window_size!r} but (left, right) was expected; each 0 or more, -1 for no limit"
-        )
-    left, right = (math.inf if reach == -1 else reach for reach in window_size)
-    return left, right

@@ -8,6 +8,7 @@ Write your own in the same way: a marker that names the kernel, and a test that 
 import pytest
 
 import packproof
+from packproof.kernels.attention import PROMISES as ATTENTION
 from packproof.kernels.causal_conv1d import PROMISES as CAUSAL_CONV1D
 from packproof.kernels.rope import PROMISES as ROPE
 from packproof.kernels.selective_scan import PROMISES as SELECTIVE_SCAN
@@ -37,6 +38,13 @@ def test_selective_scan(proof):
     promises=packproof.Promises(**CAUSAL_CONV1D),
 )
 def test_causal_conv1d(proof):
+    proof()
+
+
+@pytest.mark.packproof(
+    "packproof.kernels.attention:attention", op="attention", promises=packproof.Promises(**ATTENTION)
+)
+def test_attention(proof):
     proof()
 
 

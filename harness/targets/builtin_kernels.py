@@ -54,6 +54,7 @@ BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "simple_gla": BuiltinKernel("simple_gla", _LINEAR, instance_of="ssd"),
     "retention": BuiltinKernel("retention", _LINEAR, instance_of="ssd"),
     "linear_attention": BuiltinKernel("linear_attention", _LINEAR, instance_of="ssd"),
+    "attention": BuiltinKernel("attention", "packproof.kernels.attention"),
     "selective_scan": BuiltinKernel("selective_scan", "packproof.kernels.selective_scan"),
     "selective_scan_triton": BuiltinKernel(
         "selective_scan", "packproof.kernels.selective_scan", "selective_scan_triton"

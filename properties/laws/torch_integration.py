@@ -19,18 +19,21 @@ def few(space: Space, drawn: Collection[Case]) -> list[Case]:
     """The smallest cases that change when the order of lengths is reversed: with something optional and with nothing,
     and in the sizes of a model. What torch makes of a kernel takes long, and does not depend on the layout."""
     several = [c.replace(regime="normal") for c in drawn if c.n_tokens and c.lengths != c.lengths[::-1]]
-    kinds = {(dict(c.sizes) in space.model_sizes, _is_rich(c)): c for c in sorted(several, key=lambda c: -c.n_tokens)}
+    kinds = {
+        (dict(c.sizes) in space.model_sizes, _is_rich(space, c)): c for c in sorted(several, key=lambda c: -c.n_tokens)
+    }
     return list(kinds.values())
 
 
 def _few_and_tiny(space: Space, drawn: Collection[Case]) -> list[Case]:
     """On a CPU, where torch's own checks take seconds, a few tokens in fp32 with nothing optional."""
-    tiny = [c for c in few(space, drawn) if c.n_tokens <= SMALL and not _is_rich(c)]
+    tiny = [c for c in few(space, drawn) if c.n_tokens <= SMALL and not _is_rich(space, c)]
     return few(space, drawn) if space.on_gpu else tiny
 
 
-def _is_rich(case: Case) -> bool:
-    return bool(case.present) or any(value for _, value in case.options)
+def _is_rich(space: Space, case: Case) -> bool:
+    """Whether it has an optional input, or an option that is not the plainest."""
+    return bool(case.present) or any(value != space.op.options[name][0] for name, value in case.options)
 
 
 def _fp32_on_cpu(space: Space) -> str:

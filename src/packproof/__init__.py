@@ -90,6 +90,7 @@ _HOMES = {
     "packproof.refs.packing": ("PackLayout", "pack", "unpack"),
 }
 _KERNELS = {
+    "packproof.kernels.attention": ("attention",),
     "packproof.kernels.causal_conv1d": ("causal_conv1d",),
     "packproof.kernels.linear_attention": ("linear_attention", "retention", "simple_gla"),
     "packproof.kernels.rope": ("rope", "rope_qk"),

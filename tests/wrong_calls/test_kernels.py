@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="kernels need triton")
 from packproof import kernels
 
 CALLS = {
+    "attention": call(kernels.attention, "attention"),
     "causal_conv1d": call(kernels.causal_conv1d, "causal_conv1d"),
     "selective_scan": call(kernels.selective_scan, "selective_scan"),
     "ssd": call(kernels.ssd, "ssd"),
@@ -22,7 +23,9 @@ CALLS = {
     "rope": call(kernels.rope, "rope"),
     "rope_qk": call(kernels.rope_qk, "rope_qk"),
 }
-CONV, SCAN, SSD, ROPE, GLA = (CALLS[name] for name in ("causal_conv1d", "selective_scan", "ssd", "rope", "simple_gla"))
+ATTENTION, CONV, SCAN, SSD, ROPE, GLA = (
+    CALLS[name] for name in ("attention", "causal_conv1d", "selective_scan", "ssd", "rope", "simple_gla")
+)
 IMPL = "'auto' or 'triton' or 'cuda' was expected"
 
 
@@ -56,6 +59,23 @@ MORE: dict[str, Wrong] = {
     ),
     "retention that decays by token": Wrong(
         CALLS["retention"].but(decay=-torch.ones(5, 4)), ("retention: decay has 2 axes", "(hv)")
+    ),
+    "attention in double": Wrong(
+        ATTENTION.but(**in_double(ATTENTION)), ("attention: q is float64", "packproof.refs.attention")
+    ),
+    "attention of too wide heads": Wrong(
+        ATTENTION.but(v=torch.ones(5, 2, 257)),
+        ("attention: v has 257 channels per head (axis v)", "at most 256", "packproof.refs.attention has no limit"),
+    ),
+    "attention over a window of one number": Wrong(
+        ATTENTION.but(window_size=4), ("attention: window_size is 4", "(left, right)")
+    ),
+    "attention with a scale of text": Wrong(
+        ATTENTION.but(softmax_scale="1"), ("attention: softmax_scale is '1'", "a finite number or None")
+    ),
+    "attention with a cap below 0": Wrong(ATTENTION.but(softcap=-1.0), ("attention: softcap is -1.0",)),
+    "attention of keys past the end": Wrong(
+        ATTENTION.but(cu_seqlens_k=torch.tensor([0, 2, 6])), ("attention: cu_seqlens_k ends at 6", "k has 5 tokens")
     ),
     "tables that are too short": Wrong(
         ROPE.but(cos=torch.ones(2, 2), sin=torch.ones(2, 2)), ("2 positions", "starts at position 0 and has 3 tokens")

@@ -24,6 +24,8 @@ from packproof.refs.errors import UsageError
 
 HERE = Path(__file__).parents[1]
 OP = f"{HERE / 'rogues_op.py'}:SCALED"
+TIMEOUTS = {"cpu": 2.0, "cuda": 20.0}  # seconds of a call; on a GPU the first of them makes a context
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 DETECTED = {
     "segfault_on_empty_sequence": "killed by SIGSEGV",
@@ -46,7 +48,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variants_of_a_module_are_compiled_once() -> None:
     started = next(run_check(CheckRequest(properties=("compile",))))
     assert isinstance(started, RunStarted)
-    assert [cell.op for cell in started.cells] == ["ssd", "selective_scan", "causal_conv1d", "rope"]
+    assert [cell.op for cell in started.cells] == ["ssd", "attention", "selective_scan", "causal_conv1d", "rope"]
     alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
     assert isinstance(alone, RunStarted)
     assert [cell.target for cell in alone.cells] == ["packproof.kernels.rope:rope_qk"]
@@ -115,10 +117,11 @@ def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     assert "packproof itself failed, and not everything could be judged: 2 not judged, 2 passed" in out
 
 
-def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
+def check(name: str, *properties: str, timeout: float = 2.0, device: str = "cpu") -> list[Verdict]:
     request = CheckRequest(
         target=f"{HERE / 'rogues.py'}:{name}",
         op=OP,
+        device=device,
         dtypes=("float32",),
         properties=properties,
         profile="quick",
@@ -129,9 +132,10 @@ def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
     return sorted(found, key=lambda verdict: properties.index(verdict.cell.property))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "words"), DETECTED.items())
-def test_misconduct_is_detected_and_the_run_goes_on(name: str, words: str) -> None:
-    first, second = check(name, "reference", "determinism")
+def test_misconduct_is_detected_and_the_run_goes_on(name: str, words: str, device: str) -> None:
+    first, second = check(name, "reference", "determinism", timeout=TIMEOUTS[device], device=device)
     assert first.status == "failed"
     assert first.failure is not None
     assert words in "\n".join(first.failure.lines)

@@ -1,0 +1,174 @@
+"""Softmax attention over a pack, forward and backward, in Triton.
+
+Blocks of queries and of keys start where sequences start, so that a block belongs to one sequence and no bit of a
+sequence depends on the others. See attention_fwd and attention_bwd for the mathematics, attention_launch for tiles.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+import math
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from packproof.kernels.attention_fwd import _attention_fwd_kernel
+from packproof.kernels.attention_launch import BLOCK, BLOCK_INTERPRETED, MAX_CHANNELS, AttentionProblem, variants
+from packproof.kernels.launch import on_host, require_device, require_dtype
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output
+from packproof.refs.attention_options import check_softcap, finite_scale, reaches
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.signatures import ATTENTION
+
+__all__ = ["INTERPRETED", "PROMISES", "attention", "variants"]
+
+PROMISES: dict[str, Any] = {
+    "grid": "sequence",
+    "chunk": BLOCK,
+    "compute": "operand",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+}
+INTERPRETED: dict[str, Any] = {"chunk": BLOCK_INTERPRETED}
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None, softcap: float = 0.0,
+    return_lse: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None, softcap: float = 0.0,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None, softcap: float = 0.0,
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+@checked_call
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None = None,
+    *,
+    cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Softmax attention of packed sequences (Vaswani et al. 2017, eq. 1; Dao 2023): softmax(q kᵀ scale) v.
+
+    q: (t, hq, k). k: (u, hk, k). v: (u, hk, v), with k and v up to 256. sinks: (hq,), a score of each query head that
+    takes its share of the softmax and has no value (gpt-oss). All of one dtype: fp32, bf16 or fp16. Query head i reads
+    kv head i // (hq / hk). cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,), of the queries and of the keys; the
+    second is the first, and u is t, if left out.
+
+    The last query of a sequence stands at its last key, as in FlashAttention since 2.1. window_size: (left, right), a
+    query sees the keys from `left` before its place to `right` after it, -1 for no limit; causal sets right to 0.
+    softmax_scale: factor of the scores, k ** -0.5 if left out. softcap: scores are softcap tanh(score / softcap); 0 for
+    none.
+
+    Returns (t, hq, v) in q's dtype, and with return_lse also (t, hq) in fp32: the natural logarithm of the softmax's
+    denominator, of which the sink is a part. Both are zero in slack. A query that sees no key has the value 0, and -inf
+    or its sink for the logarithm. Differentiable once, through both. The bits of a sequence's values and gradients do
+    not depend on the others, nor on what is in slack, NaN and Inf included; gradients are summed in a fixed order.
+
+    fp32 computes to the accuracy of fp32. With bf16 and fp16 the weights of the softmax are rounded before they meet
+    the values, as in FlashAttention, and in backward what the scores get, which fp16 keeps to 16 bits. Nothing waits
+    for a GPU, so that the values of the offsets are not checked there. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.kernels import attention
+    >>> q, v = torch.zeros(5, 1, 2), torch.arange(1.0, 6)[:, None, None]  # equal scores: the mean of what is visible
+    >>> attention(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]), causal=True).flatten()  # with TRITON_INTERPRET=1
+    tensor([1.0000, 1.5000, 3.0000, 3.5000, 4.0000])
+    """
+    check_options(ATTENTION, causal=causal, return_lse=return_lse)
+    left, right = (-1 if reach == math.inf else int(reach) for reach in reaches(window_size, causal=causal))
+    scale = finite_scale(softmax_scale, q.shape[-1] if isinstance(q, Tensor) and q.ndim else 1)
+    check_softcap(softcap)
+    if not torch.compiler.is_compiling():
+        _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, values=on_host(q))
+        require_device(ATTENTION.op, q, _attention_fwd_kernel)
+    y, lse = _attention(q, k, v, sinks, cu_seqlens, cu_seqlens_k, left, right, scale, softcap, return_lse)
+    return (y, lse.mT.contiguous()) if return_lse else y
+
+
+def _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, *, values: bool) -> dict[str, int]:
+    sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, sinks=sinks, values=values, cu_seqlens_k=cu_seqlens_k)
+    require_dtype(ATTENTION.op, "q", q, _DTYPES)
+    for name, axis in (("q", "k"), ("v", "v")):
+        if sizes[axis] > MAX_CHANNELS:
+            raise ArgumentError(
+                f"{ATTENTION.op}: {name} has {sizes[axis]} channels per head (axis {axis}) but at most {MAX_CHANNELS} "
+                f"were expected\n    packproof.refs.{ATTENTION.op} has no limit."
+            )
+    return sizes
+
+
+@operator
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None,
+    left: int, right: int, scale: float, softcap: float, return_lse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """y, and lse (hq, t), from which backward starts; zero in its slack if it is to be returned."""
+    shape = q.shape[1], q.shape[0]
+    lse = q.new_zeros(shape, dtype=torch.float32) if return_lse else q.new_empty(shape, dtype=torch.float32)
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    return AttentionProblem(q, k, v, sinks, cu_seqlens, keys, left, right, scale, softcap).forward(lse), lse
+
+
+@operator
+def _attention_backward(
+    dy: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None, y: Tensor, lse: Tensor, left: int, right: int, scale: float, softcap: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the inputs in order; that of absent sinks is empty."""
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    problem = AttentionProblem(q, k, v, sinks, cu_seqlens, keys, left, right, scale, softcap)
+    dy = problem.aligned(torch.zeros_like(y) if dy is None else dy)
+    delta, dsinks = problem.delta(y, dy, lse, dlse)
+    dq, dk, dv = problem.backward(dy, lse, delta)
+    return dq, dk, dv, q.new_empty(0) if sinks is None else dsinks.sum(1).to(sinks.dtype)
+
+
+@fake(_attention)
+def _(q, k, v, sinks, cu_seqlens, cu_seqlens_k, left, right, scale, softcap, return_lse):
+    sizes = _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, values=False)
+    return empty_output(ATTENTION, "y", q, sizes), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+@fake(_attention_backward)
+def _(dy, dlse, q, k, v, sinks, cu_seqlens, cu_seqlens_k, y, lse, left, right, scale, softcap):
+    return empty_gradients(ATTENTION, q, k, v, sinks)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, sinks, cu_seqlens, cu_seqlens_k, *ctx.numbers, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, sinks, cu_seqlens, cu_seqlens_k, *output)
+
+
+def _backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    found = _attention_backward(dy, dlse, *ctx.saved_tensors, *ctx.numbers)
+    return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), *[None] * 7
+
+
+differentiable(_attention, _backward, _save)
+differentiable_once(_attention_backward, ATTENTION.op)

@@ -1,0 +1,168 @@
+"""The forward kernel of attention: an online softmax over the keys of the own sequence (Dao 2023, algorithm 1).
+
+A program takes a block of queries of one sequence and one head, and walks over the keys that they see. Blocks of
+queries and of keys start where the sequence starts, so that no bit of it depends on the pack. Only tiles at the edges
+of what is visible are masked, by selecting: what lies beyond the sequence is not read, and has exactly no weight.
+
+Scores are raw products q·k, or tanh(q·k / cap') under a softcap; times `scale` they are logits in base 2. Weights of
+fp16 are 2^15 times larger than usual until they are divided by their sum, so that small ones are not lost.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+import triton
+import triton.language as tl
+
+from packproof.kernels.blocks import block
+from packproof.kernels.elementwise import tanh
+from packproof.kernels.products import product
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def tile(rows, first, end, stride, column, width, SIZE: tl.constexpr, RAGGED: tl.constexpr):
+    """SIZE rows from row `first` on; `rows` is where row 0 of the head begins. RAGGED: zero from row `end` on."""
+    row = tl.arange(0, SIZE)
+    mask = tl.broadcast_to((column < width)[None, :], (SIZE, column.shape[0]))
+    if RAGGED:
+        mask &= (first + row < end)[:, None]
+    base = rows + stride.to(tl.int64) * first
+    return tl.load(base + (row[:, None] * stride + column[None, :]), mask=mask, other=0.0)
+
+
+@triton.jit
+def store_tile(rows, value, first, end, stride, column, width, SIZE: tl.constexpr):
+    row = tl.arange(0, SIZE)
+    mask = (first + row < end)[:, None] & (column < width)[None, :]
+    base = rows + stride.to(tl.int64) * first
+    tl.store(base + (row[:, None] * stride + column[None, :]), value.to(rows.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def exact(a, b):
+    """a @ b: of 16-bit tiles on tensor cores, of fp32 tiles to 24 bits."""
+    return weigh(a, b, tl.zeros((a.shape[0], b.shape[1]), tl.float32))
+
+
+@triton.jit
+def weigh(weights, values, total):
+    """total + weights @ values, with fp32 weights rounded to the dtype of the values."""
+    if values.dtype == tl.float32:
+        total = product(weights, values, total, True)
+    else:
+        total = tl.dot(weights.to(values.dtype), values, total)
+    return total
+
+
+@triton.jit
+def raw_scores(product, cap_scale, SOFTCAP: tl.constexpr):
+    return tanh(product * cap_scale) if SOFTCAP else product
+
+
+@triton.jit
+def visible(row, n_rows, n_others, left, right):
+    """The keys that a query sees, from the first up to the one before the second: places in their sequence.
+
+    The last query stands at the last key; left, right: how far it sees, below 0 for no limit. With right and left it
+    is the queries that see a key.
+    """
+    place = row.to(tl.int64) + (n_others - n_rows)
+    low = tl.where(left < 0, 0, place - left)
+    high = tl.where(right < 0, n_others, place + right + 1)
+    low, high = tl.minimum(tl.maximum(low, 0), n_others), tl.minimum(tl.maximum(high, 0), n_others)
+    return low.to(tl.int32), high.to(tl.int32)
+
+
+@triton.jit
+def tiles(first, last, n_rows, n_others, left, right, SIZE: tl.constexpr):
+    """Where tiles of others begin for rows from `first` to `last`: the first one; those that all of the rows see whole,
+    from and to; and how many there are at the edges, before these and after them."""
+    low, whole_end = visible(first, n_rows, n_others, left, right)
+    whole, end = visible(last, n_rows, n_others, left, right)
+    begin, whole = low // SIZE * SIZE, tl.minimum(tl.cdiv(whole, SIZE) * SIZE, end)
+    whole_end = tl.maximum(whole_end // SIZE * SIZE, whole)
+    return begin, whole, whole_end, tl.cdiv(whole - begin, SIZE) + tl.cdiv(end - whole_end, SIZE)
+
+
+@triton.jit
+def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
+    """Where a tile at an edge begins."""
+    before = begin + index * SIZE
+    return tl.where(before < whole, before, before + (whole_end - whole))
+
+
+@triton.jit
+def _fold(
+    q, key_tiles, value_tiles, token, k_at, v_at, key_rows, value_rows, first, n_keys, k_stride, v_stride,
+    k_column, v_column, K, V, low, high, top, total, acc,
+    scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values."""
+    if MASKED or key_tiles is None:
+        key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N, MASKED)
+        value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N, MASKED)
+    else:
+        key = key_tiles.load([token + first, k_at])
+        value = value_tiles.load([token + first, v_at])
+    raw = raw_scores(exact(q, tl.trans(key)), cap_scale, SOFTCAP)
+    if MASKED:
+        j = first + tl.arange(0, BLOCK_N)[None, :]
+        raw = tl.where((j >= low[:, None]) & (j < high[:, None]), raw, float("-inf"))
+    new = tl.maximum(top, tl.max(raw, 1) * scale)
+    shown = tl.where(new == float("-inf"), 0.0, new) if MASKED else new
+    weights = tl.exp2(raw * scale - (shown - OFFSET)[:, None])
+    fade = tl.exp2(top - shown)
+    return new, total * fade + tl.sum(weights, 1), weigh(weights, value, acc * fade[:, None])
+
+
+NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "HK", "left", "right", "has_sinks"]
+
+
+@triton.jit(do_not_specialize=NEVER_ALIGNED)
+def _attention_fwd_kernel(
+    q, k, v, key_tiles, value_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+    SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """y (t, h, v), and lse (h, t), natural."""
+    index, head = tl.program_id(0) // H, tl.program_id(0) % H
+    start, end, key_start, key_end, first = block(blocks, index)
+    if first < 0:
+        return
+    n_queries, n_keys, first = end - start, key_end - key_start, first - start
+    k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    own = start.to(tl.int64)
+    queries = tile(
+        q + own * q_stride + head.to(tl.int64) * q_head, first, n_queries, q_stride, k_column, K, BLOCK_M, True
+    )
+    kv_head = (head // (H // HK)).to(tl.int64)
+    key_rows = k + key_start.to(tl.int64) * k_stride + kv_head * k_head
+    value_rows = v + key_start.to(tl.int64) * v_stride + kv_head * v_head
+    k_at, v_at = (head // (H // HK)) * k_head, (head // (H // HK)) * v_head
+    query = first + tl.arange(0, BLOCK_M)
+    low, high = visible(query, n_queries, n_keys, left, right)
+    last = tl.minimum(first + BLOCK_M, n_queries) - 1
+    begin, whole, whole_end, edges = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
+
+    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    if has_sinks != 0:  # a key of value 0
+        top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
+    total = tl.where(top > float("-inf"), tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET), 0.0)
+    acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
+    for j in tl.range(whole, whole_end, BLOCK_N):
+        top, total, acc = _fold(
+            queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
+            k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N,
+        )  # fmt: skip
+    for at in tl.range(0, edges):
+        j = edge(at, begin, whole, whole_end, BLOCK_N)
+        top, total, acc = _fold(
+            queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
+            k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N,
+        )  # fmt: skip
+    acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
+    store_tile(y + (own * H + head) * V, acc, first, n_queries, H * V, v_column, V, BLOCK_M)
+    tl.store(lse + head.to(tl.int64) * T + own + query, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)

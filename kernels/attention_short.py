@@ -1,0 +1,151 @@
+"""The kernels of attention for short sequences, without tensor cores: a tile of theirs would be empty but for few rows.
+
+A program takes a block of tokens of the pack, of whatever sequences, and walks over what each of them sees, one key (or
+query) of its own at a time, in fp32. No row meets another, so that where a sequence lies in a block changes no bit. A
+sequence is short if it has few queries and few keys; the other kernels leave it out.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+import triton
+import triton.language as tl
+
+from packproof.kernels.attention_fwd import LN_2, LOG2_E, NEVER_ALIGNED, visible
+from packproof.kernels.elementwise import tanh
+from packproof.kernels.sequences import bounds, locate
+
+
+@triton.jit
+def _rows(pointer, row, alive, stride, column, width):
+    """Rows in fp32, zero where none is alive; row: 64-bit."""
+    mask = alive[:, None] & (column < width)[None, :]
+    return tl.load(pointer + (row * stride)[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_rows(pointer, value, row, alive, stride, column, width):
+    mask = alive[:, None] & (column < width)[None, :]
+    tl.store(pointer + (row * stride)[:, None] + column[None, :], value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _range(cu_rows, cu_others, n_rows, n_others, S, before, after, SHORT: tl.constexpr, ROWS: tl.constexpr):
+    """The rows of this program, which of them are of a short sequence, and the first and last of the others that each
+    of them sees: from, up to."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    sequence, start, end = locate(cu_rows, S, n_rows, row)
+    other_start, other_end = bounds(cu_others, S, n_others, sequence)
+    length, other_length = end - start, other_end - other_start
+    short = (sequence < S) & (length <= SHORT) & (other_length <= SHORT)
+    low, high = visible(row - start, length, other_length, before, after)
+    first = other_start.to(tl.int64)
+    return row, short, first + low, first + tl.where(short, high, low)
+
+
+@triton.jit
+def _raw(product, cap_scale):
+    return tl.where(cap_scale > 0, tanh(product * cap_scale), product)
+
+
+@triton.jit
+def _slope(raw, cap_scale):
+    return tl.where(cap_scale > 0, 1.0 - raw * raw, 1.0)
+
+
+@triton.jit(do_not_specialize=NEVER_ALIGNED)
+def _attention_fwd_short_kernel(
+    q, k, v, sinks, cu_seqlens, cu_keys, y, lse, T, U, S, H, HK, K, V,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+    SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, short, first, end = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
+    if tl.max(short.to(tl.int32), 0) == 0:
+        return
+    column, most = tl.arange(0, BLOCK), tl.max((end - first).to(tl.int32), 0)
+    for head in range(0, H):
+        query = _rows(q + head * q_head.to(tl.int64), row, short, q_stride, column, K)
+        kv_head = head // (H // HK)
+        keys, values = k + kv_head * k_head.to(tl.int64), v + kv_head * v_head.to(tl.int64)
+        top = tl.full((ROWS,), float("-inf"), tl.float32)
+        if has_sinks != 0:
+            top = tl.zeros((ROWS,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
+        total = tl.where(top > float("-inf"), 1.0, 0.0)
+        acc = tl.zeros((ROWS, BLOCK), tl.float32)
+        for step in range(0, most):
+            other = first + step
+            alive = other < end
+            key = _rows(keys, other, alive, k_stride, column, K)
+            value = _rows(values, other, alive, v_stride, column, V)
+            logit = tl.where(alive, _raw(tl.sum(query * key, 1), cap_scale) * scale, float("-inf"))
+            new = tl.maximum(top, logit)
+            shown = tl.where(new == float("-inf"), 0.0, new)
+            weight, fade = tl.exp2(logit - shown), tl.exp2(top - shown)
+            top, total, acc = new, total * fade + weight, acc * fade[:, None] + weight[:, None] * value
+        acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
+        _store_rows(y + head * V, acc, row, short, H * V, column, V)
+        tl.store(lse + T.to(tl.int64) * head + row, top * LN_2 + tl.log(total), mask=short)
+
+
+@triton.jit(do_not_specialize=NEVER_ALIGNED)
+def _attention_bwd_q_short_kernel(
+    q, k, v, dy, cu_seqlens, cu_keys, lse, delta, dq, T, U, S, H, HK, K, V,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale, dq_factor,
+    SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, short, first, end = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
+    if tl.max(short.to(tl.int32), 0) == 0:
+        return
+    column, most = tl.arange(0, BLOCK), tl.max((end - first).to(tl.int32), 0)
+    for head in range(0, H):
+        query = _rows(q + head * q_head.to(tl.int64), row, short, q_stride, column, K)
+        incoming = _rows(dy + head * dy_head.to(tl.int64), row, short, dy_stride, column, V)
+        at = T.to(tl.int64) * head + row
+        log_sum = tl.load(lse + at, mask=short, other=0.0) * LOG2_E
+        expected = tl.load(delta + at, mask=short, other=0.0)
+        kv_head = head // (H // HK)
+        keys, values = k + kv_head * k_head.to(tl.int64), v + kv_head * v_head.to(tl.int64)
+        acc = tl.zeros((ROWS, BLOCK), tl.float32)
+        for step in range(0, most):
+            other = first + step
+            alive = other < end
+            key = _rows(keys, other, alive, k_stride, column, K)
+            value = _rows(values, other, alive, v_stride, column, V)
+            raw = _raw(tl.sum(query * key, 1), cap_scale)
+            gradient = tl.exp2(raw * scale - log_sum) * (tl.sum(incoming * value, 1) - expected)
+            gradient = tl.where(alive, gradient * _slope(raw, cap_scale), 0.0)
+            acc += gradient[:, None] * key
+        _store_rows(dq + head * K, acc * dq_factor, row, short, H * K, column, K)
+
+
+@triton.jit(do_not_specialize=NEVER_ALIGNED)
+def _attention_bwd_kv_short_kernel(
+    q, k, v, dy, cu_seqlens, cu_keys, lse, delta, dk, dv, T, U, S, H, HK, K, V,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale,
+    k_factor, SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, short, first, end = _range(cu_keys, cu_seqlens, U, T, S, right, left, SHORT, ROWS)
+    if tl.max(short.to(tl.int32), 0) == 0:
+        return
+    column, most = tl.arange(0, BLOCK), tl.max((end - first).to(tl.int32), 0)
+    for kv_head in range(0, HK):
+        key = _rows(k + kv_head * k_head.to(tl.int64), row, short, k_stride, column, K)
+        value = _rows(v + kv_head * v_head.to(tl.int64), row, short, v_stride, column, V)
+        sum_k = tl.zeros((ROWS, BLOCK), tl.float32)
+        sum_v = tl.zeros((ROWS, BLOCK), tl.float32)
+        for head in range(kv_head * (H // HK), (kv_head + 1) * (H // HK)):
+            queries, incomings = q + head * q_head.to(tl.int64), dy + head * dy_head.to(tl.int64)
+            for step in range(0, most):
+                other = first + step
+                alive = other < end
+                query = _rows(queries, other, alive, q_stride, column, K)
+                incoming = _rows(incomings, other, alive, dy_stride, column, V)
+                at = T.to(tl.int64) * head + other
+                log_sum = tl.load(lse + at, mask=alive, other=0.0) * LOG2_E
+                expected = tl.load(delta + at, mask=alive, other=0.0)
+                raw = _raw(tl.sum(query * key, 1), cap_scale)
+                weight = tl.where(alive, tl.exp2(raw * scale - log_sum), 0.0)
+                gradient = weight * (tl.sum(value * incoming, 1) - expected) * _slope(raw, cap_scale)
+                sum_k += tl.where(alive, gradient, 0.0)[:, None] * query
+                sum_v += weight[:, None] * incoming
+        _store_rows(dk + kv_head * K, sum_k * k_factor, row, short, HK * K, column, K)
+        _store_rows(dv + kv_head * V, sum_v, row, short, HK * V, column, V)

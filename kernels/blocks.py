@@ -1,0 +1,138 @@
+"""A list of the blocks of rows of all sequences, made on the device, those of the longest sequences first.
+
+It is an int32 tensor (slots, 8), a block in each row: the first row of its sequence and the row after its last, the
+same two of what the sequence is attended with, and the first row of the block, -1 where there is none. A program takes
+one block, and knows all it needs of it after one load. What the host knows is a bound, so that some programs find none.
+
+Blocks of long sequences take longest and come first: otherwise a GPU would wait for one of them at the end. A sequence
+is of the class of its length, a power of two; inside a class, sequences are in the order of the pack.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from packproof.kernels.launch import alignments, cdiv, interpreted, launch
+from packproof.kernels.sequences import bounds
+from packproof.kernels.variant import Variant
+
+_CLASSES = tl.constexpr(8)
+_LONGEST = 8192  # rows, from which on a sequence is of the first class
+_LONGEST_INTERPRETED = 256
+_BLOCK = 1024
+_BLOCK_INTERPRETED = 16  # so that the packs of tests take several iterations and programs
+_NUM_WARPS = 4
+
+
+@triton.jit
+def block(blocks, index):
+    """A block: the bounds of its sequence and of the others there, and its first row, -1 for no block."""
+    row = blocks + 8 * index.to(tl.int64)
+    return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
+
+
+@triton.jit
+def _class(length, longest):
+    """0 for the longest sequences, _CLASSES - 1 for the shortest."""
+    found = tl.zeros_like(length)
+    for step in tl.static_range(_CLASSES - 1):
+        found += (length < (longest >> step)).to(tl.int32)
+    return found
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
+def _blocks_offsets_kernel(cu_seqlens, cu_others, offsets, T, U, S, size, short, longest, BLOCK: tl.constexpr):
+    """Blocks of the class before each sequence, and their number in all: (classes, s + 1)."""
+    which = tl.program_id(0)
+    offsets += which * (S + 1)
+    before = 0
+    for first in range(0, S, BLOCK):
+        sequence = first + tl.arange(0, BLOCK)
+        start, end = bounds(cu_seqlens, S, T, sequence)
+        other_start, other_end = bounds(cu_others, S, U, sequence)
+        length = tl.maximum(end - start, other_end - other_start)
+        belongs = (length > short) & (_class(length, longest) == which)
+        count = tl.where((sequence < S) & belongs, tl.cdiv(end - start, size), 0)
+        tl.store(offsets + sequence, before + tl.cumsum(count, 0) - count, mask=sequence < S)
+        before += tl.sum(count, 0)
+    tl.store(offsets + S, before)
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "slots", "size", "last_first"])
+def _blocks_items_kernel(
+    cu_seqlens, cu_others, offsets, blocks, T, U, S, slots, size, last_first, BLOCK: tl.constexpr
+):  # fmt: skip
+    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row, alive = blocks + slot.to(tl.int64) * 8, slot < slots
+    which = tl.zeros_like(slot)
+    before = tl.zeros_like(slot)
+    total = 0
+    for one in tl.static_range(_CLASSES):
+        total += tl.load(offsets + one * (S + 1) + S)
+        past = slot >= total
+        which = tl.where(past, one + 1, which)
+        before = tl.where(past, total, before)
+    taken = slot < total
+    offsets += tl.minimum(which, _CLASSES - 1) * (S + 1)
+    slot -= before
+    sequence = tl.zeros_like(slot)
+    left = S - 1
+    while left > 0:  # the last sequence whose blocks begin at or before the slot; those without blocks are skipped
+        step = (left + 1) // 2
+        further = sequence + step
+        sequence = tl.where(tl.load(offsets + further) <= slot, further, sequence)
+        left = left // 2
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    other_start, other_end = bounds(cu_others, S, U, sequence)
+    number = slot - tl.load(offsets + sequence, mask=taken, other=0)
+    number = tl.where(last_first != 0, tl.cdiv(end - start, size) - 1 - number, number)
+    tl.store(row, start, mask=alive)
+    tl.store(row + 1, end, mask=alive)
+    tl.store(row + 2, other_start, mask=alive)
+    tl.store(row + 3, other_end, mask=alive)
+    tl.store(row + 4, tl.where(taken, start + number * size, -1), mask=alive)
+
+
+def n_slots(n_rows: int, n_others: int, n_sequences: int, size: int, short: int) -> int:
+    """Blocks of `size` rows that so many sequences of so many rows and others can have, those left out that are short
+    in both."""
+    return n_rows // size + min(n_sequences, n_rows, (n_rows + n_others) // (short + 1))
+
+
+def blocks_of(
+    cu_seqlens: Tensor, n_rows: int, cu_others: Tensor, n_others: int, size: int, short: int, *, last_first: bool
+) -> Tensor:
+    """The blocks of up to `size` rows of each sequence.
+
+    cu_others, n_others: the offsets and rows of what the sequences are attended with, whose length counts too.
+    short: a sequence with no more rows than that, and no more others, has no blocks. last_first: the blocks of a
+    sequence from its end, where they are to take longest.
+    """
+    n_sequences = len(cu_seqlens) - 1
+    slots = n_slots(n_rows, n_others, n_sequences, size, short)
+    found = cu_seqlens.new_empty(slots, 8)
+    small = interpreted(_blocks_items_kernel)
+    block_size = _BLOCK_INTERPRETED if small else _BLOCK
+    arguments = {
+        **{"cu_seqlens": cu_seqlens, "cu_others": cu_others, "T": n_rows, "U": n_others, "S": n_sequences},
+        **{"offsets": cu_seqlens.new_empty(_CLASSES.value, n_sequences + 1), "blocks": found, "slots": slots},
+        **{"size": size, "short": short},
+        **{"longest": _LONGEST_INTERPRETED if small else _LONGEST, "last_first": int(last_first)},
+        "BLOCK": block_size,
+    }
+    if slots:
+        launch(_blocks_offsets_kernel, (_CLASSES.value,), arguments, num_warps=_NUM_WARPS)
+        launch(_blocks_items_kernel, (cdiv(slots, block_size),), arguments, num_warps=_NUM_WARPS)
+    return found
+
+
+def variants() -> list[Variant]:
+    """Every compiled form of the kernels."""
+    pointers = dict.fromkeys(("cu_seqlens", "cu_others", "offsets", "blocks"), "*i32")
+    return [
+        variant
+        for kernel in (_blocks_offsets_kernel, _blocks_items_kernel)
+        for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, {"BLOCK": _BLOCK}, _NUM_WARPS)
+    ]
