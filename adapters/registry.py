@@ -106,6 +106,8 @@ PEERS: Mapping[str, Peer] = {
             for op in ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
             for form in ("", "_recurrent")
         ),
+        Peer("flash_qla:gated_delta_rule", "gated_delta_rule", "flash_qla", ("flash-qla",)),
+        Peer("flashinfer:gated_delta_rule", "gated_delta_rule", "flashinfer", ("flashinfer-python",)),
         Peer("transformers:gated_delta_rule", "gated_delta_rule", "transformers", _TRANSFORMERS, cpu="all"),
         Peer("transformers:gated_delta_rule_recurrent", "gated_delta_rule", "transformers", _TRANSFORMERS, cpu="all"),
         Peer("flash_attn:rope", "rope", "flash_attn.layers", _FLASH),

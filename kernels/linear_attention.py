@@ -74,7 +74,7 @@ def linear_attention(
     >>> linear_attention(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([2., 4., 2., 4., 6.])
     """
-    return _call(LINEAR_ATTENTION, [q, k, v], None, cu_seqlens, scale, initial_states, return_final_states)
+    return _call(LINEAR_ATTENTION, q, k, v, None, cu_seqlens, scale, initial_states, return_final_states)
 
 
 @overload
@@ -115,7 +115,7 @@ def simple_gla(
     >>> simple_gla(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    return _call(SIMPLE_GLA, [q, k, v], g, cu_seqlens, scale, initial_states, return_final_states)
+    return _call(SIMPLE_GLA, q, k, v, g, cu_seqlens, scale, initial_states, return_final_states)
 
 
 @overload
@@ -155,20 +155,20 @@ def retention(
     >>> retention(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
     tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
     """
-    return _call(RETENTION, [q, k, v], decay, cu_seqlens, scale, initial_states, return_final_states)
+    return _call(RETENTION, q, k, v, decay, cu_seqlens, scale, initial_states, return_final_states)
 
 
 def _call(
-    signature: Signature, tokens: list[Tensor], decay: Tensor | None, cu_seqlens: Tensor, scale: Any,
+    signature: Signature, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor, scale: Any,
     initial_states: Tensor | None, return_final_states: bool,
 ) -> Result:  # fmt: skip
     check_options(signature, return_final_states=return_final_states)
     if not torch.compiler.is_compiling():
-        sizes = _bind(signature, *tokens, decay, cu_seqlens, initial_states, values=on_host(tokens[0]))
+        sizes = _bind(signature, q, k, v, decay, cu_seqlens, initial_states, values=on_host(q))
         finite_scale(signature.op, scale, sizes["k"])
-        require_device(signature.op, tokens[0], _ssd_fwd_chunk_scan_kernel)
+        require_device(signature.op, q, _ssd_fwd_chunk_scan_kernel)
     operate = _OPERATORS[signature.op]
-    y, final_states, _ = operate(*tokens, decay, cu_seqlens, initial_states, scale, return_final_states)
+    y, final_states, _ = operate(q, k, v, decay, cu_seqlens, initial_states, scale, return_final_states)
     return (y, final_states) if return_final_states else y
 
 

@@ -25,7 +25,7 @@ _offsets: dict[int, tuple[Tensor, list[int]]] = {}
 
 
 @dataclass(frozen=True)
-class Rows:
+class DeltaTokens:
     """Tokens of a pack, a sequence or a chunk: [t, h, ·], q and k for each value head, g [t, h, 1 or k]."""
 
     v: Tensor
@@ -34,8 +34,9 @@ class Rows:
     g: Tensor
     beta: Tensor | None
 
-    def __getitem__(self, rows: slice) -> "Rows":
-        return Rows(*(x if x is None else x[rows] for x in (self.v, self.q, self.k, self.g, self.beta)))  # type: ignore[arg-type]
+    def __getitem__(self, rows: slice) -> "DeltaTokens":
+        v, q, k, g = (x[rows] for x in (self.v, self.q, self.k, self.g))
+        return DeltaTokens(v, q, k, g, None if self.beta is None else self.beta[rows])
 
     def __len__(self) -> int:
         return len(self.v)
@@ -81,11 +82,11 @@ class _SharedByAllHeads(torch.autograd.Function):
         return d, (d * S).sum().expand_as(g)
 
 
-def chunk(rows: Rows, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
+def chunk(rows: DeltaTokens, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
     """y [n, h, p] before its scale, and the state [h, k, p] that leaves the chunk."""
     if bug == "L1" and len(rows) == CHUNK and rows.beta is not None:
         g, beta = (_HalfOfATile.apply(x) for x in (rows.g, rows.beta))  # type: ignore[no-untyped-call]
-        rows = Rows(rows.v, rows.q, rows.k, g, beta)
+        rows = DeltaTokens(rows.v, rows.q, rows.k, g, beta)
     L = segsum(pad(rows.g.permute(1, 2, 0), (1, 0))).exp()  # [h, c, n + 1, n + 1]; row 0 is the state
     from_S, within, to_end = L[:, :, 1:, 0], L[:, :, 1:, 1:], L[:, :, -1]
     u = rows.v
@@ -101,7 +102,9 @@ def chunk(rows: Rows, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
     return y, kept + einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], rows.k, u)
 
 
-def sequence(pack: Rows, start: int, end: int, S: Tensor, between: list[Tensor], bug: str) -> tuple[Tensor, Tensor]:
+def sequence(
+    pack: DeltaTokens, start: int, end: int, S: Tensor, between: list[Tensor], bug: str
+) -> tuple[Tensor, Tensor]:
     """y and the final state of one sequence. between: the states that entered all chunks of the pack so far."""
     size = 2 * CHUNK if bug == "L2" and end - start >= 2 * CHUNK else CHUNK
     ys = [pack.v[:0]]
@@ -111,7 +114,8 @@ def sequence(pack: Rows, start: int, end: int, S: Tensor, between: list[Tensor],
         if bug == "L5":  # rows of other sequences enter, times 0
             mask = (torch.arange(len(rows)) < live).to(rows.v)
             beta = None if rows.beta is None else rows.beta * mask[:, None]
-            rows = Rows(*(x * mask[:, None, None] for x in (rows.v, rows.q, rows.k, rows.g)), beta)
+            v, q, k, g = (x * mask[:, None, None] for x in (rows.v, rows.q, rows.k, rows.g))
+            rows = DeltaTokens(v, q, k, g, beta)
         if bug == "L12" and i > 2:
             S = torch.zeros_like(S)
             for earlier in (first - 2 * size, first - size):
@@ -129,7 +133,7 @@ def sequence(pack: Rows, start: int, end: int, S: Tensor, between: list[Tensor],
 
 
 def packed(
-    pack: Rows, cu_seqlens: Tensor, scale: float | None, states: Tensor | None, asked: bool, bug: str
+    pack: DeltaTokens, cu_seqlens: Tensor, scale: float | None, states: Tensor | None, asked: bool, bug: str
 ) -> Outputs:
     """An op whose keys have a head for each of the values', as they are computed in."""
     factor = pack.k.shape[2] ** -0.5 if scale is None else scale
@@ -155,7 +159,7 @@ def packed(
     return (y, torch.cat(finals)) if asked else y
 
 
-def rows_of(v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None, live: int, bug: str) -> Rows:
+def rows_of(v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None, live: int, bug: str) -> DeltaTokens:
     """The tokens as they are computed in, zero in slack, a head of q and k for each of v."""
     acc = torch.promote_types(v.dtype, torch.float32)
     v, q, k, g = (pad(x[:live].to(acc), (0, 0, 0, 0, 0, len(x) - live)) for x in (v, q, k, g))
@@ -164,7 +168,7 @@ def rows_of(v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None, liv
     if bug == "L4":  # by the number of the value head, past the last key head
         q, k = (torch.cat([x, torch.full_like(v[:, :, :1], torch.nan).expand(-1, -1, x.shape[2])], 1) for x in (q, k))
         heads = torch.arange(v.shape[1])
-    return Rows(v, q[:, heads], k[:, heads], g, beta)
+    return DeltaTokens(v, q[:, heads], k[:, heads], g, beta)
 
 
 def delta_rule(

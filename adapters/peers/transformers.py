@@ -45,5 +45,5 @@ def _rule(function: str, promises: Promises | None = None) -> Callable[..., Any]
     return adapted
 
 
-gated_delta_rule = _rule("torch_chunk_gated_delta_rule", Promises(chunk=64, cumsum=True))
+gated_delta_rule = _rule("torch_chunk_gated_delta_rule", Promises(grid="sequence", chunk=64, cumsum=True))
 gated_delta_rule_recurrent = _rule("torch_recurrent_gated_delta_rule")

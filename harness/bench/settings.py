@@ -83,6 +83,11 @@ _MODELS: Mapping[str, Setting] = {
     "selective_scan": Setting({"d": 4096, "n": 16, "g": 1}, ("D", "z", "delta_bias"), {"delta_softplus": True}),
     "ssd": Setting({"h": 64, "p": 64, "n": 128, "g": 1}, ("D",), {"dt_softplus": True}),
     "attention": Setting({"hq": 16, "hk": 16, "k": 128, "v": 128}, (), {"causal": True}),
+    **dict.fromkeys(
+        ("linear_attention", "simple_gla", "retention", "delta_rule"), Setting({"hk": 16, "hv": 16, "k": 128, "p": 128})
+    ),
+    "gated_delta_rule": Setting({"hk": 16, "hv": 32, "k": 128, "p": 128}, (), {"qk_l2norm": True}),
+    "kda": Setting({"h": 32, "k": 128, "p": 128}, (), {"qk_l2norm": True}),
 }
 _SMALL: Mapping[str, Sizes] = {
     "causal_conv1d": {"d": 64, "w": 4},

@@ -17,9 +17,16 @@ terms, and of products of operands that were rounded. It is at least |S|, and no
 what was written some 128 tokens ago. The backward pass is the same recurrence for the gradient G of the state, from
 the last token to the first, with terms N.
 
+Operands that were rounded have the precision of their dtype here, and exponents of any size. Those of fp16 end at
+2^-24: under hard decay a key times what remains of it falls below, and is flushed to zero, where the fp32 state still
+has it. Such a kernel is inaccurate: a bound that allows it would allow any error in a state that has decayed. Operands
+that hold a decay belong in bf16, or in parts as `kernels.products` has them.
+
 A kernel that promises `cumsum` has decays of differences of sums over a chunk: the sum of |g| over it, the error of
-one, raises the events of u, y and the gradients that read a state; and the gradient of g has the terms of its whole
-chunk, as in a kernel that sums the gradients of its sums.
+one, raises the events of u, y and the gradients that read a state. Such a kernel also finds the gradient of g by
+summing those of its sums, q · dq - k · dk, over a chunk: it has the rounding of each of them, all of random sign. The
+errors of decays are the same in q_i · dq_i and in k_j · dk_j, and remain where the gradient of g does: in the pairs
+with t between them.
 """
 
 # mypy: allow-untyped-calls
@@ -148,22 +155,22 @@ class _DeltaRule(torch.autograd.Function):
             decayed, M_decayed, S, M, u, error, terms = ctx.saved.pop()
             dy, row, b, key = scale * dys[t], rows[t], beta[t][:, None], k[t].abs()
             G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy))
-            dq_terms = _see(M, dy.abs()) * row
-            dq = rounded(_see(S, dy), dq_terms)
-            du_terms = _read(N, key) * row * _TWO_EVENTS
-            du = rounded(_read(G, k[t]), du_terms)
+            dq_terms = _see(M, dy.abs())
+            dq = rounded(_see(S, dy), dq_terms * row)
+            du_terms = _read(N, key) * _TWO_EVENTS
+            du = rounded(_read(G, k[t]), du_terms * row)
             each = du.abs() + du_terms  # of v and of what is read of the memory, which cancel later
             dv = rounded(b * du, (b * du).abs())
-            dbeta = rounded((du * error).sum(-1), (each * terms).sum(-1))
-            dk_terms = (_see(N, u.abs()) + _see(M_decayed, b.abs() * each)) * row
-            dk = rounded(_see(G, u) - _see(decayed, b * du), dk_terms)
+            dbeta = rounded((du * error).sum(-1), ((du.abs() + du_terms * row) * terms).sum(-1))
+            dk_terms = _see(N, u.abs()) + _see(M_decayed, b.abs() * each)
+            dk = rounded(_see(G, u) - _see(decayed, b * du), dk_terms * row)
             G = G - _outer(k[t], b * du)
             G = rounded(G, _PARTIAL_SUMS * G.abs())
             N = _terms(N, _outer(k[t], b * du), G)
             dg, dg_terms = ((x * y).sum(-1) for x, y in ((decayed, G), (M_decayed, N)))
             if g.shape[-1] == 1:
                 dg, dg_terms = dg.sum(-1, keepdim=True), dg_terms.sum(-1, keepdim=True)
-            dg = rounded(dg, dg_terms)
+            dg = rounded(dg, dg_terms * row)
             through = dq_terms * q[t].abs() + dk_terms * key
             summed.append(through if g.shape[-1] > 1 else through.sum(-1, keepdim=True))
             decay = g[t].exp()[..., None]
@@ -173,7 +180,8 @@ class _DeltaRule(torch.autograd.Function):
             return None, None, None, G, *(torch.zeros_like(x) for x in (v, q, k, g, beta)), None
         dv, dq, dk, dg, dbeta = (torch.stack(x[::-1]) for x in zip(*found, strict=True))
         if ctx.promises.cumsum:
-            dg = rounded(dg, chunk_sums([torch.stack(summed[::-1])], ctx.promises, dg))
+            through = torch.stack(summed[::-1])
+            dg = dg + chunk_sums([rounded(torch.zeros_like(through), through)], ctx.promises, dg)
         return None, None, None, rounded(G, N), dv, dq, dk, dg, dbeta, None
 
 

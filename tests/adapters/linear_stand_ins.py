@@ -120,3 +120,51 @@ def torch_gated_delta_rule(
     options["cu_seqlens"] = torch.tensor([0, query.shape[1]])
     tokens = (x[0] for x in (query, key, value, g, beta))
     return _as_theirs(refs.gated_delta_rule(*tokens, return_final_states=True, **options), output_final_state)
+
+
+def flash_qla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """FlashQLA, as fla without what makes a gate."""
+    options: dict[str, Any] = {"scale": scale, "initial_state": initial_state, "cu_seqlens": cu_seqlens}
+    options |= {"output_final_state": output_final_state, "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel}
+    return gated_delta_rule(q, k, v, g, beta, **options)
+
+
+def flashinfer(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    output: Tensor | None = None,
+    output_state: Tensor | None = None,
+) -> Any:
+    """FlashInfer: packed tokens, exp(g), states (s, h, p, k), the final ones written where the caller has room."""
+    assert g is not None
+    assert beta is not None
+    assert cu_seqlens is not None
+    assert output is None
+    assert g.dtype == beta.dtype == torch.float32
+    states = None if initial_state is None else initial_state.mT
+    options: dict[str, Any] = {"cu_seqlens": cu_seqlens, "scale": scale, "initial_states": states}
+    options |= {"qk_l2norm": use_qk_l2norm_in_kernel, "return_final_states": True}
+    y, final = refs.gated_delta_rule(q, k, v, g.log(), beta, **options)
+    if not output_final_state:
+        return y
+    assert output_state is not None
+    return y, output_state.copy_(final.mT)

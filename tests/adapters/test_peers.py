@@ -58,6 +58,8 @@ STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("fla:gated_delta_rule_recurrent", f"{GDN}:fused_recurrent_gated_delta_rule", linear.gated_delta_rule),
     ("fla:kda", "fla.ops.kda:chunk_kda", linear.gated_delta_rule),
     ("fla:kda_recurrent", "fla.ops.kda:fused_recurrent_kda", linear.gated_delta_rule),
+    ("flash_qla:gated_delta_rule", "flash_qla:chunk_gated_delta_rule", linear.flash_qla),
+    ("flashinfer:gated_delta_rule", "flashinfer.gdn_prefill:chunk_gated_delta_rule", linear.flashinfer),
     ("transformers:gated_delta_rule", f"{QWEN}:torch_chunk_gated_delta_rule", linear.torch_gated_delta_rule),
     (
         "transformers:gated_delta_rule_recurrent",

@@ -15,20 +15,38 @@ from tests.kernels.at_scale import Kernel, outside_the_budget, relative_errors, 
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-NAMES = ("selective_scan", "ssd")
+NAMES = ("selective_scan", "ssd", "simple_gla")
 LENGTHS = (0, 1, 5, 64, 0, 100, 1, 257, 3, 130, 256, 2, 0)
-MODELS = {"selective_scan": {"d": 256, "n": 16, "g": 1}, "ssd": {"h": 8, "p": 64, "n": 128, "g": 1}}
-NARROW = {"selective_scan": {"d": 8, "n": 16, "g": 1}, "ssd": {"h": 1, "p": 16, "n": 16, "g": 1}}
-WIDE = {"selective_scan": {"d": 4096, "n": 16, "g": 1}, "ssd": {"h": 64, "p": 64, "n": 128, "g": 1}}
+MODELS = {
+    "selective_scan": {"d": 256, "n": 16, "g": 1},
+    "ssd": {"h": 8, "p": 64, "n": 128, "g": 1},
+    "simple_gla": {"hk": 2, "hv": 8, "k": 128, "p": 64},
+}
+NARROW = {
+    "selective_scan": {"d": 8, "n": 16, "g": 1},
+    "ssd": {"h": 1, "p": 16, "n": 16, "g": 1},
+    "simple_gla": {"hk": 1, "hv": 1, "k": 16, "p": 16},
+}
+WIDE = {
+    "selective_scan": {"d": 4096, "n": 16, "g": 1},
+    "ssd": {"h": 64, "p": 64, "n": 128, "g": 1},
+    "simple_gla": {"hk": 1, "hv": 64, "k": 128, "p": 64},
+}
 # relative L2 errors of outputs and gradients; rounding to bf16 once is 1.7e-3
 ALLOWED = {
     ("selective_scan", "float32"): (3e-7, 2e-6),
     ("ssd", "float32"): (1e-6, 2e-6),
     ("selective_scan", "bfloat16"): (1.8e-3, 2.6e-3),
     ("ssd", "bfloat16"): (1.8e-3, 2.6e-3),
+    ("simple_gla", "float32"): (1e-6, 2e-6),
+    ("simple_gla", "bfloat16"): (1.8e-3, 2.6e-3),
 }
 # forms of the references that take fewer steps than one for each token; here they agree with them to 1e-13
-BY_PARTS = {"selective_scan": refs.selective_scan_associative, "ssd": refs.ssd_chunked}
+BY_PARTS = {
+    "selective_scan": refs.selective_scan_associative,
+    "ssd": refs.ssd_chunked,
+    "simple_gla": refs.simple_gla_chunked,
+}
 BYTES_FOR_2_31_ELEMENTS = 70e9
 
 

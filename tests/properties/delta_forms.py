@@ -54,15 +54,40 @@ def transposed(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tens
     return torch.cat(ys), S.flip(-1).mT
 
 
+class _ElevenBits(torch.autograd.Function):
+    """Rounded to the precision of fp16, and so is the gradient, with exponents of any size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        fraction, exponent = torch.frexp(x)
+        return torch.ldexp((fraction * 2**11).round() / 2**11, exponent)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _ElevenBits.forward(ctx, grads[0])
+
+
+def eleven_bits(x: Tensor) -> Tensor:
+    y: Tensor = _ElevenBits.apply(x)
+    return y
+
+
+def in_dtype(low: torch.dtype, x: Tensor) -> Tensor:
+    return x.to(low).to(x.dtype)
+
+
 def with_inverse(
-    low: torch.dtype | None, differences: bool, S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor
+    r: Callable[[Tensor], Tensor],
+    differences: bool,
+    S: Tensor,
+    v: Tensor,
+    q: Tensor,
+    k: Tensor,
+    g: Tensor,
+    beta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Chunks whose triangular matrix is inverted, u = T β v - (T β k) S. low: operands of products are rounded to it;
-    differences: decays are differences of cumulative sums."""
-
-    def r(x: Tensor) -> Tensor:
-        return x if low is None else x.to(low).to(x.dtype)
-
+    """Chunks whose triangular matrix is inverted, u = T β v - (T β k) S. r: rounds operands of products; differences:
+    decays are differences of cumulative sums."""
     sums, ys = segsum_unstable if differences else segsum, [v[:0]]
     for v_c, q_c, k_c, g_c, beta_c in zip(*(torch.split(x, CHUNK) for x in (v, q, k, g, beta)), strict=True):
         L = sums(pad(g_c.permute(1, 2, 0), (1, 0))).exp()
@@ -81,15 +106,60 @@ def with_inverse(
     return torch.cat(ys), S
 
 
+class _Sums(torch.autograd.Function):
+    """Ones for what a token reads by its sum of gates, writes by it, and for the end of the chunk: [n, h, c] twice, and
+    [h, c]. Their gradients are those of the sums, from which that of g follows by summing back."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.ones_like(g), torch.ones_like(g), g.new_ones(g.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        read, written, end = grads
+        of_sums = read - written
+        of_sums[-1:] += end
+        return of_sums.flip(0).cumsum(0).flip(0)
+
+
+def gradients_of_sums(
+    chunk: int, S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Chunks by differences; the gradient of g is q · dq - k · dk summed back over a chunk, as fla has it."""
+    ys = [v[:0]]
+    for v_c, q_c, k_c, g_c, beta_c in zip(*(torch.split(x, chunk) for x in (v, q, k, g, beta)), strict=True):
+        read, written, end = _Sums.apply(g_c)
+        L = segsum_unstable(pad(g_c.permute(1, 2, 0), (1, 0))).exp().detach()
+        from_S, within, to_end = L[:, :, 1:, 0].permute(2, 0, 1), L[:, :, 1:, 1:], L[:, :, -1]
+        q_read, k_read, k_written = q_c * read, k_c * read, k_c * written
+        pairs = torch.einsum("ihc, hcij, jhc -> hij", k_read, within, k_written).tril(-1)
+        unit = torch.eye(len(v_c), dtype=v.dtype).expand_as(pairs)
+        right = beta_c[..., None] * (v_c - torch.einsum("ihc, hcp -> ihp", k_read * from_S, S))
+        matrix = unit + beta_c.mT[..., None] * pairs
+        u = torch.linalg.solve_triangular(matrix, right.transpose(0, 1), upper=False).transpose(0, 1)
+        scores = torch.einsum("ihc, hcij, jhc -> hij", q_read, within, k_written)
+        ys.append(torch.einsum("hij, jhp -> ihp", scores, u) + torch.einsum("ihc, hcp -> ihp", q_read * from_S, S))
+        kept = to_end[..., :1] * S + torch.einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], k_written, u)
+        S = end[..., None] * kept
+    return torch.cat(ys), S
+
+
 RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
     "recurrent": (gated.delta, PLAIN),
     "matrices": (by_matrices, PLAIN),
     "transposed": (transposed, PLAIN),
     "chunks of 7": (partial(gated.chunked, 7), PLAIN),
     "chunks of 64": (partial(gated.chunked, 64), PLAIN),
-    "inverse": (partial(with_inverse, None, False), PLAIN),
-    "inverse, differences": (partial(with_inverse, None, True), CUMSUM),
+    "inverse": (partial(with_inverse, torch.Tensor.clone, False), PLAIN),
+    "inverse, differences": (partial(with_inverse, torch.Tensor.clone, True), CUMSUM),
+    "gradients of sums": (partial(gradients_of_sums, CHUNK), CUMSUM),
 }
+
+
+ROUNDING: tuple[gated.GatedRecurrence, Promises] = (
+    partial(with_inverse, partial(in_dtype, torch.bfloat16), False),
+    Promises(),
+)
 
 
 def forms(op: str) -> dict[str, tuple[Callable[..., Any], Promises]]:

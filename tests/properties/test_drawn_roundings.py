@@ -19,7 +19,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.refs.errors import UsageError
-from tests.properties.delta_forms import form, with_inverse
+from tests.properties.delta_forms import eleven_bits, form, in_dtype, with_inverse
 from tests.properties.test_absolute import DELTA, MARGIN, run, sample, scores
 
 Y = TensorKey("y")
@@ -62,7 +62,7 @@ def test_rounded_operands_need_their_own_term(op: str) -> None:
     without = 0.0
     for regime in REGIMES:
         s = sample(OPS[op], "bfloat16", regime)
-        got = run(form(op, partial(with_inverse, torch.bfloat16, False)), s)
+        got = run(form(op, partial(with_inverse, partial(in_dtype, torch.bfloat16), False)), s)
         assert max(scores(got, expected(s, Promises(), gradients=True)).values()) <= MARGIN, regime
         without = max(without, *scores(got, expected(s, Promises(compute="fp32"), gradients=True)).values())
     assert without > 1
@@ -100,3 +100,16 @@ def test_an_op_has_one_kind_of_bound() -> None:
     both = {**vars(OPS["kda"]), "absolute": refs.kda}
     with pytest.raises(UsageError, match="where there is no `absolute`"):
         Op(**{name: value for name, value in both.items() if name in Op.__dataclass_fields__})
+
+
+@pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
+def test_operands_in_fp16_lose_what_decays_below_their_range(op: str) -> None:
+    """Their precision is enough: with exponents of any size the same form stays within the budget."""
+    sizes, options = tuple(OPS[op].sizes[0].items()), (("return_final_states", True),)
+    case = Case((33, 9, 1), "float16", sizes, present=("initial_states",), options=options, regime="hard decay", seed=2)
+    s = draw(OPS[op], case)
+    want = expected(s, Promises(), gradients=True)
+    in_range = scores(run(form(op, partial(with_inverse, eleven_bits, False)), s), want)
+    assert max(in_range.values()) <= MARGIN
+    in_fp16 = scores(run(form(op, partial(with_inverse, partial(in_dtype, torch.float16), False)), s), want)
+    assert in_fp16[gradient("initial_states")] > 1

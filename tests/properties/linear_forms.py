@@ -1,0 +1,84 @@
+"""Correct forms of linear attention and its gated kinds, in other orders of summation than the reference, and with
+operands rounded as in kernels that are built on matrix products."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from packproof.properties.promises import Promises
+from packproof.refs import gated, segsum, segsum_unstable
+from packproof.refs.arguments import finite_scale
+from tests.properties.delta_forms import CHUNK, CUMSUM, PLAIN, in_dtype
+
+
+def form(op: str, recurrence: gated.GatedRecurrence) -> Callable[..., Any]:
+    """A kernel of an op whose sequences run by a recurrence."""
+
+    def kernel(
+        *,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor | None = None,
+        decay: Tensor | None = None,
+        cu_seqlens: Tensor,
+        scale: float | None = None,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+    ) -> Any:
+        gate = gated.no_decay(v) if g is None else g[..., None]
+        gate = gate if decay is None else decay[:, None].expand(len(v), -1, -1)
+        factor = finite_scale(op, scale, k.shape[-1])
+        found = gated.over_pack(
+            recurrence, q, k, v, gate, scale=factor, cu_seqlens=cu_seqlens, initial_states=initial_states
+        )
+        return found if return_final_states else found[0]
+
+    return kernel
+
+
+def transposed(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """The state as (h, p, k), its products from the last channel to the first."""
+    S, ys = S.mT.flip(-1), [v[:0]]
+    q, k = q.flip(-1), k.flip(-1)
+    for t in range(len(v)):
+        S = S * g[t].exp()[:, None] + v[t][..., None] * k[t][:, None]
+        ys.append((S @ q[t][..., None])[..., 0][None])
+    return torch.cat(ys), S.flip(-1).mT
+
+
+def masked(
+    r: Callable[[Tensor], Tensor], differences: bool, S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Chunks as masked attention. r: rounds operands of products; differences: decays are differences of cumulative
+    sums."""
+    sums, ys = segsum_unstable if differences else segsum, [v[:0]]
+    for v_c, q_c, k_c, g_c in zip(*(torch.split(x, CHUNK) for x in (v, q, k, g)), strict=True):
+        L = sums(pad(g_c[..., 0].T, (1, 0))).exp()  # [h, n + 1, n + 1]; row 0 is the state
+        scores = r(torch.einsum("ihc, jhc -> hij", q_c, k_c) * L[:, 1:, 1:])
+        from_S = L[:, 1:, 0].T[..., None] * torch.einsum("ihc, hcp -> ihp", q_c, r(S))
+        ys.append(torch.einsum("hij, jhp -> ihp", scores, v_c) + from_S)
+        written = r(L[:, -1, 1:].T[..., None] * k_c)
+        S = L[:, -1, 0, None, None] * S + torch.einsum("jhc, jhp -> hcp", written, v_c)
+    return torch.cat(ys), S
+
+
+RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
+    "recurrent": (gated.linear, PLAIN),
+    "transposed": (transposed, PLAIN),
+    "chunks of 7": (partial(gated.chunked, 7), PLAIN),
+    "chunks of 64": (partial(gated.chunked, 64), PLAIN),
+    "differences": (partial(masked, torch.Tensor.clone, True), CUMSUM),
+}
+ROUNDING: tuple[gated.GatedRecurrence, Promises] = (
+    partial(masked, partial(in_dtype, torch.bfloat16), False),
+    Promises(),
+)
+
+
+def forms(op: str) -> dict[str, tuple[Callable[..., Any], Promises]]:
+    return {name: (form(op, recurrence), promises) for name, (recurrence, promises) in RECURRENCES.items()}
