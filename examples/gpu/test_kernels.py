@@ -10,6 +10,7 @@ import pytest
 import packproof
 from packproof.kernels.attention import PROMISES as ATTENTION
 from packproof.kernels.causal_conv1d import PROMISES as CAUSAL_CONV1D
+from packproof.kernels.linear_attention import PROMISES as LINEAR
 from packproof.kernels.rope import PROMISES as ROPE
 from packproof.kernels.selective_scan import PROMISES as SELECTIVE_SCAN
 from packproof.kernels.ssd import PROMISES as SSD
@@ -55,6 +56,26 @@ def test_rope(proof):
 
 @pytest.mark.packproof("packproof.kernels.rope:rope_qk", op="rope_qk", promises=packproof.Promises(**ROPE))
 def test_rope_qk(proof):
+    proof()
+
+
+LINEAR_FAMILY = "packproof.kernels.linear_attention"
+
+
+@pytest.mark.packproof(f"{LINEAR_FAMILY}:simple_gla", op="simple_gla", promises=packproof.Promises(**LINEAR))
+def test_simple_gla(proof):
+    proof()
+
+
+@pytest.mark.packproof(f"{LINEAR_FAMILY}:retention", op="retention", promises=packproof.Promises(**LINEAR))
+def test_retention(proof):
+    proof()
+
+
+@pytest.mark.packproof(
+    f"{LINEAR_FAMILY}:linear_attention", op="linear_attention", promises=packproof.Promises(**LINEAR)
+)
+def test_linear_attention(proof):
     proof()
 
 
