@@ -102,9 +102,9 @@ PEERS: Mapping[str, Peer] = {
         Peer("fla:rope_qk", "rope_qk", "fla", _FLA, cpu="all"),
         Peer("fla:ssd", "ssd", "fla", _FLA),
         *(
-            Peer(f"fla:{op}{form}", op, "fla", _FLA)
+            Peer(f"fla:{op}{form}", op, "fla", _FLA, cpu=cpu)
             for op in ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
-            for form in ("", "_recurrent")
+            for form, cpu in (("", "nothing"), ("_recurrent", "all"))
         ),
         Peer("flash_qla:gated_delta_rule", "gated_delta_rule", "flash_qla", ("flash-qla",)),
         Peer("flashinfer:gated_delta_rule", "gated_delta_rule", "flashinfer", ("flashinfer-python",)),

@@ -45,7 +45,11 @@ linear_attention_recurrent = _adapted(
 )
 simple_gla = _in_chunks(_SIMPLE_GLA + "chunk_simple_gla", "simple_gla", _ONE_HEAD_EACH, _EVEN, float32=("g",))
 simple_gla_recurrent = _adapted(
-    _SIMPLE_GLA + "fused_recurrent_simple_gla", "simple_gla", _ONE_HEAD_EACH, float32=("g",)
+    _SIMPLE_GLA + "fused_recurrent_simple_gla",
+    "simple_gla",
+    _ONE_HEAD_EACH,
+    float32=("g",),
+    promises=Promises(cumsum=True),  # its gradient of g is a sum over the sequence
 )
 retention = _in_chunks(
     _SIMPLE_GLA + "chunk_simple_gla", "retention", _ONE_HEAD_EACH, names={"decay": "g_gamma"}, gradients=False
