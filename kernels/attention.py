@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from packproof.kernels.attention_fwd import _attention_fwd_kernel
-from packproof.kernels.attention_launch import BLOCK, BLOCK_INTERPRETED, MAX_CHANNELS, AttentionProblem, variants
+from packproof.kernels.attention_launch import AttentionProblem
+from packproof.kernels.attention_tiles import BLOCK, BLOCK_INTERPRETED, MAX_CHANNELS, variants
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output

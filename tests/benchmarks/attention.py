@@ -99,7 +99,7 @@ def errors(channels: int, dtype: torch.dtype) -> list[str]:
 
 def with_tile(kernel: str, tile: Shape) -> None:
     """Let all launches of the kernel use the tile."""
-    from packproof.kernels import attention_launch as own  # noqa: PLC0415  (needs triton)
+    from packproof.kernels import attention_tiles as own  # noqa: PLC0415  (needs triton)
 
     shape = own.Tile(*tile[:5], tma=len(tile) > 5)
     own._TILES[kernel, "hopper"] = own._TILES[kernel, "nvidia"] = (shape, shape, shape)
@@ -107,7 +107,7 @@ def with_tile(kernel: str, tile: Shape) -> None:
 
 def compile_tile(kernel: str, tile: Shape) -> str:
     """Compile it by a call, in a process of its own; what went wrong, or ""."""
-    from packproof.kernels import attention_launch as own  # noqa: PLC0415
+    from packproof.kernels import attention_tiles as own  # noqa: PLC0415
 
     usual = dict(own._TILES)
     with_tile(kernel, tile)
