@@ -88,6 +88,7 @@ _MAMBA = ("mamba-ssm",)
 _FLA = ("flash-linear-attention", "fla-core")
 _FLASH = ("flash-attn",)
 _TORCH = ("torch",)
+_TRANSFORMERS = ("transformers",)
 
 PEERS: Mapping[str, Peer] = {
     peer.name: peer
@@ -100,6 +101,13 @@ PEERS: Mapping[str, Peer] = {
         Peer("fla:rope", "rope", "fla", _FLA, cpu="all"),
         Peer("fla:rope_qk", "rope_qk", "fla", _FLA, cpu="all"),
         Peer("fla:ssd", "ssd", "fla", _FLA),
+        *(
+            Peer(f"fla:{op}{form}", op, "fla", _FLA)
+            for op in ("linear_attention", "simple_gla", "retention", "delta_rule", "gated_delta_rule", "kda")
+            for form in ("", "_recurrent")
+        ),
+        Peer("transformers:gated_delta_rule", "gated_delta_rule", "transformers", _TRANSFORMERS, cpu="all"),
+        Peer("transformers:gated_delta_rule_recurrent", "gated_delta_rule", "transformers", _TRANSFORMERS, cpu="all"),
         Peer("flash_attn:rope", "rope", "flash_attn.layers", _FLASH),
         Peer("flash_attn:rope_qk", "rope_qk", "flash_attn.layers", _FLASH),
         Peer("flash_attn:attention", "attention", "flash_attn.flash_attn_interface", _FLASH),

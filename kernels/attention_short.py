@@ -38,7 +38,8 @@ def _range(cu_rows, cu_others, n_rows, n_others, S, before, after, SHORT: tl.con
     length, other_length = end - start, other_end - other_start
     short = (sequence < S) & (length <= SHORT) & (other_length <= SHORT)
     low, high = visible(row - start, length, other_length, before, after)
-    return row, short, other_start + low, other_start + tl.where(short, high, low)
+    first = other_start.to(tl.int64)
+    return row, short, first + low, first + tl.where(short, high, low)
 
 
 @triton.jit

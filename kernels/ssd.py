@@ -14,9 +14,8 @@ from torch import Tensor
 
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
-from packproof.kernels.ssd_launch import Incoming, SsdProblem, aligned, ends_shape
+from packproof.kernels.ssd_launch import SsdProblem, ends_shape
 from packproof.kernels.ssd_tiles import (
     CHUNK,
     CHUNK_INTERPRETED,
@@ -43,7 +42,7 @@ PROMISES = {
 }
 INTERPRETED = {"chunk": CHUNK_INTERPRETED, "segment": SEGMENT_INTERPRETED}
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @overload
@@ -114,7 +113,7 @@ def ssd(
 def _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, *, values: bool) -> dict[str, int]:
     tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
     sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=values)
-    require_dtype(SSD.op, "x", x, _DTYPES)
+    require_dtype(SSD.op, "x", x, DTYPES)
     if sizes["n"] > MAX_STATES:
         raise ArgumentError(
             f"{SSD.op}: B has {sizes['n']} states (axis n) but at most {MAX_STATES} were expected\n"
@@ -131,15 +130,8 @@ def _ssd(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """y; the final states, empty unless asked for; the states between segments, from which backward starts."""
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=return_final_states)
-    carried = problem.carry(
-        problem.x, problem.B, problem.initial,
-        keep_final=return_final_states, store=not problem.fused, reverse=False,
-    )  # fmt: skip
-    gate = None if z is None else aligned(z.to(problem.dtype))
-    y = problem.outputs(carried, gate, problem.dtype, fused=problem.fused)
-    zero_slack(problem.cu_seqlens, y)
-    final_states = problem.trimmed(carried.finals) if return_final_states else A.new_empty(0)
-    return y[..., : problem.p].to(x.dtype).contiguous(), final_states, carried.ends
+    y, final_states, ends = problem.forward(z, keep_final=return_final_states)
+    return y.to(x.dtype).contiguous(), final_states if return_final_states else A.new_empty(0), ends
 
 
 @operator
@@ -152,35 +144,17 @@ def _ssd_backward(
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
     )
-    carried = problem.carry(
-        problem.x, problem.B, problem.initial,
-        ends=ends, keep_final=False, store=True, reverse=False,
-    )  # fmt: skip
-    states = carried.states
-    dy, dz = aligned(dy.to(problem.dtype)), x.new_empty(0)
-    incoming = Incoming(dy, dy, dy)
-    if z is not None:
-        y = problem.outputs(carried, None, torch.float32, fused=False)
-        dz, incoming = problem.ungate(y, aligned(z.to(problem.dtype)), dy)
-        dy = incoming.whole
-    dfinal = problem.states_of(dfinal)
-    fused = problem.fused and z is None
-    back = problem.carry(dy, problem.C, dfinal, keep_final=initial_states is not None, store=not fused, reverse=True)
-    dx = problem.x_gradient(dy, dfinal, back, fused=fused)
-    inter_chunk = problem.inter_chunk(dy, states, dfinal, back.states)
-    ddt, dA, dbias, dB, dC, dD = problem.intra_chunk(incoming, inter_chunk, has_final=dfinal is not None)
-    zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
-    dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
+    found, none = problem.backward(dy, dfinal, z, ends), A.new_empty(0)
     return (
-        dx[..., : problem.p].to(x.dtype).contiguous(),
-        ddt.to(x.dtype),
-        dA.sum(1),
-        dB[..., : problem.n].to(x.dtype).contiguous(),
-        dC[..., : problem.n].to(x.dtype).contiguous(),
-        A.new_empty(0) if D is None else dD.sum(1) if D.ndim == 1 else dD.contiguous(),
-        dz if z is None else dz[..., : problem.p].to(x.dtype).contiguous(),
-        A.new_empty(0) if dt_bias is None else dbias.sum(1),
-        A.new_empty(0) if initial_states is None else problem.trimmed(back.finals),
+        found.x.to(x.dtype).contiguous(),
+        found.dt.to(x.dtype),
+        found.A.sum(1),
+        found.B.to(x.dtype).contiguous(),
+        found.C.to(x.dtype).contiguous(),
+        none if D is None else found.D.sum(1) if D.ndim == 1 else found.D.contiguous(),
+        x.new_empty(0) if z is None else found.z.to(x.dtype).contiguous(),
+        none if dt_bias is None else found.bias.sum(1),
+        none if initial_states is None else found.initial_states,
     )
 
 

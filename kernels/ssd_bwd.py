@@ -1,7 +1,7 @@
 """The backward kernels of SSD, chunk by chunk, from the states between chunks and their gradients.
 
 With S (p, n) the state that enters a chunk, dS the gradient of the one that leaves it, a the log-decay since its start
-and M = L ∘ C Bᵀ:
+and M = L ∘ C Bᵀ, and a scale of 1:
     dM[i, j] = dy_i · Δ_j x_j        dC_i = Σ_j (dM ∘ L)[i, j] B_j + exp(a_i) Sᵀ dy_i
     d(Δx)_j = Σ_i M[i, j] dy_i + exp(a_last - a_j) dS B_j
     dB_j = Σ_i (dM ∘ L)[i, j] C_i + exp(a_last - a_j) dSᵀ Δ_j x_j
@@ -73,7 +73,7 @@ def _decay_gradients(pairs, came, went, delta, row, ROWS: tl.constexpr, EXACT: t
 
 @triton.jit
 def head_x_gradient(
-    shared, B, D, dy, step, high, low, dS, dx, chunk, stop, head, row, alive, p, T, H, P, N,
+    shared, B, D, dy, step, high, low, scale, dS, dx, chunk, stop, head, row, alive, p, T, H, P, N,
     B_stride, dy_stride, dy_head, has_D, LEFT: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -94,7 +94,7 @@ def head_x_gradient(
             gradient = product(keys, tl.trans(state_tile(dS, p, P, n, N)), gradient, EXACT)
         to_end, _ = decay_to_end(high, low, base, row, alive, stop - chunk, EXACT)
         gradient *= (to_end * delta)[:, None]
-    scores = shared * decays(-exponent, -exponent_low, EXACT) * delta[:, None]
+    scores = shared * decays(-exponent, -exponent_low, EXACT) * (scale * delta)[:, None]
     scores = tl.where((row[:, None] <= row[None, :]) & alive[None, :], scores, 0.0)
     gradient = product(scores, incoming, gradient, EXACT)
     if has_D != 0:
@@ -104,9 +104,9 @@ def head_x_gradient(
     tl.store(out + row[:, None] * H * P + p[None, :], gradient.to(dx.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["D", "T", "H", "G", "n_blocks", "has_final", "has_D"])
+@triton.jit(do_not_specialize=["D", "scale", "T", "H", "G", "n_blocks", "has_final", "has_D"])
 def _ssd_bwd_x_kernel(
-    B, C, D, dy, step, high, low, dfinal, dstates, chunks, dx, T, H, G, P, N, n_blocks,
+    B, C, D, dy, step, high, low, scale, dfinal, dstates, chunks, dx, T, H, G, P, N, n_blocks,
     B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_final, has_D, EXACT: tl.constexpr,
     CHUNK: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -126,20 +126,20 @@ def _ssd_bwd_x_kernel(
             for head in tl.range(first_head, last_head, disable_licm=True):
                 dS = _state_or(dfinal, dstates, sequence, stop, stop >= end, head, H, size, CHUNK)
                 head_x_gradient(
-                    shared, B_here, D, dy, step, high, low, dS, dx, chunk, stop, head, row, alive, p, T, H, P, N,
-                    B_stride, dy_stride, dy_head, has_D, True, EXACT, ROWS, BLOCK_P, BLOCK_K,
+                    shared, B_here, D, dy, step, high, low, scale, dS, dx, chunk, stop, head, row, alive, p, T, H, P,
+                    N, B_stride, dy_stride, dy_head, has_D, True, EXACT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
         else:  # a loop without loops, whose loads run ahead
             for head in tl.range(first_head, last_head, disable_licm=True):
                 head_x_gradient(
-                    shared, B_here, D, dy, step, high, low, dstates, dx, chunk, stop, head, row, alive, p, T, H, P, N,
-                    B_stride, dy_stride, dy_head, has_D, False, EXACT, ROWS, BLOCK_P, BLOCK_K,
+                    shared, B_here, D, dy, step, high, low, scale, dstates, dx, chunk, stop, head, row, alive, p, T, H,
+                    P, N, B_stride, dy_stride, dy_head, has_D, False, EXACT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["D", "T", "H", "G", "has_final", "has_D"])
+@triton.jit(do_not_specialize=["D", "scale", "T", "H", "G", "has_final", "has_D"])
 def _ssd_bwd_fused_x_kernel(
-    B, C, D, dy, step, high, dfinal, dends, dstates, segments, dx, T, H, G, P, N,
+    B, C, D, dy, step, high, scale, dfinal, dends, dstates, segments, dx, T, H, G, P, N,
     B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_final, has_D,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -183,7 +183,7 @@ def _ssd_bwd_fused_x_kernel(
             scores = product(queries, keys, tl.zeros((CHUNK, CHUNK), tl.float32), False)
             exponent, delta = tl.load(high + at + near), tl.load(step + at + near)
             result *= (tl.exp2(total - exponent) * delta)[None, :]
-            scores *= decays(exponent, exponent, False) * delta[None, :]
+            scores *= decays(exponent, exponent, False) * (scale * delta)[None, :]
             earlier = (row[:, None] >= row[None, :]) & alive[:, None]
             scores = tl.where(earlier, scores, 0.0)
             result = tl.trans(product(tl.trans(incoming), scores, result, False))
@@ -192,14 +192,14 @@ def _ssd_bwd_fused_x_kernel(
             out = dx + (chunk_row * H + head) * P
             mask = alive[:, None] & (p < P)[None, :]
             tl.store(out + row[:, None] * H * P + p[None, :], result.to(dx.dtype.element_ty), mask=mask)
-            weight = tl.exp2(tl.where(alive, exponent, float("-inf")))
+            weight = scale * tl.exp2(tl.where(alive, exponent, float("-inf")))
             dstate = product(tl.trans(incoming * weight[:, None]), queries, dstate * tl.exp2(total), False)
 
 
-@triton.jit(do_not_specialize=["T", "H", "G", "has_entering", "has_final"])
+@triton.jit(do_not_specialize=["scale", "T", "H", "G", "has_entering", "has_final"])
 def _ssd_bwd_inter_chunk_kernel(
-    x, B, C, dy, step, high, low, entering, states, dfinal, dstates, chunks, entered, left, dB, dC, T, H, G, P, N,
-    x_stride, x_head, B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_entering, has_final,
+    x, B, C, dy, step, high, low, scale, entering, states, dfinal, dstates, chunks, entered, left, dB, dC,
+    T, H, G, P, N, x_stride, x_head, B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_entering, has_final,
     EXACT: tl.constexpr, WHOLE: tl.constexpr,
     CHUNK: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -233,7 +233,7 @@ def _ssd_bwd_inter_chunk_kernel(
                 dy_here = dy + chunk_row * dy_stride + head * dy_head
                 p = tl.arange(0, BLOCK_P)
                 exponent = tl.load(high + base + row, mask=alive, other=0.0)
-                since = tl.exp2(tl.where(alive, exponent, float("-inf")))
+                since = scale * tl.exp2(tl.where(alive, exponent, float("-inf")))
                 to_end, decay = decay_to_end(high, low, base, row, alive, stop - chunk, EXACT)
                 delta = tl.load(step + base + row, mask=alive, other=0.0)
                 S = state_tile(before, tl.where(has_S, p, P), P, n, N)
@@ -271,11 +271,12 @@ def _ssd_bwd_inter_chunk_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["dt", "A", "bias", "T", "H", "G", "dt_stride", "has_entering", "has_final", "has_bias",
+    do_not_specialize=["dt", "A", "bias", "scale", "T", "H", "G", "dt_stride", "has_entering", "has_final", "has_bias",
                        "is_softplus", "has_D"]
 )  # fmt: skip
 def _ssd_bwd_intra_chunk_kernel(
-    x, dt, A, B, C, bias, dy, dy_low, step, high, low, entered, left, of_B, of_C, chunks, ddt, dA, dbias, dB, dC, dD,
+    x, dt, A, B, C, bias, dy, dy_low, step, high, low, scale, entered, left, of_B, of_C, chunks, ddt, dA, dbias, dB, dC,
+    dD,
     T, H, G, P, N, x_stride, x_head, dt_stride, B_stride, B_group, C_stride, C_group, dy_stride, dy_head,
     has_entering, has_final, has_bias, is_softplus, has_D, GATED: tl.constexpr, EXACT: tl.constexpr,
     WHOLE: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
@@ -296,7 +297,7 @@ def _ssd_bwd_intra_chunk_kernel(
         C_here = C + chunk_row * C_stride + group * C_group
         shared = similarities(B_here, C_here, B_stride, C_stride, row, alive, N, EXACT, ROWS, BLOCK_K)
         later = (row[:, None] <= row[None, :]) & alive[None, :]
-        shared = tl.where(later, shared, 0.0)  # the others may overflow
+        shared = tl.where(later, scale * shared, 0.0)  # the others may overflow
         total = tl.zeros((ROWS, ROWS), tl.float32)
         for head in tl.range(group * (H // G), (group + 1) * (H // G), disable_licm=True):
             at = T.to(tl.int64) * head + chunk + row
@@ -307,7 +308,8 @@ def _ssd_bwd_intra_chunk_kernel(
             delta = tl.load(step + at, mask=alive, other=0.0)
             came = tl.load(entered + at, mask=alive & crossed, other=0.0)
             went = tl.load(left + at, mask=alive & crossed, other=0.0)
-            raw = tl.load(dt + (chunk_row + row) * dt_stride + head, mask=alive, other=0.0).to(tl.float32)
+            has_raw = alive & (is_softplus != 0)
+            raw = tl.load(dt + (chunk_row + row) * dt_stride + head, mask=has_raw, other=0.0).to(tl.float32)
             if has_bias != 0:
                 raw += tl.load(bias + head)
             rate = tl.load(A + head)
@@ -327,7 +329,7 @@ def _ssd_bwd_intra_chunk_kernel(
                     rest = tile(low_here, row, alive, H * P, p, P) if GATED else incoming
                     dM = _channels_of_pairs(values, incoming, rest, dM, skipped, p, P, has_D, GATED, EXACT, BLOCK_P)
             weighted = tl.where(later, dM * decays(-exponent, -exponent_low, EXACT), 0.0)
-            total += weighted * delta[:, None]
+            total += weighted * (scale * delta)[:, None]
             pairs = weighted * shared
             ddecay = _decay_gradients(pairs, came, went, delta, row, ROWS, EXACT)
             dstep = tl.sum(pairs, 1) + went + rate * ddecay

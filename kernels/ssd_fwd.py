@@ -14,6 +14,9 @@ a block of a state next to the outputs of a chunk, `_ssd_fwd_fused_chunk_scan_ke
 itself, and no other state reaches memory. Elsewhere `_ssd_fwd_chunk_state_kernel` runs once more and stores the states
 between chunks, and `_ssd_fwd_chunk_scan_kernel` reads them back, chunk by chunk.
 
+Linear attention is the same with values x, keys B, queries C, a step of 1 and a log-decay of its own; its `scale`
+multiplies C wherever C is read, in fp32. SSD's is 1.
+
 Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, taken in fp64 and kept in two fp32 parts,
 so that their differences have the precision of fp32.
 """
@@ -100,12 +103,15 @@ def segment_decay(high, first, last, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     return tl.exp2(tl.sum(tl.load(high + end - 1, mask=start < last, other=0.0), 0))
 
 
-@triton.jit(do_not_specialize=["dt", "A", "bias", "T", "H", "dt_stride", "has_bias", "is_softplus"])
+@triton.jit(do_not_specialize=["dt", "A", "bias", "T", "H", "dt_stride", "has_bias", "is_softplus", "unit_steps"])
 def _ssd_fwd_chunk_cumsum_kernel(
-    dt, A, bias, chunks, step, high, low, T, H, dt_stride, has_bias, is_softplus,
+    dt, A, bias, chunks, step, high, low, T, H, dt_stride, has_bias, is_softplus, unit_steps,
     ROWS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """The time steps Δ and the log-decays since the start of the chunk, of up to ROWS tokens, head by head: (h, t)."""
+    """The time steps Δ and the log-decays since the start of the chunk, of up to ROWS tokens, head by head: (h, t).
+
+    unit_steps: the steps are 1, and dt A is the log-decay alone.
+    """
     blocks = tl.cdiv(H, BLOCK_H)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * blocks, tl.num_programs(0), disable_licm=True):
         _, _, _, first, last = item(chunks, index // blocks, ROWS)
@@ -122,14 +128,14 @@ def _ssd_fwd_chunk_cumsum_kernel(
         decay = tl.cumsum(value * rate[None, :], 0)
         rounded = decay.to(tl.float32)
         at = h.to(tl.int64)[None, :] * T + t[:, None]
-        tl.store(step + at, value, mask=mask)
+        tl.store(step + at, tl.where(unit_steps != 0, 1.0, value), mask=mask)
         tl.store(high + at, rounded, mask=mask)
         tl.store(low + at, decay - rounded, mask=mask)
 
 
-@triton.jit(do_not_specialize=["T", "H", "G", "has_entering", "keep_final"])
+@triton.jit(do_not_specialize=["scale", "T", "H", "G", "has_entering", "keep_final"])
 def _ssd_fwd_chunk_state_kernel(
-    x, B, step, high, low, entering, segments, ends, finals, states, T, H, G, P, N,
+    x, B, step, high, low, scale, entering, segments, ends, finals, states, T, H, G, P, N,
     x_stride, x_head, B_stride, B_group, has_entering, keep_final,
     STORE_ALL: tl.constexpr, REVERSE: tl.constexpr, EXACT: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -137,7 +143,7 @@ def _ssd_fwd_chunk_state_kernel(
     """Carry a block of a state through a segment: h = exp(Σ Δ A) h + Σ_j exp(a_last - a_j) Δ_j x_j B_jᵀ, by chunks.
 
     REVERSE carries the gradient of a state from the last chunk to the first: x is dy, B is C, and the weight of a row
-    is exp(a_i). `entering` (s, h, p, n) is then the gradient of the state at the end of the sequence.
+    is scale exp(a_i). `entering` (s, h, p, n) is then the gradient of the state at the end of the sequence.
 
     STORE_ALL: start from the state that enters the segment (`ends`, after state passing) and write the state at each
     boundary b between chunks to states[b // CHUNK]. Otherwise start from zero, and write the state at the end of the
@@ -179,7 +185,7 @@ def _ssd_fwd_chunk_state_kernel(
             at = at_head + chunk + row
             weight, decay = decay_to_end(high, low, at_head + chunk, row, alive, stop - chunk, EXACT)
             if REVERSE:
-                weight = tl.exp2(tl.where(alive, tl.load(high + at, mask=alive, other=0.0), float("-inf")))
+                weight = scale * tl.exp2(tl.where(alive, tl.load(high + at, mask=alive, other=0.0), float("-inf")))
             else:
                 weight *= tl.load(step + at, mask=alive, other=0.0)
             chunk_row = chunk.to(tl.int64)
@@ -240,9 +246,9 @@ def scores_of(similarities, exponent, exponent_low, delta, earlier, EXACT: tl.co
     return tl.where(earlier, weighted, 0.0)
 
 
-@triton.jit(do_not_specialize=["D", "T", "H", "G", "has_entering", "has_D", "has_z"])
+@triton.jit(do_not_specialize=["D", "scale", "T", "H", "G", "has_entering", "has_D", "has_z"])
 def _ssd_fwd_fused_chunk_scan_kernel(
-    x, B, C, D, z, step, high, entering, ends, segments, y, T, H, G, P, N,
+    x, B, C, D, z, step, high, scale, entering, ends, segments, y, T, H, G, P, N,
     x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -279,8 +285,8 @@ def _ssd_fwd_fused_chunk_scan_kernel(
             values = tile(x_0 + chunk_row * x_stride, near, whole, x_stride, p, P)
             exponent = tl.load(high + at + near)
             delta = tl.load(step + at + near)
-            result *= tl.exp2(exponent)[None, :]
-            scores *= decays(-exponent, -exponent, False) * delta[:, None]
+            result *= (scale * tl.exp2(exponent))[None, :]
+            scores *= decays(-exponent, -exponent, False) * (scale * delta)[:, None]
             scores = tl.where(row[:, None] <= row[None, :], scores, 0.0)
             result = tl.trans(product(tl.trans(values), scores, result, False))
             if has_D != 0:
@@ -311,7 +317,7 @@ def similarities(
 
 @triton.jit
 def head_chunk_scan(
-    shared, x, C, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head, row,
+    shared, x, C, D, z, step, high, low, scale, entering, ends, states, y, sequence, start, chunk, head, row,
     alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z,
     ENTERED: tl.constexpr, EXACT: tl.constexpr, CHUNK: tl.constexpr, SEGMENT: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -337,9 +343,9 @@ def head_chunk_scan(
                 n = k + tl.arange(0, BLOCK_K)
                 queries = tile(C, row, alive, C_stride, n, N)
                 result = product(queries, tl.trans(state_tile(given, p, P, n, N)), result, EXACT)
-        result *= tl.exp2(tl.where(alive, exponent, float("-inf")))[:, None]
+        result *= (scale * tl.exp2(tl.where(alive, exponent, float("-inf"))))[:, None]
     earlier = (row[:, None] >= row[None, :]) & alive[:, None]
-    scores = scores_of(shared, exponent, exponent_low, delta, earlier, EXACT)
+    scores = scores_of(shared, exponent, exponent_low, scale * delta, earlier, EXACT)
     values = tile(x + chunk_row * x_stride + head * x_head, row, alive, x_stride, p, P)
     result = product(scores, values, result, EXACT)
     if has_D != 0:
@@ -352,9 +358,9 @@ def head_chunk_scan(
     tl.store(out + row[:, None] * H * P + p[None, :], result.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["D", "T", "H", "G", "n_blocks", "has_entering", "has_D", "has_z"])
+@triton.jit(do_not_specialize=["D", "scale", "T", "H", "G", "n_blocks", "has_entering", "has_D", "has_z"])
 def _ssd_fwd_chunk_scan_kernel(
-    x, B, C, D, z, step, high, low, entering, ends, states, chunks, y, T, H, G, P, N, n_blocks,
+    x, B, C, D, z, step, high, low, scale, entering, ends, states, chunks, y, T, H, G, P, N, n_blocks,
     x_stride, x_head, B_stride, B_group, C_stride, C_group, z_stride, z_head, has_entering, has_D, has_z,
     EXACT: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -379,14 +385,14 @@ def _ssd_fwd_chunk_scan_kernel(
         if (chunk > start) | (has_entering != 0):
             for head in tl.range(first_head, last_head, disable_licm=True):
                 head_chunk_scan(
-                    shared, x, C_here, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head,
-                    row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, True, EXACT,
-                    CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
+                    shared, x, C_here, D, z, step, high, low, scale, entering, ends, states, y, sequence, start, chunk,
+                    head, row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, True,
+                    EXACT, CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip
         else:  # a loop without loops, whose loads run ahead
             for head in tl.range(first_head, last_head, disable_licm=True):
                 head_chunk_scan(
-                    shared, x, C_here, D, z, step, high, low, entering, ends, states, y, sequence, start, chunk, head,
-                    row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, False, EXACT,
-                    CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
+                    shared, x, C_here, D, z, step, high, low, scale, entering, ends, states, y, sequence, start, chunk,
+                    head, row, alive, p, T, H, P, N, x_stride, x_head, C_stride, z_stride, z_head, has_D, has_z, False,
+                    EXACT, CHUNK, SEGMENT, ROWS, BLOCK_P, BLOCK_K,
                 )  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor
 from packproof.kernels import launch as launching
 from packproof.kernels.launch import architecture, cdiv, launch, padded
 from packproof.kernels.sequences import offsets
+from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_bwd import (
     _ssd_bwd_fused_x_kernel,
     _ssd_bwd_gate_kernel,
@@ -73,20 +74,42 @@ class Carried(NamedTuple):
     states: Tensor
 
 
+class Gradients(NamedTuple):
+    """Of the inputs of a call, token by token those of A and the bias (h, t). What has no such input is empty or zero.
+
+    Those of tokens are zero in slack and have the kernels' dtype.
+    """
+
+    x: Tensor
+    dt: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor
+    z: Tensor
+    bias: Tensor
+    initial_states: Tensor
+
+
 class SsdProblem:
-    """One call: the tensors as the kernels read them, and its launches."""
+    """One call: the tensors as the kernels read them, and its launches.
+
+    unit_steps: dt A is the log-decay of a token whose step is 1. scale: a factor of C.
+    """
 
     def __init__(
         self, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, bias: Tensor | None,
         cu_seqlens: Tensor, initial_states: Tensor | None, softplus: bool, *, every: bool,
+        op: str = "ssd", scale: float = 1.0, unit_steps: bool = False,
     ) -> None:  # fmt: skip
         (self.T, self.H, self.p), (_, self.G, self.n) = x.shape, B.shape
         self.S = len(cu_seqlens) - 1
-        self.cu_seqlens = offsets("ssd", cu_seqlens, self.T)
+        self.cu_seqlens = offsets(op, cu_seqlens, self.T)
         exact = x.dtype != torch.bfloat16  # fp16 computes as fp32: products of fp16 have no room for its exponents
         self.dtype = torch.float32 if exact else torch.bfloat16
         self.x, self.B, self.C = (aligned(token.to(self.dtype)) for token in (x, B, C))
-        dt, A = dt if dt.stride(1) == 1 else dt.contiguous(), A.contiguous()
+        dt, A = dt.float() if exact else dt, A.contiguous()
+        dt = dt if dt.stride(1) == 1 else dt.contiguous()
         self.P, self.N = self.x.shape[2], self.B.shape[2]
         self.has_D = D is not None
         if D is not None:
@@ -105,14 +128,44 @@ class SsdProblem:
             **{"x": self.x, "dt": dt, "A": A, "B": self.B, "C": self.C, "cu_seqlens": self.cu_seqlens},
             **{"D": A if D is None else D, "bias": A if bias is None else bias.contiguous()},
             **{"has_D": int(self.has_D), "has_bias": int(bias is not None), "is_softplus": int(softplus)},
+            **{"scale": scale, "unit_steps": int(unit_steps)},
             **{"T": self.T, "S": self.S, "H": self.H, "G": self.G, "P": self.P, "N": self.N},
             **{"x_stride": self.x.stride(0), "x_head": self.x.stride(1), "dt_stride": dt.stride(0)},
             **{"B_stride": self.B.stride(0), "B_group": self.B.stride(1)},
             **{"C_stride": self.C.stride(0), "C_group": self.C.stride(1)},
             **{"EXACT": exact, "CHUNK": self.tiles.chunk, "CHUNKS": self.tiles.segment // self.tiles.chunk},
         }
+        self.softplus_of = dt if softplus else self.x  # not read otherwise
         self.steps = self._steps()
         self.arguments |= self.steps._asdict()
+
+    def forward(self, z: Tensor | None, *, keep_final: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """y after the gate z, zero in slack; the final states if kept; the states between segments, for backward."""
+        carried = self.carry(self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False)
+        gate = None if z is None else aligned(z.to(self.dtype))
+        y = self.outputs(carried, gate, self.dtype, fused=self.fused)
+        zero_slack(self.cu_seqlens, y)
+        return y[..., : self.p], self.trimmed(carried.finals), carried.ends
+
+    def backward(self, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor) -> Gradients:
+        """The gradients of the inputs, from those of the outputs and the states between segments."""
+        carried = self.carry(self.x, self.B, self.initial, ends=ends, keep_final=False, store=True, reverse=False)
+        dy, dz = aligned(dy.to(self.dtype)), self.new(0)
+        incoming = Incoming(dy, dy, dy)
+        if z is not None:
+            y = self.outputs(carried, None, torch.float32, fused=False)
+            dz, incoming = self.ungate(y, aligned(z.to(self.dtype)), dy)
+            dy = incoming.whole
+        dfinal = self.states_of(dfinal)
+        fused, keep_final = self.fused and z is None, self.initial is not None
+        back = self.carry(dy, self.C, dfinal, keep_final=keep_final, store=not fused, reverse=True)
+        dx = self.x_gradient(dy, dfinal, back, fused=fused)
+        inter_chunk = self.inter_chunk(dy, carried.states, dfinal, back.states)
+        ddt, dA, dbias, dB, dC, dD = self.intra_chunk(incoming, inter_chunk, has_final=dfinal is not None)
+        zero_slack(self.cu_seqlens, dx, ddt, dB, dC)
+        dD = dD.sum((0, 1))[..., : self.p]  # nothing but zeros where there is no D
+        dx, dB, dC = dx[..., : self.p], dB[..., : self.n], dC[..., : self.n]
+        return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : self.p], dbias, self.trimmed(back.finals))
 
     def states_of(self, states: Tensor | None) -> Tensor | None:
         """States (s, h, p, n) padded to the shape that the kernels use."""
@@ -299,7 +352,7 @@ class SsdProblem:
         for kind, rows in enumerate(row_classes(t)):
             self.launch(
                 _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole + "_gated" * gated,
-                self.items(self.G), **_incoming(dy.high), dy_low=dy.low, **inter_chunk,
+                self.items(self.G), **_incoming(dy.high), dy_low=dy.low, **inter_chunk, dt=self.softplus_of,
                 chunks=self.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
                 has_entering=int(self.initial is not None), has_final=int(has_final),
                 GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=t.block_k, COLUMNS=t.columns,

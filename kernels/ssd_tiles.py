@@ -57,7 +57,7 @@ _HOPPER = {
 # were not timed
 _SPILLS = {
     "hopper": {
-        "fused_chunk_scan": 56, "fused_x": 16, "chunk_scan_short": 64, "x_short": 48, "inter_chunk_whole": 336,
+        "fused_chunk_scan": 64, "fused_x": 24, "chunk_scan_short": 64, "x_short": 48, "inter_chunk_whole": 336,
         "inter_chunk_gated": 8, "intra_chunk_whole": 228, "intra_chunk_gated": 8,
     },
     "nvidia": {"inter_chunk_gated": 48, "intra_chunk": 16, "intra_chunk_gated": 612},
@@ -183,6 +183,7 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
     t, kind, exact = tiles(tokens, architecture), POINTERS[tokens], tokens == torch.float32
     found: list[Variant] = []
     pointers = dict.fromkeys(_TOKENS, kind) | dict.fromkeys(_FP32, "*fp32") | dict.fromkeys(_INT32, "*i32")
+    pointers |= {"scale": "fp32"}
     base, held = {"EXACT": exact, "CHUNK": t.chunk}, {"CHUNK": t.chunk, "CHUNKS": t.segment // t.chunk}
 
     def add(name: str, kernel: Any, constants: Mapping[str, Any], form: str = "", **types: str) -> None:
@@ -216,7 +217,9 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
             add("chunk_state_reverse" + gated(x), _ssd_fwd_chunk_state_kernel, ends, "ends", x=x)
             add("chunk_state_reverse" + gated(x), _ssd_fwd_chunk_state_kernel, every, "all", x=x)
     for rows in row_classes(t):
-        add("chunk_cumsum", _ssd_fwd_chunk_cumsum_kernel, {"ROWS": rows.rows, "BLOCK_H": t.step_h}, f"r{rows.rows}")
+        for dt in both:  # log-decays of linear attention may be fp32
+            steps = {"ROWS": rows.rows, "BLOCK_H": t.step_h}
+            add("chunk_cumsum", _ssd_fwd_chunk_cumsum_kernel, steps, f"r{rows.rows}", dt=dt)
         shape = base | {"ROWS": rows.rows}
         blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": shared_heads(t, rows)}
         blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}

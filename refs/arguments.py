@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
+from math import isfinite
 from operator import index
 from typing import Any
 
@@ -142,6 +143,15 @@ def whole_number(function: str, name: str, value: Any, least: int = 0, error: ty
     if number < least:
         raise error(f"{function}: {name} is {number}; {least} or more was expected")
     return number
+
+
+def finite_scale(op: str, scale: Any, k: int) -> float:
+    """The factor of y: k ** -0.5 if left out. Raises ArgumentError unless it is a finite number, or None."""
+    if scale is None:
+        return float(max(k, 1) ** -0.5)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
+        raise ArgumentError(f"{op}: scale is {scale!r} but a finite number or None was expected")
+    return float(scale)
 
 
 def _dtype(signature: Signature, name: str, leader: torch.dtype) -> torch.dtype:

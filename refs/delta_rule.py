@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from packproof.refs import gated
-from packproof.refs.arguments import check_step, whole_number
+from packproof.refs.arguments import check_step, finite_scale, whole_number
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.gated import Result
 from packproof.refs.signatures import (
@@ -42,7 +42,7 @@ def delta_rule_step(
     (tensor([5., 1.]), tensor([[5.]]))
     """
     check_step("delta_rule_step", DELTA_RULE_STEP, S=S, q=q, k=k, v=v, beta=beta)
-    factor = gated.finite_scale("delta_rule_step", scale, q.shape[-1])
+    factor = finite_scale("delta_rule_step", scale, q.shape[-1])
     S, y = gated.delta_step(S, v, q, k, torch.zeros_like(beta)[:, None], beta)
     return S, factor * y
 
@@ -61,7 +61,7 @@ def gated_delta_rule_step(
     tensor([5.0000, 0.3679])
     """
     check_step("gated_delta_rule_step", GATED_DELTA_RULE_STEP, S=S, q=q, k=k, v=v, g=g, beta=beta)
-    factor = gated.finite_scale("gated_delta_rule_step", scale, q.shape[-1])
+    factor = finite_scale("gated_delta_rule_step", scale, q.shape[-1])
     S, y = gated.delta_step(S, v, q, k, g[:, None], beta)
     return S, factor * y
 
@@ -80,7 +80,7 @@ def kda_step(
     tensor([5.0000, 0.1353])
     """
     check_step("kda_step", KDA_STEP, S=S, q=q, k=k, v=v, g=g, beta=beta)
-    factor = gated.finite_scale("kda_step", scale, q.shape[-1])
+    factor = finite_scale("kda_step", scale, q.shape[-1])
     S, y = gated.delta_step(S, v, q, k, g, beta)
     return S, factor * y
 

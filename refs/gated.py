@@ -7,15 +7,13 @@ u = v in linear attention; u = β (v - Sᵀ k) in the delta rule, whose S has al
 """
 
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from packproof.refs.arguments import bind, check_options
-from packproof.refs.errors import ArgumentError
+from packproof.refs.arguments import bind, check_options, finite_scale
 from packproof.refs.recurrence import (
     expand_groups,
     join_sequences,
@@ -129,15 +127,6 @@ def _one_chunk(
     y = torch.einsum("hij, jhp -> ihp", scores, u) + torch.einsum("ihc, hci, hcp -> ihp", q, from_S, S)
     written = torch.einsum("hcj, jhc, jhp -> hcp", to_end[..., 1:], k, u)
     return y, to_end[..., :1] * S + written
-
-
-def finite_scale(op: str, scale: Any, k: int) -> float:
-    """The factor of y: k ** -0.5 if left out. Raises ArgumentError unless it is a finite number, or None."""
-    if scale is None:
-        return float(max(k, 1) ** -0.5)
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
-        raise ArgumentError(f"{op}: scale is {scale!r} but a finite number or None was expected")
-    return float(scale)
 
 
 def delta_over_pack(

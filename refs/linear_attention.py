@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 from torch import Tensor
 
 from packproof.refs import gated
-from packproof.refs.arguments import bind, check_options, check_step, whole_number
+from packproof.refs.arguments import bind, check_options, check_step, finite_scale, whole_number
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.gated import Result
 from packproof.refs.signatures import (
@@ -41,7 +41,7 @@ def linear_attention_step(
     (torch.Size([2, 4, 3]), tensor([2., 2., 2.]))
     """
     check_step("linear_attention_step", LINEAR_ATTENTION_STEP, S=S, q=q, k=k, v=v)
-    factor = gated.finite_scale("linear_attention_step", scale, q.shape[-1])
+    factor = finite_scale("linear_attention_step", scale, q.shape[-1])
     S = S + gated.outer(k, v)
     return S, factor * gated.read(S, q)
 
@@ -59,7 +59,7 @@ def simple_gla_step(
     tensor([[2.7358, 2.7358, 2.7358]])
     """
     check_step("simple_gla_step", SIMPLE_GLA_STEP, S=S, q=q, k=k, v=v, g=g)
-    factor = gated.finite_scale("simple_gla_step", scale, q.shape[-1])
+    factor = finite_scale("simple_gla_step", scale, q.shape[-1])
     S, y = gated.linear_step(S, v, q, k, g[:, None])
     return S, factor * y
 
@@ -79,7 +79,7 @@ def retention_step(
     tensor([[2.7358, 2.7358, 2.7358]])
     """
     check_step("retention_step", RETENTION_STEP, S=S, q=q, k=k, v=v, decay=decay)
-    factor = gated.finite_scale("retention_step", scale, q.shape[-1])
+    factor = finite_scale("retention_step", scale, q.shape[-1])
     S, y = gated.linear_step(S, v, q, k, decay[:, None])
     return S, factor * y
 
@@ -335,4 +335,4 @@ def _checked(
     """The factor of y, of a call that fits."""
     sizes = bind(signature, cu_seqlens, **tensors, values=True)
     check_options(signature, return_final_states=return_final_states)
-    return gated.finite_scale(signature.op, scale, sizes["k"])
+    return finite_scale(signature.op, scale, sizes["k"])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,26 @@ HERE = Path(__file__).parent
 FILES = sorted(HERE.rglob("interpreted_*.py"))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem.removeprefix("interpreted_"))
+LONG = [file for file in FILES if "mark.proof" in file.read_text()]
+each_of = partial(pytest.mark.parametrize, "file", ids=lambda file: file.stem.removeprefix("interpreted_"))
+
+
+@each_of(FILES)
 def test_in_the_interpreter(file: Path) -> None:
+    run(file)
+
+
+@pytest.mark.proof
+@each_of(LONG)
+def test_what_takes_long_in_the_interpreter(file: Path) -> None:
+    run(file, "-m", "proof")
+
+
+def run(file: Path, *options: str) -> None:
     pytest.importorskip("triton")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(file)]
     done = subprocess.run(
         command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=600, check=False
     )

@@ -1,13 +1,49 @@
-"""flash-linear-attention: its short convolution, its rotary embedding, and simple_gla as an SSD."""
+"""flash-linear-attention: its short convolution, its rotary embedding, and simple_gla as an SSD.
+
+`fla_linear` has its linear attention and delta rules.
+"""
 
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
 
+from packproof.adapters.peers.fla_linear import (
+    delta_rule,
+    delta_rule_recurrent,
+    gated_delta_rule,
+    gated_delta_rule_recurrent,
+    kda,
+    kda_recurrent,
+    linear_attention,
+    linear_attention_recurrent,
+    retention,
+    retention_recurrent,
+    simple_gla,
+    simple_gla_recurrent,
+)
 from packproof.adapters.peers.start_positions import from_zero_on
 from packproof.properties.declaration import kernel
 from packproof.properties.promises import Promises
+
+__all__ = [
+    "causal_conv1d",
+    "delta_rule",
+    "delta_rule_recurrent",
+    "gated_delta_rule",
+    "gated_delta_rule_recurrent",
+    "kda",
+    "kda_recurrent",
+    "linear_attention",
+    "linear_attention_recurrent",
+    "retention",
+    "retention_recurrent",
+    "rope",
+    "rope_qk",
+    "simple_gla",
+    "simple_gla_recurrent",
+    "ssd",
+]
 
 
 # The pre-activation is rounded to the dtype of x before the backward pass.

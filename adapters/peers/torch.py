@@ -20,6 +20,7 @@ from packproof.properties.promises import Promises
 F = TypeVar("F", bound=Callable[..., Any])
 
 _compile = cache(torch.compile)
+_compile_static = cache(partial(torch.compile, dynamic=False))
 
 
 def _varlen_takes(name: str) -> bool:
@@ -31,8 +32,10 @@ def _varlen_takes(name: str) -> bool:
     return name in inspect.signature(attend).parameters
 
 
-def _compiled(function: F, like: Tensor) -> F:
-    return _compile(function) if like.is_cuda else function  # type: ignore[return-value]
+def _compiled(function: F, like: Tensor, *, dynamic: bool = True) -> F:
+    if not like.is_cuda:
+        return function
+    return (_compile if dynamic else _compile_static)(function)  # type: ignore[return-value]
 
 
 @kernel(
@@ -130,7 +133,8 @@ def flex_attention(
     """FlexAttention with a document mask over a batch of one pack; its block mask is made once per batch.
 
     A softcap is a `score_mod`, and a sink enters after it, by way of the log-sum-exp. NaN in slack rows comes back in
-    slack rows. On a CPU it has no gradients.
+    slack rows. On a CPU it has no gradients. Compiled for each shape, since Inductor takes no numbers that a mask
+    captures where sizes vary; after eight shapes a process runs it uncompiled.
     """
     from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415
     from torch.nn.attention.flex_attention import flex_attention as attend  # noqa: PLC0415
@@ -145,7 +149,7 @@ def flex_attention(
     def capped(score: Tensor, *_place: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
 
-    compiled: Any = _compiled(attend, q)
+    compiled: Any = _compiled(attend, q, dynamic=False)
     found = compiled(
         *(q_, k_, v_),
         score_mod=capped if softcap else None,
@@ -175,7 +179,9 @@ def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, wind
             same = (sequence[i] == key_sequence[j]) & (sequence[i] >= 0)
             return same & (ahead >= -left) & (ahead <= right)
 
-        create = _compiled(create_block_mask, cu_seqlens)  # uncompiled, it would allocate a mask of tokens x tokens
+        create = _compiled(
+            create_block_mask, cu_seqlens, dynamic=False
+        )  # uncompiled, it would allocate a mask of tokens x tokens
         return create(together, None, None, tokens, n_keys, device=cu_seqlens.device.type)
 
     return once(("block mask", tokens, n_keys, window), make, cu_seqlens, keys)

@@ -24,7 +24,7 @@ def compile_cell(cell: Cell, own: BuiltinKernel, record: str | None = None) -> I
     yield CellStarted(cell)
     started = time.monotonic()
     results: list[Compiled] = []
-    for compiled in compile_variants(own.module, jobs=max(2, (os.cpu_count() or 1) // 4), record=record):
+    for compiled in compile_variants(own.forms, jobs=max(2, (os.cpu_count() or 1) // 4), record=record):
         results.append(compiled)
         yield Progress(cell, len(results))
     triton = version("triton")

@@ -50,12 +50,12 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:
-    """Each kernel, and whether it has a compile cell: the variants of a module belong to the first of its kernels."""
+    """Each kernel, and whether it has a compile cell: compiled forms belong to the first kernel that has them."""
     modules: set[str] = set()
     for target in targets:
         builtin = target.builtin
-        yield target, builtin is not None and builtin.module not in modules and target.request.compiles
-        modules |= {builtin.module} if builtin else set()
+        yield target, builtin is not None and builtin.forms not in modules and target.request.compiles
+        modules |= {builtin.forms} if builtin else set()
 
 
 def _cells(target: CheckTarget, compiled: bool) -> Iterator[Cell]:

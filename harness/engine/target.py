@@ -19,6 +19,7 @@ from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
+OF_INSTANCES = ("reference", "strides")  # what a wrapper decides; the rest is known from the op whose kernels it has
 _OP_OF_OWN = {kernel.target: kernel.op for kernel in BUILTIN_KERNELS.values()}  # where one is named as a target
 
 
@@ -92,7 +93,13 @@ def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:
         have = ", ".join(dict.fromkeys(k.op for k in BUILTIN_KERNELS.values()))
         raise UsageError(f"op: packproof has no kernel for {request.op!r}, only for {have}; name a target to check")
     for builtin in chosen:
-        yield open_target(request, builtin)
+        yield open_target(_asked_of(builtin, request), builtin)
+
+
+def _asked_of(builtin: BuiltinKernel, request: CheckRequest) -> CheckRequest:
+    """Of all kernels on a CPU, those that launch another op's are asked for what they decide themselves."""
+    everything = request.op is None and request.properties is None and request.device == "cpu"
+    return replace(request, properties=OF_INSTANCES) if builtin.instance_of and everything else request
 
 
 def open_target(request: CheckRequest, builtin: BuiltinKernel | None = None) -> CheckTarget:

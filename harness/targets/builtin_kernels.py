@@ -15,12 +15,19 @@ class BuiltinKernel:
 
     Tiles are smaller there, so that tests small enough for the interpreter cover several.
     function: the op's own name, unless it is one of several implementations; those are for a GPU.
+    instance_of: the op whose kernels it launches, in the forms that they have there.
     """
 
     op: str
     module: str
     function: str = ""
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
+    instance_of: str = ""
+
+    @property
+    def forms(self) -> str:
+        """The module whose kernels are compiled for it."""
+        return BUILTIN_KERNELS[self.instance_of].module if self.instance_of else self.module
 
     @property
     def target(self) -> str:
@@ -38,11 +45,15 @@ class BuiltinKernel:
         return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True, float32=float32)
 
 
+_LINEAR = "packproof.kernels.linear_attention"
 _EVERY_DTYPE = (*DEFAULT_DTYPES, "float64")
 
 # the longest checks first, so that no core is left without work at the end
 BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "ssd": BuiltinKernel("ssd", "packproof.kernels.ssd"),
+    "simple_gla": BuiltinKernel("simple_gla", _LINEAR, instance_of="ssd"),
+    "retention": BuiltinKernel("retention", _LINEAR, instance_of="ssd"),
+    "linear_attention": BuiltinKernel("linear_attention", _LINEAR, instance_of="ssd"),
     "attention": BuiltinKernel("attention", "packproof.kernels.attention"),
     "selective_scan": BuiltinKernel("selective_scan", "packproof.kernels.selective_scan"),
     "selective_scan_triton": BuiltinKernel(

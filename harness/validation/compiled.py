@@ -19,7 +19,7 @@ _FIELDS = ("registers", "spills", "shared", "dot", "atomics", "key")
 
 def recorded_lines() -> Iterator[str]:
     """A line for each form; those that this machine knows are not compiled again. UsageError where one fails."""
-    for module in dict.fromkeys(own.module for own in BUILTIN_KERNELS.values()):
+    for module in dict.fromkeys(own.forms for own in BUILTIN_KERNELS.values()):
         for form in map(dict, compile_variants(module, jobs=os.cpu_count() or 1)):
             name = f"{module.rpartition('.')[2]} {form['variant']} {form['target']}"
             if failure := form["failure"] or form["skipped"]:

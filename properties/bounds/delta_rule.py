@@ -34,7 +34,8 @@ from torch.nn.functional import softplus
 from packproof.properties.bounds.drawn_roundings import Signs
 from packproof.properties.bounds.magnitude import UNDERFLOW, chunk_sums
 from packproof.properties.promises import Promises
-from packproof.refs.gated import L2_EPSILON, finite_scale, over_pack
+from packproof.refs.arguments import finite_scale
+from packproof.refs.gated import L2_EPSILON, over_pack
 from packproof.refs.recurrence import SOFTPLUS_LINEAR
 
 _PARTIAL_SUMS = 1 / 8

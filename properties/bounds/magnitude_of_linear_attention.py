@@ -17,7 +17,8 @@ from packproof.properties.bounds.magnitude import (
     sloped,
 )
 from packproof.properties.promises import Promises
-from packproof.refs.gated import finite_scale, over_pack
+from packproof.refs.arguments import finite_scale
+from packproof.refs.gated import over_pack
 from packproof.refs.recurrence import expand_groups, split_sequences
 
 

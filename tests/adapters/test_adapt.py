@@ -3,6 +3,7 @@ is one clear error."""
 
 import re
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,11 @@ CORRECT = (
 PROPERTIES = ("reference", "packing", "isolation", "permutation", "memory", "strides")
 
 
-@pytest.mark.parametrize("name", CORRECT)
-def test_a_correct_kernel_passes_in_its_convention(name: str) -> None:
-    verdicts = packproof.check(f"{KERNELS}:{name}", device="cpu", properties=PROPERTIES, profile="quick")
+@pytest.mark.parametrize(("name", "dtype"), list(zip(CORRECT, cycle(("fp32", "bf16")), strict=False)))
+def test_a_correct_kernel_passes_in_its_convention(name: str, dtype: str) -> None:
+    verdicts = packproof.check(
+        f"{KERNELS}:{name}", device="cpu", properties=PROPERTIES, dtypes=[dtype], profile="quick"
+    )
     assert {v.cell.property for v in verdicts if v.status == "passed"} == set(PROPERTIES)
 
 

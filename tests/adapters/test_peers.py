@@ -17,9 +17,12 @@ from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.settings import setting
 from packproof.harness.bench.timing import Run, Tensors
 from packproof.harness.targets.location import Location
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.sample import draw
 from packproof.properties.declaration import describe
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
+from tests.adapters import linear_stand_ins as linear
 from tests.adapters.stand_ins import (
     apply_rotary_emb,
     causal_conv1d_fn,
@@ -33,25 +36,43 @@ from tests.adapters.stand_ins import (
     selective_scan_fn,
 )
 
+GDN = "fla.ops.gated_delta_rule"
+QWEN = "transformers.models.qwen3_next.modeling_qwen3_next"
 LAYOUT = BenchLayout("mixed", (3, 0, 5, 1))
+# peers, the modules that stand-ins are found in, under another name after the colon, and the stand-ins
 STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("causal_conv1d:causal_conv1d", "causal_conv1d", causal_conv1d_fn),
-    ("fla:causal_conv1d", "fla.modules.causal_conv1d.ops", fla_causal_conv1d),
+    ("fla:causal_conv1d", "fla.modules.causal_conv1d.ops:causal_conv1d", fla_causal_conv1d),
     ("fla:rope", "fla.modules.rotary", rotary_embedding),
     ("fla:rope_qk", "fla.modules.rotary", rotary_embedding),
     ("fla:ssd", "fla.ops.simple_gla", chunk_simple_gla),
+    ("fla:linear_attention", "fla.ops.linear_attn:chunk_linear_attn", linear.linear_attn),
+    ("fla:linear_attention_recurrent", "fla.ops.linear_attn:fused_recurrent_linear_attn", linear.linear_attn),
+    ("fla:simple_gla", "fla.ops.simple_gla:chunk_simple_gla", linear.simple_gla),
+    ("fla:simple_gla_recurrent", "fla.ops.simple_gla:fused_recurrent_simple_gla", linear.simple_gla),
+    ("fla:retention", "fla.ops.simple_gla:chunk_simple_gla", linear.simple_gla),
+    ("fla:retention_recurrent", "fla.ops.simple_gla:fused_recurrent_simple_gla", linear.simple_gla),
+    ("fla:delta_rule", "fla.ops.delta_rule:chunk_delta_rule", linear.delta_rule),
+    ("fla:delta_rule_recurrent", "fla.ops.delta_rule:fused_recurrent_delta_rule", linear.delta_rule),
+    ("fla:gated_delta_rule", f"{GDN}:chunk_gated_delta_rule", linear.gated_delta_rule),
+    ("fla:gated_delta_rule_recurrent", f"{GDN}:fused_recurrent_gated_delta_rule", linear.gated_delta_rule),
+    ("fla:kda", "fla.ops.kda:chunk_kda", linear.gated_delta_rule),
+    ("fla:kda_recurrent", "fla.ops.kda:fused_recurrent_kda", linear.gated_delta_rule),
+    ("transformers:gated_delta_rule", f"{QWEN}:torch_chunk_gated_delta_rule", linear.torch_gated_delta_rule),
+    (
+        "transformers:gated_delta_rule_recurrent",
+        f"{QWEN}:torch_recurrent_gated_delta_rule",
+        linear.torch_gated_delta_rule,
+    ),
     ("flash_attn:rope", "flash_attn.layers.rotary", apply_rotary_emb),
     ("flash_attn:rope_qk", "flash_attn.layers.rotary", apply_rotary_emb),
     ("flash_attn:attention", "flash_attn", flash_attn_varlen_func),
-    ("flash_attn_4:attention", "flash_attn.cute", flash_attn_4),
+    ("flash_attn_4:attention", "flash_attn.cute:flash_attn_varlen_func", flash_attn_4),
     ("liger_kernel:rope_qk", "liger_kernel.transformers.rope", liger_rotary_pos_emb),
     ("mamba_ssm:selective_scan", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
     ("mamba_ssm:selective_scan_unpacked", "mamba_ssm.ops.selective_scan_interface", selective_scan_fn),
     ("mamba_ssm:ssd", "mamba_ssm.ops.triton.ssd_combined", mamba_chunk_scan_combined),
 ]
-
-
-_THEIR_NAMES = {fla_causal_conv1d: "causal_conv1d", flash_attn_4: "flash_attn_varlen_func"}
 
 
 @pytest.fixture
@@ -71,9 +92,10 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 
 def install(module: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the function importable from that module."""
+    """Make the function importable from that module, by the name after the colon if there is one."""
+    module, _, name = module.partition(":")
     stand_in = ModuleType(module)
-    setattr(stand_in, _THEIR_NAMES.get(function, function.__name__), function)
+    setattr(stand_in, name or function.__name__, function)
     parents = module.split(".")[:-1]
     for n in range(len(parents)):
         monkeypatch.setitem(sys.modules, ".".join(parents[: n + 1]), ModuleType(parents[n]))
@@ -106,6 +128,25 @@ def test_an_adapter_hands_on_keys_of_their_own_lengths(adapter: Callable[[str], 
     assert adapter("flash_attn:attention")(q, k, k, **offsets, causal=True).equal(want)
 
 
+RULES = [name for name, _, stand_in in STAND_INS if stand_in in vars(linear).values()]
+
+
+@pytest.mark.parametrize("present", [("A_log", "dt_bias", "initial_states"), ("dt_bias",)], ids=["all", "bias"])
+@pytest.mark.parametrize("name", RULES)
+def test_an_adapter_of_a_rule_hands_on_gates_states_and_options(
+    name: str, present: tuple[str, ...], adapter: Callable[[str], Any]
+) -> None:
+    function = adapter(name)
+    op, taken = OPS[PEERS[name].op], set(describe(function)["parameters"])
+    options = {option: values[-1] for option, values in op.options.items() if option in taken}
+    optional = tuple(tensor for tensor in present if tensor in taken and tensor in op.inputs)
+    case = Case((3, 0, 5), "float32", tuple(op.sizes[0].items()), present=optional, options=tuple(options.items()))
+    sample = draw(op, case)
+    want = op.reference(**sample.inputs, **options, cu_seqlens=sample.cu_seqlens)
+    for x, y in zip(function(**sample.inputs, **options, cu_seqlens=sample.cu_seqlens), want, strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: x.clone() for name, x in tensors.items()}
 
@@ -117,6 +158,10 @@ def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ("causal_conv1d:causal_conv1d", {"bias", "activation"}, {"initial_states", "return_final_states"}),
         ("fla:causal_conv1d", {"bias", "activation", "initial_states", "return_final_states"}, set()),
         ("fla:ssd", {"initial_states", "return_final_states"}, set()),
+        ("fla:retention", {"decay", "scale", "initial_states", "return_final_states"}, set()),
+        ("fla:delta_rule", {"qk_l2norm", "scale", "initial_states"}, {"beta_sigmoid"}),
+        ("fla:kda", {"A_log", "dt_bias", "qk_l2norm", "beta_sigmoid", "scale"}, set()),
+        ("transformers:gated_delta_rule", {"qk_l2norm", "initial_states"}, {"scale", "A_log", "beta_sigmoid"}),
         ("fla:rope", {"offsets"}, set()),
         ("liger_kernel:rope_qk", {"offsets"}, {"interleaved"}),
         ("flash_attn_4:attention", {"sinks", "softcap", "return_lse", "window_size", "cu_seqlens_k"}, set()),

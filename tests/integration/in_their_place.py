@@ -67,12 +67,16 @@ def selective_scan_fn(
     delta_softplus: bool = False,
     return_last_state: bool = False,
 ) -> Any:
-    """mamba-ssm. u, delta, z: (b, d, l); B, C: (b, n, l), (b, g, n, l), or (d, n), the same for every token."""
+    """mamba-ssm. u, delta, z: (b, d, l); B, C: (b, n, l), (b, g, n, l), or (d, n) in fp32, the same for every token."""
     batch, channels, length = u.shape
+    dtype = u.dtype
+    if B.ndim == 2 or C.ndim == 2:  # packproof's tokens have one dtype
+        u, delta, B, C = (x.float() for x in (u, delta, B, C))
+        z = None if z is None else z.float()
 
     def per_token(x: Tensor) -> Tensor:
         if x.ndim == 2:
-            return x.to(u.dtype).expand(batch * length, *x.shape)
+            return x.expand(batch * length, *x.shape)
         x = x.movedim(-1, 1).flatten(0, 1)
         return x if x.ndim == 3 else x[:, None]
 
@@ -87,7 +91,7 @@ def selective_scan_fn(
         return_final_states=return_last_state,
     )
     y, states = returned if return_last_state else (returned, None)
-    y = y.unflatten(0, (batch, length)).mT
+    y = y.unflatten(0, (batch, length)).mT.to(dtype)
     return (y, states) if return_last_state else y
 
 

@@ -10,7 +10,7 @@ from packproof.properties.ops import OPS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("op", ["attention", "causal_conv1d", "rope", "rope_qk", "selective_scan", "ssd"])
+@pytest.mark.parametrize("op", dir(kernels))
 def test_kernels_are_within_the_budget_with_the_repair_that_they_install(op: str, dtype: str) -> None:
     sample = draw(OPS[op], Case((3, 0, 9), dtype, tuple(OPS[op].sizes[0].items())))
     packproof.gradcheck(getattr(kernels, op), sample.inputs, cu_seqlens=sample.cu_seqlens, op=op)

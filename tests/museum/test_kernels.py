@@ -15,7 +15,8 @@ from packproof.properties.ops import OPS
 CONTROLS = {
     name: control
     for name, control in museum.controls().items()
-    if set(OPS[control.op].inputs) <= set(signature(control.load()).parameters)  # draw() gives every optional input
+    # draw() gives every optional input, but what a gate is made of
+    if set(OPS[control.op].inputs) - {"A_log", "dt_bias"} <= set(signature(control.load()).parameters)
 }
 LAYOUTS = [
     (),
@@ -29,7 +30,7 @@ LAYOUTS = [
     (5, 70, 3),
 ]
 REGIMES = ("normal", "hard")
-TOKENS = {"x", "u", "delta", "dt", "B", "C", "z", "q", "k", "v", "y"}
+TOKENS = {"x", "u", "delta", "dt", "B", "C", "z", "q", "k", "v", "g", "beta", "y"}
 STATES = {"initial_states", "final_states"}
 CONSTANTS = {"cos", "sin"}
 
@@ -75,6 +76,11 @@ def draw(op: str, lengths: tuple[int, ...], regime: str, full: bool) -> tuple[Na
         case "rope":
             angle = torch.arange(max(lengths, default=0))[:, None] * torch.tensor([1.0, 0.1], dtype=torch.float64)
             inputs, options = {"x": randn(t, 2, 5), "cos": angle.cos(), "sin": angle.sin()}, {"interleaved": True}
+        case "gated_delta_rule" | "kda":
+            heads = 4 if op == "kda" else 2
+            inputs = {"q": randn(t, heads, 3), "k": randn(t, heads, 3) / 2, "v": randn(t, 4, 2)}
+            inputs |= {"g": -steps(t, 4, 3) if op == "kda" else -steps(t, 4), "beta": rand(t, 4)}
+            states, options = {"initial_states": randn(s, 4, 3, 2)}, {"scale": 0.7}
         case "attention":
             inputs = {"q": randn(t, 4, 3) * (1 if regime == "normal" else 50), "k": randn(t, 2, 3), "v": randn(t, 2, 2)}
             options = {"causal": True, "window_size": (20, 0), "softmax_scale": 0.7}

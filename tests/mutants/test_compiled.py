@@ -86,7 +86,7 @@ def test_on_a_gpu_the_triton_implementation_is_checked() -> None:
     assert [own.target for own in executing("selective_scan_fwd", "cuda")] == [
         "packproof.kernels.selective_scan:selective_scan_triton"
     ]
-    assert [own.op for own in executing("worklists", "cpu")] == ["ssd"]
+    assert [own.op for own in executing("worklists", "cpu")] == ["linear_attention", "retention", "simple_gla", "ssd"]
     assert next(own.op for own in executing("sequences", "cpu")) == "rope_qk"
 
 

@@ -12,7 +12,7 @@ from packproof.refs.signatures import SIGNATURES, Signature
 ROOT = Path(__file__).parents[2]
 IMPLEMENTED = [
     *((refs, signature) for signature in SIGNATURES.values()),
-    *((kernels, SIGNATURES[name]) for name in ("causal_conv1d", "selective_scan", "ssd", "rope", "rope_qk")),
+    *((kernels, SIGNATURES[name]) for name in dir(kernels)),
 ]
 SPECS = {s for one in SIGNATURES.values() for s in (*one.inputs.values(), *one.outputs.values()) if " " in s}
 

@@ -43,6 +43,8 @@ def on_a_gpu(x: Tensor, dt: Tensor, A: Tensor, B: Tensor) -> Tensor:
     z, states = packproof.kernels.selective_scan(x, dt, A, B, B, cu_seqlens=cu_seqlens, return_final_states=True)
     y = kernels.causal_conv1d(y, A, cu_seqlens=cu_seqlens, initial_states=states, impl="triton")
     q, k = kernels.rope_qk(x, z, A, A, cu_seqlens=cu_seqlens)
+    y = kernels.linear_attention(q, k, y, cu_seqlens=cu_seqlens) + kernels.retention(q, k, y, A, cu_seqlens=cu_seqlens)
+    y, states = kernels.simple_gla(q, k, y, dt, cu_seqlens=cu_seqlens, scale=1.0, return_final_states=True)
     return y + q + k + kernels.rope(x, A, A, cu_seqlens=cu_seqlens)
 
 

@@ -17,11 +17,14 @@ CALLS = {
     "causal_conv1d": call(kernels.causal_conv1d, "causal_conv1d"),
     "selective_scan": call(kernels.selective_scan, "selective_scan"),
     "ssd": call(kernels.ssd, "ssd"),
+    "linear_attention": call(kernels.linear_attention, "linear_attention"),
+    "simple_gla": call(kernels.simple_gla, "simple_gla"),
+    "retention": call(kernels.retention, "retention"),
     "rope": call(kernels.rope, "rope"),
     "rope_qk": call(kernels.rope_qk, "rope_qk"),
 }
-ATTENTION, CONV, SCAN, SSD, ROPE = (
-    CALLS[name] for name in ("attention", "causal_conv1d", "selective_scan", "ssd", "rope")
+ATTENTION, CONV, SCAN, SSD, ROPE, GLA = (
+    CALLS[name] for name in ("attention", "causal_conv1d", "selective_scan", "ssd", "rope", "simple_gla")
 )
 IMPL = "'auto' or 'triton' or 'cuda' was expected"
 
@@ -45,6 +48,18 @@ MORE: dict[str, Wrong] = {
     ),
     "ssd in another language": Wrong(SSD.but(impl="cuda"), ("ssd: impl is no argument", "It takes x, dt")),
     "ssd in chunks": Wrong(SSD.but(chunk=64), ("ssd: chunk is no argument", "It takes x, dt")),
+    "gla in double": Wrong(GLA.but(**in_double(GLA)), ("simple_gla: q is float64", "packproof.refs.simple_gla")),
+    "gla of too many channels": Wrong(
+        GLA.but(q=torch.ones(5, 2, 257), k=torch.ones(5, 2, 257), initial_states=None),
+        ("simple_gla: k has 257 channels per head (axis k)", "at most 256", "packproof.refs.simple_gla has no limit"),
+    ),
+    "gla by infinity": Wrong(GLA.but(scale=float("inf")), ("simple_gla: scale is inf", "a finite number or None")),
+    "gla with gates of 16 bits beside fp32": Wrong(
+        GLA.but(g=-torch.ones(5, 4, dtype=torch.bfloat16)), ("simple_gla: g is bfloat16 but float32 was expected",)
+    ),
+    "retention that decays by token": Wrong(
+        CALLS["retention"].but(decay=-torch.ones(5, 4)), ("retention: decay has 2 axes", "(hv)")
+    ),
     "attention in double": Wrong(
         ATTENTION.but(**in_double(ATTENTION)), ("attention: q is float64", "packproof.refs.attention")
     ),

@@ -15,7 +15,7 @@ from packproof.harness.engine.evaluate import Evaluator
 from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
-from packproof.harness.engine.target import open_target
+from packproof.harness.engine.target import OF_INSTANCES, open_target
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.results.failed import CheckFailed
 from packproof.properties.cases.space import Space
@@ -24,6 +24,8 @@ from packproof.refs.errors import UsageError
 
 HERE = Path(__file__).parents[1]
 OP = f"{HERE / 'rogues_op.py'}:SCALED"
+TIMEOUTS = {"cpu": 2.0, "cuda": 20.0}  # seconds of a call; on a GPU the first of them makes a context
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 DETECTED = {
     "segfault_on_empty_sequence": "killed by SIGSEGV",
@@ -50,6 +52,17 @@ def test_variants_of_a_module_are_compiled_once() -> None:
     alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
     assert isinstance(alone, RunStarted)
     assert [cell.target for cell in alone.cells] == ["packproof.kernels.rope:rope_qk"]
+
+
+def test_of_all_kernels_an_instance_of_another_op_is_judged_on_a_cpu_for_what_it_decides() -> None:
+    started = next(run_check(CheckRequest(dtypes=("bfloat16",), questions=False)))
+    assert isinstance(started, RunStarted)
+    laws = {op: {cell.property for cell in started.cells if cell.op == op} for op in ("rope", "simple_gla")}
+    assert laws["simple_gla"] == set(OF_INSTANCES)
+    assert laws["rope"] > {*OF_INSTANCES, "packing", "carry", "compile"}
+    named = next(run_check(CheckRequest(op="simple_gla", dtypes=("bfloat16",), questions=False)))
+    assert isinstance(named, RunStarted)
+    assert {cell.property for cell in named.cells} == laws["rope"]
 
 
 def test_on_a_cpu_the_dtypes_share_the_layouts_that_none_of_them_decides(tmp_path: Path) -> None:
@@ -104,10 +117,11 @@ def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     assert "packproof itself failed, and not everything could be judged: 2 not judged, 2 passed" in out
 
 
-def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
+def check(name: str, *properties: str, timeout: float = 2.0, device: str = "cpu") -> list[Verdict]:
     request = CheckRequest(
         target=f"{HERE / 'rogues.py'}:{name}",
         op=OP,
+        device=device,
         dtypes=("float32",),
         properties=properties,
         profile="quick",
@@ -118,9 +132,10 @@ def check(name: str, *properties: str, timeout: float = 2.0) -> list[Verdict]:
     return sorted(found, key=lambda verdict: properties.index(verdict.cell.property))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("name", "words"), DETECTED.items())
-def test_misconduct_is_detected_and_the_run_goes_on(name: str, words: str) -> None:
-    first, second = check(name, "reference", "determinism")
+def test_misconduct_is_detected_and_the_run_goes_on(name: str, words: str, device: str) -> None:
+    first, second = check(name, "reference", "determinism", timeout=TIMEOUTS[device], device=device)
     assert first.status == "failed"
     assert first.failure is not None
     assert words in "\n".join(first.failure.lines)

@@ -1,0 +1,49 @@
+"""transformers: the gated delta rule of Qwen3-Next in plain torch, which models run where fla is not installed.
+
+It takes no boundaries, so that each sequence is a call of its own.
+"""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.properties.declaration import kernel
+from packproof.properties.promises import Promises
+
+_MODEL = "transformers.models.qwen3_next.modeling_qwen3_next"
+
+
+def _rule(function: str, promises: Promises | None = None) -> Callable[..., Any]:
+    """The adapter of one of its functions. Where fla is installed, transformers puts a kernel around it."""
+
+    @kernel(op="gated_delta_rule", promises=promises, slack=False, float32=("g", "beta"))
+    def adapted(
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_states: Tensor | None = None, *,
+        cu_seqlens: Tensor, qk_l2norm: bool = False, return_final_states: bool = False,
+    ) -> Any:  # fmt: skip
+        rule = inspect.unwrap(getattr(import_module(_MODEL), function))
+        ys, states = [v[:0]], [v.new_zeros(0, v.shape[1], k.shape[2], v.shape[2], dtype=torch.float32)]
+        for j, (start, end) in enumerate(pairwise(cu_seqlens.tolist())):
+            y, state = rule(
+                *(x[start:end].unsqueeze(0) for x in (q, k, v)),
+                g=g[start:end].unsqueeze(0),
+                beta=beta[start:end].unsqueeze(0),
+                initial_state=None if initial_states is None else initial_states[j : j + 1],
+                output_final_state=True,
+                use_qk_l2norm_in_kernel=qk_l2norm,
+            )
+            ys.append(y.squeeze(0))
+            states.append(state)
+        y = torch.cat(ys)
+        return (y, torch.cat(states)) if return_final_states else y
+
+    return adapted
+
+
+gated_delta_rule = _rule("torch_chunk_gated_delta_rule", Promises(chunk=64, cumsum=True))
+gated_delta_rule_recurrent = _rule("torch_recurrent_gated_delta_rule")

@@ -1,0 +1,272 @@
+"""Linear attention and its two decaying forms over a pack, forward and backward: instances of SSD's kernels.
+
+By state-space duality (Dao & Gu 2024, section 5) they are SSD with x = v, B = k, C = scale q and a step of 1, where the
+log-decay of a token is 0, its gate, or a constant of the head. A state, (h, k, p) here and (h, p, k) there, is read and
+returned transposed: no pass over it.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from packproof.kernels.launch import on_host, require_device, require_dtype
+from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
+from packproof.kernels.ssd import DTYPES, INTERPRETED, PROMISES, variants
+from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
+from packproof.kernels.ssd_launch import SsdProblem, ends_shape
+from packproof.kernels.ssd_tiles import MAX_STATES
+from packproof.refs.arguments import bind, check_options, empty_output, finite_scale
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.signatures import LINEAR_ATTENTION, RETENTION, SIMPLE_GLA, Signature
+
+__all__ = ["INTERPRETED", "PROMISES", "linear_attention", "retention", "simple_gla", "variants"]
+
+Result = Tensor | tuple[Tensor, Tensor]
+
+
+@overload
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Result: ...  # fmt: skip
+@checked_call
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """Linear attention of packed sequences (Katharopoulos et al. 2020, eq. 16 to 20): S = S + k vᵀ, y = scale Sᵀ q.
+
+    q, k: (t, hk, k), k up to 256. v: (t, hv, p); value head j reads key head j // (hv / hk). All of one dtype: fp32,
+    bf16 or fp16. initial_states: (s, hv, k, p) in fp32. scale: k ** -0.5 if left out.
+    cu_seqlens: int32 or int64 (s + 1,).
+
+    Returns y (t, hv, p) in v's dtype, zero in slack, and with return_final_states the states (s, hv, k, p) in fp32,
+    p rows of k in memory, which is what initial states are read from without a copy; an empty sequence returns its
+    initial state. Differentiable once. The bits of a sequence's values and gradients do not depend on the others, and a
+    sequence continued from its state at a multiple of 2048 tokens has the bits of one run.
+
+    fp32 and fp16 compute to the accuracy of fp32. With bf16 tokens y is rounded once, when it is stored; backward also
+    rounds the states between chunks to bf16. Nothing waits for a GPU, so that the values of cu_seqlens are not checked
+    there. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.kernels import linear_attention
+    >>> q, v = torch.ones(5, 1, 4), torch.ones(5, 1, 2)  # on a CPU with TRITON_INTERPRET=1
+    >>> linear_attention(q, q, v, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
+    tensor([2., 4., 2., 4., 6.])
+    """
+    return _call(LINEAR_ATTENTION, [q, k, v], None, cu_seqlens, scale, initial_states, return_final_states)
+
+
+@overload
+def simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Result: ...  # fmt: skip
+@checked_call
+def simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """Linear attention with a gate per token and head (Yang et al. 2024): S = exp(g) S + k vᵀ, y = scale Sᵀ q.
+
+    g: (t, hv), natural logarithms, at most 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. Its gradient has
+    its dtype. All else is as in `linear_attention`.
+
+    >>> import torch
+    >>> from packproof.kernels import simple_gla
+    >>> q, v, g = torch.ones(5, 1, 4), torch.ones(5, 1, 2), -torch.ones(5, 1)  # on a CPU with TRITON_INTERPRET=1
+    >>> simple_gla(q, q, v, g, cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
+    tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
+    """
+    return _call(SIMPLE_GLA, [q, k, v], g, cu_seqlens, scale, initial_states, return_final_states)
+
+
+@overload
+def retention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+@overload
+def retention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def retention(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, *, cu_seqlens: Tensor, scale: float | None = None,
+    initial_states: Tensor | None = None, return_final_states: bool,
+) -> Result: ...  # fmt: skip
+@checked_call
+def retention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    scale: float | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+) -> Result:
+    """Linear attention with a decay per head (Sun et al. 2023, RetNet, eq. 3): S = exp(decay) S + k vᵀ, y = scale Sᵀ q.
+
+    decay: (hv,) in fp32, the natural logarithm of RetNet's γ, at most 0. All else is as in `linear_attention`.
+
+    >>> import torch
+    >>> from packproof.kernels import retention
+    >>> q, v = torch.ones(5, 1, 4), torch.ones(5, 1, 2)  # on a CPU with TRITON_INTERPRET=1
+    >>> retention(q, q, v, -torch.ones(1), cu_seqlens=torch.tensor([0, 2, 5]))[:, 0, 0]
+    tensor([2.0000, 2.7358, 2.0000, 2.7358, 3.0064])
+    """
+    return _call(RETENTION, [q, k, v], decay, cu_seqlens, scale, initial_states, return_final_states)
+
+
+def _call(
+    signature: Signature, tokens: list[Tensor], decay: Tensor | None, cu_seqlens: Tensor, scale: Any,
+    initial_states: Tensor | None, return_final_states: bool,
+) -> Result:  # fmt: skip
+    check_options(signature, return_final_states=return_final_states)
+    if not torch.compiler.is_compiling():
+        sizes = _bind(signature, *tokens, decay, cu_seqlens, initial_states, values=on_host(tokens[0]))
+        finite_scale(signature.op, scale, sizes["k"])
+        require_device(signature.op, tokens[0], _ssd_fwd_chunk_scan_kernel)
+    operate = _OPERATORS[signature.op]
+    y, final_states, _ = operate(*tokens, decay, cu_seqlens, initial_states, scale, return_final_states)
+    return (y, final_states) if return_final_states else y
+
+
+def _bind(
+    signature: Signature, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor,
+    initial_states: Tensor | None, *, values: bool,
+) -> dict[str, int]:  # fmt: skip
+    given = [q, k, v, initial_states] if signature is LINEAR_ATTENTION else [q, k, v, decay, initial_states]
+    sizes = bind(signature, cu_seqlens, **dict(zip(signature.inputs, given, strict=True)), values=values)
+    require_dtype(signature.op, "q", q, DTYPES)
+    if sizes["k"] > MAX_STATES:
+        raise ArgumentError(
+            f"{signature.op}: k has {sizes['k']} channels per head (axis k) but at most {MAX_STATES} were expected\n"
+            f"    packproof.refs.{signature.op} has no limit."
+        )
+    return sizes
+
+
+def _problem(
+    op: str, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
+    scale: float | None, every: bool,
+) -> SsdProblem:  # fmt: skip
+    """SSD with steps of 1. Its log-decays are dt A: g · 1, 1 · decay, or 1 · 0."""
+    T, H, _ = v.shape
+    one = v.new_ones(H, dtype=torch.float32)
+    each = one.expand(T, H)  # in the memory of one token
+    dt, A = (each, torch.zeros_like(one)) if decay is None else (decay, one) if decay.ndim == 2 else (each, decay)
+    states = None if initial_states is None else initial_states.mT
+    factor = finite_scale(op, scale, k.shape[2])
+    return SsdProblem(
+        v, dt, A, k, q, None, None, cu_seqlens, states, False, every=every, op=op, scale=factor, unit_steps=True
+    )
+
+
+def _decay_gradient(decay: Tensor | None, of_tokens: Tensor, none: Tensor) -> Tensor:
+    """That of g or decay, from that of each token's log-decay (h, t)."""
+    if decay is None:
+        return none
+    return of_tokens.t().to(decay.dtype).contiguous() if decay.ndim == 2 else of_tokens.sum(1)
+
+
+def _registered(signature: Signature) -> Any:
+    """The operator of an op, known to torch with its fake and its gradient. decay: g (t, hv), decay (hv,), or None."""
+    op = signature.op
+
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None,
+        scale: float | None, return_final_states: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """y; the final states, empty unless asked for; the states between segments, from which backward starts."""
+        problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=return_final_states)
+        y, final_states, ends = problem.forward(None, keep_final=return_final_states)
+        return y.to(v.dtype).contiguous(), final_states.mT if return_final_states else ends.new_empty(0), ends
+
+    def backward(
+        dy: Tensor, dfinal: Tensor | None, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, cu_seqlens: Tensor,
+        initial_states: Tensor | None, ends: Tensor, scale: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        """The gradients of the inputs in order; that of an absent input is empty."""
+        problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=initial_states is not None)
+        found = problem.backward(dy, None if dfinal is None else dfinal.mT, None, ends)
+        none = ends.new_empty(0)
+        dq, dk, dv = (gradient.to(v.dtype).contiguous() for gradient in (found.C, found.B, found.x))
+        dstates = none if initial_states is None else found.initial_states.mT
+        return dq, dk, dv, _decay_gradient(decay, found.A, none), dstates
+
+    forward.__name__, backward.__name__ = op, f"{op}_backward"
+    forwards, backwards = operator(forward), operator(backward)
+
+    @fake(forwards)
+    def _(q, k, v, decay, cu_seqlens, initial_states, scale, return_final_states):
+        sizes = _bind(signature, q, k, v, decay, cu_seqlens, initial_states, values=False)
+        ends = v.new_empty(ends_shape(v, k), dtype=torch.float32)
+        states = ends.new_empty([sizes[axis] for axis in ("s", "hv", "p", "k")]).mT
+        return empty_output(signature, "y", q, sizes), states if return_final_states else ends.new_empty(0), ends
+
+    @fake(backwards)
+    def _(dy, dfinal, q, k, v, decay, cu_seqlens, initial_states, ends, scale):
+        none = ends.new_empty(0)
+        dq, dk, dv, ddecay = (none if x is None else x.new_empty(x.shape) for x in (q, k, v, decay))
+        return dq, dk, dv, ddecay, none if initial_states is None else ends.new_empty(initial_states.mT.shape).mT
+
+    def gradients(ctx: Any, dy: Tensor | None, dfinal: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        v = ctx.saved_tensors[2]
+        dy = torch.zeros_like(v) if dy is None else dy
+        found = list(backwards(dy, dfinal if ctx.has_final_states else None, *ctx.saved_tensors, ctx.scale))
+        found.insert(4, None)  # cu_seqlens
+        return *(g if needed else None for g, needed in zip(found, ctx.needs_input_grad, strict=False)), None, None
+
+    differentiable(forwards, gradients, _save)
+    differentiable_once(backwards, op)
+    return forwards
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.scale, ctx.has_final_states = inputs
+    ctx.set_materialize_grads(False)  # the gradient of the states between segments would be as large as they are
+    ctx.save_for_backward(*tensors, output[2])
+
+
+_OPERATORS = {signature.op: _registered(signature) for signature in (LINEAR_ATTENTION, SIMPLE_GLA, RETENTION)}
