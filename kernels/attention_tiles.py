@@ -169,8 +169,9 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
 def _form(
     label: str, kernel: Any, dtype: torch.dtype, constants: dict[str, Any], num_warps: int, *, tma: bool = False
 ) -> Variant:
-    types: dict[str, str | None] = dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_FP32, "*fp32")
-    types |= dict.fromkeys(_INT32, "*i32") | dict.fromkeys(_SCALARS, "fp32") | dict.fromkeys(_DESCRIPTORS)
+    types: dict[str, str | None] = dict.fromkeys(_DESCRIPTORS)
+    types |= dict.fromkeys(_TOKENS, POINTERS[dtype]) | dict.fromkeys(_FP32, "*fp32")
+    types |= dict.fromkeys(_INT32, "*i32") | dict.fromkeys(_SCALARS, "fp32")
     if tma:
         rows = constants["BLOCK_M" if "q_tiles" in kernel.arg_names else "BLOCK_N"]
         types |= dict.fromkeys(_DESCRIPTORS, f"tensordesc<{POINTERS[dtype][1:]}[{rows}, {constants['BLOCK_K']}]>")
