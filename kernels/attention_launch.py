@@ -66,7 +66,7 @@ class AttentionProblem:
         self.same = self.cu_keys is self.cu_seqlens
         self.cu_seqlens = offsets("attention", self.cu_seqlens, self.T)
         self.cu_keys = self.cu_seqlens if self.same else offsets("attention", self.cu_keys, self.U)
-        # scores grow with products: where they would fall, or be all the same, q is another one
+        # the kernels take the largest product for the largest score: below 0 the scale turns q round, at 0 q is zero
         self.sign = 1.0 if self.scale > _TINY else -1.0 if self.scale < -_TINY else 0.0
         q = self.q if self.sign > 0 else self.q * self.sign
         self.factor = abs(self.scale) if self.sign else 1.0
@@ -142,14 +142,9 @@ class AttentionProblem:
         tile = self._tile("fwd")
         y = self._new(self.T, self.H, self.v.shape[2])
         found = self._query_blocks(tile.m)
-        arguments: dict[str, Any] = {
-            "blocks": found,
-            "y": y,
-            "lse": lse,
-            **self._tiles(tile, tile.n, k=self.k, v=self.v),
-        }
-        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
-        self._launch_short(_attention_fwd_short_kernel, self.T, y=y, lse=lse)
+        arguments = {"y": y, "lse": lse, **self._tiles(tile, tile.n, k=self.k, v=self.v)}
+        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, blocks=found, **arguments)
+        self._launch_short(_attention_fwd_short_kernel, self.T, **arguments)
         zero_slack(self.cu_seqlens, y)
         return y[..., : self.v_channels].contiguous()
 

@@ -58,7 +58,7 @@ class Tile(NamedTuple):
 # is split like fp32, and under a softcap
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
     ("fwd", "hopper"): (Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 8, 2)),
-    ("fwd", "nvidia"): (Tile(128, 64, 4, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
+    ("fwd", "nvidia"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
     ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 32, 8, 1)),
     ("fwd", "any"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("q", "hopper"): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 16, 4, 2)),
@@ -66,14 +66,14 @@ _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
     ("q", "amd"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 16, 8, 1)),
     ("q", "any"): (Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 16, 8, 1)),
     ("kv", "hopper"): (Tile(32, 128, 8, 3), Tile(32, 128, 8, 3), Tile(32, 32, 8, 1)),
-    ("kv", "nvidia"): (Tile(32, 64, 4, 2), Tile(32, 64, 8, 2), Tile(32, 32, 8, 1)),
+    ("kv", "nvidia"): (Tile(32, 32, 4, 2), Tile(32, 32, 8, 2), Tile(32, 32, 8, 1)),
     ("kv", "amd"): (Tile(32, 64, 4, 1), Tile(16, 64, 8, 1), Tile(16, 32, 8, 1)),
     ("kv", "any"): (Tile(32, 32, 8, 1), Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)),
 }
 _TILE_INTERPRETED = Tile(BLOCK_INTERPRETED, BLOCK_INTERPRETED, 4, 1)
 _WIDTHS = (64, 128, 256)  # channels of a tile
 # bytes that are spilled outside of loops, by kernel, kind and channels
-_SPILLS: dict[tuple[str, str, int], int] = {}
+_SPILLS = {("q", "hopper", 256): 32, ("kv", "hopper", 128): 32}
 
 
 def is_interpreted() -> bool:
