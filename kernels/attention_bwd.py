@@ -40,14 +40,12 @@ def _attention_bwd_delta_kernel(
     used = tl.minimum(tl.maximum(tl.load(cu_seqlens + S), 0), T)
     row = first + tl.arange(0, BLOCK_T)
     alive, at = row < used, head.to(tl.int64) * T + row
-    rows, incoming_rows = (
-        rows_of(y, None, used * 0, used, head, y_stride, y_head, V),
-        rows_of(dy, None, used * 0, used, head, dy_stride, dy_head, V),
-    )
+    rows = rows_of(y, used * 0, used, head, y_stride, y_head, V)
+    incoming_rows = rows_of(dy, used * 0, used, head, dy_stride, dy_head, V)
     found = tl.zeros((BLOCK_T,), tl.float32)
     for channel in range(0, V, BLOCK_V):
-        out = tile(rows, first, channel, BLOCK_T, BLOCK_V, True).to(tl.float32)
-        incoming = tile(incoming_rows, first, channel, BLOCK_T, BLOCK_V, True).to(tl.float32)
+        out = tile(rows, None, first, channel, BLOCK_T, BLOCK_V, True).to(tl.float32)
+        incoming = tile(incoming_rows, None, first, channel, BLOCK_T, BLOCK_V, True).to(tl.float32)
         found += tl.sum(out * incoming, 1)
     if has_dlse != 0:
         found -= tl.load(dlse + head.to(tl.int64) * dlse_head + row.to(tl.int64) * dlse_row, mask=alive, other=0.0)
@@ -69,13 +67,14 @@ def _spread(gradient, operand, total):
 
 @triton.jit
 def _fold_keys(
-    q, dy, query_rows, incoming_rows, query, lse, delta, key_rows, value_rows, key, low, high, dq, scale, cap_scale,
+    q, dy, query_rows, incoming_rows, query, lse, delta, k_tiles, v_tiles, key_rows, value_rows, key, low, high,
+    dq, scale, cap_scale,
     SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """dq with what one tile of keys adds."""
-    keys = tile(key_rows, key, 0, BLOCK_N, BLOCK_K, MASKED)
-    values = tile(value_rows, key, 0, BLOCK_N, BLOCK_V, MASKED)
+    keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, MASKED)
+    values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, MASKED)
     raw = raw_scores(against(q, query_rows, query, keys, key_rows, key, BLOCK_K, CHANNELS), cap_scale, SOFTCAP)
     weights = tl.exp2(raw * scale - lse[:, None])
     gradient = against(dy, incoming_rows, query, values, value_rows, key, BLOCK_V, CHANNELS)
@@ -101,12 +100,12 @@ def _attention_bwd_q_kernel(
     if first < 0:
         return
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
-    query_rows = rows_of(q, None, start, n_queries, head, q_stride, q_head, K)
-    incoming_rows = rows_of(dy, None, start, n_queries, head, dy_stride, dy_head, V)
-    key_rows = rows_of(k, k_tiles, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
-    value_rows = rows_of(v, v_tiles, key_start, n_keys, head // (H // HK), v_stride, v_head, V)
-    queries = tile(query_rows, first, 0, BLOCK_M, BLOCK_K, True)
-    incoming = tile(incoming_rows, first, 0, BLOCK_M, BLOCK_V, True)
+    query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
+    incoming_rows = rows_of(dy, start, n_queries, head, dy_stride, dy_head, V)
+    key_rows = rows_of(k, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
+    value_rows = rows_of(v, key_start, n_keys, head // (H // HK), v_stride, v_head, V)
+    queries = tile(query_rows, None, first, 0, BLOCK_M, BLOCK_K, True)
+    incoming = tile(incoming_rows, None, first, 0, BLOCK_M, BLOCK_V, True)
     query = first + tl.arange(0, BLOCK_M)
     of_query, alive = head.to(tl.int64) * T + start + query, query < n_queries
     log_sum = tl.load(lse + of_query, mask=alive, other=0.0) * LOG2_E
@@ -118,27 +117,27 @@ def _attention_bwd_q_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     for key in tl.range(whole, whole_end, BLOCK_N):
         acc = _fold_keys(
-            queries, incoming, query_rows, incoming_rows, first, log_sum, expected, key_rows, value_rows, key, low,
-            high, acc, scale, cap_scale, SOFTCAP, False, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            queries, incoming, query_rows, incoming_rows, first, log_sum, expected, k_tiles, v_tiles, key_rows,
+            value_rows, key, low, high, acc, scale, cap_scale, SOFTCAP, False, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     for at in tl.range(0, edges):
         key = edge(at, begin, whole, whole_end, BLOCK_N)
         acc = _fold_keys(
-            queries, incoming, query_rows, incoming_rows, first, log_sum, expected, key_rows, value_rows, key, low,
-            high, acc, scale, cap_scale, SOFTCAP, True, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            queries, incoming, query_rows, incoming_rows, first, log_sum, expected, k_tiles, v_tiles, key_rows,
+            value_rows, key, low, high, acc, scale, cap_scale, SOFTCAP, True, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
-    store_tile(rows_of(dq, None, start, n_queries, head, H * K, K, K), first, acc * dq_factor, BLOCK_M, BLOCK_K)
+    store_tile(rows_of(dq, start, n_queries, head, H * K, K, K), first, acc * dq_factor, BLOCK_M, BLOCK_K)
 
 
 @triton.jit
 def _fold_queries(
-    k, v, key_rows, value_rows, key, query_rows, incoming_rows, lse, delta, query, n_queries, low, high, dk, dv,
-    scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr,
+    k, v, key_rows, value_rows, key, q_tiles, dy_tiles, query_rows, incoming_rows, lse, delta, query, n_queries,
+    low, high, dk, dv, scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """dk and dv with what one tile of queries adds, both 2^OFFSET times as large."""
-    queries = tile(query_rows, query, 0, BLOCK_M, BLOCK_K, MASKED)
-    incoming = tile(incoming_rows, query, 0, BLOCK_M, BLOCK_V, MASKED)
+    queries = tile(query_rows, q_tiles, query, 0, BLOCK_M, BLOCK_K, MASKED)
+    incoming = tile(incoming_rows, dy_tiles, query, 0, BLOCK_M, BLOCK_V, MASKED)
     i = query + tl.arange(0, BLOCK_M)
     log_sum = tl.load(lse + i, mask=i < n_queries, other=0.0) * LOG2_E
     expected = tl.load(delta + i, mask=i < n_queries, other=0.0)
@@ -167,10 +166,10 @@ def _attention_bwd_kv_kernel(
     if first < 0:
         return
     n_queries, n_keys, first = end - start, key_end - key_start, first - key_start
-    key_rows = rows_of(k, None, key_start, n_keys, kv_head, k_stride, k_head, K)
-    value_rows = rows_of(v, None, key_start, n_keys, kv_head, v_stride, v_head, V)
-    keys = tile(key_rows, first, 0, BLOCK_N, BLOCK_K, True)
-    values = tile(value_rows, first, 0, BLOCK_N, BLOCK_V, True)
+    key_rows = rows_of(k, key_start, n_keys, kv_head, k_stride, k_head, K)
+    value_rows = rows_of(v, key_start, n_keys, kv_head, v_stride, v_head, V)
+    keys = tile(key_rows, None, first, 0, BLOCK_N, BLOCK_K, True)
+    values = tile(value_rows, None, first, 0, BLOCK_N, BLOCK_V, True)
     low, high = visible(first + tl.arange(0, BLOCK_N), n_keys, n_queries, right, left)
     last = tl.minimum(first + BLOCK_N, n_keys) - 1
     begin, whole, whole_end, edges = tiles(first, last, n_keys, n_queries, right, left, BLOCK_M)
@@ -179,23 +178,23 @@ def _attention_bwd_kv_kernel(
     sum_v = tl.zeros((BLOCK_N, BLOCK_V), tl.float32)
     for member in range(0, H // HK):
         head = kv_head * (H // HK) + member
-        query_rows = rows_of(q, q_tiles, start, n_queries, head, q_stride, q_head, K)
-        incoming_rows = rows_of(dy, dy_tiles, start, n_queries, head, dy_stride, dy_head, V)
+        query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
+        incoming_rows = rows_of(dy, start, n_queries, head, dy_stride, dy_head, V)
         of_queries = head.to(tl.int64) * T + start
         for query in tl.range(whole, whole_end, BLOCK_M):
             sum_k, sum_v = _fold_queries(
-                keys, values, key_rows, value_rows, first, query_rows, incoming_rows, lse + of_queries,
-                delta + of_queries, query, n_queries, low, high, sum_k, sum_v, scale, cap_scale,
+                keys, values, key_rows, value_rows, first, q_tiles, dy_tiles, query_rows, incoming_rows,
+                lse + of_queries, delta + of_queries, query, n_queries, low, high, sum_k, sum_v, scale, cap_scale,
                 SOFTCAP, False, OFFSET, BLOCK_M, BLOCK_K, BLOCK_V, CHANNELS,
             )  # fmt: skip
         for at in tl.range(0, edges):
             query = edge(at, begin, whole, whole_end, BLOCK_M)
             sum_k, sum_v = _fold_queries(
-                keys, values, key_rows, value_rows, first, query_rows, incoming_rows, lse + of_queries,
-                delta + of_queries, query, n_queries, low, high, sum_k, sum_v, scale, cap_scale,
+                keys, values, key_rows, value_rows, first, q_tiles, dy_tiles, query_rows, incoming_rows,
+                lse + of_queries, delta + of_queries, query, n_queries, low, high, sum_k, sum_v, scale, cap_scale,
                 SOFTCAP, True, OFFSET, BLOCK_M, BLOCK_K, BLOCK_V, CHANNELS,
             )  # fmt: skip
-    own_keys = rows_of(dk, None, key_start, n_keys, kv_head, HK * K, K, K)
-    own_values = rows_of(dv, None, key_start, n_keys, kv_head, HK * V, V, V)
+    own_keys = rows_of(dk, key_start, n_keys, kv_head, HK * K, K, K)
+    own_values = rows_of(dv, key_start, n_keys, kv_head, HK * V, V, V)
     store_tile(own_keys, first, sum_k * dk_factor, BLOCK_N, BLOCK_K)
     store_tile(own_values, first, sum_v * dv_factor, BLOCK_N, BLOCK_V)

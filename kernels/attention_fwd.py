@@ -22,20 +22,22 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def rows_of(tensor, tiles, first, n_rows, head, stride, head_stride, width):
-    """The rows of a sequence of one head, for `tile`: where row 0 begins, how many, their stride and width.
-
-    tiles: a descriptor of the tensor for the tensor memory accelerator, and where the row lies there; or None.
-    """
+def rows_of(tensor, first, n_rows, head, stride, head_stride, width):
+    """The rows of a sequence of one head, for `tile`: where row 0 begins, how many, their stride and width; and where row
+    0 lies in a descriptor of the tensor."""
     pointer = tensor + (first.to(tl.int64) * stride + head.to(tl.int64) * head_stride)
-    return pointer, n_rows, stride, width, tiles, first, (head * head_stride).to(tl.int32)
+    return pointer, n_rows, stride, width, first, (head * head_stride).to(tl.int32)
 
 
 @triton.jit
-def tile(rows, first, channel, SIZE: tl.constexpr, WIDTH: tl.constexpr, RAGGED: tl.constexpr):
+def tile(rows, tiles, first, channel, SIZE: tl.constexpr, WIDTH: tl.constexpr, RAGGED: tl.constexpr):
     """SIZE rows from row `first` on, WIDTH channels from `channel` on; zero past the width, and past the last row if
-    RAGGED. Behind the last row lie other sequences, so that only whole tiles are read by descriptor."""
-    pointer, n_rows, stride, width, tiles, token, at = rows
+    RAGGED.
+
+    tiles: a descriptor for the tensor memory accelerator, or None. Behind the last row lie other sequences, so that it
+    reads whole tiles alone.
+    """
+    pointer, n_rows, stride, width, token, at = rows
     if RAGGED or tiles is None:
         row, column = tl.arange(0, SIZE), channel + tl.arange(0, WIDTH)
         mask = tl.broadcast_to((column < width)[None, :], (SIZE, WIDTH))
@@ -50,7 +52,7 @@ def tile(rows, first, channel, SIZE: tl.constexpr, WIDTH: tl.constexpr, RAGGED: 
 
 @triton.jit
 def store_tile(rows, first, value, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    pointer, n_rows, stride, width, _, _, _ = rows
+    pointer, n_rows, stride, width, _, _ = rows
     row, column = tl.arange(0, SIZE), tl.arange(0, WIDTH)
     mask = (first + row < n_rows)[:, None] & (column < width)[None, :]
     base = pointer + stride.to(tl.int64) * first
@@ -76,8 +78,8 @@ def against(held, rows, first, other, other_rows, other_first, WIDTH: tl.constex
     total = tl.zeros((SIZE, OTHERS), tl.float32)
     if held.dtype == tl.float32:
         for channel in range(0, WIDTH, CHANNELS):
-            part = tile(rows, first, channel, SIZE, CHANNELS, True)
-            other_part = tile(other_rows, other_first, channel, OTHERS, CHANNELS, True)
+            part = tile(rows, None, first, channel, SIZE, CHANNELS, True)
+            other_part = tile(other_rows, None, other_first, channel, OTHERS, CHANNELS, True)
             total = product(part, tl.trans(other_part), total, True)
     else:
         total = tl.dot(held, tl.trans(other), total)
@@ -123,13 +125,13 @@ def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
 
 @triton.jit
 def _fold(
-    q, query_rows, query, key_rows, value_rows, key, low, high, top, total, acc, scale, cap_scale,
+    q, query_rows, query, k_tiles, v_tiles, key_rows, value_rows, key, low, high, top, total, acc, scale, cap_scale,
     SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values."""
-    keys = tile(key_rows, key, 0, BLOCK_N, BLOCK_K, MASKED)
-    values = tile(value_rows, key, 0, BLOCK_N, BLOCK_V, MASKED)
+    keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, MASKED)
+    values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, MASKED)
     raw = raw_scores(against(q, query_rows, query, keys, key_rows, key, BLOCK_K, CHANNELS), cap_scale, SOFTCAP)
     if MASKED:
         j = key + tl.arange(0, BLOCK_N)[None, :]
@@ -157,10 +159,10 @@ def _attention_fwd_kernel(
     if first < 0:
         return
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
-    query_rows = rows_of(q, None, start, n_queries, head, q_stride, q_head, K)
-    key_rows = rows_of(k, k_tiles, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
-    value_rows = rows_of(v, v_tiles, key_start, n_keys, head // (H // HK), v_stride, v_head, V)
-    queries = tile(query_rows, first, 0, BLOCK_M, BLOCK_K, True)
+    query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
+    key_rows = rows_of(k, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
+    value_rows = rows_of(v, key_start, n_keys, head // (H // HK), v_stride, v_head, V)
+    queries = tile(query_rows, None, first, 0, BLOCK_M, BLOCK_K, True)
     query = first + tl.arange(0, BLOCK_M)
     low, high = visible(query, n_queries, n_keys, left, right)
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
@@ -173,16 +175,16 @@ def _attention_fwd_kernel(
     acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
     for key in tl.range(whole, whole_end, BLOCK_N):
         top, total, acc = _fold(
-            queries, query_rows, first, key_rows, value_rows, key, low, high, top, total, acc, scale, cap_scale,
-            SOFTCAP, False, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, top, total, acc,
+            scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     for at in tl.range(0, edges):
         key = edge(at, begin, whole, whole_end, BLOCK_N)
         top, total, acc = _fold(
-            queries, query_rows, first, key_rows, value_rows, key, low, high, top, total, acc, scale, cap_scale,
-            SOFTCAP, True, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, top, total, acc,
+            scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
-    store_tile(rows_of(y, None, start, n_queries, head, H * V, V, V), first, acc, BLOCK_M, BLOCK_V)
+    store_tile(rows_of(y, start, n_queries, head, H * V, V, V), first, acc, BLOCK_M, BLOCK_V)
     of_query = head.to(tl.int64) * T + start + query
     tl.store(lse + of_query, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)
