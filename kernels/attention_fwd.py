@@ -23,8 +23,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def rows_of(tensor, first, n_rows, head, stride, head_stride, width):
-    """The rows of a sequence of one head, for `tile`: where row 0 begins, how many, their stride and width; and where row
-    0 lies in a descriptor of the tensor."""
+    """The rows of a sequence of one head, for `tile`: where row 0 begins, how many, their stride and width; and where
+    row 0 lies in a descriptor of the tensor."""
     pointer = tensor + (first.to(tl.int64) * stride + head.to(tl.int64) * head_stride)
     return pointer, n_rows, stride, width, first, (head * head_stride).to(tl.int32)
 
