@@ -171,7 +171,7 @@ def _attention_fwd_kernel(
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if has_sinks != 0:  # a key of value 0
         top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
-    total = tl.where(top > float("-inf"), tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET), 0.0)
+    total = tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET)  # which fades to 0 where there is no sink
     acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
     for key in tl.range(whole, whole_end, BLOCK_N):
         top, total, acc = _fold(

@@ -64,11 +64,11 @@ _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
     ("q", "hopper"): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 16, 4, 2)),
     ("q", "nvidia"): (Tile(64, 32, 4, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
     ("q", "amd"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 16, 8, 1)),
-    ("q", "any"): (Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 16, 8, 1)),
+    ("q", "any"): (Tile(32, 32, 4, 1), Tile(32, 16, 8, 1), Tile(32, 16, 8, 1)),
     ("kv", "hopper"): (Tile(32, 128, 8, 3), Tile(32, 128, 8, 3), Tile(32, 32, 8, 1)),
     ("kv", "nvidia"): (Tile(32, 32, 4, 2), Tile(32, 32, 8, 2), Tile(32, 32, 8, 1)),
     ("kv", "amd"): (Tile(32, 64, 4, 1), Tile(16, 64, 8, 1), Tile(16, 32, 8, 1)),
-    ("kv", "any"): (Tile(32, 32, 8, 1), Tile(16, 32, 8, 1), Tile(16, 16, 8, 1)),
+    ("kv", "any"): (Tile(16, 32, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
 }
 _TILE_INTERPRETED = Tile(BLOCK_INTERPRETED, BLOCK_INTERPRETED, 4, 1)
 _WIDTHS = (64, 128, 256)  # channels of a tile
