@@ -28,8 +28,7 @@ MAX_CHANNELS = 256
 BLOCK, BLOCK_INTERPRETED = 128, 16  # tokens, the most that a tile of queries or keys has
 SHORT_WARPS, DELTA_WARPS = 8, 4
 _SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys, up to which a sequence has kernels of its own
-_SHORT_ROWS, _SHORT_ROWS_INTERPRETED = 32, 8
-_SHORT_WIDTHS = (128, 256)
+_SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 32, 256: 16}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 that meet in a product at a time
@@ -60,7 +59,7 @@ _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
     ("fwd", "hopper"): (Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 8, 2)),
     ("fwd", "nvidia"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
     ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 32, 8, 1)),
-    ("fwd", "any"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1)),
+    ("fwd", "any"): (Tile(64, 32, 8, 1), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("q", "hopper"): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 16, 4, 2)),
     ("q", "nvidia"): (Tile(64, 32, 4, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
     ("q", "amd"): (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1), Tile(32, 16, 8, 1)),
@@ -72,8 +71,12 @@ _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
 }
 _TILE_INTERPRETED = Tile(BLOCK_INTERPRETED, BLOCK_INTERPRETED, 4, 1)
 _WIDTHS = (64, 128, 256)  # channels of a tile
-# bytes that are spilled outside of loops, by kernel, kind and channels
-_SPILLS = {("q", "hopper", 256): 32, ("kv", "hopper", 128): 32}
+# bytes that are spilled, by kernel, kind and channels: outside of loops, and a few where nothing was timed
+_SPILLS = {
+    **{("q", "hopper", 256): 32, ("kv", "hopper", 128): 32},
+    **{("fwd", "any", 64): 24, ("q", "any", 128): 20, ("q", "any", 256): 12, ("kv", "any", 64): 36},
+}
+_SPILLS_SHORT = 24  # so that registers suffice for two programs
 
 
 def is_interpreted() -> bool:
@@ -104,7 +107,8 @@ def short_shape(width: int) -> dict[str, int]:
     """What the kernels for short sequences are compiled for."""
     if is_interpreted():
         return {"SHORT": _SHORT_INTERPRETED, "ROWS": _SHORT_ROWS_INTERPRETED, "BLOCK": width}
-    return {"SHORT": _SHORT, "ROWS": _SHORT_ROWS, "BLOCK": max(width, _SHORT_WIDTHS[0])}
+    block = max(width, min(_SHORT_ROWS))
+    return {"SHORT": _SHORT, "ROWS": _SHORT_ROWS[block], "BLOCK": block}
 
 
 def delta_shape() -> dict[str, int]:
@@ -142,8 +146,11 @@ def variants() -> list[Variant]:
         for form in _forms(name, dtype, width, softcap)
     ]
     found += [
-        _form(f"short-{name}-{POINTERS[dtype][1:]}-{width}", kernel, dtype, short_shape(width), SHORT_WARPS)
-        for (name, kernel), dtype, width in product(_SHORT_KERNELS.items(), _DTYPES, _SHORT_WIDTHS)
+        replace(
+            _form(f"short-{name}-{POINTERS[dtype][1:]}-{width}", kernel, dtype, short_shape(width), SHORT_WARPS),
+            spills=_SPILLS_SHORT,
+        )
+        for (name, kernel), dtype, width in product(_SHORT_KERNELS.items(), _DTYPES, _SHORT_ROWS)
     ]
     found += [
         _form(f"delta-{POINTERS[dtype][1:]}", _attention_bwd_delta_kernel, dtype, _DELTA, DELTA_WARPS)
