@@ -34,7 +34,7 @@ def tile(rows, tiles, first, channel, SIZE: tl.constexpr, WIDTH: tl.constexpr, R
     """SIZE rows from row `first` on, WIDTH channels from `channel` on; zero past the width, and past the last row if
     RAGGED.
 
-    tiles: a descriptor for the tensor memory accelerator, or None. Behind the last row lie other sequences, so that it
+    tiles: a descriptor for the tensor memory accelerator, or None. After the last row other sequences lie, so that it
     reads whole tiles alone.
     """
     pointer, n_rows, stride, width, token, at = rows
