@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from packproof.kernels.attention_fwd import _attention_fwd_kernel
-from packproof.kernels.attention_launch import BLOCK, BLOCK_INTERPRETED, MAX_CHANNELS, AttentionProblem, variants
+from packproof.kernels.attention_launch import AttentionProblem
+from packproof.kernels.attention_tiles import BLOCK, BLOCK_INTERPRETED, MAX_CHANNELS, variants
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
-from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output
-from packproof.refs.attention_options import check_softcap, finite_scale, reaches
+from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, finite_scale
+from packproof.refs.attention_options import check_softcap, reaches
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.signatures import ATTENTION
 
@@ -101,7 +102,8 @@ def attention(
     """
     check_options(ATTENTION, causal=causal, return_lse=return_lse)
     left, right = (-1 if reach == math.inf else int(reach) for reach in reaches(window_size, causal=causal))
-    scale = finite_scale(softmax_scale, q.shape[-1] if isinstance(q, Tensor) and q.ndim else 1)
+    channels = q.shape[-1] if isinstance(q, Tensor) and q.ndim else 1
+    scale = finite_scale(ATTENTION.op, softmax_scale, channels, "softmax_scale")
     check_softcap(softcap)
     if not torch.compiler.is_compiling():
         _bind(q, k, v, sinks, cu_seqlens, cu_seqlens_k, values=on_host(q))

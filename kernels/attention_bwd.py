@@ -15,9 +15,10 @@ import triton.language as tl
 from packproof.kernels.attention_fwd import (
     LOG2_E,
     NEVER_ALIGNED,
+    against,
     edge,
-    exact,
     raw_scores,
+    rows_of,
     store_tile,
     tile,
     tiles,
@@ -37,16 +38,17 @@ def _attention_bwd_delta_kernel(
     head = tl.program_id(0) % H
     first = tl.program_id(0) // H * BLOCK_T
     used = tl.minimum(tl.maximum(tl.load(cu_seqlens + S), 0), T)
-    column, row = tl.arange(0, BLOCK_V), first + tl.arange(0, BLOCK_T)
-    own, alive = head.to(tl.int64), row < used
+    row = first + tl.arange(0, BLOCK_T)
+    alive, at = row < used, head.to(tl.int64) * T + row
+    rows = rows_of(y, used * 0, used, head, y_stride, y_head, V)
+    incoming_rows = rows_of(dy, used * 0, used, head, dy_stride, dy_head, V)
     found = tl.zeros((BLOCK_T,), tl.float32)
-    for c in range(0, V, BLOCK_V):
-        out = tile(y + own * y_head, first, used, y_stride, c + column, V, BLOCK_T, True).to(tl.float32)
-        incoming = tile(dy + own * dy_head, first, used, dy_stride, c + column, V, BLOCK_T, True).to(tl.float32)
+    for channel in range(0, V, BLOCK_V):
+        out = tile(rows, None, first, channel, BLOCK_T, BLOCK_V, True).to(tl.float32)
+        incoming = tile(incoming_rows, None, first, channel, BLOCK_T, BLOCK_V, True).to(tl.float32)
         found += tl.sum(out * incoming, 1)
     if has_dlse != 0:
-        found -= tl.load(dlse + own * dlse_head + row.to(tl.int64) * dlse_row, mask=alive, other=0.0)
-    at = own * T + row
+        found -= tl.load(dlse + head.to(tl.int64) * dlse_head + row.to(tl.int64) * dlse_row, mask=alive, other=0.0)
     tl.store(delta + at, found, mask=row < T)
     if has_sinks != 0:
         share = tl.exp2((tl.load(sinks + head).to(tl.float32) - tl.load(lse + at, mask=alive, other=0.0)) * LOG2_E)
@@ -65,29 +67,32 @@ def _spread(gradient, operand, total):
 
 @triton.jit
 def _fold_keys(
-    q, dy, lse, delta, key_rows, value_rows, first, n_keys, k_stride, v_stride, k_column, v_column, K, V, low, high,
-    dq, scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, dy, query_rows, incoming_rows, query, lse, delta, k_tiles, v_tiles, key_rows, value_rows, key, low, high,
+    dq, scale, cap_scale,
+    SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """dq with what one tile of keys adds."""
-    key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N, MASKED)
-    value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N, MASKED)
-    raw = raw_scores(exact(q, tl.trans(key)), cap_scale, SOFTCAP)
+    keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, MASKED)
+    values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, MASKED)
+    raw = raw_scores(against(q, query_rows, query, keys, key_rows, key, BLOCK_K, CHANNELS), cap_scale, SOFTCAP)
     weights = tl.exp2(raw * scale - lse[:, None])
-    gradient = weights * (exact(dy, tl.trans(value)) - delta[:, None])
+    gradient = against(dy, incoming_rows, query, values, value_rows, key, BLOCK_V, CHANNELS)
+    gradient = weights * (gradient - delta[:, None])
     if SOFTCAP:
         gradient *= 1.0 - raw * raw
     if MASKED:
-        j = first + tl.arange(0, BLOCK_N)[None, :]
+        j = key + tl.arange(0, BLOCK_N)[None, :]
         gradient = tl.where((j >= low[:, None]) & (j < high[:, None]), gradient, 0.0)
-    return _spread(gradient, key, dq)
+    return _spread(gradient, keys, dq)
 
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_q_kernel(
-    q, k, v, dy, blocks, lse, delta, dq, T, H, HK, K, V,
+    q, k, v, dy, k_tiles, v_tiles, blocks, lse, delta, dq, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale, dq_factor,
-    SOFTCAP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    SOFTCAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """dq (t, h, k)."""
     index, head = tl.program_id(0) // H, tl.program_id(0) % H
@@ -95,14 +100,14 @@ def _attention_bwd_q_kernel(
     if first < 0:
         return
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
-    k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    own, head, kv_head = start.to(tl.int64), head.to(tl.int64), (head // (H // HK)).to(tl.int64)
-    queries = tile(q + own * q_stride + head * q_head, first, n_queries, q_stride, k_column, K, BLOCK_M, True)
-    incoming = tile(dy + own * dy_stride + head * dy_head, first, n_queries, dy_stride, v_column, V, BLOCK_M, True)
-    key_rows = k + key_start.to(tl.int64) * k_stride + kv_head * k_head
-    value_rows = v + key_start.to(tl.int64) * v_stride + kv_head * v_head
+    query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
+    incoming_rows = rows_of(dy, start, n_queries, head, dy_stride, dy_head, V)
+    key_rows = rows_of(k, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
+    value_rows = rows_of(v, key_start, n_keys, head // (H // HK), v_stride, v_head, V)
+    queries = tile(query_rows, None, first, 0, BLOCK_M, BLOCK_K, True)
+    incoming = tile(incoming_rows, None, first, 0, BLOCK_M, BLOCK_V, True)
     query = first + tl.arange(0, BLOCK_M)
-    of_query, alive = head * T + own + query, query < n_queries
+    of_query, alive = head.to(tl.int64) * T + start + query, query < n_queries
     log_sum = tl.load(lse + of_query, mask=alive, other=0.0) * LOG2_E
     expected = tl.load(delta + of_query, mask=alive, other=0.0)
     low, high = visible(query, n_queries, n_keys, left, right)
@@ -110,80 +115,86 @@ def _attention_bwd_q_kernel(
     begin, whole, whole_end, edges = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
 
     acc = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
-    for j in tl.range(whole, whole_end, BLOCK_N):
+    for key in tl.range(whole, whole_end, BLOCK_N):
         acc = _fold_keys(
-            queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
-            v_column, K, V, low, high, acc, scale, cap_scale, SOFTCAP, False, BLOCK_N,
+            queries, incoming, query_rows, incoming_rows, first, log_sum, expected, k_tiles, v_tiles, key_rows,
+            value_rows, key, low, high, acc, scale, cap_scale, SOFTCAP, False, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     for at in tl.range(0, edges):
-        j = edge(at, begin, whole, whole_end, BLOCK_N)
+        key = edge(at, begin, whole, whole_end, BLOCK_N)
         acc = _fold_keys(
-            queries, incoming, log_sum, expected, key_rows, value_rows, j, n_keys, k_stride, v_stride, k_column,
-            v_column, K, V, low, high, acc, scale, cap_scale, SOFTCAP, True, BLOCK_N,
+            queries, incoming, query_rows, incoming_rows, first, log_sum, expected, k_tiles, v_tiles, key_rows,
+            value_rows, key, low, high, acc, scale, cap_scale, SOFTCAP, True, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
-    store_tile(dq + (own * H + head) * K, acc * dq_factor, first, n_queries, H * K, k_column, K, BLOCK_M)
+    store_tile(rows_of(dq, start, n_queries, head, H * K, K, K), first, acc * dq_factor, BLOCK_M, BLOCK_K)
 
 
 @triton.jit
 def _fold_queries(
-    key, value, query_rows, incoming_rows, lse, delta, first, n_queries, q_stride, dy_stride, k_column, v_column, K, V,
-    low, high, dk, dv, scale, cap_scale,
-    SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_M: tl.constexpr,
+    k, v, key_rows, value_rows, key, q_tiles, dy_tiles, query_rows, incoming_rows, lse, delta, query, n_queries,
+    low, high, dk, dv, scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """dk and dv with what one tile of queries adds, both 2^OFFSET times as large."""
-    queries = tile(query_rows, first, n_queries, q_stride, k_column, K, BLOCK_M, MASKED)
-    incoming = tile(incoming_rows, first, n_queries, dy_stride, v_column, V, BLOCK_M, MASKED)
-    query = first + tl.arange(0, BLOCK_M)
-    log_sum = tl.load(lse + query, mask=query < n_queries, other=0.0) * LOG2_E
-    expected = tl.load(delta + query, mask=query < n_queries, other=0.0)
-    raw = raw_scores(exact(key, tl.trans(queries)), cap_scale, SOFTCAP)
+    queries = tile(query_rows, q_tiles, query, 0, BLOCK_M, BLOCK_K, MASKED)
+    incoming = tile(incoming_rows, dy_tiles, query, 0, BLOCK_M, BLOCK_V, MASKED)
+    i = query + tl.arange(0, BLOCK_M)
+    log_sum = tl.load(lse + i, mask=i < n_queries, other=0.0) * LOG2_E
+    expected = tl.load(delta + i, mask=i < n_queries, other=0.0)
+    raw = raw_scores(against(k, key_rows, key, queries, query_rows, query, BLOCK_K, CHANNELS), cap_scale, SOFTCAP)
     weights = tl.exp2(raw * scale - (log_sum - OFFSET)[None, :])
-    gradient = weights * (exact(value, tl.trans(incoming)) - expected[None, :])
+    gradient = against(v, value_rows, key, incoming, incoming_rows, query, BLOCK_V, CHANNELS)
+    gradient = weights * (gradient - expected[None, :])
     if SOFTCAP:
         gradient *= 1.0 - raw * raw
     if MASKED:
-        seen = (query[None, :] >= low[:, None]) & (query[None, :] < high[:, None])
+        seen = (i[None, :] >= low[:, None]) & (i[None, :] < high[:, None])
         weights, gradient = tl.where(seen, weights, 0.0), tl.where(seen, gradient, 0.0)
     return _spread(gradient, queries, dk), weigh(weights, incoming, dv)
 
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_kv_kernel(
-    q, k, v, dy, blocks, lse, delta, dk, dv, T, H, HK, K, V,
+    q, k, v, dy, q_tiles, dy_tiles, blocks, lse, delta, dk, dv, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale,
-    dk_factor, dv_factor, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    dk_factor, dv_factor, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """dk (u, hk, k) and dv (u, hk, v)."""
-    index, kv_head = tl.program_id(0) // HK, (tl.program_id(0) % HK).to(tl.int64)
+    index, kv_head = tl.program_id(0) // HK, tl.program_id(0) % HK
     key_start, key_end, start, end, first = block(blocks, index)
     if first < 0:
         return
     n_queries, n_keys, first = end - start, key_end - key_start, first - key_start
-    k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    own, of_queries = key_start.to(tl.int64), start.to(tl.int64)
-    keys = tile(k + own * k_stride + kv_head * k_head, first, n_keys, k_stride, k_column, K, BLOCK_N, True)
-    values = tile(v + own * v_stride + kv_head * v_head, first, n_keys, v_stride, v_column, V, BLOCK_N, True)
+    key_rows = rows_of(k, key_start, n_keys, kv_head, k_stride, k_head, K)
+    value_rows = rows_of(v, key_start, n_keys, kv_head, v_stride, v_head, V)
+    keys = tile(key_rows, None, first, 0, BLOCK_N, BLOCK_K, True)
+    values = tile(value_rows, None, first, 0, BLOCK_N, BLOCK_V, True)
     low, high = visible(first + tl.arange(0, BLOCK_N), n_keys, n_queries, right, left)
     last = tl.minimum(first + BLOCK_N, n_keys) - 1
     begin, whole, whole_end, edges = tiles(first, last, n_keys, n_queries, right, left, BLOCK_M)
 
     sum_k = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     sum_v = tl.zeros((BLOCK_N, BLOCK_V), tl.float32)
-    for head in range(kv_head * (H // HK), (kv_head + 1) * (H // HK)):
-        query_rows = q + of_queries * q_stride + head * q_head
-        incoming_rows = dy + of_queries * dy_stride + head * dy_head
-        log_sums, expected = lse + head * T + of_queries, delta + head * T + of_queries
-        for i in tl.range(whole, whole_end, BLOCK_M):
+    for member in range(0, H // HK):
+        head = kv_head * (H // HK) + member
+        query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
+        incoming_rows = rows_of(dy, start, n_queries, head, dy_stride, dy_head, V)
+        of_queries = head.to(tl.int64) * T + start
+        for query in tl.range(whole, whole_end, BLOCK_M):
             sum_k, sum_v = _fold_queries(
-                keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,
-                k_column, v_column, K, V, low, high, sum_k, sum_v, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_M,
+                keys, values, key_rows, value_rows, first, q_tiles, dy_tiles, query_rows, incoming_rows,
+                lse + of_queries, delta + of_queries, query, n_queries, low, high, sum_k, sum_v, scale, cap_scale,
+                SOFTCAP, False, OFFSET, BLOCK_M, BLOCK_K, BLOCK_V, CHANNELS,
             )  # fmt: skip
         for at in tl.range(0, edges):
-            i = edge(at, begin, whole, whole_end, BLOCK_M)
+            query = edge(at, begin, whole, whole_end, BLOCK_M)
             sum_k, sum_v = _fold_queries(
-                keys, values, query_rows, incoming_rows, log_sums, expected, i, n_queries, q_stride, dy_stride,
-                k_column, v_column, K, V, low, high, sum_k, sum_v, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_M,
+                keys, values, key_rows, value_rows, first, q_tiles, dy_tiles, query_rows, incoming_rows,
+                lse + of_queries, delta + of_queries, query, n_queries, low, high, sum_k, sum_v, scale, cap_scale,
+                SOFTCAP, True, OFFSET, BLOCK_M, BLOCK_K, BLOCK_V, CHANNELS,
             )  # fmt: skip
-    store_tile(dk + (own * HK + kv_head) * K, sum_k * dk_factor, first, n_keys, HK * K, k_column, K, BLOCK_N)
-    store_tile(dv + (own * HK + kv_head) * V, sum_v * dv_factor, first, n_keys, HK * V, v_column, V, BLOCK_N)
+    own_keys = rows_of(dk, key_start, n_keys, kv_head, HK * K, K, K)
+    own_values = rows_of(dv, key_start, n_keys, kv_head, HK * V, V, V)
+    store_tile(own_keys, first, sum_k * dk_factor, BLOCK_N, BLOCK_K)
+    store_tile(own_values, first, sum_v * dv_factor, BLOCK_N, BLOCK_V)

@@ -22,37 +22,67 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def tile(rows, first, end, stride, column, width, SIZE: tl.constexpr, RAGGED: tl.constexpr):
-    """SIZE rows from row `first` on; `rows` is where row 0 of the head begins. RAGGED: zero from row `end` on."""
-    row = tl.arange(0, SIZE)
-    mask = tl.broadcast_to((column < width)[None, :], (SIZE, column.shape[0]))
-    if RAGGED:
-        mask &= (first + row < end)[:, None]
-    base = rows + stride.to(tl.int64) * first
-    return tl.load(base + (row[:, None] * stride + column[None, :]), mask=mask, other=0.0)
+def rows_of(tensor, first, n_rows, head, stride, head_stride, width):
+    """The rows of a sequence of one head, for `tile`: where row 0 begins, how many, their stride and width; and where
+    row 0 lies in a descriptor of the tensor."""
+    pointer = tensor + (first.to(tl.int64) * stride + head.to(tl.int64) * head_stride)
+    return pointer, n_rows, stride, width, first, (head * head_stride).to(tl.int32)
 
 
 @triton.jit
-def store_tile(rows, value, first, end, stride, column, width, SIZE: tl.constexpr):
-    row = tl.arange(0, SIZE)
-    mask = (first + row < end)[:, None] & (column < width)[None, :]
-    base = rows + stride.to(tl.int64) * first
-    tl.store(base + (row[:, None] * stride + column[None, :]), value.to(rows.dtype.element_ty), mask=mask)
+def tile(rows, tiles, first, channel, SIZE: tl.constexpr, WIDTH: tl.constexpr, RAGGED: tl.constexpr):
+    """SIZE rows from row `first` on, WIDTH channels from `channel` on; zero past the width, and past the last row if
+    RAGGED.
+
+    tiles: a descriptor for the tensor memory accelerator, or None. After the last row other sequences lie, so that it
+    reads whole tiles alone.
+    """
+    pointer, n_rows, stride, width, token, at = rows
+    if RAGGED or tiles is None:
+        row, column = tl.arange(0, SIZE), channel + tl.arange(0, WIDTH)
+        mask = tl.broadcast_to((column < width)[None, :], (SIZE, WIDTH))
+        if RAGGED:
+            mask &= (first + row < n_rows)[:, None]
+        base = pointer + stride.to(tl.int64) * first
+        found = tl.load(base + (row[:, None] * stride + column[None, :]), mask=mask, other=0.0)
+    else:
+        found = tiles.load([token + first, at])
+    return found
 
 
 @triton.jit
-def exact(a, b):
-    """a @ b: of 16-bit tiles on tensor cores, of fp32 tiles to 24 bits."""
-    return weigh(a, b, tl.zeros((a.shape[0], b.shape[1]), tl.float32))
+def store_tile(rows, first, value, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    pointer, n_rows, stride, width, _, _ = rows
+    row, column = tl.arange(0, SIZE), tl.arange(0, WIDTH)
+    mask = (first + row < n_rows)[:, None] & (column < width)[None, :]
+    base = pointer + stride.to(tl.int64) * first
+    tl.store(base + (row[:, None] * stride + column[None, :]), value.to(pointer.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def weigh(weights, values, total):
-    """total + weights @ values, with fp32 weights rounded to the dtype of the values."""
+    """total + weights @ values, with fp32 weights rounded to the dtype of the values; fp32 values keep 24 bits."""
     if values.dtype == tl.float32:
         total = product(weights, values, total, True)
     else:
         total = tl.dot(weights.to(values.dtype), values, total)
+    return total
+
+
+@triton.jit
+def against(held, rows, first, other, other_rows, other_first, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):
+    """held @ otherᵀ, of tiles of rows. fp32 ones are read again, CHANNELS at a time: in parts all of them take too many
+    registers."""
+    SIZE: tl.constexpr = held.shape[0]
+    OTHERS: tl.constexpr = other.shape[0]
+    total = tl.zeros((SIZE, OTHERS), tl.float32)
+    if held.dtype == tl.float32:
+        for channel in range(0, WIDTH, CHANNELS):
+            part = tile(rows, None, first, channel, SIZE, CHANNELS, True)
+            other_part = tile(other_rows, None, other_first, channel, OTHERS, CHANNELS, True)
+            total = product(part, tl.trans(other_part), total, True)
+    else:
+        total = tl.dot(held, tl.trans(other), total)
     return total
 
 
@@ -95,26 +125,22 @@ def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
 
 @triton.jit
 def _fold(
-    q, key_tiles, value_tiles, token, k_at, v_at, key_rows, value_rows, first, n_keys, k_stride, v_stride,
-    k_column, v_column, K, V, low, high, top, total, acc,
-    scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_N: tl.constexpr,
+    q, query_rows, query, k_tiles, v_tiles, key_rows, value_rows, key, low, high, top, total, acc, scale, cap_scale,
+    SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values."""
-    if MASKED or key_tiles is None:
-        key = tile(key_rows, first, n_keys, k_stride, k_column, K, BLOCK_N, MASKED)
-        value = tile(value_rows, first, n_keys, v_stride, v_column, V, BLOCK_N, MASKED)
-    else:
-        key = key_tiles.load([token + first, k_at])
-        value = value_tiles.load([token + first, v_at])
-    raw = raw_scores(exact(q, tl.trans(key)), cap_scale, SOFTCAP)
+    keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, MASKED)
+    values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, MASKED)
+    raw = raw_scores(against(q, query_rows, query, keys, key_rows, key, BLOCK_K, CHANNELS), cap_scale, SOFTCAP)
     if MASKED:
-        j = first + tl.arange(0, BLOCK_N)[None, :]
+        j = key + tl.arange(0, BLOCK_N)[None, :]
         raw = tl.where((j >= low[:, None]) & (j < high[:, None]), raw, float("-inf"))
     new = tl.maximum(top, tl.max(raw, 1) * scale)
     shown = tl.where(new == float("-inf"), 0.0, new) if MASKED else new
     weights = tl.exp2(raw * scale - (shown - OFFSET)[:, None])
     fade = tl.exp2(top - shown)
-    return new, total * fade + tl.sum(weights, 1), weigh(weights, value, acc * fade[:, None])
+    return new, total * fade + tl.sum(weights, 1), weigh(weights, values, acc * fade[:, None])
 
 
 NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "HK", "left", "right", "has_sinks"]
@@ -122,10 +148,10 @@ NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_fwd_kernel(
-    q, k, v, key_tiles, value_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+    q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
-    SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """y (t, h, v), and lse (h, t), natural."""
     index, head = tl.program_id(0) // H, tl.program_id(0) % H
@@ -133,15 +159,10 @@ def _attention_fwd_kernel(
     if first < 0:
         return
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
-    k_column, v_column = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    own = start.to(tl.int64)
-    queries = tile(
-        q + own * q_stride + head.to(tl.int64) * q_head, first, n_queries, q_stride, k_column, K, BLOCK_M, True
-    )
-    kv_head = (head // (H // HK)).to(tl.int64)
-    key_rows = k + key_start.to(tl.int64) * k_stride + kv_head * k_head
-    value_rows = v + key_start.to(tl.int64) * v_stride + kv_head * v_head
-    k_at, v_at = (head // (H // HK)) * k_head, (head // (H // HK)) * v_head
+    query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
+    key_rows = rows_of(k, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
+    value_rows = rows_of(v, key_start, n_keys, head // (H // HK), v_stride, v_head, V)
+    queries = tile(query_rows, None, first, 0, BLOCK_M, BLOCK_K, True)
     query = first + tl.arange(0, BLOCK_M)
     low, high = visible(query, n_queries, n_keys, left, right)
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
@@ -150,19 +171,20 @@ def _attention_fwd_kernel(
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if has_sinks != 0:  # a key of value 0
         top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
-    total = tl.where(top > float("-inf"), tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET), 0.0)
+    total = tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET)  # which fades to 0 where there is no sink
     acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
-    for j in tl.range(whole, whole_end, BLOCK_N):
+    for key in tl.range(whole, whole_end, BLOCK_N):
         top, total, acc = _fold(
-            queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
-            k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, top, total, acc,
+            scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     for at in tl.range(0, edges):
-        j = edge(at, begin, whole, whole_end, BLOCK_N)
+        key = edge(at, begin, whole, whole_end, BLOCK_N)
         top, total, acc = _fold(
-            queries, key_tiles, value_tiles, key_start, k_at, v_at, key_rows, value_rows, j, n_keys, k_stride, v_stride,
-            k_column, v_column, K, V, low, high, top, total, acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, top, total, acc,
+            scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
-    store_tile(y + (own * H + head) * V, acc, first, n_queries, H * V, v_column, V, BLOCK_M)
-    tl.store(lse + head.to(tl.int64) * T + own + query, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)
+    store_tile(rows_of(y, start, n_queries, head, H * V, V, V), first, acc, BLOCK_M, BLOCK_V)
+    of_query = head.to(tl.int64) * T + start + query
+    tl.store(lse + of_query, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)

@@ -69,7 +69,7 @@ def _attention_fwd_short_kernel(
         top = tl.full((ROWS,), float("-inf"), tl.float32)
         if has_sinks != 0:
             top = tl.zeros((ROWS,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
-        total = tl.where(top > float("-inf"), 1.0, 0.0)
+        total = tl.full((ROWS,), 1.0, tl.float32)  # which fades to 0 where there is no sink
         acc = tl.zeros((ROWS, BLOCK), tl.float32)
         for step in range(0, most):
             other = first + step

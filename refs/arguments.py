@@ -146,12 +146,12 @@ def whole_number(function: str, name: str, value: Any, least: int = 0, error: ty
     return number
 
 
-def finite_scale(op: str, scale: Any, k: int) -> float:
-    """The factor of y: k ** -0.5 if left out. Raises ArgumentError unless it is a finite number, or None."""
+def finite_scale(op: str, scale: Any, k: int, name: str = "scale") -> float:
+    """The factor of that name: k ** -0.5 if left out. Raises ArgumentError unless it is a finite number, or None."""
     if scale is None:
         return float(max(k, 1) ** -0.5)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not isfinite(scale):
-        raise ArgumentError(f"{op}: scale is {scale!r} but a finite number or None was expected")
+        raise ArgumentError(f"{op}: {name} is {scale!r} but a finite number or None was expected")
     return float(scale)
 
 

@@ -7,8 +7,8 @@ import torch
 from einops import einsum, repeat
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options
-from packproof.refs.attention_options import check_softcap, finite_scale, reaches
+from packproof.refs.arguments import bind, check_options, finite_scale
+from packproof.refs.attention_options import check_softcap, reaches
 from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.signatures import ATTENTION
@@ -81,7 +81,7 @@ def attention(
     sizes = bind(ATTENTION, cu_seqlens, q=q, k=k, v=v, sinks=sinks, values=True, cu_seqlens_k=cu_seqlens_k)
     check_options(ATTENTION, causal=causal, return_lse=return_lse)
     left, right = reaches(window_size, causal=causal)
-    scale = finite_scale(softmax_scale, sizes["k"])
+    scale = finite_scale("attention", softmax_scale, sizes["k"], "softmax_scale")
     check_softcap(softcap)
     sinks = None if sinks is None else to_compute_dtype(sinks)  # once: its gradient is a sum over the sequences
 

@@ -1,18 +1,15 @@
-"""What the options of attention are, checked: the scale, the cap and the reach of a query."""
+"""What the options of attention are, checked: the cap of scores and the reach of a query."""
 
 import math
 
 from packproof.refs.errors import ArgumentError
 
 
-def finite_scale(softmax_scale: float | None, channels: int) -> float:
-    """The factor of the scores, k ** -0.5 if none was given. Raises ArgumentError."""
-    return max(channels, 1) ** -0.5 if softmax_scale is None else _finite("softmax_scale", softmax_scale, " or None")
-
-
 def check_softcap(softcap: float) -> None:
     """Raise ArgumentError unless it is a number above 0, or 0 for none."""
-    if _finite("softcap", softcap) < 0:
+    if isinstance(softcap, bool) or not isinstance(softcap, int | float) or not math.isfinite(softcap):
+        raise ArgumentError(f"attention: softcap is {softcap!r} but a finite number was expected")
+    if softcap < 0:
         raise ArgumentError(f"attention: softcap is {softcap!r} but a number above 0, or 0 for none, was expected")
 
 
@@ -28,9 +25,3 @@ def reaches(window_size: tuple[int, int], *, causal: bool) -> tuple[float, float
         )
     left, right = (math.inf if reach == -1 else reach for reach in window_size)
     return left, 0 if causal else right
-
-
-def _finite(name: str, value: float, or_else: str = "") -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ArgumentError(f"attention: {name} is {value!r} but a finite number{or_else} was expected")
-    return value

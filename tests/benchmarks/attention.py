@@ -31,7 +31,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GPU = DEVICE == "cuda"
-TOKENS, HEADS, CHANNELS = (65_536, 16, 128) if GPU else (96, 2, 16)
+TOKENS, CHANNELS, OF_A_TOKEN = (65_536, 128, 2048) if GPU else (96, 16, 32)
 SHORT = (700, 1, 0, 129, 2000, 64, 1, 300) if GPU else (5, 1, 0, 20)
 ROUNDS = 9 if GPU else 1
 PROCESSES = 12 if GPU else 1
@@ -40,20 +40,29 @@ OWN = kernels.attention if GPU else refs.attention
 Shape = tuple[int, ...]  # queries, keys, warps, stages, registers, whether by TMA
 CANDIDATES: Mapping[str, Sequence[Shape]] = {
     "fwd": [
-        *((128, 32, 8, 3, 128), (128, 32, 8, 2, 128), (128, 32, 8, 4, 0), (128, 64, 8, 2, 128), (128, 64, 8, 3, 0)),
-        *((64, 32, 4, 2, 168), (64, 32, 4, 3, 168), (64, 64, 4, 2, 168), (64, 64, 4, 2, 0), (128, 128, 8, 2, 0)),
-        *((128, 64, 4, 2, 0), (64, 32, 4, 2, 128)),
-        *((128, 32, 8, 3, 128, 1), (128, 32, 8, 4, 128, 1), (128, 64, 8, 2, 128, 1), (128, 64, 8, 3, 0, 1)),
-        *((128, 128, 8, 2, 0, 1), (64, 64, 4, 2, 168, 1), (64, 64, 4, 3, 0, 1), (64, 128, 4, 2, 0, 1)),
+        *(
+            (64, 64, 4, 3, 0, 1),
+            (64, 64, 4, 2, 0, 1),
+            (64, 64, 4, 2, 168, 1),
+            (64, 64, 4, 1, 168, 1),
+            (64, 64, 4, 1, 168),
+        ),
+        *((64, 32, 4, 3, 168, 1), (64, 32, 4, 2, 168, 1), (64, 32, 4, 3, 128, 1), (64, 128, 4, 2, 0, 1)),
+        *((128, 64, 8, 3, 0, 1), (128, 128, 8, 2, 0, 1), (128, 64, 8, 2, 128, 1), (128, 64, 8, 2, 128)),
     ],
     "q": [
-        *((128, 32, 8, 2, 128), (128, 32, 8, 3, 0), (128, 64, 8, 2, 0), (64, 64, 4, 2, 0), (64, 32, 4, 2, 168)),
-        *((64, 32, 4, 3, 168), (64, 32, 8, 3, 128), (64, 64, 8, 2, 128), (64, 128, 8, 2, 0), (128, 64, 8, 2, 128)),
+        *(
+            (64, 64, 4, 2, 0),
+            (64, 64, 4, 2, 0, 1),
+            (64, 64, 4, 3, 0, 1),
+            (64, 32, 4, 2, 168, 1),
+            (64, 32, 4, 3, 168, 1),
+        ),
+        *((128, 64, 8, 2, 0, 1), (64, 128, 4, 2, 0, 1), (64, 32, 4, 2, 168), (64, 64, 4, 2, 168)),
     ],
     "kv": [
-        *((32, 128, 8, 2, 0), (32, 128, 8, 3, 0), (64, 128, 8, 2, 0), (64, 64, 8, 2, 0), (64, 64, 4, 2, 0)),
-        *((32, 64, 8, 2, 128), (32, 64, 8, 3, 128), (32, 64, 4, 2, 0), (32, 64, 4, 2, 168), (64, 64, 8, 2, 128)),
-        *((16, 128, 8, 3, 0), (128, 64, 8, 2, 0)),
+        *((32, 128, 8, 3, 0), (32, 64, 4, 2, 0), (32, 64, 4, 3, 0), (32, 64, 4, 2, 0, 1), (32, 64, 4, 3, 0, 1)),
+        *((64, 64, 4, 2, 0, 1), (32, 128, 8, 3, 0, 1), (32, 128, 8, 4, 0), (64, 64, 4, 2, 168), (16, 64, 4, 3, 0)),
     ],
 }
 
@@ -64,9 +73,10 @@ def layouts() -> list[BenchLayout]:
     return [*named(("L1", "L2", "L3"), TOKENS), long, ones]
 
 
-def tensors(tokens: int, dtype: torch.dtype, heads: int = HEADS, channels: int = CHANNELS) -> list[Tensor]:
+def tensors(tokens: int, dtype: torch.dtype, channels: int, heads: int | None = None) -> list[Tensor]:
     """q, k, v and dy."""
-    generator, shape = torch.Generator(DEVICE).manual_seed(0), (tokens, heads, channels)
+    shape = (tokens, OF_A_TOKEN // channels if heads is None else heads, channels)
+    generator = torch.Generator(DEVICE).manual_seed(0)
     return [torch.randn(shape, generator=generator, device=DEVICE).to(dtype) for _ in range(4)]
 
 
@@ -86,7 +96,7 @@ def errors(channels: int, dtype: torch.dtype) -> list[str]:
     options: list[dict[str, Any]] = [{"causal": True}]
     if channels == 128:
         options += [{}, {"window_size": (100, 7)}, {"causal": True, "softcap": 20.0}]
-    given, found = tensors(sum(SHORT), dtype, 4, channels), []
+    given, found = tensors(sum(SHORT), dtype, channels, 4), []
     for one in options:
         called = one | {"cu_seqlens": offsets(SHORT)}
         got = gradients(partial(OWN, **called), *given)
@@ -99,19 +109,19 @@ def errors(channels: int, dtype: torch.dtype) -> list[str]:
 
 def with_tile(kernel: str, tile: Shape) -> None:
     """Let all launches of the kernel use the tile."""
-    from packproof.kernels import attention_launch as own  # noqa: PLC0415  (needs triton)
+    from packproof.kernels import attention_tiles as own  # noqa: PLC0415  (needs triton)
 
     shape = own.Tile(*tile[:5], tma=len(tile) > 5)
     own._TILES[kernel, "hopper"] = own._TILES[kernel, "nvidia"] = (shape, shape, shape)
 
 
-def compile_tile(kernel: str, tile: Shape) -> str:
+def compile_tile(kernel: str, tile: Shape, channels: int) -> str:
     """Compile it by a call, in a process of its own; what went wrong, or ""."""
-    from packproof.kernels import attention_launch as own  # noqa: PLC0415
+    from packproof.kernels import attention_tiles as own  # noqa: PLC0415
 
     usual = dict(own._TILES)
     with_tile(kernel, tile)
-    given, called = tensors(700, torch.bfloat16, 2), {"cu_seqlens": offsets((300, 400)), "causal": True}
+    given, called = tensors(700, torch.bfloat16, channels, 2), {"cu_seqlens": offsets((300, 400)), "causal": True}
     try:
         got = gradients(partial(kernels.attention, **called), *given)
         wanted = gradients(partial(refs.attention, **called), *(x.double() for x in given))
@@ -129,10 +139,10 @@ def timed(clock: Clock, work: Callable[[], object]) -> float:
     return median(clock.time(work)[1] for _ in range(ROUNDS))
 
 
-def sweep(clock: Clock, wrong: Mapping[tuple[str, Shape], str]) -> Iterator[str]:
+def sweep(clock: Clock, wrong: Mapping[tuple[str, Shape], str], channels: int) -> Iterator[str]:
     """The time of each kernel with each tile on three layouts; keeps the tile with the least time on L1 and L2."""
     chosen = [one for one in layouts() if one.name in ("L1", "L2", "4 x 1/4")]
-    given = {one.name: tensors(one.tokens, torch.bfloat16) for one in chosen}
+    given = {one.name: tensors(one.tokens, torch.bfloat16, channels) for one in chosen}
     for kernel, tiles in CANDIDATES.items():
         best: dict[Shape, float] = {}
         for tile in tiles:
@@ -151,8 +161,8 @@ def one_kernel(kernel: str, layout: BenchLayout, q: Tensor, k: Tensor, v: Tensor
     from packproof.kernels import attention_launch as own  # noqa: PLC0415
 
     cu = offsets(layout.lengths)
-    problem = own.AttentionProblem(q, k, v, None, cu, cu, -1, 0, CHANNELS**-0.5, 0.0)
-    lse = q.new_empty(HEADS, len(q), dtype=torch.float32)
+    problem = own.AttentionProblem(q, k, v, None, cu, cu, -1, 0, q.shape[2] ** -0.5, 0.0)
+    lse = q.new_empty(q.shape[1], len(q), dtype=torch.float32)
     y = problem.forward(lse)
     if kernel == "fwd":
         return partial(problem.forward, lse)
@@ -207,10 +217,10 @@ def flex(cu: Tensor, tokens: int) -> Attend:
     return lambda q, k, v: compiled(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=mask)[0].transpose(0, 1)
 
 
-def table(layout: BenchLayout, clock: Clock, bytes_per_ms: float, *, flex_too: bool) -> Iterator[str]:
+def table(layout: BenchLayout, clock: Clock, bytes_per_ms: float, channels: int, *, flex_too: bool) -> Iterator[str]:
     """A row for each implementation."""
-    q, k, v, dy = tensors(layout.tokens, torch.bfloat16)
-    sizes = {"hq": HEADS, "k": CHANNELS, "v": CHANNELS}
+    q, k, v, dy = tensors(layout.tokens, torch.bfloat16, channels)
+    sizes = {"hq": q.shape[1], "k": channels, "v": channels}
     forward, backward = flops.attention(sizes, layout.lengths, {"causal": True})
     least = 4 * q.numel() * q.itemsize / bytes_per_ms
     runs: dict[str, Attend] = {"packproof": partial(OWN, cu_seqlens=offsets(layout.lengths), causal=True)}
@@ -226,9 +236,9 @@ def table(layout: BenchLayout, clock: Clock, bytes_per_ms: float, *, flex_too: b
         yield f"| {layout.name} | {name} | {ms:.3f} | {rates} | {ms / least:.2f} |"
 
 
-def kernels_of(layout: BenchLayout) -> str:
+def kernels_of(layout: BenchLayout, channels: int) -> str:
     """The kernels of a call and of its backward pass, with the microseconds of each."""
-    q, k, v, dy = tensors(layout.tokens, torch.bfloat16)
+    q, k, v, dy = tensors(layout.tokens, torch.bfloat16, channels)
     run = partial(gradients, partial(OWN, cu_seqlens=offsets(layout.lengths), causal=True), q, k, v, dy)
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
@@ -243,6 +253,7 @@ def kernels_of(layout: BenchLayout) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiles", action="store_true", help="time tiles, and go on with the best ones")
+    parser.add_argument("--channels", type=int, default=CHANNELS, help="of a head; a token has 2048 in all")
     parser.add_argument("--flex", action="store_true", help="FlexAttention too, whose compilation takes a minute")
     given = parser.parse_args()
     started = time.monotonic()
@@ -250,22 +261,22 @@ def main() -> None:
     shapes = [(kernel, tile) for kernel, tiles in CANDIDATES.items() for tile in tiles if given.tiles and GPU]
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
         lines = [pool.submit(errors, *one) for one in judged]
-        compiled = {one: pool.submit(compile_tile, *one) for one in shapes}
+        compiled = {one: pool.submit(compile_tile, *one, given.channels) for one in shapes}
         for future in lines:
             print("\n".join(future.result()), flush=True)
         wrong = {one: future.result() for one, future in compiled.items()}
     clock = clock_for(DEVICE)
-    for line in sweep(clock, wrong) if wrong else ():
+    for line in sweep(clock, wrong, given.channels) if wrong else ():
         print(line, flush=True)
     print(f"[{time.monotonic() - started:.0f} s]", flush=True)
     copy = measure_ceilings(DEVICE, clock).copy / 1e3
     print("| layout | | forward, ms | TFLOP/s | both, ms | TFLOP/s | forward x bytes |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for layout in layouts():
-        for row in table(layout, clock, copy, flex_too=given.flex):
+        for row in table(layout, clock, copy, given.channels, flex_too=given.flex):
             print(row, flush=True)
     for layout in layouts() if GPU else ():
-        print(kernels_of(layout), flush=True)
+        print(kernels_of(layout, given.channels), flush=True)
     print(f"[{time.monotonic() - started:.0f} s]")
 
 
