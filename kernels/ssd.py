@@ -7,7 +7,8 @@ mathematics, ssd_launch for the order of the kernels.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
-from typing import Any, Literal, overload
+from collections.abc import Generator
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.slack import zero_slack
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
-from packproof.kernels.ssd_launch import Incoming, SsdProblem, aligned, ends_shape
+from packproof.kernels.ssd_launch import Carried, Incoming, SsdProblem, aligned, ends_shape
 from packproof.kernels.ssd_tiles import (
     CHUNK,
     CHUNK_INTERPRETED,
@@ -135,11 +136,15 @@ def _ssd(
         problem.x, problem.B, problem.initial,
         keep_final=return_final_states, store=not problem.fused, reverse=False,
     )  # fmt: skip
+    final_states = problem.trimmed(carried.finals) if return_final_states else A.new_empty(0)
+    return _outputs(problem, carried, z, x.dtype), final_states, carried.ends
+
+
+def _outputs(problem: SsdProblem, carried: Carried, z: Tensor | None, dtype: torch.dtype) -> Tensor:
     gate = None if z is None else aligned(z.to(problem.dtype))
     y = problem.outputs(carried, gate, problem.dtype, fused=problem.fused)
     zero_slack(problem.cu_seqlens, y)
-    final_states = problem.trimmed(carried.finals) if return_final_states else A.new_empty(0)
-    return y[..., : problem.p].to(x.dtype).contiguous(), final_states, carried.ends
+    return y[..., : problem.p].to(dtype).contiguous()
 
 
 @operator
@@ -149,6 +154,30 @@ def _ssd_backward(
     softplus: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of the inputs in order; that of an absent input is empty."""
+    begun = _begun(dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus)
+    problem, dfinal = begun.problem, begun.problem.states_of(dfinal)
+    back = problem.carry(
+        begun.incoming.whole, problem.C, dfinal,
+        keep_final=initial_states is not None, store=not begun.fused, reverse=True,
+    )  # fmt: skip
+    dinitial = A.new_empty(0) if initial_states is None else problem.trimmed(back.finals)
+    return *_gradients(begun, back, dfinal, x, A, D, z, dt_bias), dinitial
+
+
+class _Begun(NamedTuple):
+    """Backward before the gradients of states: states between chunks, and the gradient of y before the gate."""
+
+    problem: SsdProblem
+    states: Tensor
+    dz: Tensor
+    incoming: Incoming
+    fused: bool
+
+
+def _begun(
+    dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor, softplus: bool,
+) -> _Begun:  # fmt: skip
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
     )
@@ -156,18 +185,22 @@ def _ssd_backward(
         problem.x, problem.B, problem.initial,
         ends=ends, keep_final=False, store=True, reverse=False,
     )  # fmt: skip
-    states = carried.states
     dy, dz = aligned(dy.to(problem.dtype)), x.new_empty(0)
     incoming = Incoming(dy, dy, dy)
     if z is not None:
         y = problem.outputs(carried, None, torch.float32, fused=False)
         dz, incoming = problem.ungate(y, aligned(z.to(problem.dtype)), dy)
-        dy = incoming.whole
-    dfinal = problem.states_of(dfinal)
-    fused = problem.fused and z is None
-    back = problem.carry(dy, problem.C, dfinal, keep_final=initial_states is not None, store=not fused, reverse=True)
-    dx = problem.x_gradient(dy, dfinal, back, fused=fused)
-    inter_chunk = problem.inter_chunk(dy, states, dfinal, back.states)
+    return _Begun(problem, carried.states, dz, incoming, problem.fused and z is None)
+
+
+def _gradients(
+    begun: _Begun, back: Carried, dfinal: Tensor | None, x: Tensor, A: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """All but those of initial states. back, dfinal: the gradients of states, as the kernels have them."""
+    problem, states, dz, incoming, fused = begun
+    dx = problem.x_gradient(incoming.whole, dfinal, back, fused=fused)
+    inter_chunk = problem.inter_chunk(incoming.whole, states, dfinal, back.states)
     ddt, dA, dbias, dB, dC, dD = problem.intra_chunk(incoming, inter_chunk, has_final=dfinal is not None)
     zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
     dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
@@ -180,7 +213,6 @@ def _ssd_backward(
         A.new_empty(0) if D is None else dD.sum(1) if D.ndim == 1 else dD.contiguous(),
         dz if z is None else dz[..., : problem.p].to(x.dtype).contiguous(),
         A.new_empty(0) if dt_bias is None else dbias.sum(1),
-        A.new_empty(0) if initial_states is None else problem.trimmed(back.finals),
     )
 
 
@@ -213,21 +245,45 @@ differentiable(_ssd, _backward, _save)
 differentiable_once(_ssd_backward, SSD.op)
 
 
-def state_left(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool
-) -> Tensor:
-    """The states (s, h, p, n) that sequences leave, from zero, without their outputs: for packs cut over ranks."""
-    problem = SsdProblem(x, dt, A, B, B, None, dt_bias, cu_seqlens, None, softplus, every=True)
-    left = problem.carry(problem.x, problem.B, None, keep_final=True, store=False, reverse=False)
-    return problem.trimmed(left.finals)
+def forward_over_ranks(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool, leaves: bool,
+) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
+    """One sequence of a pack that is cut over ranks. Yields the state (1, h, p, n) that it leaves, from zero, if it
+    goes on; is sent the one that enters it, or None. Returns y, and the states from which backward starts."""
+    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every=True)
+    apart = problem.apart(problem.x, problem.B, reverse=False) if leaves else None
+    problem.initial = problem.states_of((yield _at_the_end(problem, problem.x, problem.B, apart, reverse=False)))
+    carried = problem.carry(
+        problem.x, problem.B, problem.initial,
+        keep_final=False, store=not problem.fused, reverse=False, apart=apart,
+    )  # fmt: skip
+    return _outputs(problem, carried, z, x.dtype), carried.ends
 
 
-def gradient_entering(
-    dy: Tensor, dt: Tensor, A: Tensor, C: Tensor, z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor,
-    *, softplus: bool,
-) -> Tensor:  # fmt: skip
-    """The gradients (s, h, p, n) of the states that enter sequences, as far as these outputs reach."""
-    problem = SsdProblem(dy, dt, A, C, C, None, dt_bias, cu_seqlens, None, softplus, every=True)
-    whole = problem.x if z is None else aligned(dy.float() * torch.nn.functional.silu(z.float()))
-    back = problem.carry(whole, problem.C, None, keep_final=True, store=False, reverse=True)
-    return problem.trimmed(back.finals)
+def backward_over_ranks(
+    dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor, *, softplus: bool,
+) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
+    """Yields the gradient of the state that enters, as far as the sequence's own outputs reach, if one does; is sent
+    that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
+    begun = _begun(dy, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, ends, softplus)
+    problem, whole = begun.problem, begun.incoming.whole
+    apart = None if initial_states is None else problem.apart(whole, problem.C, reverse=True)
+    dfinal = problem.states_of((yield _at_the_end(problem, whole, problem.C, apart, reverse=True)))
+    back = problem.carry(
+        whole, problem.C, dfinal, keep_final=False, store=not begun.fused, reverse=True, apart=apart
+    )  # fmt: skip
+    return _gradients(begun, back, dfinal, x, A, D, z, dt_bias)
+
+
+def _at_the_end(
+    problem: SsdProblem, values: Tensor, keys: Tensor, apart: Carried | None, *, reverse: bool
+) -> Tensor | None:
+    """The state after the last segment, or its gradient before the first, if what segments leave is known."""
+    if apart is None:
+        return None
+    found = problem.carry(
+        values, keys, None, keep_final=True, store=False, reverse=reverse, apart=apart.copied()
+    )  # fmt: skip
+    return problem.trimmed(found.finals)

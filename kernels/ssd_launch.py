@@ -76,6 +76,9 @@ class Carried(NamedTuple):
     finals: Tensor
     states: Tensor
 
+    def copied(self) -> "Carried":
+        return Carried(*(x.clone() for x in self))
+
 
 class SsdProblem:
     """One call: the tensors as the kernels read them, and its launches."""
@@ -180,25 +183,37 @@ class SsdProblem:
             keep_final=int(keep_final), STORE_ALL=store_all, REVERSE=reverse, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
         )  # fmt: skip
 
+    def apart(self, values: Tensor, keys: Tensor, *, reverse: bool) -> Carried:
+        """The states, or their gradients, that each segment leaves from zero: what `carry` begins with."""
+        ends = self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32)
+        found = Carried(ends, self.new(self.S, self.H, self.P, self.N), self.new(0, self.H, self.P, self.N))
+        self._chunk_states(values, keys, None, found, keep_final=True, store_all=False, reverse=reverse)
+        return found
+
     def carry(
         self, values: Tensor, keys: Tensor, entering: Tensor | None,
-        *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None,
+        *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None, apart: Carried | None = None,
     ) -> Carried:  # fmt: skip
         """The states, or their gradients: where segments end, and if asked for, where sequences do and between chunks.
 
         ends: those where segments end, if they are known; then, and in reverse, those between chunks are rounded to the
-        dtype of the kernels, for gradients.
+        dtype of the kernels, for gradients. apart: what `apart` found, which this changes; where sequences end it has
+        no part of `entering`.
         """
         t, several = self.tiles, self.T > self.tiles.segment and ends is None
         between = self.T // t.chunk + 1 if self.T > t.chunk and (store or reverse) else 0
         rounded = self.dtype if ends is not None or reverse else torch.float32
-        carried = Carried(
-            self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32) if ends is None else ends,
-            self.new(self.S if keep_final else 0, self.H, self.P, self.N),
-            self.new(between, self.H, self.P, self.N, dtype=rounded),
-        )
+        states = self.new(between, self.H, self.P, self.N, dtype=rounded)
+        if apart is not None:
+            carried = apart._replace(states=states)
+        else:
+            carried = Carried(
+                self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32) if ends is None else ends,
+                self.new(self.S if keep_final else 0, self.H, self.P, self.N),
+                states,
+            )
         arguments = (values, keys, entering, carried)
-        if several or keep_final:
+        if apart is None and (several or keep_final):
             self._chunk_states(*arguments, keep_final=keep_final, store_all=False, reverse=reverse)
         if several:
             size = self.P * self.N
