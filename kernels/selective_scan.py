@@ -7,6 +7,7 @@ selective_scan.cu; selective_scan_launch has the order of the kernels.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+from collections.abc import Generator
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -17,7 +18,15 @@ from packproof.kernels import cuda
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.selective_scan_fwd import _selective_scan_fwd_kernel
-from packproof.kernels.selective_scan_launch import DTYPES, ScanProblem, kept_shape, refusal, variants
+from packproof.kernels.selective_scan_launch import (
+    DTYPES,
+    Apart,
+    ScanProblem,
+    dense_rows,
+    kept_shape,
+    refusal,
+    variants,
+)
 from packproof.refs.arguments import bind, check_option, check_options, empty_gradients, empty_output
 from packproof.refs.errors import checked_call
 from packproof.refs.signatures import SELECTIVE_SCAN
@@ -146,6 +155,15 @@ def _selective_scan_backward(
         u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, softplus, _native(impl, u, A)
     )
     found = problem.gradients(dy, dfinal, kept)
+    dinitial = A.new_empty(0) if initial_states is None else found["initial"]
+    return *_by_argument(problem, found, A, B, C, D, delta_bias), dinitial
+
+
+def _by_argument(
+    problem: ScanProblem, found: dict[str, Tensor], A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    delta_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients in the order of the arguments, all but those of initial states."""
     groups = (found[name].sum(1) if problem.mixed and x.ndim == 2 else found[name] for name, x in (("B", B), ("C", C)))
     dB, dC = (value.to(x.dtype).reshape(x.shape).contiguous() for value, x in zip(groups, (B, C), strict=True))
     return (
@@ -157,7 +175,6 @@ def _selective_scan_backward(
         A.new_empty(0) if D is None else found["D"],
         found["z"],
         A.new_empty(0) if delta_bias is None else found["bias"],
-        A.new_empty(0) if initial_states is None else found["initial"],
     )
 
 
@@ -194,23 +211,90 @@ differentiable(_selective_scan, _backward, _save)
 differentiable_once(_selective_scan_backward, SELECTIVE_SCAN.op)
 
 
-def state_left(
-    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool
-) -> Tensor:
-    """The states (s, d, n) that sequences leave, from zero, without their outputs: for packs cut over ranks.
+def forward_over_ranks(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool, leaves: bool,
+) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
+    """One sequence of a pack that is cut over ranks. Yields the state (1, d, n) that it leaves, from zero, if it goes
+    on; is sent the one that enters it, or None. Returns y, and the states from which backward starts."""
+    tensors, native, apart, left = (u, delta, A, B, C, D, z, delta_bias), _native("auto", u, A), None, None
+    if leaves:
+        problem = ScanProblem(*tensors, cu_seqlens, None, softplus, native)
+        apart = problem.apart(1)
+        left = _state_left(problem, apart.copied(), u, delta, A, B, delta_bias, cu_seqlens, softplus)
+    entering = yield left
+    problem = ScanProblem(*tensors, cu_seqlens, entering, softplus, native)
+    kept = A.new_empty(kept_shape(u, A, B, C, True))
+    return problem.scan(0, kept, apart)[0], kept
 
-    Of sequences of whole pieces (`piece_size`) only: the state of others takes a whole pass.
-    """
-    problem = ScanProblem(u, delta, A, B, B, None, None, delta_bias, cu_seqlens, None, softplus, _native("auto", u, A))
-    return problem.untiled(problem.states(1)[1])
+
+def backward_over_ranks(
+    dy: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, kept: Tensor, *, softplus: bool,
+) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
+    """Yields the gradient of the state that enters, as far as the sequence's own outputs reach, if one does; is sent
+    that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
+    tensors, dy = (u, delta, A, B, C, D, z, delta_bias), dense_rows(dy)
+    problem = ScanProblem(*tensors, cu_seqlens, initial_states, softplus, _native("auto", u, A))
+    apart, entering = None, None
+    if initial_states is not None:
+        apart = problem.gradients_apart(dy)
+        entering = _gradient_entering(problem, apart.copied(), dy, delta, A, C, z, delta_bias, cu_seqlens, softplus)
+    dfinal = yield entering
+    return _by_argument(problem, problem.gradients(dy, dfinal, kept, apart), A, B, C, D, delta_bias)
 
 
-def gradient_after_a_piece(
-    dy: Tensor, delta: Tensor, A: Tensor, C: Tensor, z: Tensor | None, delta_bias: Tensor | None, cu_seqlens: Tensor,
-    *, softplus: bool,
+def _state_left(
+    problem: ScanProblem, apart: Apart, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, bias: Tensor | None,
+    cu_seqlens: Tensor, softplus: bool,
 ) -> Tensor:  # fmt: skip
-    """The gradient (1, d, n) of the state after the first piece of the one sequence of a pack, as far as the outputs
-    after it reach."""
-    problem = ScanProblem(dy, delta, A, C, C, None, z, delta_bias, cu_seqlens, None, softplus, _native("auto", dy, A))
-    backs, _ = problem.gradients_of_states(dy, problem.A, 0)
-    return problem.untiled(backs[:1])
+    """The kernels have it after the whole pieces. The tokens after these are a piece of their own, filled up with zeros
+    before them, which leave zero."""
+    size = problem.tiles.ends["SIZE"]
+    rest = len(u) % size
+    ends, final_states = problem.states(1, apart)
+    if not rest:
+        return problem.untiled(final_states)
+    short = size - rest
+    last_u, last_delta, last_B = (_after_zeros(x[len(x) - rest :], short) for x in (u, delta, B))
+    last = ScanProblem(
+        last_u, last_delta, A, last_B, last_B, None, None, bias, _offsets(cu_seqlens, size), None, softplus, False
+    )
+    left = last.untiled(last.states(1)[1])
+    if len(u) < size:
+        return left
+    return _decay(delta[len(u) - rest :], A, bias, softplus) * problem.untiled(ends[-1:]) + left
+
+
+def _gradient_entering(
+    problem: ScanProblem, apart: Apart, dy: Tensor, delta: Tensor, A: Tensor, C: Tensor, z: Tensor | None,
+    bias: Tensor | None, cu_seqlens: Tensor, softplus: bool,
+) -> Tensor:  # fmt: skip
+    """The kernels have it after the first piece. Before that it is found with zeros as one more piece before it."""
+    size = problem.tiles.ends["SIZE"]
+    backs, _ = problem.gradients_of_states(dy, problem.A, 0, apart)
+    first_dy, first_delta, first_C = (_after_zeros(x[:size], size) for x in (dy, delta, C))
+    first_z = None if z is None else _after_zeros(z[:size], size)
+    offsets = _offsets(cu_seqlens, size + min(size, len(dy)))
+    tensors = (first_dy, first_delta, A, first_C, first_C, None, first_z, bias)
+    before = ScanProblem(*tensors, offsets, None, softplus, False)
+    entering = before.untiled(before.gradients_of_states(first_dy, before.A, 0)[0][:1])
+    if len(dy) <= size:
+        return entering
+    return entering + _decay(delta[:size], A, bias, softplus) * problem.untiled(backs[:1])
+
+
+def _decay(delta: Tensor, A: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
+    """The product of the decays of some tokens, (d, n)."""
+    steps = delta.float() if bias is None else delta.float() + bias
+    steps = torch.nn.functional.softplus(steps) if softplus else steps
+    return torch.exp(A * steps.sum(0)[:, None])
+
+
+def _after_zeros(x: Tensor, rows: int) -> Tensor:
+    return torch.cat([x.new_zeros(rows, *x.shape[1:]), x])
+
+
+def _offsets(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """Those of one sequence, on the device of others."""
+    return torch.cat([cu_seqlens[:1], cu_seqlens[:1] + tokens])

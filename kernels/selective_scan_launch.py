@@ -129,12 +129,7 @@ def _tiles() -> _Tiles:
     return _TILES_INTERPRETED if interpreted(_selective_scan_fwd_kernel) else _TILES
 
 
-def piece_size() -> int:
-    """Tokens of a piece, at whose end the state is handed over."""
-    return _tiles().ends["SIZE"]
-
-
-def _rows(tensor: Tensor) -> Tensor:
+def dense_rows(tensor: Tensor) -> Tensor:
     """The tensor itself if its channels are dense and a row's offset fits 32 bits, otherwise a contiguous copy."""
     return tensor if tensor.stride(1) == 1 and tensor.stride(0) < 2**31 else tensor.contiguous()
 
@@ -162,6 +157,16 @@ def kept_shape(u: Tensor, A: Tensor, B: Tensor, C: Tensor, keep_states: bool) ->
     return len(u) // _tiles().back["KEEP"] if keep_states else 0, n_states * width
 
 
+class Apart(NamedTuple):
+    """States that pieces leave from zero, or their gradients, and sums of Δ in pieces: by the rows of boundaries."""
+
+    states: Tensor
+    sums: Tensor
+
+    def copied(self) -> "Apart":
+        return Apart(self.states.clone(), self.sums)
+
+
 class ScanProblem:
     """One call: the tensors as the kernels read them, and its launches. An absent tensor is another one, unread."""
 
@@ -174,13 +179,13 @@ class ScanProblem:
         self.mixed = B.ndim != C.ndim
         self.tiles, self.architecture = _TILES_NATIVE if native else _tiles(), architecture(u.device)
         self.form = "split" if self.N > self.tiles.BLOCK_N else "whole"
-        self.u, self.A, self.cu_seqlens = _rows(u), self.tiled(A[None]), offsets(OP, cu_seqlens, self.T)
+        self.u, self.A, self.cu_seqlens = dense_rows(u), self.tiled(A[None]), offsets(OP, cu_seqlens, self.T)
         self.has_z, self.has_initial = int(z is not None), int(initial_states is not None)
         self.native = cuda.kernels(_SOURCE, u.device, macros(u.dtype, z is not None, softplus)) if native else None
         self.state_blocks = range(0, self.N, self.tiles.BLOCK_N)
         self.split = len(self.state_blocks) > 1
         self.n_partial = self.T * self.split
-        delta, z, (B, C) = _rows(delta), u if z is None else _rows(z), (_groups(x, self.N) for x in (B, C))
+        delta, z, (B, C) = dense_rows(delta), u if z is None else dense_rows(z), (_groups(x, self.N) for x in (B, C))
         self.arguments: dict[str, Any] = {
             **{"u": self.u, "delta": delta, "A": self.A, "B": B, "C": C, "z": z, "cu_seqlens": self.cu_seqlens},
             **{"skip": self.A if D is None else D.contiguous(), "bias": self.A if bias is None else bias.contiguous()},
@@ -237,21 +242,24 @@ class ScanProblem:
         """One for each sequence and each block of elements of its state."""
         return self.S * cdiv(self.N * self.width, self.tiles.elements)
 
-    def states(self, keep_final: int) -> tuple[Tensor, Tensor]:
-        """The states at boundaries, and the final ones of sequences of whole pieces."""
+    def apart(self, keep_final: int) -> Apart:
+        """The state that each piece leaves from zero, of the last piece of a sequence if final states are kept."""
         tile = self.tiles.ends
         rows = self.T // tile["SIZE"]
-        ends, sums, final_states = (
-            self.new_states(rows),
-            self.new(rows, self.width),
-            self.new_states(self.S * keep_final),
-        )
+        found = Apart(self.new_states(rows), self.new(rows, self.width))
         for n0 in self.state_blocks:
             self.launch(
                 _selective_scan_fwd_chunk_state_kernel, "fwd_chunk_state", self.programs(rows, tile["BLOCK_D"]),
-                ends=ends, sums=sums, n0=n0, keep_final=keep_final, **tile,
+                ends=found.states, sums=found.sums, n0=n0, keep_final=keep_final, **tile,
             )  # fmt: skip
-        if rows or keep_final:
+        return found
+
+    def states(self, keep_final: int, apart: Apart | None = None) -> tuple[Tensor, Tensor]:
+        """The states at boundaries, and the final ones of sequences of whole pieces. apart: what `apart` found, which
+        this changes."""
+        tile, final_states = self.tiles.ends, self.new_states(self.S * keep_final)
+        ends, sums = apart or self.apart(keep_final)
+        if len(ends) or keep_final:
             self.launch(
                 _selective_scan_fwd_state_passing_kernel, "fwd_state_passing", self.state_programs, ends=ends,
                 sums=sums, final_states=final_states, keep_final=keep_final, SIZE=tile["SIZE"],
@@ -259,10 +267,10 @@ class ScanProblem:
             )  # fmt: skip
         return ends, final_states
 
-    def scan(self, keep_final: int, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def scan(self, keep_final: int, kept: Tensor, apart: Apart | None = None) -> tuple[Tensor, Tensor]:
         """y, and the final states if kept; into `kept`, unless empty, the states from which backward starts."""
         tile = self.tiles.scan
-        ends, final_states = self.states(keep_final)
+        ends, final_states = self.states(keep_final, apart)
         y, partial = self.new(self.T, self.D, dtype=self.u.dtype), self.new(self.n_partial, self.D)
         programs = self.programs(cdiv(self.T, tile["WINDOW"]), tile["BLOCK_D"])
         for n0 in self.state_blocks:
@@ -274,14 +282,16 @@ class ScanProblem:
         zero_slack(self.cu_seqlens, y)
         return y, final_states
 
-    def gradients(self, dy: Tensor, dfinal: Tensor | None, ends: Tensor) -> dict[str, Tensor]:
+    def gradients(
+        self, dy: Tensor, dfinal: Tensor | None, ends: Tensor, apart: Apart | None = None
+    ) -> dict[str, Tensor]:
         """The gradients by argument, given the states that forward kept.
 
         dB and dC in fp32 (t, g, n) where one of them has yet to be summed over groups.
         """
-        tile, dy = self.tiles.back, _rows(dy)
+        tile, dy = self.tiles.back, dense_rows(dy)
         final, has_final = (self.A, 0) if dfinal is None else (self.tiled(dfinal), 1)
-        backs, dinitial = self.gradients_of_states(dy, final, has_final)
+        backs, dinitial = self.gradients_of_states(dy, final, has_final, apart)
         channels, windows = tile["BLOCK_D"], cdiv(self.T, tile["WINDOW"]) if self.S else 0
         programs = self.programs(windows, channels)
         kept = self.new(
@@ -302,19 +312,26 @@ class ScanProblem:
         shared = {"A": self.untiled(dA.sum(0, keepdim=True))[0], "D": dD.sum(0), "bias": dbias.sum(0)}
         return shared | {"u": du, "delta": ddelta, "z": dz, "B": dB, "C": dC, "initial": self.untiled(dinitial)}
 
-    def gradients_of_states(self, dy: Tensor, final: Tensor, has_final: int) -> tuple[Tensor, Tensor]:
-        """The gradients of the states at boundaries, and of initial states, so far those of empty sequences only."""
+    def gradients_apart(self, dy: Tensor) -> Apart:
+        """The gradient of the state before each piece but the first, as far as the outputs of the piece reach."""
         tile = self.tiles.ends
         rows = self.T // tile["SIZE"]
-        backs, sums = self.new_states(rows), self.new(rows, self.width)
-        dinitial = self.new_states(self.S * self.has_initial)
-        if rows or self.has_initial:
-            programs = self.programs(rows, tile["BLOCK_D"])
-            for n0 in self.state_blocks:
-                self.launch(
-                    _selective_scan_bwd_chunk_state_kernel, "bwd_chunk_state", programs, dy=dy,
-                    dy_stride=dy.stride(0), backs=backs, sums=sums, n0=n0, **tile,
-                )  # fmt: skip
+        found = Apart(self.new_states(rows), self.new(rows, self.width))
+        for n0 in self.state_blocks:
+            self.launch(
+                _selective_scan_bwd_chunk_state_kernel, "bwd_chunk_state", self.programs(rows, tile["BLOCK_D"]), dy=dy,
+                dy_stride=dy.stride(0), backs=found.states, sums=found.sums, n0=n0, **tile,
+            )  # fmt: skip
+        return found
+
+    def gradients_of_states(
+        self, dy: Tensor, final: Tensor, has_final: int, apart: Apart | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The gradients of the states at boundaries, and of initial states, so far those of empty sequences only.
+        apart: what `gradients_apart` found, which this changes."""
+        tile, dinitial = self.tiles.ends, self.new_states(self.S * self.has_initial)
+        backs, sums = apart or self.gradients_apart(dy)
+        if len(backs) or self.has_initial:
             self.launch(
                 _selective_scan_bwd_state_passing_kernel, "bwd_state_passing", self.state_programs, dfinal=final,
                 has_final=has_final, backs=backs, sums=sums, dinitial=dinitial, SIZE=tile["SIZE"],

@@ -7,6 +7,7 @@ mathematics, ssd_launch for the order of the kernels.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
+from collections.abc import Generator
 from typing import Any, Literal, overload
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
-from packproof.kernels.ssd_launch import SsdProblem, aligned, ends_shape
+from packproof.kernels.ssd_launch import Carried, Gradients, SsdProblem, ends_shape
 from packproof.kernels.ssd_tiles import (
     CHUNK,
     CHUNK_INTERPRETED,
@@ -144,7 +145,16 @@ def _ssd_backward(
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
     )
-    found, none = problem.backward(dy, dfinal, z, ends), A.new_empty(0)
+    found = problem.backward(dy, dfinal, z, ends)
+    dinitial = A.new_empty(0) if initial_states is None else found.initial_states
+    return *_by_argument(found, x, A, D, z, dt_bias), dinitial
+
+
+def _by_argument(
+    found: Gradients, x: Tensor, A: Tensor, D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients in the order of the arguments, all but those of initial states."""
+    none = A.new_empty(0)
     return (
         found.x.to(x.dtype).contiguous(),
         found.dt.to(x.dtype),
@@ -154,7 +164,6 @@ def _ssd_backward(
         none if D is None else found.D.sum(1) if D.ndim == 1 else found.D.contiguous(),
         x.new_empty(0) if z is None else found.z.to(x.dtype).contiguous(),
         none if dt_bias is None else found.bias.sum(1),
-        none if initial_states is None else found.initial_states,
     )
 
 
@@ -187,21 +196,42 @@ differentiable(_ssd, _backward, _save)
 differentiable_once(_ssd_backward, SSD.op)
 
 
-def state_left(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool
-) -> Tensor:
-    """The states (s, h, p, n) that sequences leave, from zero, without their outputs: for packs cut over ranks."""
-    problem = SsdProblem(x, dt, A, B, B, None, dt_bias, cu_seqlens, None, softplus, every=True)
-    left = problem.carry(problem.x, problem.B, None, keep_final=True, store=False, reverse=False)
-    return problem.trimmed(left.finals)
+def forward_over_ranks(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool, leaves: bool,
+) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
+    """One sequence of a pack that is cut over ranks. Yields the state (1, h, p, n) that it leaves, from zero, if it
+    goes on; is sent the one that enters it, or None. Returns y, and the states from which backward starts."""
+    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every=True)
+    apart = problem.apart(problem.x, problem.B, reverse=False) if leaves else None
+    problem.initial = problem.states_of((yield _at_the_end(problem, problem.x, problem.B, apart, reverse=False)))
+    y, _, ends = problem.forward(z, keep_final=False, apart=apart)
+    return y.to(x.dtype).contiguous(), ends
 
 
-def gradient_entering(
-    dy: Tensor, dt: Tensor, A: Tensor, C: Tensor, z: Tensor | None, dt_bias: Tensor | None, cu_seqlens: Tensor,
-    *, softplus: bool,
-) -> Tensor:  # fmt: skip
-    """The gradients (s, h, p, n) of the states that enter sequences, as far as these outputs reach."""
-    problem = SsdProblem(dy, dt, A, C, C, None, dt_bias, cu_seqlens, None, softplus, every=True)
-    whole = problem.x if z is None else aligned(dy.float() * torch.nn.functional.silu(z.float()))
-    back = problem.carry(whole, problem.C, None, keep_final=True, store=False, reverse=True)
-    return problem.trimmed(back.finals)
+def backward_over_ranks(
+    dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, initial_states: Tensor | None, ends: Tensor, *, softplus: bool,
+) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
+    """Yields the gradient of the state that enters, as far as the sequence's own outputs reach, if one does; is sent
+    that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
+    problem = SsdProblem(
+        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
+    )
+    begun = problem.begin_backward(dy, z, ends)
+    whole = begun.incoming.whole
+    apart = None if initial_states is None else problem.apart(whole, problem.C, reverse=True)
+    dfinal = yield _at_the_end(problem, whole, problem.C, apart, reverse=True)
+    return _by_argument(problem.finish_backward(begun, dfinal, apart), x, A, D, z, dt_bias)
+
+
+def _at_the_end(
+    problem: SsdProblem, values: Tensor, keys: Tensor, apart: Carried | None, *, reverse: bool
+) -> Tensor | None:
+    """The state after the last segment, or its gradient before the first, if what segments leave is known."""
+    if apart is None:
+        return None
+    found = problem.carry(
+        values, keys, None, keep_final=True, store=False, reverse=reverse, apart=apart.copied()
+    )  # fmt: skip
+    return problem.trimmed(found.finals)

@@ -73,6 +73,21 @@ class Carried(NamedTuple):
     finals: Tensor
     states: Tensor
 
+    def copied(self) -> "Carried":
+        return Carried(*(x.clone() for x in self))
+
+
+class Begun(NamedTuple):
+    """Backward before the gradients of states: states between chunks, the gradients of z and of the outputs.
+
+    fused: whether one kernel both carries the gradients of states and finds that of x.
+    """
+
+    states: Tensor
+    dz: Tensor
+    incoming: Incoming
+    fused: bool
+
 
 class Gradients(NamedTuple):
     """Of the inputs of a call, token by token those of A and the bias (h, t). What has no such input is empty or zero.
@@ -139,9 +154,16 @@ class SsdProblem:
         self.steps = self._steps()
         self.arguments |= self.steps._asdict()
 
-    def forward(self, z: Tensor | None, *, keep_final: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """y after the gate z, zero in slack; the final states if kept; the states between segments, for backward."""
-        carried = self.carry(self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False)
+    def forward(
+        self, z: Tensor | None, *, keep_final: bool, apart: Carried | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """y after the gate z, zero in slack; the final states if kept; the states between segments, for backward.
+
+        apart: what `apart` found of x and B, if that was run before; see `carry`.
+        """
+        carried = self.carry(
+            self.x, self.B, self.initial, keep_final=keep_final, store=not self.fused, reverse=False, apart=apart
+        )  # fmt: skip
         gate = None if z is None else aligned(z.to(self.dtype))
         y = self.outputs(carried, gate, self.dtype, fused=self.fused)
         zero_slack(self.cu_seqlens, y)
@@ -149,23 +171,32 @@ class SsdProblem:
 
     def backward(self, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor) -> Gradients:
         """The gradients of the inputs, from those of the outputs and the states between segments."""
+        return self.finish_backward(self.begin_backward(dy, z, ends), dfinal)
+
+    def begin_backward(self, dy: Tensor, z: Tensor | None, ends: Tensor) -> Begun:
+        """The half that waits for no gradient of states."""
         carried = self.carry(self.x, self.B, self.initial, ends=ends, keep_final=False, store=True, reverse=False)
         dy, dz = aligned(dy.to(self.dtype)), self.new(0)
         incoming = Incoming(dy, dy, dy)
         if z is not None:
             y = self.outputs(carried, None, torch.float32, fused=False)
             dz, incoming = self.ungate(y, aligned(z.to(self.dtype)), dy)
-            dy = incoming.whole
-        dfinal = self.states_of(dfinal)
-        fused, keep_final = self.fused and z is None, self.initial is not None
-        back = self.carry(dy, self.C, dfinal, keep_final=keep_final, store=not fused, reverse=True)
+        return Begun(carried.states, dz, incoming, self.fused and z is None)
+
+    def finish_backward(self, begun: Begun, dfinal: Tensor | None, apart: Carried | None = None) -> Gradients:
+        """The gradients of the inputs. apart: what `apart` found of the gradient of the outputs and C, if that was run
+        before; then there is none of initial states."""
+        (states, dz, incoming, fused), dfinal = begun, self.states_of(dfinal)
+        dy, keep_final = incoming.whole, self.initial is not None and apart is None
+        back = self.carry(dy, self.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, apart=apart)
         dx = self.x_gradient(dy, dfinal, back, fused=fused)
-        inter_chunk = self.inter_chunk(dy, carried.states, dfinal, back.states)
+        inter_chunk = self.inter_chunk(dy, states, dfinal, back.states)
         ddt, dA, dbias, dB, dC, dD = self.intra_chunk(incoming, inter_chunk, has_final=dfinal is not None)
         zero_slack(self.cu_seqlens, dx, ddt, dB, dC)
         dD = dD.sum((0, 1))[..., : self.p]  # nothing but zeros where there is no D
         dx, dB, dC = dx[..., : self.p], dB[..., : self.n], dC[..., : self.n]
-        return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : self.p], dbias, self.trimmed(back.finals))
+        dinitial = self.trimmed(back.finals) if keep_final else self.new(0)
+        return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : self.p], dbias, dinitial)
 
     def states_of(self, states: Tensor | None) -> Tensor | None:
         """States (s, h, p, n) padded to the shape that the kernels use."""
@@ -229,25 +260,37 @@ class SsdProblem:
             keep_final=int(keep_final), STORE_ALL=store_all, REVERSE=reverse, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
         )  # fmt: skip
 
+    def apart(self, values: Tensor, keys: Tensor, *, reverse: bool) -> Carried:
+        """The states, or their gradients, that each segment leaves from zero: what `carry` begins with."""
+        ends = self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32)
+        found = Carried(ends, self.new(self.S, self.H, self.P, self.N), self.new(0, self.H, self.P, self.N))
+        self._chunk_states(values, keys, None, found, keep_final=True, store_all=False, reverse=reverse)
+        return found
+
     def carry(
         self, values: Tensor, keys: Tensor, entering: Tensor | None,
-        *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None,
+        *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None, apart: Carried | None = None,
     ) -> Carried:  # fmt: skip
         """The states, or their gradients: where segments end, and if asked for, where sequences do and between chunks.
 
         ends: those where segments end, if they are known; then, and in reverse, those between chunks are rounded to the
-        dtype of the kernels, for gradients.
+        dtype of the kernels, for gradients. apart: what `apart` found, which this changes; where sequences end it has
+        no part of `entering`.
         """
         t, several = self.tiles, self.T > self.tiles.segment and ends is None
         between = self.T // t.chunk + 1 if self.T > t.chunk and (store or reverse) else 0
         rounded = self.dtype if ends is not None or reverse else torch.float32
-        carried = Carried(
-            self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32) if ends is None else ends,
-            self.new(self.S if keep_final else 0, self.H, self.P, self.N),
-            self.new(between, self.H, self.P, self.N, dtype=rounded),
-        )
+        states = self.new(between, self.H, self.P, self.N, dtype=rounded)
+        if apart is not None:
+            carried = apart._replace(states=states)
+        else:
+            carried = Carried(
+                self.x.new_empty(ends_shape(self.x, self.B), dtype=torch.float32) if ends is None else ends,
+                self.new(self.S if keep_final else 0, self.H, self.P, self.N),
+                states,
+            )
         arguments = (values, keys, entering, carried)
-        if several or keep_final:
+        if apart is None and (several or keep_final):
             self._chunk_states(*arguments, keep_final=keep_final, store_all=False, reverse=reverse)
         if several:
             size = self.P * self.N

@@ -1,19 +1,21 @@
 """Selective scan and SSD of a pack that is cut over ranks: states go from rank to rank, their gradients back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from packproof import kernels
-from packproof.parallel.recurrence import Arguments, RecurrentOp, over_ranks
+from packproof.parallel.recurrence import Arguments, Backward, Forward, RecurrentOp, over_ranks
 from packproof.parallel.shard import Shard
 from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import time_step
 
 _SSD_TOKENS = ("x", "dt", "B", "C", "z")
 _SCAN_TOKENS = ("u", "delta", "B", "C", "z")
+_SSD_INPUTS = ("x", "dt", "A", "B", "C", "D", "z", "dt_bias")
+_SCAN_INPUTS = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
 
 
 @checked_call
@@ -49,9 +51,9 @@ def ssd(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    passes: dict[str, Any] = {} if kernel else {"final_state": _ssd_left, "entering": _ssd_entering}
-    recurrence = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, **passes)
-    return over_ranks(recurrence, {**_present(given), "dt_softplus": dt_softplus}, shard)
+    halves = (None, None) if kernel else (_ssd_forward, _ssd_backward)
+    op = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, *halves)
+    return over_ranks(op, {**_present(given), "dt_softplus": dt_softplus}, shard)
 
 
 @checked_call
@@ -89,10 +91,10 @@ def selective_scan(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    passes: dict[str, Any] = {} if kernel else {"final_state": _scan_left, "entering": _scan_entering}
+    halves = (None, None) if kernel else (_scan_forward, _scan_backward)
     made = kernel or kernels.selective_scan
-    recurrence = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, **passes)
-    return over_ranks(recurrence, {**_present(given), "delta_softplus": delta_softplus}, shard)
+    op = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, *halves)
+    return over_ranks(op, {**_present(given), "delta_softplus": delta_softplus}, shard)
 
 
 def _present(arguments: dict[str, Tensor | None]) -> Arguments:
@@ -119,73 +121,41 @@ def _scan_decay(arguments: Arguments) -> Tensor:
     return decay
 
 
-def _ssd_left(given: Arguments, cu_seqlens: Tensor) -> Tensor:
-    from packproof.kernels.ssd import state_left  # noqa: PLC0415  (needs triton)
+def _ssd_forward(given: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
+    from packproof.kernels.ssd import forward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    tensors = (given["x"], given["dt"], given["A"], given["B"], given.get("dt_bias"))
-    return state_left(*tensors, cu_seqlens, softplus=given["dt_softplus"])
-
-
-def _ssd_entering(given: Arguments, cu_seqlens: Tensor, dy: Tensor) -> Tensor:
-    from packproof.kernels.ssd import gradient_entering  # noqa: PLC0415  (needs triton)
-
-    tensors = (given["dt"], given["A"], given["C"], given.get("z"), given.get("dt_bias"))
-    return gradient_entering(dy, *tensors, cu_seqlens, softplus=given["dt_softplus"])
+    halves = partial(forward_over_ranks, softplus=given["dt_softplus"], leaves=leaves)
+    y, ends = yield from _first(halves, given, _SSD_INPUTS, cu_seqlens)
+    return y, ends
 
 
-def _scan_left(given: Arguments, cu_seqlens: Tensor) -> Tensor:
-    """The kernel has the states of whole pieces: a shorter one is filled up before its tokens, with zeros as inputs."""
-    from packproof.kernels.selective_scan import state_left  # noqa: PLC0415  (needs triton)
-    from packproof.kernels.selective_scan_launch import piece_size  # noqa: PLC0415
+def _ssd_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Tensor | None, kept: Tensor) -> Backward:
+    from packproof.kernels.ssd import backward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    size, tokens = piece_size(), len(given["u"])
-    rest = tokens % size
-    if rest and tokens > size:
-        first, last = _cut(given, tokens - rest)
-        state = _scan_left(first, _later(cu_seqlens, -rest))
-        return _scan_decay(last) * state + _scan_left(last, _later(cu_seqlens, rest - tokens))
-    given = _filled(given, -tokens % size)
-    tensors = (given["u"], given["delta"], given["A"], given["B"], given.get("delta_bias"))
-    return state_left(*tensors, _later(cu_seqlens, -tokens % size), softplus=given["delta_softplus"])
+    back = partial(backward_over_ranks, dy)
+    run = _first(back, given, _SSD_INPUTS, cu_seqlens, entering, kept, softplus=given["dt_softplus"])
+    return dict(zip(_SSD_INPUTS, (yield from run), strict=True))
 
 
-def _scan_entering(given: Arguments, cu_seqlens: Tensor, dy: Tensor) -> Tensor:
-    """The kernel has the gradients between pieces: that before the first one with zeros as a piece before it."""
-    from packproof.kernels.selective_scan_launch import piece_size  # noqa: PLC0415  (needs triton)
+def _scan_forward(given: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
+    from packproof.kernels.selective_scan import forward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    size, tokens = piece_size(), len(dy)
-    whole = {**given, "dy": dy}
-    first, _ = _cut(whole, min(size, tokens))
-    gradient = _after_a_piece(_filled(first, size), _later(cu_seqlens, size - max(tokens - size, 0)))
-    return gradient + _scan_decay(first) * _after_a_piece(whole, cu_seqlens) if tokens > size else gradient
+    halves = partial(forward_over_ranks, softplus=given["delta_softplus"], leaves=leaves)
+    y, kept = yield from _first(halves, given, _SCAN_INPUTS, cu_seqlens)
+    return y, kept
 
 
-def _after_a_piece(given: Arguments, cu_seqlens: Tensor) -> Tensor:
-    from packproof.kernels.selective_scan import gradient_after_a_piece  # noqa: PLC0415  (needs triton)
+def _scan_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Tensor | None, kept: Tensor) -> Backward:
+    from packproof.kernels.selective_scan import backward_over_ranks  # noqa: PLC0415  (needs triton)
 
-    tensors = (given["dy"], given["delta"], given["A"], given["C"], given.get("z"), given.get("delta_bias"))
-    return gradient_after_a_piece(*tensors, cu_seqlens, softplus=given["delta_softplus"])
-
-
-def _cut(given: Arguments, tokens: int) -> tuple[Arguments, Arguments]:
-    along = (*_SCAN_TOKENS, "dy")
-    first, last = (
-        {n: x[rows] for n, x in given.items() if n in along} for rows in (slice(tokens), slice(tokens, None))
-    )
-    return {**given, **first}, {**given, **last}
+    back = partial(backward_over_ranks, dy)
+    run = _first(back, given, _SCAN_INPUTS, cu_seqlens, entering, kept, softplus=given["delta_softplus"])
+    return dict(zip(_SCAN_INPUTS, (yield from run), strict=True))
 
 
-def _filled(given: Arguments, rows: int) -> Arguments:
-    """With so many tokens of zeros before the others."""
-    if not rows:
-        return given
-    along = (*_SCAN_TOKENS, "dy")
-    return {n: torch.cat([x.new_zeros(rows, *x.shape[1:]), x]) if n in along else x for n, x in given.items()}
-
-
-def _later(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """The offsets of one sequence with so many tokens more."""
-    return torch.cat([cu_seqlens[:1], cu_seqlens[1:] + tokens]) if tokens else cu_seqlens
+def _first(halves: Callable[..., Any], given: Arguments, names: Sequence[str], *rest: Any, **options: Any) -> Any:
+    """The first of two halves, ready to run: called with the tensors in order, None for an absent one."""
+    return halves(*(given.get(name) for name in names), *rest, **options)
 
 
 def _steps(arguments: Arguments, name: str) -> Tensor:

@@ -6,8 +6,8 @@ Each process is a rank, with a GPU and NCCL where there are GPUs, else with gloo
 script runs, and nothing of speed. First the property `partition` judges the four ops of packproof.parallel, on so many
 packs of each as `--cases` says, in fp32 and bf16. Then a pack of `--tokens` tokens in bf16, one document and many, is
 run forward and backward on one GPU and on all, beside the sum of the parts of which docs/scaling.md makes its
-predictions: the whole pass over a rank's tokens, the two passes over states, and the two all-gathers. Times are medians
-of the slowest rank. Exit code 1 if a case fails.
+predictions: the kernels over a rank's tokens alone, and the two all-gathers. Times are medians of the slowest rank.
+Exit code 1 if a case fails.
 
 python -m tests.benchmarks.ranks --simulated 4 [--cases 7] judges the same on ranks simulated on one GPU, without times.
 """
@@ -18,7 +18,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
@@ -33,7 +33,6 @@ from torch import Tensor
 from packproof import kernels, parallel, refs
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
-from packproof.parallel.scans import _scan_entering, _scan_left, _ssd_entering, _ssd_left
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, random_cases
 from packproof.properties.declaration import describe
@@ -188,39 +187,20 @@ def timed(op: str, name: str, lengths: list[int], group: dist.ProcessGroup, devi
     alone = trained(partial(kernel, cu_seqlens=shard.cu_seqlens(device), **softplus), mine)
     parts = {"rank": milliseconds(group, alone, device)}
     if shard.is_cut:
-        parts |= dict(_exchange(op, mine, softplus, shard, device))
+        parts["two all-gathers"] = gathers(op, shard, device)
     times = milliseconds(group, across, device)
     del mine, across, alone
     one = milliseconds(group, trained(partial(kernel, cu_seqlens=cu_seqlens, **softplus), whole), device)
     return Row(op, name, group.size(), tokens, one, times, parts)
 
 
-def _exchange(
-    op: str, given: Mapping[str, Tensor], options: Mapping[str, bool], shard: parallel.Shard, device: torch.device
-) -> Iterator[tuple[str, float]]:
-    """The passes over states alone, of the longest piece of any rank that needs them, and both all-gathers."""
-    first = next(iter(given.values()))
-    if ON_GPU:
-        left, entering = (_ssd_left, _ssd_entering) if op == "ssd" else (_scan_left, _scan_entering)
-
-        def over(wanted: bool, portion: int, run: Callable[[dict[str, Any], Tensor, slice], object]) -> float:
-            if not wanted:
-                return milliseconds(shard.group, lambda: None, device)
-            piece = shard.pieces[portion]
-            rows = {n: x[piece.rows] if n in TOKENS else x for n, x in given.items()} | dict(options)
-            cu_seqlens = shard.cu_seqlens(device, piece.offsets)
-            return milliseconds(shard.group, lambda: run(rows, cu_seqlens, piece.rows), device)
-
-        yield "state that leaves", over(shard.leaves, -1, lambda rows, cu, _: left(rows, cu))
-        yield "gradient that enters", over(shard.enters, 0, lambda rows, cu, at: entering(rows, cu, first[at]))
+def gathers(op: str, shard: parallel.Shard, device: torch.device) -> float:
+    """Milliseconds of both all-gathers."""
     sizes = SIZES[op]
     state = torch.zeros(sizes["h"] * (sizes["p"] * sizes["n"] + 1) if op == "ssd" else 2 * sizes["d"] * sizes["n"])
     state = state.to(device)
     gathered = [torch.empty_like(state) for _ in range(shard.ranks)]
-    yield (
-        "two all-gathers",
-        2 * milliseconds(shard.group, lambda: dist.all_gather(gathered, state, group=shard.group), device),
-    )
+    return 2 * milliseconds(shard.group, lambda: dist.all_gather(gathered, state, group=shard.group), device)
 
 
 def report(rows: list[Row]) -> str:

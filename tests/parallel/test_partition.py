@@ -50,8 +50,13 @@ class Subject:
         self.kernel = KernelUnderTest(OPS[op], InProcess(function), promises, takes_cuts=self.space.takes_cuts)
         self.golden = PARTITION.suited(self.space, list(golden_cases(self.space)))
 
+    def found(self, case: Case) -> list[str]:
+        """What a report says of the first violation."""
+        violation = broken(self.kernel, PARTITION, case)
+        return [] if violation is None else violation.lines()
+
     def fails(self, case: Case) -> bool:
-        return broken(self.kernel, PARTITION, case) is not None
+        return bool(self.found(case))
 
     def failing(self) -> list[Case]:
         return list(filter(self.fails, self.golden))
