@@ -177,9 +177,9 @@ def test_replay(
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["list"]) == 0
     out = capsys.readouterr().out
-    assert "  rope              x[t h k], cos[m r], sin[m r], offsets[s?] -> y[t h k]\n" in out
+    assert re.search(r"  rope +x\[t h k\], cos\[m r\], sin\[m r\], offsets\[s\?\] -> y\[t h k\]\n", out)
     assert "  packproof.kernels.rope:rope" in out
-    assert "\n  packing          A sequence computes in the pack what it computes alone" in out
+    assert re.search(r"\n  packing +A sequence computes in the pack what it computes alone", out)
 
 
 def test_help_has_examples_and_exit_codes() -> None:
