@@ -38,7 +38,7 @@ def test_ranks_compute_what_one_computes(op: str, dtype: str) -> None:
     assert Subject(op, ours.ours(op, None), carried, dtype).found(at_segment) == []
 
 
-@pytest.mark.parametrize("length", [1, 15, 16, 35])
+@pytest.mark.parametrize("length", [1, 35, *(pytest.param(n, marks=pytest.mark.proof) for n in (15, 16))])
 @pytest.mark.parametrize("op", SEGMENTS)
 def test_the_first_halves_find_the_states_of_the_kernel(op: str, length: int) -> None:
     """What leaves from zero, and the gradient of what enters."""

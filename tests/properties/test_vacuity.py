@@ -76,7 +76,9 @@ def test_fails_on_an_incorrect_kernel(name: str, op: str, function: object) -> N
 # and Inductor compiles a loop over tokens for as long as all the rest takes
 def _seconds(name: str, op: str) -> bool:
     return (
-        op in (*LINEAR, *DELTA) or bool(OPS[op].pool) or (name == "torch_compile" and op in ("ssd", "selective_scan"))
+        op in (*LINEAR, *DELTA)
+        or bool(OPS[op].pool)
+        or (name == "torch_compile" and op in ("ssd", "selective_scan", "attention"))
     )
 
 

@@ -270,7 +270,7 @@ def test_a_closure_is_checked_in_a_fork() -> None:
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
         ),
         (CheckRequest(dtypes=("int8",)), "dtype"),
-        (CheckRequest(op="attention"), "packproof has no kernel for 'attention'"),
+        (CheckRequest(op="kda"), "packproof has no kernel for 'kda'"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op=f"{HERE / 'rogues.py'}:good"), "expected a packproof.Op"),
     ],
 )
