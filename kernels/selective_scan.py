@@ -214,14 +214,18 @@ differentiable_once(_selective_scan_backward, SELECTIVE_SCAN.op)
 def forward_over_ranks(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool, leaves: bool,
-) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
-    """One sequence of a pack that is cut over ranks. Yields the state (1, d, n) that it leaves, from zero, if it goes
-    on; is sent the one that enters it, or None. Returns y, and the states from which backward starts."""
+) -> Generator[tuple[Tensor, Tensor] | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
+    """One sequence of a pack that is cut over ranks. Yields the state (1, d, n) that it leaves, from zero, and the
+    product of its decays (d, n), if it goes on; is sent the state that enters it, or None. Returns y, and the states
+    from which backward starts."""
     tensors, native, apart, left = (u, delta, A, B, C, D, z, delta_bias), _native("auto", u, A), None, None
     if leaves:
         problem = ScanProblem(*tensors, cu_seqlens, None, softplus, native)
         apart = problem.apart(1)
-        left = _state_left(problem, apart.copied(), u, delta, A, B, delta_bias, cu_seqlens, softplus)
+        left = (
+            _state_left(problem, apart.copied(), u, delta, A, B, delta_bias, cu_seqlens, softplus),
+            _decay_of_all(problem, apart, delta, A, delta_bias, softplus),
+        )
     entering = yield left
     problem = ScanProblem(*tensors, cu_seqlens, entering, softplus, native)
     kept = A.new_empty(kept_shape(u, A, B, C, True))
@@ -284,11 +288,24 @@ def _gradient_entering(
     return entering + _decay(delta[:size], A, bias, softplus) * problem.untiled(backs[:1])
 
 
+def _decay_of_all(
+    problem: ScanProblem, apart: Apart, delta: Tensor, A: Tensor, bias: Tensor | None, softplus: bool
+) -> Tensor:
+    """The product of the decays of all tokens, (d, n). The steps of whole pieces are summed already."""
+    rest = delta[len(apart.sums) * problem.tiles.ends["SIZE"] :]
+    whole = apart.sums.sum(0).view(problem.G, -1)[:, : problem.D // problem.G].reshape(-1)
+    return torch.exp(A * (whole + _steps(rest, bias, softplus))[:, None])
+
+
 def _decay(delta: Tensor, A: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
     """The product of the decays of some tokens, (d, n)."""
+    return torch.exp(A * _steps(delta, bias, softplus)[:, None])
+
+
+def _steps(delta: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
+    """The sum of the steps of some tokens, (d,)."""
     steps = delta.float() if bias is None else delta.float() + bias
-    steps = torch.nn.functional.softplus(steps) if softplus else steps
-    return torch.exp(A * steps.sum(0)[:, None])
+    return (torch.nn.functional.softplus(steps) if softplus else steps).sum(0)
 
 
 def _after_zeros(x: Tensor, rows: int) -> Tensor:

@@ -199,12 +199,14 @@ differentiable_once(_ssd_backward, SSD.op)
 def forward_over_ranks(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
     dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool, leaves: bool,
-) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
-    """One sequence of a pack that is cut over ranks. Yields the state (1, h, p, n) that it leaves, from zero, if it
-    goes on; is sent the one that enters it, or None. Returns y, and the states from which backward starts."""
+) -> Generator[tuple[Tensor, Tensor] | None, Tensor | None, tuple[Tensor, Tensor]]:  # fmt: skip
+    """One sequence of a pack that is cut over ranks. Yields the state (1, h, p, n) that it leaves, from zero, and the
+    product of its decays (h,), if it goes on; is sent the state that enters it, or None. Returns y, and the states from
+    which backward starts."""
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every=True)
     apart = problem.apart(problem.x, problem.B, reverse=False) if leaves else None
-    problem.initial = problem.states_of((yield _at_the_end(problem, problem.x, problem.B, apart, reverse=False)))
+    left = _at_the_end(problem, problem.x, problem.B, apart, reverse=False)
+    problem.initial = problem.states_of((yield None if left is None else (left, problem.decay())))
     y, _, ends = problem.forward(z, keep_final=False, apart=apart)
     return y.to(x.dtype).contiguous(), ends
 
@@ -232,6 +234,7 @@ def _at_the_end(
     if apart is None:
         return None
     found = problem.carry(
-        values, keys, None, keep_final=True, store=False, reverse=reverse, apart=apart.copied()
+        values, keys, None, keep_final=True, store=False, reverse=reverse, keep_ends=False,
+        apart=apart._replace(finals=apart.finals.clone()),
     )  # fmt: skip
     return problem.trimmed(found.finals)

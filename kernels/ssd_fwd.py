@@ -203,13 +203,13 @@ def _ssd_fwd_chunk_state_kernel(
                 store_state(finals + at_end, state, p, P, n, N)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "size", "has_entering", "keep_final"])
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "size", "has_entering", "keep_final", "keep_ends"])
 def _ssd_fwd_state_passing_kernel(
-    high, entering, cu_seqlens, ends, finals, T, S, H, size, has_entering, keep_final,
+    high, entering, cu_seqlens, ends, finals, T, S, H, size, has_entering, keep_final, keep_ends,
     REVERSE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Combine the states at the ends of segments that started from zero (`ends`) into the states between segments, and
-    complete `finals`.
+    complete `finals`. keep_ends: store the former.
 
     One program per row of `ends`, head and block of the state: that of a sequence's first boundary handles all of them.
     """
@@ -233,7 +233,7 @@ def _ssd_fwd_state_passing_kernel(
         if index + 1 < n_segments:
             at = state_at((first if REVERSE else last) // SEGMENT, head, H, size) + e
             state = tl.fma(decay, state, tl.load(ends + at, mask=mask, other=0.0))
-            tl.store(ends + at, state, mask=mask)
+            tl.store(ends + at, state, mask=mask & (keep_ends != 0))
         elif keep_final != 0:
             state = tl.fma(decay, state, tl.load(finals + at_end, mask=mask, other=0.0))
             tl.store(finals + at_end, state, mask=mask)

@@ -73,9 +73,6 @@ class Carried(NamedTuple):
     finals: Tensor
     states: Tensor
 
-    def copied(self) -> "Carried":
-        return Carried(*(x.clone() for x in self))
-
 
 class Begun(NamedTuple):
     """Backward before the gradients of states: states between chunks, the gradients of z and of the outputs.
@@ -247,6 +244,12 @@ class SsdProblem:
             )  # fmt: skip
         return found
 
+    def decay(self) -> Tensor:
+        """The product of the decays of all tokens, (h,), of a pack of one sequence."""
+        chunk = self.tiles.chunk
+        ends = [*range(chunk - 1, self.T - 1, chunk), *([self.T - 1] if self.T else [])]
+        return self.steps.high[:, ends].sum(1).exp2()
+
     def _chunk_states(
         self, values: Tensor, keys: Tensor, entering: Tensor | None, carried: Carried,
         *, keep_final: bool, store_all: bool, reverse: bool,
@@ -270,12 +273,13 @@ class SsdProblem:
     def carry(
         self, values: Tensor, keys: Tensor, entering: Tensor | None,
         *, keep_final: bool, store: bool, reverse: bool, ends: Tensor | None = None, apart: Carried | None = None,
+        keep_ends: bool = True,
     ) -> Carried:  # fmt: skip
         """The states, or their gradients: where segments end, and if asked for, where sequences do and between chunks.
 
         ends: those where segments end, if they are known; then, and in reverse, those between chunks are rounded to the
-        dtype of the kernels, for gradients. apart: what `apart` found, which this changes; where sequences end it has
-        no part of `entering`.
+        dtype of the kernels, for gradients. apart: what `apart` found, which this changes, its `ends`
+        if keep_ends; where sequences end it has no part of `entering`.
         """
         t, several = self.tiles, self.T > self.tiles.segment and ends is None
         between = self.T // t.chunk + 1 if self.T > t.chunk and (store or reverse) else 0
@@ -297,7 +301,7 @@ class SsdProblem:
             self.launch(
                 _ssd_fwd_state_passing_kernel, "state_passing", len(carried.ends) * self.H * cdiv(size, t.passing_size),
                 **self._entering(entering), ends=carried.ends, finals=carried.finals, size=size,
-                keep_final=int(keep_final), REVERSE=reverse, BLOCK=t.passing_size,
+                keep_final=int(keep_final), keep_ends=int(keep_ends), REVERSE=reverse, BLOCK=t.passing_size,
             )  # fmt: skip
         if store and self.T > t.chunk:
             self._chunk_states(*arguments, keep_final=False, store_all=True, reverse=reverse)

@@ -19,7 +19,8 @@ from packproof.parallel.exchange import all_gathered, combined, flat
 from packproof.parallel.shard import Portion, Shard
 
 Arguments = dict[str, Any]
-Forward = Generator[Tensor | None, Tensor | None, tuple[Tensor, Tensor]]
+Left = tuple[Tensor, Tensor]
+Forward = Generator[Left | None, Tensor | None, tuple[Tensor, Tensor]]
 Backward = Generator[Tensor | None, Tensor | None, Mapping[str, Tensor]]
 
 
@@ -29,10 +30,10 @@ class RecurrentOp:
 
     name: of the op. kernel: called as the op of `packproof.refs`. tokens: the inputs along tokens, of which outputs
     have the shape of the first. state: the shape of one state, from the arguments. decay: the product of the decays of
-    some tokens, from their arguments, of axes with which a state begins.
+    some tokens, from their arguments, of axes with which a state begins, in fp32 or fp64.
     forward, backward: one document in two halves, so that what it computes before the exchange is not computed again.
-    `forward(arguments, cu_seqlens, leaves)` yields the state (1, ...) that leaves, from zero, is sent the one that
-    enters, and returns y and what backward starts from; `backward(arguments, cu_seqlens, dy, entering, kept)` yields
+    `forward(arguments, cu_seqlens, leaves)` yields the state (1, ...) that leaves, from zero, and the decay, if it goes
+    on; is sent the state that enters, and returns y and what backward starts from; `backward(arguments, cu_seqlens, dy, entering, kept)` yields
     the gradient of the state that enters, is sent that of the one that leaves, and returns the gradients by name.
     """
 
@@ -52,7 +53,7 @@ class RecurrentOp:
 
     def _forward(self, arguments: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
         call = {**arguments, "cu_seqlens": cu_seqlens}
-        entering = yield self.kernel(**call, return_final_states=True)[1] if leaves else None
+        entering = yield (self.kernel(**call, return_final_states=True)[1], self.decay(arguments)) if leaves else None
         y: Tensor = self.kernel(**call, initial_states=entering)
         return y, y.new_empty(0)
 
@@ -145,8 +146,8 @@ class _Crossing:
             device = arguments[op.tokens[0]].device
             runs.append(begin(arguments, shard.cu_seqlens(device, portion.offsets), portion.leaves))
             found = next(runs[-1])
-            left = left if found is None else found[0].to(left.dtype)
-            decay = op.decay(arguments) if portion.enters else decay
+            if found is not None:
+                left, decay = found[0][0].to(left.dtype), found[1].to(left.dtype)
         every = all_gathered(shard, flat(left, decay), f"states of {op.name}, forward")
         states, decays = (
             every[:, : left.numel()].reshape(-1, *shape),

@@ -8,7 +8,14 @@ import torch
 from packproof import kernels
 from packproof.kernels.selective_scan import INTERPRETED as SCAN
 from packproof.kernels.ssd import INTERPRETED as SSD
-from packproof.parallel.scans import _scan_backward, _scan_forward, _ssd_backward, _ssd_forward
+from packproof.parallel.scans import (
+    _scan_backward,
+    _scan_decay,
+    _scan_forward,
+    _ssd_backward,
+    _ssd_decay,
+    _ssd_forward,
+)
 from packproof.properties.cases.case import Case
 from packproof.properties.promises import Promises
 from tests.kernels.cases import normal, offsets
@@ -16,7 +23,10 @@ from tests.parallel import ours
 from tests.parallel.test_partition import Subject
 
 SEGMENTS = {"selective_scan": SCAN["segment"], "ssd": SSD["segment"]}
-HALVES: dict[str, Any] = {"selective_scan": (_scan_forward, _scan_backward), "ssd": (_ssd_forward, _ssd_backward)}
+HALVES: dict[str, Any] = {
+    "selective_scan": (_scan_forward, _scan_backward, _scan_decay),
+    "ssd": (_ssd_forward, _ssd_backward, _ssd_decay),
+}
 
 
 def cases(op: str, judged: Subject) -> list[Case]:
@@ -41,7 +51,7 @@ def test_ranks_compute_what_one_computes(op: str, dtype: str) -> None:
 @pytest.mark.parametrize("length", [1, 35, *(pytest.param(n, marks=pytest.mark.proof) for n in (15, 16))])
 @pytest.mark.parametrize("op", SEGMENTS)
 def test_the_first_halves_find_the_states_of_the_kernel(op: str, length: int) -> None:
-    """What leaves from zero, and the gradient of what enters."""
+    """What leaves from zero, how much of what enters is left, and the gradient of what enters."""
     given = {"A": -normal(2).abs(), "B": normal(length, 1, 3), "C": normal(length, 1, 3), "z": normal(length, 2, 2)}
     given |= {"x": normal(length, 2, 2), "dt": normal(length, 2).abs(), "dt_bias": normal(2)}
     if op == "selective_scan":
@@ -49,14 +59,16 @@ def test_the_first_halves_find_the_states_of_the_kernel(op: str, length: int) ->
         given = {names.get(n, n): x[:, 0] if n in ("x", "z") else x for n, x in given.items()}
         given["A"] = given["A"][:, None].expand(2, 3).contiguous()
     softplus = {"delta_softplus" if op == "selective_scan" else "dt_softplus": True}
-    forward, backward = HALVES[op]
+    forward, backward, decay_of = HALVES[op]
     zero = torch.zeros(1, 2, *([3] if op == "selective_scan" else [2, 3]), requires_grad=True)
     y, final = getattr(kernels, op)(
         **given, **softplus, cu_seqlens=offsets([length]), initial_states=zero, return_final_states=True
     )
     dy = normal(*y.shape)
     run = forward({**given, **softplus}, offsets([length]), True)
-    torch.testing.assert_close(next(run), final, rtol=1e-5, atol=1e-6)
+    left, decay = next(run)
+    torch.testing.assert_close(left, final, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(decay, decay_of({**given, **softplus}), rtol=1e-5, atol=1e-30)
     with pytest.raises(StopIteration) as end:
         run.send(zero.detach())
     _, kept = end.value.value
