@@ -33,8 +33,9 @@ class RecurrentOp:
     some tokens, from their arguments, of axes with which a state begins, in fp32 or fp64.
     forward, backward: one document in two halves, so that what it computes before the exchange is not computed again.
     `forward(arguments, cu_seqlens, leaves)` yields the state (1, ...) that leaves, from zero, and the decay, if it goes
-    on; is sent the state that enters, and returns y and what backward starts from; `backward(arguments, cu_seqlens, dy, entering, kept)` yields
-    the gradient of the state that enters, is sent that of the one that leaves, and returns the gradients by name.
+    on; is sent the state that enters, and returns y and what backward starts from. `backward(arguments, cu_seqlens, dy,
+    entering, kept)` yields the gradient of the state that enters, is sent that of the one that leaves, and returns the
+    gradients by name.
     """
 
     name: str

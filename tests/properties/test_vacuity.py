@@ -82,8 +82,10 @@ def _seconds(name: str, op: str) -> bool:
     )
 
 
-LISTED = [
-    pytest.param(name, op, marks=[pytest.mark.proof] if _seconds(name, op) else []) for op in OPS for name in PROPERTIES
+LISTED = [  # of the others every second one here, for time; `make proof` takes them all
+    pytest.param(name, op, marks=[pytest.mark.proof] if _seconds(name, op) or (i + j) % 2 else [])
+    for i, op in enumerate(OPS)
+    for j, name in enumerate(PROPERTIES)
 ]
 
 
