@@ -5,7 +5,7 @@ check:
 	@.ci/env python -m packproof check --compiled data/compiled.json
 
 test:
-	@.ci/env python -m pytest -n auto
+	@.ci/env python -m pytest -n auto --dist worksteal
 
 lint: words
 	@.ci/env ruff check .
