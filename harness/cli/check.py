@@ -1,6 +1,7 @@
 """The commands that judge kernels: `packproof check`, `peers` and `replay`."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -160,7 +161,8 @@ def peers(
     markdown: Annotated[str | None, typer.Option(help="write a page with the scoreboard to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
     from_json: Annotated[
-        str | None, typer.Option("--from", help="make the page from a file of --json, and run nothing")
+        str | None,
+        typer.Option("--from", help="make the page from files of --json, and run nothing; a later one replaces peers"),
     ] = None,
 ) -> int:
     """Check the third-party kernels that are installed, and write one scoreboard.
@@ -173,9 +175,10 @@ def peers(
     packproof peers mamba_ssm:ssd causal_conv1d:causal_conv1d --markdown peers.md --json peers.json
     packproof peers --op attention --device cpu
     packproof peers --from data/peers.json --markdown docs/peers_board.md
+    packproof peers --from data/peers.json,fla.json --json data/peers.json --markdown docs/peers_board.md
     """
     if from_json:
-        return _page_of_peers(from_json, markdown)
+        return _page_of_peers(from_json.split(","), markdown, json)
     request = _settled(
         device,
         op,
@@ -198,17 +201,19 @@ def peers(
     return HELD if code == FAILED else code
 
 
-def _page_of_peers(file: str, markdown: str | None) -> int:
+def _page_of_peers(files: Sequence[str], markdown: str | None, json: str | None) -> int:
     with importing():
-        from packproof.harness.peers.board import read  # noqa: PLC0415
+        from packproof.harness.peers.board import as_json, joined, read  # noqa: PLC0415
         from packproof.harness.peers.page import as_markdown  # noqa: PLC0415
         from packproof.harness.results.files import replace_text, writable  # noqa: PLC0415
 
-    page = as_markdown(read(file))
+    board = joined([read(file) for file in files])
+    if json:
+        replace_text(writable(json, "--json"), as_json(board))
     if markdown:
-        replace_text(writable(markdown, "--markdown"), page)
-    else:
-        typer.echo(page, nl=False)
+        replace_text(writable(markdown, "--markdown"), as_markdown(board))
+    if not (json or markdown):
+        typer.echo(as_markdown(board), nl=False)
     return HELD
 
 

@@ -3,10 +3,11 @@ of the page."""
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
+from packproof.adapters.registry import PEERS
 from packproof.harness.engine.target import CheckTarget
 from packproof.harness.peers.run import PeerRequest, golden_classes
 from packproof.harness.results import events
@@ -21,7 +22,8 @@ from packproof.version import __version__
 
 @dataclass(frozen=True)
 class BoardPeer:
-    """A peer. reason: why it was not judged, "" if it was. domain: the calls that it is declared to support."""
+    """A peer. reason: why it was not judged, "" if it was. domain: the calls that it is declared to support. where: it
+    was judged, if not where and when the rest of the board was."""
 
     peer: str
     version: str
@@ -29,6 +31,7 @@ class BoardPeer:
     reason: str
     not_offered: tuple[str, ...]
     domain: tuple[str, ...]
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,15 @@ class PeerBoard:
     finished: bool
     peers: tuple[BoardPeer, ...]
     rows: tuple[BoardRow, ...]
+
+    @property
+    def where(self) -> str:
+        here = self.environment
+        driver = f", driver {here.driver}" if here.driver else ""
+        return f"{here.name}, torch {here.torch}, triton {here.triton}, Python {here.python}{driver}, {self.date}"
+
+    def of_peer(self, peer: BoardPeer) -> Iterator[BoardRow]:
+        return (row for row in self.rows if row.peer == peer.peer)
 
     def of(self, peer: str) -> Iterator[tuple[str, list[BoardRow]]]:
         """The properties of a peer, each with its rows."""
@@ -179,6 +191,34 @@ def layout(rows: Sequence[BoardRow]) -> str:
 
 def replay_of(rows: Sequence[BoardRow]) -> str:
     return next((row.replay for row in rows if row.failed), "")
+
+
+def joined(boards: Sequence[PeerBoard]) -> PeerBoard:
+    """One board of several: the peers of the first, then of each later one those that it judged, in place of what there
+    was of them. Raises UsageError for boards of another version, profile or seed."""
+    first, *later = boards
+    peers, rows = (
+        {peer.peer: peer for peer in first.peers},
+        {peer.peer: list(first.of_peer(peer)) for peer in first.peers},
+    )
+    for board in later:
+        theirs, ours = ((b.packproof, b.profile, b.seed) for b in (board, first))
+        if theirs != ours:
+            raise UsageError(f"--from: boards of packproof, profile and seed {ours} and {theirs} cannot be one")
+        for peer in board.peers:
+            if not peer.reason or peer.peer not in peers:
+                peers[peer.peer] = replace(
+                    peer, where=peer.where or ("" if board.where == first.where else board.where)
+                )
+                rows[peer.peer] = list(board.of_peer(peer))
+    order = sorted(peers, key=[*PEERS, *peers].index)
+    return replace(
+        first,
+        seconds=round(sum(board.seconds for board in boards), 1),
+        finished=all(board.finished for board in boards),
+        peers=tuple(peers[name] for name in order),
+        rows=tuple(row for name in order for row in rows[name]),
+    )
 
 
 def as_json(board: PeerBoard) -> str:

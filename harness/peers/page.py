@@ -45,7 +45,10 @@ def _page(board: PeerBoard) -> Iterator[str]:
         "[Findings in third-party kernels](peers.md); the others are as packproof reports them. A replay file runs one "
         "case again.\n"
     )
-    yield f"{_where(board)}. packproof {board.packproof}, profile {board.profile}, seed {board.seed}.\n"
+    yield f"{board.where}. packproof {board.packproof}, profile {board.profile}, seed {board.seed}.\n"
+    elsewhere = dict.fromkeys(peer.where for peer in board.peers if peer.where and not peer.reason)
+    for where in elsewhere:
+        yield f"{', '.join(peer.peer for peer in board.peers if peer.where == where)}: {where}.\n"
     yield from (f"{line}\n" for line in legend())
     yield (
         "*Classes*: of the golden boundary classes that the declaration of a peer allows, the share that was judged, "
@@ -70,12 +73,6 @@ def _page(board: PeerBoard) -> Iterator[str]:
         for law, rows in board.of(peer.peer):
             if found := [row for row in rows if row.failed]:
                 yield f"| {' | '.join(_failure(peer.peer, law, found))} |"
-
-
-def _where(board: PeerBoard) -> str:
-    here = board.environment
-    driver = f", driver {here.driver}" if here.driver else ""
-    return f"{here.name}, torch {here.torch}, triton {here.triton}, Python {here.python}{driver}, {board.date}"
 
 
 def _cells(board: PeerBoard, peer: BoardPeer) -> Iterator[str]:

@@ -199,9 +199,9 @@ def _outer(k: Tensor, u: Tensor) -> Tensor:
 
 def _read(S: Tensor, q: Tensor) -> Tensor:
     """Sᵀ q."""
-    return torch.einsum("hkp, hk -> hp", S, q)
+    return torch.bmm(q[:, None], S).squeeze(1)
 
 
 def _see(S: Tensor, u: Tensor) -> Tensor:
     """S u."""
-    return torch.einsum("hkp, hp -> hk", S, u)
+    return torch.bmm(S, u[..., None]).squeeze(2)

@@ -35,13 +35,10 @@ class Signs:
     def __init__(self) -> None:
         self._generator = torch.Generator().manual_seed(0)
 
-    def like(self, x: Tensor) -> Tensor:
-        drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float32)
-        return torch.where(drawn < 0.5, -UNIT, UNIT).to(x)
-
     def rounded(self, x: Tensor, terms: Tensor) -> Tensor:
         """x after a rounding event of the size of its absolute terms."""
-        return x + self.like(x) * terms
+        drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float32)
+        return torch.add(x, torch.copysign(terms, drawn.sub_(0.5).to(x)), alpha=UNIT)
 
     def noisy(self, x: Tensor) -> Tensor:
         """x, rounded by its own size; so is the gradient that comes back."""

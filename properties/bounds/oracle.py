@@ -46,12 +46,32 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     else:
         values = vjp(op.reference, sample, gradients=gradients)
         absolute = vjp(magnitude_op(op, promises), sample, gradients=gradients, absolute=True)
+    budgets = _budgets(values, absolute, sample, promises)
+    return Expected(values, budgets, absolute, _vacuous(values, budgets, sample, derived))
+
+
+def with_promises(found: Expected, sample: Sample, promises: Promises) -> Expected:
+    """The same with the budgets of other promises, which differ in the precision of operands and sums alone."""
+    budgets = _budgets(found.values, found.absolute, sample, promises)
+    vacuous = _vacuous(found.values, budgets, sample, is_derived(sample.op, promises))
+    return Expected(found.values, budgets, found.absolute, vacuous)
+
+
+def _budgets(
+    values: Mapping[TensorKey, Tensor], absolute: Mapping[TensorKey, Tensor], sample: Sample, promises: Promises
+) -> dict[TensorKey, Budget]:
+    op, derived = sample.op, is_derived(sample.op, promises)
     tokens = sample.inputs[next(iter(op.inputs))].dtype
     stored = {TensorKey(n): dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
-    budgets = {k: budget(r, absolute[k], stored[k], tokens, op, promises, derived=derived) for k, r in values.items()}
-    vacuous = tuple(k for k in values if (derived or op.roundings) and _is_vacuous(k, values, sample, budgets[k]))
-    return Expected(values, budgets, absolute, vacuous)
+    return {k: budget(r, absolute[k], stored[k], tokens, op, promises, derived=derived) for k, r in values.items()}
+
+
+def _vacuous(
+    values: Mapping[TensorKey, Tensor], budgets: Mapping[TensorKey, Budget], sample: Sample, derived: bool
+) -> tuple[TensorKey, ...]:
+    judged = values if derived or sample.op.roundings else {}
+    return tuple(k for k in judged if _is_vacuous(k, values, sample, budgets[k]))
 
 
 def is_derived(op: Op, promises: Promises) -> bool:

@@ -1,6 +1,7 @@
 """`packproof peers` distinguishes what is promised, what is checked though not promised, and what is not offered."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,6 +176,29 @@ def test_the_scoreboard_in_a_terminal_as_data_and_as_a_page(tmp_path: Path, caps
     assert (tmp_path / "again.md").read_text() == page
     assert main.run(["peers", "--from", str(tmp_path / "out")]) == 2
     assert "is no scoreboard of peers" in capsys.readouterr().err
+
+
+def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = boards.read("data/peers.json")
+    again = [peer for peer in first.peers if peer.peer in ("fla:ssd", "flash_attn:rope")]  # the second: not installed
+    row = next(row for row in first.rows if row.peer == "fla:ssd")
+    later = replace(first, date="2026-12-01", seconds=1.0, peers=tuple(again), rows=(replace(row, examples=12345),))
+    files = [tmp_path / name for name in ("first.json", "later.json", "both.json", "both.md")]
+    for file, board in zip(files, (first, later), strict=False):
+        file.write_text(boards.as_json(board))
+    both = [str(file) for file in files]
+    assert main.run(["peers", "--from", ",".join(both[:2]), "--json", both[2], "--markdown", both[3]]) == 0
+    found = boards.read(both[2])
+    assert [peer.peer for peer in found.peers] == [peer.peer for peer in first.peers]
+    assert [row.examples for row in found.rows if row.peer == "fla:ssd"] == [12345]
+    assert len(found.rows) == sum(row.peer != "fla:ssd" for row in first.rows) + 1
+    assert [(peer.peer, peer.where) for peer in found.peers if peer.where] == [("fla:ssd", later.where)]
+    assert f"\nfla:ssd: {later.where}.\n" in files[3].read_text()
+    files[1].write_text(boards.as_json(replace(later, seed=7)))
+    assert main.run(["peers", "--from", ",".join(both[:2])]) == 2
+    assert "cannot be one" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("others")
