@@ -98,10 +98,12 @@ def parse(command: Any, arguments: list[str]) -> None:
     command.make_context("packproof", arguments)
 
 
-def test_the_page_on_timing_shows_what_was_measured() -> None:
+@pytest.mark.parametrize(
+    ("page", "path"), [("docs/bench.md", "data/bench-h200.json"), ("docs/packs.md", "data/stack-h200.json")]
+)
+def test_a_page_shows_what_was_measured(page: str, path: str) -> None:
     """Its table is what `packproof table` makes of the committed file; where there is the file, there is the table."""
-    path = "data/bench-h200.json"
-    shown = TABLE.findall((ROOT / "docs/bench.md").read_text())
+    shown = TABLE.findall((ROOT / page).read_text())
     assert [named for _, named in shown] == [path] * (ROOT / path).exists()
     for text, named in shown:
         done = run(ROOT, "-m", "packproof", "table", named)

@@ -44,12 +44,13 @@ ROOMS: dict[str, set[str]] = {
     "architectures": {"modules", "results", "worker"},
     "reports": {"results"},
     "bench": {"engine", "execution", "results", "targets", "worker"},
+    "stacks": {"bench", "results"},
     "validation": {"compile", "engine", "execution", "results", "targets", "worker"},
     "peers": {"engine", "reports", "results", "worker"},
     "pytest_plugin": {"engine", "results", "targets", "worker"},
     "cli": {
-        *{"architectures", "bench", "debug", "engine", "modules", "peers", "reports", "results", "targets"},
-        *{"validation", "worker"},
+        *{"architectures", "bench", "debug", "engine", "modules", "peers", "reports", "results"},
+        *{"stacks", "targets", "validation", "worker"},
     },
 }
 MOST_MODULES = 15

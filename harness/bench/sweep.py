@@ -69,15 +69,21 @@ def _table(title: str, series: Mapping[tuple[str, str], Line], write: Callable[[
         yield f"  {implementation:<{names}} {name:<9}" + "".join(f"{cell:>9}" for cell in cells)
 
 
+def drawable(path: str) -> Path:
+    """The file of a plot. Raises UsageError if it cannot be drawn."""
+    file = writable(path, "--plot")
+    if Path(path).suffix not in _FORMATS:
+        raise UsageError(f"--plot: {path} has to end in {' or '.join(_FORMATS)}")
+    if find_spec("matplotlib") is None:
+        raise UsageError("--plot: needs matplotlib, which is not installed; pip install packproof[bench]")
+    return file
+
+
 class Plot:
     """A plot, drawn when the sweep is done. Raises UsageError at once if that will be impossible."""
 
     def __init__(self, path: str) -> None:
-        self._file = writable(path, "--plot")
-        if Path(path).suffix not in _FORMATS:
-            raise UsageError(f"--plot: {path} has to end in {' or '.join(_FORMATS)}")
-        if find_spec("matplotlib") is None:
-            raise UsageError("--plot: needs matplotlib, which is not installed; pip install packproof[bench]")
+        self._file = drawable(path)
 
     def draw(self, growth: Growth) -> None:
         """Write the plot of the sweep."""

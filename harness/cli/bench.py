@@ -8,17 +8,22 @@ import typer
 
 from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, WRONG_CALL, say
 from packproof.harness.results.names import DEVICES, dtypes, known, listed, some
+from packproof.harness.stacks import shapes
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES
 
+_STACK = ("model", "modes", "steps", "packs")  # options of `bench stack` alone
+_SHARED = ("targets", "tokens", "device", "json", "seed")  # what it takes of the others
+
 
 def bench(
+    context: typer.Context,
     targets: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[TARGET]...",
-            help="package.module:function or path/file.py:function; without it, packproof's own kernels; or packing: "
-            "the packers of packproof.refs",
+            help="package.module:function or path/file.py:function; without it, packproof's own kernels; packing: the "
+            "packers of packproof.refs; stack: training steps of whole stacks of Mamba blocks",
         ),
     ] = None,
     *,
@@ -34,7 +39,10 @@ def bench(
     lengths: Annotated[str | None, typer.Option(help="lengths of the sequences, such as 5,0,7")] = None,
     lengths_file: Annotated[str | None, typer.Option(help="a file of lengths: one per line, or a JSON list")] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="tokens of a layout or sweep  [default: cuda 65536, cpu 2048]", min=1)
+        int | None,
+        typer.Option(
+            help="tokens of a layout or sweep, or of a pack  [default: cuda 65536, cpu 2048; pack 4096]", min=1
+        ),
     ] = None,
     sizes: Annotated[str | None, typer.Option(help="sizes of axes, such as d=4096,n=16")] = None,
     inputs: Annotated[list[str] | None, typer.Option(help="optional inputs to pass, such as D,z")] = None,
@@ -58,6 +66,12 @@ def bench(
     sweep: Annotated[str | None, typer.Option(help="series of layouts: tokens, sequences or longest")] = None,
     plot: Annotated[str | None, typer.Option(help="draw the sweep to this .png or .svg file")] = None,
     seed: Annotated[int, typer.Option(help="another seed draws other tensors")] = 0,
+    model: Annotated[
+        list[str] | None, typer.Option(help=f"stack: {', '.join(shapes.SHAPES)}  [default: on cuda 1.4b, on cpu tiny]")
+    ] = None,
+    modes: Annotated[list[str] | None, typer.Option(help=f"stack: {', '.join(shapes.MODES)}  [default: all]")] = None,
+    steps: Annotated[int, typer.Option(help="stack: training steps to time", min=1)] = 3,
+    packs: Annotated[int, typer.Option(help="stack: packs of documents in a step", min=1)] = 4,
 ) -> int:
     """Time kernels next to their peers. One that fails a quick check at the timed sizes gets a verdict and no time.
 
@@ -68,6 +82,7 @@ def bench(
     packproof bench
     packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
     packproof bench packing
+    packproof bench stack --model mamba2-1.4b --tokens 8192 --json stack.json
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
@@ -76,6 +91,9 @@ def bench(
     Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect; 4 if
     the noise leaves a row open.
     """
+    _check_options(context, stack=targets == ["stack"])
+    if targets == ["stack"]:
+        return _stack(some(model, "--model"), some(modes, "--modes"), steps, packs, tokens, device, json, seed)
     if targets == ["packing"]:
         return _packing(lengths_file, tokens, seed)
     names = some(layout, "--layout")
@@ -130,13 +148,77 @@ def _packing(file: str | None, capacity: int | None, seed: int) -> int:
     return HELD
 
 
-def table(file: Annotated[str, typer.Argument(help="a file written by `packproof bench --json`")]) -> int:
+def _check_options(context: typer.Context, *, stack: bool) -> None:
+    """Raises UsageError for an option on the command line that belongs to the other kind of bench."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    own = {*_STACK, *_SHARED}
+    if stack and given - own:
+        takes = ", ".join(f"--{name}" for name in (*_STACK, *_SHARED) if name != "targets")
+        named = f"--{min(given - own).replace('_', '-')}"
+        raise UsageError(f"{named}: is no option of `packproof bench stack`, which has {takes}")
+    if not stack and given & {*_STACK}:
+        raise UsageError(f"--{min(given & {*_STACK})}: is an option of `packproof bench stack` alone")
+
+
+def _stack(
+    names: tuple[str, ...] | None,
+    modes: tuple[str, ...] | None,
+    steps: int,
+    packs: int,
+    capacity: int | None,
+    device: str | None,
+    json: str | None,
+    seed: int,
+) -> int:
+    """Training steps of whole stacks, in each mode."""
+    if device is not None:
+        known("device", device, DEVICES)
+    chosen = shapes.modes(modes)
+    shapes.models(names, device or "cuda")  # a wrong name is refused before torch is imported
+
+    import torch  # noqa: PLC0415
+
+    from packproof.harness.stacks.report import StacksFile, StacksReport  # noqa: PLC0415
+    from packproof.harness.stacks.run import StacksRequest, run_stacks  # noqa: PLC0415
+
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    rows = capacity or shapes.CAPACITY[where]
+    request = StacksRequest(shapes.models(names, where), chosen, steps, rows, packs, where, seed)
+    file = StacksFile(json, shlex.join(["packproof", *sys.argv[1:]]))
+    report = StacksReport(typer.echo)
+    for event in run_stacks(request):
+        file(event)
+        report(event)
+    if any(row.bad for row in report.rows):
+        return FAILED
+    if not any(row.status == "timed" for row in report.rows):
+        return say("nothing could be timed: see the reasons above", WRONG_CALL)
+    return HELD
+
+
+def table(
+    file: Annotated[str, typer.Argument(help="a file written by `packproof bench --json`")],
+    *,
+    plot: Annotated[
+        str | None, typer.Option(help="draw the results of `bench stack` to this .png or .svg file too")
+    ] = None,
+) -> int:
     """Print the results of a bench as a Markdown table, with its command, GPU and versions.
 
     \b
     packproof table bench.json
+    packproof table stack.json --plot stack.svg
     """
     from packproof.harness.bench.markdown import table as markdown  # noqa: PLC0415
+    from packproof.harness.stacks import page  # noqa: PLC0415
+    from packproof.harness.stacks.report import is_of_stacks  # noqa: PLC0415
 
-    typer.echo(markdown(file))
+    stacks = is_of_stacks(file)
+    if plot is not None and not stacks:
+        raise UsageError(f"--plot: {file} is not of `packproof bench stack`; `packproof bench --sweep` draws others")
+    drawing = page.StacksPlot(plot) if plot is not None else None
+    typer.echo(page.table(file) if stacks else markdown(file))
+    if drawing:
+        drawing.draw(file)
     return HELD

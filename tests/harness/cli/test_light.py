@@ -35,6 +35,8 @@ WRONG_CALLS = (
     "diff m:f --lengths 3 --device gpu",
     "diff m:f --lengths 3 --options silu",
     "bench --tokens many",
+    "bench stack --model mamba",
+    "bench stack --op rope",
     "table",
     "proof nowhere",
     "mutate --jobs none",

@@ -1,0 +1,115 @@
+"""The documents of a training step, and the passes that each mode makes of them."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from packproof.packs.measure import documents as lengths_drawn
+from packproof.refs.errors import UsageError
+from packproof.refs.packers import pack_best_fit
+from packproof.refs.packing import PackLayout
+
+_DRAWN = 10_000
+_SHORTER = 32  # how much so the documents of a tiny stack are
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """What one forward pass is given, for T rows of which n predict the next token of their document.
+
+    input_ids: (1, T). cu_seqlens: (s + 1,). seq_idx: (1, T) int32, rows past the last sequence are one of their own.
+    rows, targets: (n,), the rows that predict and what comes next there. places: (n,), which prediction of the step
+    each of them is.
+    """
+
+    input_ids: Tensor
+    cu_seqlens: Tensor
+    seq_idx: Tensor
+    rows: Tensor
+    targets: Tensor
+    places: Tensor
+
+    def to(self, device: str) -> "ForwardPass":
+        return ForwardPass(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of a step. capacity: rows of a pass, at most. packs: how many there are of them."""
+
+    tokens: tuple[Tensor, ...]
+    capacity: int
+    packs: int
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(document) for document in self.tokens]
+
+    @property
+    def predictions(self) -> int:
+        """Tokens that are predicted: all but the first of each document."""
+        return sum(self.lengths) - len(self.tokens)
+
+    def passes(self, mode: str) -> list[ForwardPass]:
+        """Every document once, as `mode` has it."""
+        if mode == "single":
+            return [self._pass([j], self.lengths[j], 0) for j in range(len(self.tokens))]
+        if mode == "padded":
+            return [self._pass(batch, max(self.lengths[j] for j in batch), 0) for batch in self._batches()]
+        packs = pack_best_fit(self.lengths, self.capacity)
+        return [self._pass([piece.sequence for piece in pack], None, self.capacity) for pack in packs]
+
+    def _batches(self) -> list[list[int]]:
+        """Documents in order of arrival, as many to a batch as its rows allow when it is padded to the longest."""
+        batches: list[list[int]] = [[]]
+        for j, length in enumerate(self.lengths):
+            longest = max([length, *(self.lengths[k] for k in batches[-1])])
+            if (len(batches[-1]) + 1) * longest > self.capacity:
+                batches.append([])
+            batches[-1].append(j)
+        return batches
+
+    def _pass(self, members: Sequence[int], each: int | None, rows: int) -> ForwardPass:
+        """These documents, each in so many rows or in as many as it has tokens; then rows without any, up to `rows`."""
+        lengths = [each or self.lengths[j] for j in members]
+        layout = PackLayout.from_lengths(lengths, slack=max(rows - sum(lengths), 0))
+        first = list(accumulate((length - 1 for length in self.lengths), initial=0))
+        input_ids = torch.zeros(1, layout.total_tokens, dtype=torch.int64)
+        predicting, targets, places = [], [], []
+        for (start, _), j in zip(pairwise(layout.cu_seqlens().tolist()), members, strict=True):
+            tokens = self.tokens[j]
+            input_ids[0, start : start + len(tokens)] = tokens
+            predicting.append(start + torch.arange(len(tokens) - 1))
+            targets.append(tokens[1:])
+            places.append(first[j] + torch.arange(len(tokens) - 1))
+        seq_idx = layout.seq_idx()[None]
+        seq_idx = torch.where(seq_idx < 0, len(members), seq_idx).int()
+        return ForwardPass(input_ids, layout.cu_seqlens(), seq_idx, *map(torch.cat, (predicting, targets, places)))
+
+
+def documents(capacity: int, packs: int, *, vocabulary: int, tiny: bool, seed: int) -> Documents:
+    """As many documents as fit into the packs, of random tokens, with lengths as `bench packing` draws them.
+
+    The lengths are evenly spaced quantiles of many that were drawn, so that a few documents have the mean of all.
+    Raises UsageError where the longest document has more tokens than the capacity.
+    """
+    lengths = sorted(max(length // _SHORTER, 2) if tiny else length for length in lengths_drawn(_DRAWN, seed))
+    if lengths[-1] > capacity:
+        raise UsageError(f"--tokens: {capacity}; documents have up to {lengths[-1]:,} tokens, and none is cut")
+    count = packs * capacity * len(lengths) // sum(lengths)
+    while len(pack_best_fit(chosen := _quantiles(lengths, count, seed), capacity)) > packs:
+        count -= 1
+    generator = torch.Generator().manual_seed(seed)
+    tokens = (torch.randint(vocabulary, (length,), generator=generator) for length in chosen)
+    return Documents(tuple(tokens), capacity, packs)
+
+
+def _quantiles(lengths: Sequence[int], count: int, seed: int) -> list[int]:
+    """Evenly spaced ones of the sorted lengths, in random order."""
+    chosen = [lengths[(2 * j + 1) * len(lengths) // (2 * count)] for j in range(count)]
+    random.Random(seed).shuffle(chosen)
+    return chosen

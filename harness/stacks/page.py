@@ -1,0 +1,80 @@
+"""The file of a bench of stacks as a Markdown table, and as a plot of throughput and memory."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from packproof.harness.bench.sweep import drawable
+from packproof.harness.stacks.report import documents_text, figures, found, ratios, read, step_text
+from packproof.harness.stacks.results import StacksStarted, Trained
+from packproof.harness.stacks.shapes import MODES
+
+_COLORS = {"single": "C7", "padded": "C1", "packed": "C0", "mamba_ssm": "C2"}
+
+
+def table(path: str) -> str:
+    """The Markdown, between two comments with its origin. Raises UsageError for a file that is damaged."""
+    start, rows, data = read(path)
+    page = _page(start, rows, data)
+    return "\n".join([f"<!-- packproof table {path} -->", *page, "<!-- end of table -->"])
+
+
+def _page(start: StacksStarted, rows: list[Trained], data: Mapping[str, Any]) -> Iterator[str]:
+    where = start.environment
+    driver = f", driver {where.driver}" if where.driver else ""
+    others = "".join(f", {name} {version}" for name, version in start.packages.items())
+    yield f"`{data['command']}` on {where.name}: packproof {data['packproof']}, torch {where.torch},"
+    yield f"triton {where.triton or 'none'}{others}{driver}."
+    yield f"{documents_text(start).capitalize()};"
+    yield f"{step_text(start)}."
+    yield ""
+    yield "| model | mode | passes | padding | s a step | tokens/s | x | peak, GiB | loss | apart | loss after |"
+    yield "| --- | --- |" + " ---: |" * 9
+    for row in rows:
+        if row.status == "timed":
+            yield f"| {row.model}, {row.parameters / 1e9:.2f} B | {' | '.join(figures(row, rows))} |"
+        else:
+            yield f"| {row.model} | {row.mode} | {row.status} |" + " |" * 8
+    yield ""
+    yield from (f"- {line}" for line in ratios(rows))
+
+
+class StacksPlot:
+    """Tokens per second beside the memory peak, a bar for each model and mode.
+
+    Raises UsageError at once if it cannot be drawn.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = drawable(path)
+
+    def draw(self, path: str) -> None:
+        """Write the plot of a file: the same bytes for the same file. Raises UsageError where it is damaged."""
+        import matplotlib as mpl  # noqa: PLC0415  (an optional dependency)
+        from matplotlib.figure import Figure  # noqa: PLC0415
+
+        start, rows, _ = read(path)
+        figure = Figure(figsize=(10, 4), layout="constrained")
+        speed, memory = figure.subplots(1, 2)
+        _bars(speed, rows, lambda row: row.per_second / 1e3)
+        _bars(memory, rows, lambda row: (row.peak or 0) / 2**30)
+        speed.set(title="throughput", ylabel="thousand tokens/s")
+        memory.set(title="memory peak", ylabel="GiB")
+        speed.legend(fontsize="small")
+        figure.suptitle(f"{start.environment.name}, passes of at most {start.capacity:,} rows", fontsize="medium")
+        with mpl.rc_context({"svg.hashsalt": "packproof"}):
+            figure.savefig(self._file, metadata={"Date": None} if self._file.suffix == ".svg" else {})
+
+
+def _bars(panel: Any, rows: list[Trained], value: Callable[[Trained], float]) -> None:
+    """A group of bars for each model, in it one for each mode that was timed."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    modes = [mode for mode in MODES if any(row.mode == mode for row in rows)]
+    width = 0.8 / len(modes)
+    for at, mode in enumerate(modes):
+        timed = {x: row for x, model in enumerate(models) if (row := found(rows, model, mode))}
+        places = [x + (at - (len(modes) - 1) / 2) * width for x in timed]
+        bars = panel.bar(places, [value(row) for row in timed.values()], width, label=mode, color=_COLORS[mode])
+        panel.bar_label(bars, fmt="%.3g", fontsize="small")
+    panel.set_xticks(range(len(models)), models)
+    panel.grid(axis="y", alpha=0.3)
+    panel.set_axisbelow(True)

@@ -1,0 +1,159 @@
+"""A bench of stacks on the terminal, 100 columns wide, row by row as they come; and as a JSON file."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from packproof.harness.bench.file import read as read_json
+from packproof.harness.results.environment import Environment
+from packproof.harness.results.files import replace_text, writable
+from packproof.harness.results.names import short
+from packproof.harness.stacks.results import StackEvent, StacksFinished, StacksStarted, Trained
+from packproof.refs.errors import UsageError
+from packproof.refs.wording import counted
+from packproof.version import __version__
+
+KIND, VERSION = "stacks", 1
+_COLUMNS = ("mode", -11), ("passes", 7), ("padding", 9), ("s/step", 9), ("tokens/s", 10), ("x", 7), ("peak GiB", 10)
+_LOSSES = ("loss", 9), ("apart", 7), ("after", 9)
+
+
+class StacksReport:
+    """Prints the events of one bench of stacks. rows: those that have come."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.rows: list[Trained] = []
+
+    def __call__(self, event: StackEvent) -> None:
+        match event:
+            case StacksStarted():
+                for line in started(event):
+                    self._say(line)
+            case Trained():
+                if not any(row.model == event.model for row in self.rows):
+                    self._say(f"\n{event.model}")
+                    self._say("  " + "".join(_cell(name, width) for name, width in (*_COLUMNS, *_LOSSES)))
+                self.rows.append(event)
+                self._say(f"  {self._line(event)}")
+            case StacksFinished(seconds):
+                self._say("")
+                for line in ratios(self.rows):
+                    self._say(line)
+                self._say(f"\n{seconds:.1f} s")
+
+    def _line(self, row: Trained) -> str:
+        if row.status != "timed":
+            return f"{_cell(row.mode, -11)}{row.status}: {row.reason}"
+        values = figures(row, self.rows)
+        return "".join(_cell(value, width) for value, (_, width) in zip(values, (*_COLUMNS, *_LOSSES), strict=True))
+
+
+def started(event: StacksStarted) -> Iterator[str]:
+    """What runs, and where."""
+    where = event.environment
+    driver = f", driver {where.driver}" if where.driver else f", {counted(where.threads, 'thread')}"
+    others = "".join(f", {name} {found}" for name, found in event.packages.items())
+    yield f"{where.name} · torch {where.torch}, triton {where.triton or 'none'}{others}{driver}"
+    yield documents_text(event)
+    yield f"{step_text(event)} · seed {event.seed}"
+    if where.device == "cpu":
+        yield "without a GPU references train tiny stacks: the command works, and nothing is said of speed"
+
+
+def documents_text(event: StacksStarted) -> str:
+    """The documents of a step, and of how many rows a pass has."""
+    lengths = event.lengths
+    bounds = f"{min(lengths):,} to {max(lengths):,} tokens, mean {sum(lengths) / len(lengths):.0f}"
+    return f"a step: {counted(len(lengths), 'document')} of {bounds}, in passes of at most {event.capacity:,} rows"
+
+
+def step_text(event: StacksStarted) -> str:
+    """How they are trained."""
+    return f"{short(event.dtype)}, forward, backward, one fused AdamW update; median of {counted(event.steps, 'step')}"
+
+
+def figures(row: Trained, rows: list[Trained]) -> tuple[str, ...]:
+    """The cells of a timed row: mode, passes, padding, seconds, tokens per second, x, peak; the loss, apart, after."""
+    single = found(rows, row.model, "single")
+    over = f"{row.per_second / single.per_second:.2f}" if single else "-"
+    peak = "-" if row.peak is None else f"{row.peak / 2**30:.1f}"
+    apart = "-" if row.apart is None else f"{row.apart:.2f}"
+    first = "-" if row.loss is None else f"{row.loss:.5f}"
+    cells = (row.mode, str(row.passes), f"{row.padding:.1%}", f"{row.step:.3f}", f"{row.per_second:,.0f}", over, peak)
+    return (*cells, first, apart, f"{row.losses[-1]:.5f}")
+
+
+def found(rows: list[Trained], model: str, mode: str) -> Trained | None:
+    """The row of a mode, where it was timed."""
+    return next((row for row in rows if (row.model, row.mode, row.status) == (model, mode, "timed")), None)
+
+
+def ratios(rows: list[Trained]) -> Iterator[str]:
+    """Tokens per second of packs over those of the other modes, in a line for each model."""
+    for model in dict.fromkeys(row.model for row in rows):
+        packed = found(rows, model, "packed")
+        others = [row for row in rows if row.model == model and row.status == "timed" and row is not packed]
+        if packed and others:
+            of = ", ".join(f"{packed.per_second / other.per_second:.2f} x {other.mode}" for other in others)
+            yield f"{model}: tokens per second, packed is {of}"
+
+
+def _cell(text: str, width: int) -> str:
+    """Text in as many columns, on the left where the width is negative."""
+    return f"{text:<{-width}}" if width < 0 else f"{text:>{width}}"
+
+
+class StacksFile:
+    """Collects the events into a document, and writes it to a file after each, if there is one.
+
+    Raises UsageError at once if the file cannot be written.
+    """
+
+    def __init__(self, path: str | None, command: str) -> None:
+        self._file = writable(path, "--json") if path is not None else None
+        self.document: dict[str, Any] = {
+            "kind": KIND,
+            "version": VERSION,
+            "packproof": __version__,
+            "command": command,
+            "started": {},
+            "rows": [],
+            "finished": False,
+        }
+
+    def __call__(self, event: StackEvent) -> None:
+        match event:
+            case StacksStarted():
+                self.document["started"] = asdict(event)
+            case Trained():
+                self.document["rows"].append(asdict(event))
+            case StacksFinished():
+                self.document["finished"] = True
+        if self._file:
+            text = json.dumps(self.document, indent=1, ensure_ascii=False) + "\n"
+            replace_text(self._file, text, last=self.document["finished"])
+
+
+def is_of_stacks(path: str) -> bool:
+    """Whether the file is one of StacksFile. Raises UsageError where it cannot be read."""
+    data = read_json(path, path)
+    return isinstance(data, dict) and data.get("kind") == KIND
+
+
+def read(path: str) -> tuple[StacksStarted, list[Trained], dict[str, Any]]:
+    """The events in a file, and the document. Raises UsageError where it is of another version, or damaged."""
+    data = read_json(path, path)
+    if data.get("version") != VERSION:
+        raise UsageError(f"{path} was not written by `packproof bench stack --json` in version {VERSION}")
+    try:
+        of = data["started"]
+        lengths = tuple(map(int, of["lengths"]))
+        start = StacksStarted(**{**of, "environment": Environment(**of["environment"]), "lengths": lengths})
+        tuples = ("losses", "seconds")
+        rows = [Trained(**{**row, **{name: tuple(map(float, row[name])) for name in tuples}}) for row in data["rows"]]
+        return start, rows, {"command": str(data["command"]), "packproof": str(data["packproof"])}
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path} is damaged, or older than this packproof ({why}); run the bench again") from None

@@ -1,0 +1,234 @@
+"""Trains stacks in each mode: the loss before the first step is compared, then whole steps are timed.
+
+Every mode has the loss of each token that one document at a time has, to rounding. How much rounding does is measured:
+those losses in the dtype of the steps, against the same at twice the precision. In the dtype of the steps a mode may be
+twice as far from the exact ones as that, which is what four times as many roundings do. A state that comes from the
+document before may move a loss by less. So packproof's own stacks run at twice the precision too, where the distance
+falls with the unit roundoff if it is rounding, from bf16 to tf32 by 8, and a quarter is allowed; a leak stays as it is.
+Both are judged over all tokens, and over the first ones of each document, which the one before it reaches first.
+"""
+
+# mypy: allow-untyped-calls
+
+import gc
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof import kernels, refs
+from packproof.harness.results.environment import environment
+from packproof.harness.stacks.documents import Documents, ForwardPass, documents
+from packproof.harness.stacks.model import Stack, of_mamba_ssm, ours
+from packproof.harness.stacks.results import (
+    MOST_APART,
+    MOST_APART_WIDE,
+    StackEvent,
+    StacksFinished,
+    StacksStarted,
+    Trained,
+)
+from packproof.harness.stacks.shapes import SHAPES
+from packproof.refs.errors import UsageError
+
+_DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}
+_WIDER = {torch.bfloat16: torch.float32, torch.float32: torch.float64}
+_RATE = 1e-4
+_BEGINNING = 16  # predictions of a document that are compared by themselves
+_PEER = ("mamba-ssm", "causal-conv1d")
+
+
+@dataclass(frozen=True)
+class StacksRequest:
+    """models, modes: names. capacity: rows of a pass, at most. packs: how many of them a step has."""
+
+    models: tuple[str, ...]
+    modes: tuple[str, ...]
+    steps: int = 3
+    capacity: int = 4096
+    packs: int = 4
+    device: str = "cuda"
+    seed: int = 0
+
+
+def run_stacks(request: StacksRequest, ops: Any = None) -> Iterator[StackEvent]:
+    """Train what is requested, mode by mode. ops: what the blocks are built on; kernels on a GPU, otherwise references.
+
+    Raises UsageError before the first event where that is impossible.
+    """
+    began = time.monotonic()
+    if request.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device: torch {torch.__version__} sees no CUDA device here; use --device cpu")
+    models = [_Model(name, request, ops or (kernels if request.device == "cuda" else refs)) for name in request.models]
+    packages = {name: version(name) for name in _PEER if find_spec(name.replace("-", "_"))}
+    dtype = str(_DTYPES[request.device]).removeprefix("torch.")
+    lengths = tuple(models[0].documents.lengths)
+    here = environment(request.device)
+    yield StacksStarted(here, packages, lengths, request.capacity, request.steps, dtype, request.seed)
+    for model in models:
+        yield from model.rows()
+    yield StacksFinished(time.monotonic() - began)
+
+
+class _Model:
+    """One model, in one mode after the other."""
+
+    def __init__(self, name: str, request: StacksRequest, ops: Any) -> None:
+        self.name, self.shape, self.request, self.ops = name, SHAPES[name], request, ops
+        self.device, self.dtype = request.device, _DTYPES[request.device]
+        self.documents = documents(
+            *(request.capacity, request.packs),
+            vocabulary=self.shape.vocabulary,
+            tiny=self.shape.tiny,
+            seed=request.seed,
+        )
+
+    def rows(self) -> Iterator[Trained]:
+        judge = self._judge()
+        for mode in self.request.modes:
+            try:
+                yield self._row(mode, judge)
+            except torch.OutOfMemoryError as error:
+                yield Trained(self.name, mode, "too large", str(error).partition("\n")[0])
+            except Exception as error:
+                traceback.print_exc()
+                yield Trained(self.name, mode, "failed", f"{type(error).__name__}: {error}".partition("\n")[0])
+            self._free()
+
+    def _judge(self) -> "Judge":
+        """What one document at a time computes, and the same at twice the precision."""
+        alone, exact = self._losses("single"), self._losses("single", wide=True)
+        return Judge(alone, exact, beginnings(self.documents).to(self.device))
+
+    def _losses(self, mode: str, *, wide: bool = False) -> Tensor:
+        """The loss of each prediction, in the dtype of the steps, or at twice its precision."""
+        stack = self._stack(mode)
+        stack = stack.to(_WIDER[self.dtype]) if wide else stack
+        return losses(stack, self._passes(mode), self.documents.predictions)
+
+    def _stack(self, mode: str) -> Stack:
+        stack = ours(self.shape, self.ops, self.device, self.dtype, self.request.seed)
+        return of_mamba_ssm(self.shape, self.device, self.dtype, stack) if mode == "mamba_ssm" else stack
+
+    def _row(self, mode: str, judge: "Judge") -> Trained:
+        row = Trained(self.name, mode, "timed", tokens=sum(self.documents.lengths))
+        if mode == "mamba_ssm" and self.shape.block == "mamba":
+            return replace(row, status="cannot", reason="mamba-ssm's Mamba takes no boundaries: it cannot run a pack")
+        if mode == "mamba_ssm" and not (self.device == "cuda" and find_spec("mamba_ssm")):
+            why = "mamba-ssm is not installed" if self.device == "cuda" else "mamba-ssm needs a GPU"
+            return replace(row, status="not installed", reason=why)
+        narrow = self._losses(mode)
+        wide = None if mode == "mamba_ssm" else judge.apart(self._losses(mode, wide=True))
+        row = replace(row, loss=float(narrow.mean()), apart=judge.apart(narrow), apart_wide=wide)
+        if reason := unlike(row):
+            return replace(row, status="wrong", reason=reason)
+        self._free()
+        return self._timed(row, self._stack(mode), self._passes(mode))
+
+    def _timed(self, row: Trained, stack: Stack, passes: Sequence[ForwardPass]) -> Trained:
+        """The row with its steps. One more is taken first: it compiles what the steps need."""
+        row = replace(
+            row,
+            parameters=sum(parameter.numel() for parameter in stack.parameters()),
+            passes=len(passes),
+            rows=sum(one.input_ids.numel() for one in passes),
+        )
+        step = training(stack, passes, self.documents.predictions)
+        found, seconds = [step()], []
+        self._wait()
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        for _ in range(self.request.steps):
+            start = time.perf_counter()
+            found.append(step())
+            self._wait()
+            seconds.append(time.perf_counter() - start)
+        peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else None
+        row = replace(row, losses=tuple(map(float, found)), seconds=tuple(seconds), peak=peak)
+        if not all(loss < float("inf") for loss in row.losses):
+            return replace(row, status="wrong", reason="its loss is not finite", seconds=())
+        return row
+
+    def _passes(self, mode: str) -> list[ForwardPass]:
+        return [one.to(self.device) for one in self.documents.passes(mode)]
+
+    def _wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _free(self) -> None:
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True)
+class Judge:
+    """alone, exact: the loss of each prediction (n,), with one document in each pass, and at twice the precision.
+    beginnings: (n,), which predictions are the first ones of a document."""
+
+    alone: Tensor
+    exact: Tensor
+    beginnings: Tensor
+
+    def apart(self, found: Tensor) -> float:
+        """How far the losses are from the exact ones, over how far those of one document at a time are: the larger of
+        all predictions and of the first ones. NaN where a loss is."""
+        parts = [(found - self.exact, self.alone - self.exact)]
+        parts += [(mine[self.beginnings], own[self.beginnings]) for mine, own in parts]
+        ratios = torch.stack([_size(mine) / _size(own) for mine, own in parts])
+        return float(ratios.max())
+
+
+def unlike(row: Trained) -> str:
+    """Why the losses of a mode are not those of one document at a time, "" if they are. NaN is never the same."""
+    for apart, most in ((row.apart, MOST_APART), (row.apart_wide, MOST_APART_WIDE)):
+        if apart is not None and not apart <= most:
+            where = "" if most == MOST_APART else " at twice the precision"
+            rounding = f"{apart:.3g} x the rounding of one document at a time{where}, and {most:g} x is allowed"
+            return f"its losses are not those of one document at a time: they differ by {rounding}"
+    return ""
+
+
+def _size(x: Tensor) -> Tensor:
+    return x.double().square().mean().sqrt()
+
+
+def beginnings(of: Documents) -> Tensor:
+    """Which predictions of a step are among the first ones of their document (n,)."""
+    return torch.cat([torch.arange(length - 1) < _BEGINNING for length in of.lengths])
+
+
+@torch.no_grad()
+def losses(stack: Stack, passes: Sequence[ForwardPass], predictions: int) -> Tensor:
+    """The loss of each prediction of a step (predictions,), in the order of the documents."""
+    found: Tensor | None = None
+    for one in passes:
+        mine = stack(one)
+        found = mine.new_full((predictions,), float("nan")) if found is None else found
+        found[one.places] = mine
+    assert found is not None, "no passes"
+    return found
+
+
+def training(stack: Stack, passes: Sequence[ForwardPass], predictions: int) -> Callable[[], Tensor]:
+    """A function that takes one step, over all passes and with one update, and returns its mean loss."""
+    optimizer = torch.optim.AdamW(stack.parameters(), lr=_RATE, fused=True)
+
+    def step() -> Tensor:
+        total = torch.zeros((), device=passes[0].input_ids.device, dtype=torch.float64)
+        for one in passes:
+            loss = stack(one).sum() / predictions
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return total
+
+    return step

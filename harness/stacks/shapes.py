@@ -1,0 +1,64 @@
+"""What can be trained and how, by name; nothing here needs torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from packproof.harness.results.names import known
+from packproof.refs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A stack. sizes: arguments of the block that differ from its defaults, which are those of the published models."""
+
+    block: Literal["mamba", "mamba2"]
+    d_model: int
+    layers: int
+    vocabulary: int = 50_280
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def tiny(self) -> bool:
+        """Whether the references can train it in seconds."""
+        return self.d_model < 64
+
+
+SHAPES = {
+    "mamba-tiny": Shape("mamba", 16, 2, 61, {"d_state": 4}),
+    "mamba-110m": Shape("mamba", 768, 24),
+    "mamba-780m": Shape("mamba", 1536, 48),
+    "mamba-1.4b": Shape("mamba", 2048, 48),
+    "mamba2-tiny": Shape("mamba2", 16, 2, 61, {"d_state": 4, "headdim": 8}),
+    "mamba2-110m": Shape("mamba2", 768, 24),
+    "mamba2-780m": Shape("mamba2", 1536, 48),
+    "mamba2-1.4b": Shape("mamba2", 2048, 48),
+}
+DEFAULTS = {"cuda": ("mamba-1.4b", "mamba2-1.4b"), "cpu": ("mamba-tiny", "mamba2-tiny")}
+CAPACITY = {"cuda": 4096, "cpu": 128}  # rows of a pass
+MODES = {
+    "single": "one document in each pass",
+    "padded": "documents padded to the longest of their batch, as many as the rows of a pack allow",
+    "packed": "one pack in each pass",
+    "mamba_ssm": "the same packs in mamba-ssm's block, with seq_idx",
+}
+
+
+def models(names: tuple[str, ...] | None, device: str) -> tuple[str, ...]:
+    """The names of the shapes to train. Raises UsageError for one that is unknown, or that needs a GPU."""
+    chosen = tuple(known("model", name, SHAPES) for name in names or DEFAULTS[device])
+    large = [name for name in chosen if not SHAPES[name].tiny]
+    if large and device == "cpu":
+        small = ", ".join(name for name, shape in SHAPES.items() if shape.tiny)
+        raise UsageError(f"--model: {large[0]} needs a GPU; references on a CPU train {small}")
+    if 0 < len(large) < len(chosen):
+        raise UsageError(
+            f"--model: {', '.join(chosen)} do not train on the same documents; a tiny one runs without others"
+        )
+    return chosen
+
+
+def modes(names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The modes, in the order in which they run. Raises UsageError for one that is unknown."""
+    chosen = {known("mode", name, MODES) for name in names or MODES}
+    return tuple(name for name in MODES if name in chosen)
