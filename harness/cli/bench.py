@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from packproof.harness.cli import ranks as on_ranks
 from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, WRONG_CALL, say
 from packproof.harness.results.names import DEVICES, dtypes, known, listed, some
 from packproof.refs.errors import UsageError
@@ -18,7 +19,7 @@ def bench(
         typer.Argument(
             metavar="[TARGET]...",
             help="package.module:function or path/file.py:function; without it, packproof's own kernels; or packing: "
-            "the packers of packproof.refs",
+            "the packers of packproof.refs; or ranks: packs cut over several GPUs",
         ),
     ] = None,
     *,
@@ -58,6 +59,20 @@ def bench(
     sweep: Annotated[str | None, typer.Option(help="series of layouts: tokens, sequences or longest")] = None,
     plot: Annotated[str | None, typer.Option(help="draw the sweep to this .png or .svg file")] = None,
     seed: Annotated[int, typer.Option(help="another seed draws other tensors")] = 0,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="of `bench ranks`: processes to start  [default: one for each GPU, without any 2]", min=1),
+    ] = None,
+    simulated: Annotated[
+        int | None, typer.Option(help="of `bench ranks`: so many ranks in this process, without times", min=1)
+    ] = None,
+    cases: Annotated[
+        int | None,
+        typer.Option(help="of `bench ranks`: packs judged of each op and dtype  [default: cuda 50, cpu 5]", min=0),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="of `bench ranks`: that a rank waits for the others  [default: 60]", min=1.0)
+    ] = None,
 ) -> int:
     """Time kernels next to their peers. One that fails a quick check at the timed sizes gets a verdict and no time.
 
@@ -68,6 +83,7 @@ def bench(
     packproof bench
     packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
     packproof bench packing
+    packproof bench ranks --json ranks.json
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
@@ -76,6 +92,11 @@ def bench(
     Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect; 4 if
     the noise leaves a row open.
     """
+    if targets == ["ranks"]:
+        return on_ranks.bench(ranks, simulated, cases, seconds, tokens=tokens, op=op, json=json)
+    for option, value in {"--ranks": ranks, "--simulated": simulated, "--cases": cases, "--seconds": seconds}.items():
+        if value is not None:
+            raise UsageError(f"{option} belongs to `packproof bench ranks`")
     if targets == ["packing"]:
         return _packing(lengths_file, tokens, seed)
     names = some(layout, "--layout")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from packproof import kernels
+from packproof.harness.bench.ranks import ours
 from packproof.kernels.selective_scan import INTERPRETED as SCAN
 from packproof.kernels.ssd import INTERPRETED as SSD
 from packproof.parallel.scans import (
@@ -19,7 +20,6 @@ from packproof.parallel.scans import (
 from packproof.properties.cases.case import Case
 from packproof.properties.promises import Promises
 from tests.kernels.cases import normal, offsets
-from tests.parallel import ours
 from tests.parallel.test_partition import Subject
 
 SEGMENTS = {"selective_scan": SCAN["segment"], "ssd": SSD["segment"]}

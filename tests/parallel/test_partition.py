@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from packproof import refs
+from packproof.harness.bench.ranks import ours
 from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
 from packproof.harness.engine.violations import broken
@@ -23,7 +24,6 @@ from packproof.properties.laws.partition import PARTITION, spans_of_ranks
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import UsageError
-from tests.parallel import ours
 from tests.parallel.own import BUGS, own
 
 MINIMAL: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from packproof import parallel, refs
-from packproof.parallel import ContiguousShares, Shard, on_process_group, simulated
+from packproof.parallel import ContiguousShares, Shard, Watch, on_process_group, simulated
 from packproof.properties.cases.case import Case
 
 OPS = ("causal_conv1d", "selective_scan", "ssd", "rope")
@@ -40,21 +40,23 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
 _LIKE: dict[str, Callable[..., Any]] = {f.__name__: f for f in (causal_conv1d, selective_scan, ssd, rope)}
 
 
-def plain(case: Case) -> Case:
-    """Without what torch computes for all tokens at once, softplus and silu: its bits depend on how many there are."""
-    off = {"delta_softplus": False, "dt_softplus": False, "activation": None}
-    return case.without("z").replace(options=tuple((name, off.get(name, v)) for name, v in case.options))
-
-
-def ours(op: str, kernels: Any = refs, group: ProcessGroup | None = None) -> Callable[..., Any]:
-    """An op of packproof.parallel as a kernel. kernels: the module whose function of the same name computes,
-    None: packproof's own, with their passes over states alone. group: of
-    real ranks; None: simulated ones."""
+def ours(
+    op: str, kernels: Any = refs, group: ProcessGroup | None = None, watch: Watch | None = None
+) -> Callable[..., Any]:
+    """An op of packproof.parallel as a kernel. kernels: the module whose function of the same name computes, None:
+    packproof's own, with their passes over states alone. group: of real ranks; None: simulated ones. watch: of these
+    ranks."""
 
     def run(group: ProcessGroup, *, cu_seqlens: Tensor, cuts: tuple[int, ...], **arguments: Any) -> Tensor:
-        shard = Shard(cu_seqlens, group, cuts)
+        shard = Shard(cu_seqlens, group, cuts, watch=watch)
         y: Tensor = getattr(parallel, op)(**arguments, shard=shard, kernel=kernels and getattr(kernels, op))
         return y
 
     shares = ContiguousShares(op, run)
     return simulated(shares, _LIKE[op]) if group is None else on_process_group(shares, _LIKE[op], group)
+
+
+def plain(case: Case) -> Case:
+    """Without what torch computes for all tokens at once, softplus and silu: its bits depend on how many there are."""
+    off = {"delta_softplus": False, "dt_softplus": False, "activation": None}
+    return case.without("z").replace(options=tuple((name, off.get(name, v)) for name, v in case.options))
