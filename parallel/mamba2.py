@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from packproof.layers.mamba2 import GroupRMSNorm, Mamba2Block
-from packproof.parallel.shard import process_group
+from packproof.parallel.cut import process_group
 from packproof.refs.errors import ArgumentError, checked_call, checked_init
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ def test_an_op_on_processes_has_the_values_and_gradients_of_one(
     judged = found[f"judged on {ranks}"][0][op]
     assert (judged["cases"], judged["failed"]) == (5, [])
     assert judged["compared"] > 0
-    assert (judged["bitwise"] > 0) == (ranks == 2)
+    assert (judged["bitwise"] > 0) == (ranks == 2 and "attention" not in op and "zig-zag" not in op)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

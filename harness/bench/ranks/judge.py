@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from packproof import refs
-from packproof.harness.bench.ranks.ours import ours, plain
+from packproof.harness.bench.ranks.ours import ZIGZAG, ours, plain
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
@@ -99,9 +99,9 @@ def judged(op: str, dtype: str, count: int, place: OnRanks) -> JudgedOp:
     """Judge so many cases of an op. Raises PackproofError where a rank is lost."""
     begin = time.perf_counter()
     function = ours(op, None if place.on_gpu else refs, place.group, place.watch)
-    promises = _promises(op, place)
-    space = Space(OPS[op], dtype, promises, frozenset(describe(function)["parameters"]), on_gpu=place.on_gpu)
-    kernel = KernelUnderTest(OPS[op], _Kept(function, place.device), promises, takes_cuts=True)
+    promises, declared = _promises(op, place), OPS[ZIGZAG.get(op, op)]
+    space = Space(declared, dtype, promises, frozenset(describe(function)["parameters"]), on_gpu=place.on_gpu)
+    kernel = KernelUnderTest(declared, _Kept(function, place.device), promises, takes_cuts=True)
     cases, sharing = cases_of(space, place, count), 1 if place.group is None else place.ranks
     failed, bits = [], []
     for first in range(0, len(cases), sharing):
@@ -152,12 +152,14 @@ def _judged_here(
 
 
 def _promises(op: str, place: OnRanks) -> Promises:
-    """Of a kernel its own, but that bits change where more than one rank hands on its state. The references have bits
-    of their own on two ranks, in plain cases."""
+    """Of a kernel its own, but that bits change where more than one rank hands on its state, and where chunks of a
+    `ZigZag` begin, which are not at the cuts of a case. The references keep bits on two ranks, in plain cases."""
     if not place.on_gpu:
-        return Promises(**(_REFERENCES[op] if place.ranks == 2 else {}))
-    promises = BUILTIN_KERNELS[op].declaration("cuda").promises
+        return Promises(**(_REFERENCES.get(op, {}) if place.ranks == 2 else {}))
+    promises = BUILTIN_KERNELS[ZIGZAG.get(op, op)].declaration("cuda").promises
     assert promises is not None
+    if op in ZIGZAG and promises.grid != "token":
+        return dataclasses.replace(promises, grid=None)
     return promises if place.ranks == 2 else dataclasses.replace(promises, state_entry=None)
 
 

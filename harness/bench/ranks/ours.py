@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from packproof import parallel, refs
-from packproof.parallel import ContiguousShares, Shard, Watch, on_process_group, simulated
+from packproof.parallel import ContiguousShares, Shard, Watch, ZigZag, ZigZagShares, on_process_group, simulated
 from packproof.properties.cases.case import Case
 
-OPS = ("causal_conv1d", "selective_scan", "ssd", "rope")
+ZIGZAG = {f"{op}, zig-zag": op for op in ("rope", "attention")}
+OPS = (*("causal_conv1d", "selective_scan", "ssd", "rope", "attention"), *ZIGZAG)
 
 
 def causal_conv1d(
@@ -37,23 +38,34 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleaved
     raise NotImplementedError
 
 
-_LIKE: dict[str, Callable[..., Any]] = {f.__name__: f for f in (causal_conv1d, selective_scan, ssd, rope)}
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor, causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1), softmax_scale: float | None = None, softcap: float = 0.0,
+) -> Tensor:  # fmt: skip
+    raise NotImplementedError
+
+
+_LIKE: dict[str, Callable[..., Any]] = {f.__name__: f for f in (causal_conv1d, selective_scan, ssd, rope, attention)}
 
 
 def ours(
     op: str, kernels: Any = refs, group: ProcessGroup | None = None, watch: Watch | None = None
 ) -> Callable[..., Any]:
-    """An op of packproof.parallel as a kernel. kernels: the module whose function of the same name computes, None:
-    packproof's own, with their passes over states alone. group: of real ranks; None: simulated ones. watch: of these
-    ranks."""
+    """An op of packproof.parallel as a kernel, on a `Shard` or, where it is named so, on a `ZigZag`.
+
+    kernels: the module whose function of the same name computes, None: packproof's own, with their passes over states
+    alone. group: of real ranks; None: simulated ones. watch: of these ranks.
+    """
+    name = ZIGZAG.get(op, op)
+    cut, shares = (ZigZag, ZigZagShares) if op in ZIGZAG else (Shard, ContiguousShares)
 
     def run(group: ProcessGroup, *, cu_seqlens: Tensor, cuts: tuple[int, ...], **arguments: Any) -> Tensor:
-        shard = Shard(cu_seqlens, group, cuts, watch=watch)
-        y: Tensor = getattr(parallel, op)(**arguments, shard=shard, kernel=kernels and getattr(kernels, op))
+        shard = cut(cu_seqlens, group, cuts, watch=watch)
+        y: Tensor = getattr(parallel, name)(**arguments, shard=shard, kernel=kernels and getattr(kernels, name))
         return y
 
-    shares = ContiguousShares(op, run)
-    return simulated(shares, _LIKE[op]) if group is None else on_process_group(shares, _LIKE[op], group)
+    split = shares(name, run)
+    return simulated(split, _LIKE[name]) if group is None else on_process_group(split, _LIKE[name], group)
 
 
 def plain(case: Case) -> Case:
