@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from packproof.refs.lazy import export
 
 if TYPE_CHECKING:
+    from packproof.parallel.attention import attention
     from packproof.parallel.convolution import causal_conv1d
     from packproof.parallel.mamba2 import TensorParallelMamba2
     from packproof.parallel.ranks import run_ranks
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from packproof.parallel.shard import Shard
     from packproof.parallel.simulated import ContextParallel, ContiguousShares, on_process_group, simulated
     from packproof.parallel.watch import Watch
+    from packproof.parallel.zigzag import ZigZag, ZigZagShares
 
 __all__ = [
     "ContextParallel",
@@ -24,6 +26,9 @@ __all__ = [
     "Shard",
     "TensorParallelMamba2",
     "Watch",
+    "ZigZag",
+    "ZigZagShares",
+    "attention",
     "causal_conv1d",
     "on_process_group",
     "rope",
@@ -36,6 +41,7 @@ __all__ = [
 export(
     sys.modules[__name__],
     {
+        "packproof.parallel.attention": ("attention",),
         "packproof.parallel.convolution": ("causal_conv1d",),
         "packproof.parallel.mamba2": ("TensorParallelMamba2",),
         "packproof.parallel.ranks": ("run_ranks",),
@@ -44,5 +50,6 @@ export(
         "packproof.parallel.shard": ("Shard",),
         "packproof.parallel.simulated": ("ContextParallel", "ContiguousShares", "on_process_group", "simulated"),
         "packproof.parallel.watch": ("Watch",),
+        "packproof.parallel.zigzag": ("ZigZag", "ZigZagShares"),
     },
 )

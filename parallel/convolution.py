@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from packproof import kernels
 from packproof.parallel.exchange import all_gathered
-from packproof.parallel.shard import Shard
+from packproof.parallel.shard import Shard, require_shard
 from packproof.refs.errors import checked_call
 
 
@@ -41,6 +41,7 @@ def causal_conv1d(
     True
     """
     made: Callable[..., Any] = kernel or kernels.causal_conv1d
+    require_shard("causal_conv1d", shard)
     shard.require_tokens("causal_conv1d", "x", x)
     reach, states = weight.shape[-1] - 1, None
     if shard.is_cut and reach:

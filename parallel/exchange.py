@@ -1,33 +1,53 @@
-"""What ranks tell each other: one all-gather, in which each of them says one thing to all."""
+"""What ranks tell each other: one collective, in which each of them says one thing to all, or to each."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from packproof.parallel.shard import Shard
+from packproof.parallel.cut import Cut
 from packproof.refs.errors import PackproofError
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # as torch 2.13 renamed it
 
 
-def all_gathered(shard: Shard, x: Tensor, what: str) -> Tensor:
+def all_gathered(cut: Cut, x: Tensor, what: str) -> Tensor:
     """x of all ranks, (ranks, *x.shape). what: is exchanged, for the message of a failure.
 
     Raises PackproofError where a rank does not take part.
     """
-    if shard.watch is not None:
-        shard.watch.arrive(shard.group, what)
-    out = x.new_empty((shard.ranks, *x.shape))
+    out = x.new_empty((cut.ranks, *x.shape))
+    with _exchange(cut, what):
+        _all_gather(out.view(-1), x.contiguous().view(-1), group=cut.group)
+    return out
+
+
+def swapped(cut: Cut, x: Tensor, sent: Sequence[int], received: Sequence[int], what: str) -> Tensor:
+    """The rows that each rank has for this one, in the order of ranks. x: the rows for each rank, in the same order.
+
+    sent, received: how many rows, by rank. Raises PackproofError where a rank does not take part.
+    """
+    out = x.new_empty((sum(received), *x.shape[1:]))
+    with _exchange(cut, what):
+        dist.all_to_all_single(out, x.contiguous(), list(received), list(sent), group=cut.group)
+    return out
+
+
+@contextmanager
+def _exchange(cut: Cut, what: str) -> Iterator[None]:
+    if cut.watch is not None:
+        cut.watch.arrive(cut.group, what)
     try:
-        _all_gather(out.view(-1), x.contiguous().view(-1), group=shard.group)
+        yield
     except RuntimeError as error:
         if isinstance(error, PackproofError):
             raise
-        lost = shard.watch.missing(shard.group) if shard.watch is not None else ""
+        lost = cut.watch.missing(cut.group) if cut.watch is not None else ""
         raise PackproofError(
-            f"rank {shard.rank} of {shard.ranks}, exchange of {what}: {lost or 'another rank is gone'} ({error})"
+            f"rank {cut.rank} of {cut.ranks}, exchange of {what}: {lost or 'another rank is gone'} ({error})"
         ) from error
-    return out
 
 
 def combined(states: Tensor, decays: Tensor, ranks: tuple[int, ...]) -> Tensor:

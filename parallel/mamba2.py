@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from packproof.layers.mamba2 import GroupRMSNorm, Mamba2Block
-from packproof.parallel.shard import process_group
+from packproof.parallel.cut import process_group
 from packproof.refs.errors import ArgumentError, checked_call, checked_init
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TensorParallelMamba2(nn.Module):
         ranks = self.group.size()
         if groups % ranks:
             raise ArgumentError(f"TensorParallelMamba2: block has {groups} groups, which {ranks} ranks do not divide")
-        self.part, self.sequence_parallel = _part(block, self.group.rank(), ranks), sequence_parallel
+        self.part, self.sequence_parallel = part_of(block, self.group.rank(), ranks), sequence_parallel
 
     @checked_call
     def forward(self, u: Tensor, *, cu_seqlens: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class TensorParallelMamba2(nn.Module):
         return y
 
 
-def _part(block: Mamba2Block, rank: int, ranks: int) -> Mamba2Block:
+def part_of(block: Mamba2Block, rank: int, ranks: int) -> Mamba2Block:
     """The block that has this rank's heads and groups."""
     part, (heads, headdim), (groups, d_state) = deepcopy(block), block.heads, block.groups
     d_inner = heads * headdim

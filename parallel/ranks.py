@@ -175,6 +175,14 @@ class SimulatedGroup(dist.ProcessGroup):
 
         return self._meet("all_to_all", (outputs, inputs), work)
 
+    def alltoall_base(self, output: Tensor, x: Tensor, received: Any, sent: Any, *_: Any) -> dist.Work:
+        def split(whole: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+            return list(whole.split(list(sizes)) if sizes else whole.chunk(self.size()))
+
+        return self.alltoall(split(output, received), split(x, sent))
+
+    all_to_all_single = alltoall_base  # its name in later versions of torch
+
     def broadcast(self, tensors: Any, options: Any) -> dist.Work:
         def work(ranks: list[Any]) -> None:
             for x in ranks:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from packproof.parallel.exchange import all_gathered, combined, flat
-from packproof.parallel.shard import Portion, Shard
+from packproof.parallel.shard import Portion, Shard, require_shard
 
 Arguments = dict[str, Any]
 Left = tuple[Tensor, Tensor]
@@ -77,6 +77,7 @@ class RecurrentOp:
 
 def over_ranks(op: RecurrentOp, arguments: Arguments, shard: Shard) -> Tensor:
     """The outputs of the rank's tokens. arguments: those of the op on this rank, without what is None."""
+    require_shard(op.name, shard)
     first = arguments[op.tokens[0]]
     for name in op.tokens:
         if name in arguments:

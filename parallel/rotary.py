@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from packproof import kernels
-from packproof.parallel.shard import Shard
+from packproof.parallel.cut import Cut
 from packproof.refs.errors import checked_call
 
 
@@ -16,13 +16,14 @@ def rope(
     cos: Tensor,
     sin: Tensor,
     *,
-    shard: Shard,
+    shard: Cut,
     interleaved: bool = False,
     kernel: Callable[..., Any] | None = None,
 ) -> Tensor:
     """`packproof.kernels.rope` of the tokens on this rank, as those of the whole pack would be: (t, h, k).
 
     x: (t, h, k), the rank's tokens; rows after them are slack. cos, sin: (m, r), the tables of the whole documents.
+    shard: a `Shard` or a `ZigZag`.
     kernel: a function with the signature of `packproof.refs.rope` instead of packproof's own.
 
     >>> import torch

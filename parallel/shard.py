@@ -6,25 +6,16 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from packproof.refs.errors import ArgumentError, LayoutError, checked_init
+from packproof.parallel.cut import Cut
+from packproof.refs.errors import ArgumentError, checked_init
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from packproof.parallel.watch import Watch
-
-
-def process_group(where: str, group: "ProcessGroup | DeviceMesh") -> ProcessGroup:
-    """The group itself, or that of a mesh of one dimension. Raises ArgumentError for anything else."""
-    if isinstance(group, ProcessGroup):
-        return group
-    if getattr(group, "ndim", 0) != 1 or not hasattr(group, "get_group"):
-        raise ArgumentError(f"{where}: group is {group!r}, expected a process group or a DeviceMesh of one dimension")
-    return group.get_group()
 
 
 @dataclass(frozen=True)
@@ -41,7 +32,7 @@ class Portion:
 
 
 @checked_init
-class Shard:
+class Shard(Cut):
     """The part of a pack that is on this rank. Made once for a pack, on every rank, and handed to all layers.
 
     cu_seqlens: offsets of the documents of the whole pack, int32 or int64 (s + 1,), the same on all ranks; they are
@@ -69,27 +60,8 @@ class Shard:
         *,
         watch: "Watch | None" = None,
     ) -> None:
-        self.group = process_group("Shard", group)
-        self.rank, self.ranks, self.watch = self.group.rank(), self.group.size(), watch
-        given = cu_seqlens.tolist() if isinstance(cu_seqlens, Tensor) else cu_seqlens
-        self.offsets = tuple(int(offset) for offset in given)
-        if not self.offsets or self.offsets[0] != 0 or any(a > b for a, b in pairwise(self.offsets)):
-            raise LayoutError(f"Shard: cu_seqlens is {list(self.offsets)[:12]}, expected offsets from 0 on, in order")
-        tokens = self.offsets[-1]
-        even = [tokens * (rank + 1) // self.ranks for rank in range(self.ranks - 1)]
-        self.cuts = tuple(even if cuts is None else (int(cut) for cut in cuts))
-        if len(self.cuts) != self.ranks - 1 or any(a > b for a, b in pairwise((0, *self.cuts, tokens))):
-            raise ArgumentError(
-                f"Shard: cuts are {list(self.cuts)[:12]}, expected {self.ranks - 1} positions in order, for "
-                f"{self.ranks} ranks and {tokens} tokens"
-            )
-        self._bounds = (0, *self.cuts, tokens)
-        self._on_device: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
-
-    @property
-    def tokens(self) -> int:
-        """Tokens on this rank."""
-        return self._bounds[self.rank + 1] - self._bounds[self.rank]
+        super().__init__(cu_seqlens, group, cuts, 1, watch)
+        self.runs = tuple((run,) for run in pairwise(self._bounds))
 
     @property
     def rows(self) -> slice:
@@ -99,19 +71,7 @@ class Shard:
     @cached_property
     def _documents(self) -> list[tuple[int, int]]:
         """The first and last token (exclusive) of each document with tokens on this rank, in the whole pack."""
-        start, end = self._bounds[self.rank], self._bounds[self.rank + 1]
-        return [(a, b) for a, b in pairwise(self.offsets) if max(a, start) < min(b, end)]
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """Tokens on this rank of each document that has some."""
-        start, end = self._bounds[self.rank], self._bounds[self.rank + 1]
-        return tuple(min(b, end) - max(a, start) for a, b in self._documents)
-
-    @cached_property
-    def positions(self) -> tuple[int, ...]:
-        """The position in its document of the first token that this rank has of it."""
-        return tuple(max(self._bounds[self.rank] - a, 0) for a, _ in self._documents)
+        return self.inside(*self.runs[self.rank][0])
 
     @property
     def enters(self) -> bool:
@@ -122,11 +82,6 @@ class Shard:
     def leaves(self) -> bool:
         """Whether the last document on this rank goes on on a later one."""
         return bool(self._documents) and self._documents[-1][1] > self._bounds[self.rank + 1]
-
-    @cached_property
-    def is_cut(self) -> bool:
-        """Whether any document of the pack is on more than one rank: else ranks have nothing to tell each other."""
-        return any(cut not in self.offsets for cut in self.cuts)
 
     @cached_property
     def before(self) -> tuple[int, ...]:
@@ -182,27 +137,8 @@ class Shard:
         offsets = tuple(start - starts[first] for start in starts[first : end + 1])
         return Portion(slice(starts[first], starts[end]), offsets, enters, leaves)
 
-    def cu_seqlens(self, device: torch.device, offsets: Sequence[int] | None = None) -> Tensor:
-        """Offsets (int32) on a device, by default those of the documents on this rank; made there once."""
-        if offsets is None:
-            offsets = [0]
-            for length in self.lengths:
-                offsets.append(offsets[-1] + length)
-        return self._moved(device, tuple(offsets))
 
-    def starts(self, device: torch.device) -> Tensor:
-        """`positions` (int32) on a device: the argument `offsets` of `rope`."""
-        return self._moved(device, self.positions)
-
-    def _moved(self, device: torch.device, numbers: tuple[int, ...]) -> Tensor:
-        if (device, numbers) not in self._on_device:
-            self._on_device[device, numbers] = torch.tensor(numbers, dtype=torch.int32).to(device)
-        return self._on_device[device, numbers]
-
-    def require_tokens(self, op: str, name: str, x: Tensor) -> None:
-        """ArgumentError unless a tensor has the tokens of this rank; rows after them are slack."""
-        if x.ndim == 0 or len(x) < self.tokens:
-            raise ArgumentError(
-                f"{op}: {name} has shape {tuple(x.shape)} but rank {self.rank} of {self.ranks} holds {self.tokens} "
-                f"tokens of the pack, {self.rows.start} to {self.rows.stop}"
-            )
+def require_shard(op: str, shard: Cut) -> None:
+    """ArgumentError for any other cut: states go from token to token."""
+    if not isinstance(shard, Shard):
+        raise ArgumentError(f"{op}: shard is a {type(shard).__name__}, expected a Shard, whose ranks follow each other")

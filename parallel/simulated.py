@@ -81,8 +81,7 @@ class ContiguousShares:
         self.run, self._reduces = run, reduces
 
     def split(self, arguments: Arguments, cuts: tuple[int, ...]) -> list[Arguments]:
-        tokens = next(len(arguments[n]) for n, kind in self._inputs.items() if kind == "token")
-        ends = [0, *cuts, tokens]
+        ends = [0, *cuts, self._tokens(arguments)]
 
         def share(rank: int, name: str, x: Any) -> Any:
             kind = self._inputs.get(name)
@@ -96,6 +95,10 @@ class ContiguousShares:
             {**{name: share(rank, name, x) for name, x in arguments.items()}, "cuts": cuts}
             for rank in range(len(cuts) + 1)
         ]
+
+    def _tokens(self, arguments: Arguments) -> int:
+        """Rows of the pack, slack too."""
+        return next(len(arguments[n]) for n, kind in self._inputs.items() if kind == "token")
 
     def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
         offsets = arguments["cu_seqlens"].tolist()

@@ -14,7 +14,7 @@ class Watch:
 
     seconds: how long. Costs some round trips to the store each time, and makes the host wait for all ranks: for tests,
     and to find out what a job stands still at. Hand the same one to every `Shard` of a rank. store: that of all ranks,
-    by default the group's.
+    by default the group's. `lost` is what was said of ranks that did not come, empty so far.
 
     Raises PackproofError on the ranks that are there: which did not come, to what, and where they were last seen.
 
@@ -27,6 +27,7 @@ class Watch:
         if not seconds > 0:
             raise ArgumentError(f"Watch: seconds is {seconds!r}, expected a time above 0")
         self.seconds, self._store, self._count = seconds, store, 0
+        self.lost = ""
 
     def arrive(self, group: ProcessGroup, what: str) -> None:
         """Wait until all ranks have come to this exchange."""
@@ -40,25 +41,38 @@ class Watch:
             if self._count > 1:  # all have come here, so all have left the one before
                 store.delete_key(self._key(self._count - 1, rank))
         except RuntimeError as error:
-            raise PackproofError(
-                f"rank {rank} of {group.size()}, exchange {self._count}, {what}: {self._told(group)} within "
-                f"{self.seconds:g} s"
-            ) from error
+            told = f"{self._told(group, keys)} within {self.seconds:g} s"
+            self.lost = f"rank {rank} of {group.size()}, exchange {self._count}, {what}: {told}"
+            raise PackproofError(self.lost) from error
 
     def missing(self, group: ProcessGroup) -> str:
         """Which ranks have not come to the exchange that this one is at, and where they were last seen."""
-        store = self._store_of(group)
-        told = []
-        for rank in range(group.size()):
-            if not store.check([self._key(self._count, rank)]):
+        return self._without(group, [self._key(self._count, rank) for rank in range(group.size())])
+
+    def absent(self, group: ProcessGroup, seconds: float) -> str:
+        """After a failure, on every rank that is there: which do not say so within so many seconds, and where they were
+        last seen."""
+        keys = [f"packproof/here/{rank}" for rank in range(group.size())]
+        try:
+            self._store_of(group).set(keys[group.rank()], "")
+            self._store_of(group).wait(keys, timedelta(seconds=seconds))
+        except RuntimeError:
+            return self._told(group, keys)
+        return ""
+
+    def _without(self, group: ProcessGroup, keys: list[str]) -> str:
+        """The ranks whose keys are not there."""
+        store, told = self._store_of(group), []
+        for rank, key in enumerate(keys):
+            if not store.check([key]):
                 seen = f"packproof/at/{rank}"
                 last = store.get(seen).decode() if store.check([seen]) else "nowhere"
                 told.append(f"rank {rank} did not come (last seen at: {last})")
         return "; ".join(told)
 
-    def _told(self, group: ProcessGroup) -> str:
+    def _told(self, group: ProcessGroup, keys: list[str]) -> str:
         try:
-            return self.missing(group) or "not all ranks came"
+            return self._without(group, keys) or "not all ranks came"
         except RuntimeError:
             return "the store is gone, and with it the rank that holds it; no answer"
 

@@ -6,14 +6,20 @@ from typing import Annotated
 
 import typer
 
+from packproof.harness.cli import ranks as on_ranks
 from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, WRONG_CALL, say
 from packproof.harness.results.names import DEVICES, dtypes, known, listed, some
 from packproof.harness.stacks import shapes
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES
 
-_STACK = ("model", "modes", "steps", "packs")  # options of `bench stack` alone
-_SHARED = ("targets", "tokens", "device", "json", "seed")  # what it takes of the others
+_OF = {  # the options of each bench of its own
+    "packing": ("lengths_file", "tokens", "seed"),
+    "stack": ("model", "modes", "steps", "packs", "tokens", "device", "json", "seed"),
+    "ranks": ("ranks", "simulated", "cases", "seconds", "tokens", "op", "json"),
+}
+_OF_KERNELS = ("lengths_file", "tokens", "seed", "device", "json", "op")
+_ALONE = {name: kind for kind, names in _OF.items() for name in names if name not in _OF_KERNELS}
 
 
 def bench(
@@ -23,7 +29,8 @@ def bench(
         typer.Argument(
             metavar="[TARGET]...",
             help="package.module:function or path/file.py:function; without it, packproof's own kernels; packing: the "
-            "packers of packproof.refs; stack: training steps of whole stacks of Mamba blocks",
+            "packers of packproof.refs; stack: training steps of whole stacks of Mamba blocks; ranks: packs cut over "
+            "several GPUs",
         ),
     ] = None,
     *,
@@ -72,6 +79,20 @@ def bench(
     modes: Annotated[list[str] | None, typer.Option(help=f"stack: {', '.join(shapes.MODES)}  [default: all]")] = None,
     steps: Annotated[int, typer.Option(help="stack: training steps to time", min=1)] = 3,
     packs: Annotated[int, typer.Option(help="stack: packs of documents in a step", min=1)] = 4,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="ranks: processes to start  [default: one for each GPU, without any 2]", min=1),
+    ] = None,
+    simulated: Annotated[
+        int | None, typer.Option(help="ranks: so many ranks in this process, without times", min=1)
+    ] = None,
+    cases: Annotated[
+        int | None,
+        typer.Option(help="ranks: packs judged of each op and dtype  [default: cuda 50, cpu 5]", min=0),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="ranks: that a rank waits for the others  [default: 60]", min=1.0)
+    ] = None,
 ) -> int:
     """Time kernels next to their peers. One that fails a quick check at the timed sizes gets a verdict and no time.
 
@@ -83,6 +104,7 @@ def bench(
     packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
     packproof bench packing
     packproof bench stack --model mamba2-1.4b --tokens 8192 --json stack.json
+    packproof bench ranks --json ranks.json
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
@@ -91,10 +113,13 @@ def bench(
     Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect; 4 if
     the noise leaves a row open.
     """
-    _check_options(context, stack=targets == ["stack"])
-    if targets == ["stack"]:
+    kind = targets[0] if targets in (["packing"], ["stack"], ["ranks"]) else None
+    _check_options(context, kind)
+    if kind == "stack":
         return _stack(some(model, "--model"), some(modes, "--modes"), steps, packs, tokens, device, json, seed)
-    if targets == ["packing"]:
+    if kind == "ranks":
+        return on_ranks.bench(ranks, simulated, cases, seconds, tokens=tokens, op=op, json=json)
+    if kind == "packing":
         return _packing(lengths_file, tokens, seed)
     names = some(layout, "--layout")
     given = dtypes([dtype]) if dtype is not None else None
@@ -148,17 +173,17 @@ def _packing(file: str | None, capacity: int | None, seed: int) -> int:
     return HELD
 
 
-def _check_options(context: typer.Context, *, stack: bool) -> None:
-    """Raises UsageError for an option on the command line that belongs to the other kind of bench."""
+def _check_options(context: typer.Context, kind: str | None) -> None:
+    """Raises UsageError for an option on the command line that belongs to another kind of bench."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    own = {*_STACK, *_SHARED}
-    if stack and given - own:
-        takes = ", ".join(f"--{name}" for name in (*_STACK, *_SHARED) if name != "targets")
-        named = f"--{min(given - own).replace('_', '-')}"
-        raise UsageError(f"{named}: is no option of `packproof bench stack`, which has {takes}")
-    if not stack and given & {*_STACK}:
-        raise UsageError(f"--{min(given & {*_STACK})}: is an option of `packproof bench stack` alone")
+    for name in sorted(given - {"targets"}):
+        option = f"--{name.replace('_', '-')}"
+        if kind is not None and name not in _OF[kind]:
+            takes = ", ".join(f"--{other.replace('_', '-')}" for other in _OF[kind])
+            raise UsageError(f"{option}: is no option of `packproof bench {kind}`, which has {takes}")
+        if kind is None and name in _ALONE:
+            raise UsageError(f"{option}: is an option of `packproof bench {_ALONE[name]}` alone")
 
 
 def _stack(

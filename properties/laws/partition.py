@@ -53,6 +53,14 @@ def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
                 yield dataclasses.replace(shown, rank=_rank(case, shown))
 
 
+def take_part(kernel: KernelUnderTest, case: Case) -> None:
+    """The calls that the law makes of a kernel that cuts packs itself, in their order: for the ranks of a group, of
+    which another one judges the case."""
+    sample = kernel.sample(case)
+    kernel.remembered(sample)
+    _cut_by_the_kernel(kernel, sample, case)
+
+
 def _goes_on(kernel: KernelUnderTest, case: Case) -> bool:
     """Whether the case has what is handed on: states that enter and leave, or positions at which documents start."""
     if kernel.op.carry is not None:
@@ -126,10 +134,15 @@ def _rank(case: Case, violation: Violation) -> int:
 
 
 def _cut_up(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """Golden packs with their cuts, and some of the drawn ones with cuts of any kind."""
+    """Golden packs with their cuts, and some of the drawn ones."""
+    return with_cuts(space, list(drawn)[_ONE_DRAWN_CASE_IN - 1 :: _ONE_DRAWN_CASE_IN])
+
+
+def with_cuts(space: Space, drawn: Collection[Case]) -> list[Case]:
+    """Golden packs with their cuts, and the drawn ones with cuts of any kind."""
     if not space.plain_sizes:
         return []
-    cases = [*_golden(space), *list(drawn)[_ONE_DRAWN_CASE_IN - 1 :: _ONE_DRAWN_CASE_IN]]
+    cases = [*_golden(space), *drawn]
     if not space.takes_cuts:
         cases = with_states(space, cases) if space.op.carry else [_with_positions(space, c) for c in cases]
     fitted = (space.fit(c.replace(key_lengths=None)) for c in cases)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from packproof import kernels
+from packproof.harness.bench.ranks import ours
+from packproof.kernels.attention_tiles import BLOCK_INTERPRETED
 from packproof.kernels.selective_scan import INTERPRETED as SCAN
 from packproof.kernels.ssd import INTERPRETED as SSD
 from packproof.parallel.scans import (
@@ -17,9 +19,9 @@ from packproof.parallel.scans import (
     _ssd_forward,
 )
 from packproof.properties.cases.case import Case
+from packproof.properties.comparison import comparisons
 from packproof.properties.promises import Promises
 from tests.kernels.cases import normal, offsets
-from tests.parallel import ours
 from tests.parallel.test_partition import Subject
 
 SEGMENTS = {"selective_scan": SCAN["segment"], "ssd": SSD["segment"]}
@@ -46,6 +48,22 @@ def test_ranks_compute_what_one_computes(op: str, dtype: str) -> None:
     assert judged.found(several) == []
     carried = Promises(grid="sequence", chunk=SEGMENTS[op], state_entry="carry")
     assert Subject(op, ours.ours(op, None), carried, dtype).found(at_segment) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.proof)])
+@pytest.mark.parametrize("op", ["attention", "attention, zig-zag"])
+def test_attention_reads_the_keys_of_other_ranks(op: str, dtype: str) -> None:
+    """Bit for bit where a cut is at the end of a block of queries, and no other cut lies in between."""
+    judged, u = Subject(op, ours.ours(op, None), Promises(), dtype), BLOCK_INTERPRETED
+    for causal, window in ((True, (-1, -1)), (False, (5, 2))):
+        options = {"causal": causal, "window_size": window, "softmax_scale": None, "softcap": 0.0}
+        case = judged.golden[0].replace(slack=1, options=tuple(options.items()), regime="normal")
+        assert judged.found(case.replace(lengths=(2, u + 3, 1), cuts=(3, 3, u + 1, u + 2))) == []
+        if op == "attention":
+            kept = Subject(op, ours.ours(op, None), Promises(grid="sequence", chunk=u), dtype)
+            with comparisons() as made:
+                assert kept.found(case.replace(lengths=(3 * u - 2, 3), cuts=(u, 2 * u))) == []
+            assert {c.start for c in made if c.allowed is None and c.key.name == "y"} == {0}
 
 
 @pytest.mark.parametrize("length", [1, 35, *(pytest.param(n, marks=pytest.mark.proof) for n in (15, 16))])

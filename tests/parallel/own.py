@@ -1,10 +1,11 @@
-"""Context-parallel implementations as a user might write them, and eleven bugs to plant in them.
+"""Context-parallel implementations as a user might write them, and bugs to plant in them.
 
 Simple ones, in which every rank tells the others all that it has: packproof's own are in `parallel/`.
 """
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,6 +28,11 @@ BUGS = {
     "empty rank skipped": "selective_scan",
     "final state from the wrong rank": "selective_scan",
     "positions that restart": "rope",
+    "keys of another rank": "attention",
+    "keys of the rank before only": "attention",
+    "queries that restart": "attention",
+    "gradients of keys not summed": "attention",
+    "gradients of keys to the wrong rank": "attention",
 }
 
 
@@ -42,11 +48,12 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        dy = dy.contiguous()
-        all_reduce(dy, group=ctx.group)
-        last = ctx.group.rank() == ctx.group.size() - 1
+        dy, rank = dy.contiguous(), ctx.group.rank()
+        if ctx.bug != "gradients of keys not summed":
+            all_reduce(dy, group=ctx.group)
+        last = rank == ctx.group.size() - 1
         kept = last or ctx.bug != "gradient from later ranks on the last rank only"
-        return dy[ctx.group.rank()] * kept, None, None
+        return dy[rank - (ctx.bug == "gradients of keys to the wrong rank")] * kept, None, None
 
 
 class _Reduced(torch.autograd.Function):
@@ -141,6 +148,32 @@ def rope(
     return refs.rope(x, cos, sin, cu_seqlens=offsets, offsets=positions, interleaved=interleaved)
 
 
+def attention(
+    bug: str, group: ProcessGroup, *, q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, cuts: tuple[int, ...],
+    causal: bool = False,
+) -> Tensor:  # fmt: skip
+    offsets, start = _here(group, cu_seqlens, cuts, bug)
+    bounds, rank, dtype = [0, *cuts, int(cu_seqlens[-1])], group.rank(), q.dtype
+    most, kv = max(b - a for a, b in pairwise(bounds)), torch.cat([k, v], -1)[: bounds[rank + 1] - start]
+    wide = torch.promote_types(dtype, torch.float32)  # the gradients of the ranks are added before they round
+    padded = torch.cat([kv, kv.new_zeros(most - len(kv), *kv.shape[1:])]).to(wide)
+    every = [part[: b - a] for part, (a, b) in zip(_AllGather.apply(padded, group, bug), pairwise(bounds), strict=True)]
+    whole = torch.cat(every[::-1] if bug == "keys of another rank" else every)
+    starts, ends = cu_seqlens[:-1].clone(), cu_seqlens[1:].clone()
+    if causal:
+        ends = ends.clamp(max=bounds[rank + 1])
+    if bug == "keys of the rank before only":
+        starts = starts.clamp(min=min(bounds[max(rank - 1, 0)], int(cu_seqlens[-1])))
+    if bug == "queries that restart":
+        starts = starts.clamp(min=start)
+    counts = torch.where(offsets.diff() > 0, (ends - starts).clamp(min=0), 0)
+    rows = [torch.arange(int(a), int(a + n)) for a, n in zip(starts, counts, strict=True)]
+    keys, values = whole[torch.cat([torch.arange(0), *rows])].split([k.shape[2], v.shape[2]], -1)
+    keys_at = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    y = refs.attention(q.to(wide), keys, values, cu_seqlens=offsets, cu_seqlens_k=keys_at, causal=causal)
+    return _taking_part(y.to(dtype), *every)
+
+
 class _FromTheFirstRank(ContiguousShares):
     def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
         y, *states = super().gather(results, arguments, cuts)
@@ -161,10 +194,15 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, interleave
     return refs.rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)
 
 
+def _attention(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, causal: bool = False) -> Tensor:
+    return refs.attention(q, k, v, cu_seqlens=cu_seqlens, causal=causal)
+
+
 _OWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "causal_conv1d": (conv, _conv),
     "selective_scan": (scan, _scan),
     "rope": (rope, _rope),
+    "attention": (attention, _attention),
 }
 
 

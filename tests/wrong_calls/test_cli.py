@@ -186,7 +186,7 @@ LINES = {
         "stack --json no/s.json --device cpu": "--json: the folder no of no/s.json does not exist; create it first",
         "stack --lengths-file lengths.txt": "--lengths-file: is no option of `packproof bench stack`, which has",
         "--op rope --modes packed": "--modes: is an option of `packproof bench stack` alone",
-        "packing --packs 3": "--packs: is an option of `packproof bench stack` alone",
+        "packing --packs 3": "--packs: is no option of `packproof bench packing`, which has --lengths-file, --tokens",
         "m --op rope --device cpu": "target 'm'; expected package.module:function or path/file.py:function",
         "no.py:f --op rope --device cpu": "target 'no.py:f': there is no file no.py",
     },

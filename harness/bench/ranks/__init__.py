@@ -1,0 +1,1 @@
+"""`packproof bench ranks`: context parallelism on several GPUs, judged and timed."""

@@ -1,0 +1,102 @@
+"""The processes of ranks: started on this machine, or by torchrun; how each joins the group, and what it says of a lost
+one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from packproof.harness.bench.ranks.judge import OnRanks
+from packproof.harness.worker.gpus import visible
+from packproof.parallel import Watch
+from packproof.refs.errors import PackproofError, UsageError
+
+_GRACE = 10.0  # to say who is missing
+_LOCALHOST = "127.0.0.1"
+
+
+def started() -> int:
+    """The ranks of which this process is one, by torchrun or by `launch`; 0 if it is none."""
+    return int(os.environ.get("WORLD_SIZE", "0")) if "RANK" in os.environ else 0
+
+
+def most_here() -> int:
+    """Ranks that this machine offers: its GPUs, or without any two."""
+    return len(visible()) or 2
+
+
+def joined(seconds: float) -> OnRanks:
+    """Join the group of all ranks: NCCL, with a GPU for each, or gloo. seconds: that a rank waits for the others."""
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        if local >= torch.cuda.device_count():
+            raise UsageError(f"rank {rank} has no GPU: this machine has {torch.cuda.device_count()}; start fewer ranks")
+        torch.cuda.set_device(device)
+    torch.set_num_threads(1)
+    given = {"backend": "nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
+    dist.init_process_group(timeout=timedelta(seconds=2 * seconds), **given)
+    return OnRanks(dist.get_world_size(), str(device), dist.group.WORLD, Watch(seconds))
+
+
+def told(error: Exception, place: OnRanks) -> str:
+    """What ended this rank: which others are lost and where, if any are, else the error."""
+    watch, group = place.watch, place.group
+    assert watch is not None
+    assert group is not None
+    if watch.lost or isinstance(error, PackproofError):
+        return watch.lost or str(error)
+    absent = watch.absent(group, _GRACE / 2)
+    first = str(error).partition("\n")[0]
+    return f"rank {place.rank} of {place.ranks}: {absent or type(error).__name__} ({first})"
+
+
+def launch(arguments: Sequence[str], ranks: int, seconds: float) -> list[int]:
+    """Run `packproof` with these arguments on so many ranks of this machine; their exit codes, negative ones signals.
+
+    Where one ends in failure the others have time to say so, as they wait `seconds` for it; then they are ended.
+    """
+    store = dist.TCPStore(_LOCALHOST, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "MASTER_ADDR": _LOCALHOST,
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # this process holds the store, so that no rank takes it along
+        "WORLD_SIZE": str(ranks),
+    }
+    command = [sys.executable, "-m", "packproof", *arguments]
+    children = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(ranks)
+    ]
+    try:
+        _ended(children, seconds + 2 * _GRACE)
+    finally:
+        for child in children:
+            child.kill()
+    return [child.wait() for child in children]
+
+
+def _ended(children: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Wait until all have ended, or one in failure and the time of the others is over."""
+    until = float("inf")
+    while any(child.poll() is None for child in children) and time.monotonic() < until:
+        if until == float("inf") and any(child.poll() for child in children):
+            until = time.monotonic() + seconds
+        time.sleep(0.1)
+
+
+def described(codes: Sequence[int]) -> list[str]:
+    """A line for each rank that was ended by a signal."""
+    return [
+        f"rank {rank} of {len(codes)} was ended by {signal.Signals(-code).name}"
+        for rank, code in enumerate(codes)
+        if code < 0
+    ]

@@ -1,0 +1,98 @@
+"""Cuts that share out the work of causal attention: a rank has an early and a late run of tokens."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from packproof.parallel.cut import Cut, Run
+from packproof.parallel.simulated import Arguments, ContiguousShares, Outputs
+from packproof.refs.errors import checked_init
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from packproof.parallel.watch import Watch
+
+
+@checked_init
+class ZigZag(Cut):
+    """The part of a pack that is on this rank, where N ranks hold 2N chunks: rank r has chunks r and 2N - 1 - r.
+
+    Under a causal mask the last tokens of a document read the most keys. Of one document in contiguous pieces the last
+    rank has 2 - 1/N times the mean of the work; here all have the same. For `attention` and `rope`: a state goes from
+    token to token, so that the other ops need a `Shard`. Made once for a pack, on every rank.
+
+    cu_seqlens, group, watch: as of `Shard`. cuts: the token at which each chunk but the first begins, in order; by
+    default all chunks have as many tokens, or one more.
+
+    Raises LayoutError for offsets, and ArgumentError for cuts, that are not in order or do not fit each other.
+
+    >>> import torch
+    >>> from packproof.parallel import ZigZag, run_ranks
+    >>> def program(group):
+    ...     cut = ZigZag(torch.tensor([0, 3, 8]), group)
+    ...     return cut.rows.tolist(), cut.lengths, cut.positions
+    >>> run_ranks(2, program)
+    [([0, 1, 6, 7], (2, 2), (0, 3)), ([2, 3, 4, 5], (1, 1, 2), (2, 0, 1))]
+    """
+
+    def __init__(
+        self,
+        cu_seqlens: Tensor | Sequence[int],
+        group: "ProcessGroup | DeviceMesh",
+        cuts: Sequence[int] | None = None,
+        *,
+        watch: "Watch | None" = None,
+    ) -> None:
+        super().__init__(cu_seqlens, group, cuts, 2, watch)
+        self.runs = _runs(self._bounds)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The rows of this rank in a tensor along the tokens of the whole pack, as an index."""
+        return torch.cat([torch.arange(a, b) for a, b in self.runs[self.rank]])
+
+
+class ZigZagShares(ContiguousShares):
+    """Ranks that hold two chunks of the pack each, as those of a `ZigZag`: for an op whose outputs are along tokens.
+
+    As `ContiguousShares`, but that `run` is given the cuts of all chunks: those of the call, and one in the middle of
+    each piece between them. Reports count these pieces as ranks.
+
+    >>> import torch
+    >>> from packproof.parallel import ZigZagShares
+    >>> shares = ZigZagShares("rope", run=lambda group, **arguments: arguments["x"])
+    >>> whole = {"x": torch.arange(6.0)[:, None, None], "cu_seqlens": torch.tensor([0, 6])}
+    >>> [(share["x"].flatten().tolist(), share["cuts"]) for share in shares.split(whole, (4,))]
+    [([0.0, 1.0, 5.0], (2, 4, 5)), ([2.0, 3.0, 4.0], (2, 4, 5))]
+    """
+
+    def split(self, arguments: Arguments, cuts: tuple[int, ...]) -> list[Arguments]:
+        chunks = _chunks(cuts, arguments)
+        parts = super().split(arguments, chunks)
+        names = [n for n, kind in self._inputs.items() if kind == "token" and isinstance(arguments.get(n), Tensor)]
+        pairs = zip(parts[: len(cuts) + 1], reversed(parts), strict=False)
+        return [{**early, **{n: torch.cat([early[n], late[n]]) for n in names}} for early, late in pairs]
+
+    def gather(self, results: list[Outputs], arguments: Arguments, cuts: tuple[int, ...]) -> Outputs:
+        runs = _runs((0, *_chunks(cuts, arguments), self._tokens(arguments)))
+        held = torch.cat([torch.arange(a, b) for mine in runs for a, b in mine])
+        places = held.argsort().to(results[0][0].device)
+        return tuple(torch.cat(parts)[places] for parts in zip(*results, strict=True))
+
+
+def _runs(bounds: Sequence[int]) -> tuple[tuple[Run, ...], ...]:
+    """Of each rank the early and the late chunk. bounds: of the chunks."""
+    chunks = list(pairwise(bounds))
+    return tuple((chunks[r], chunks[-1 - r]) for r in range(len(chunks) // 2))
+
+
+def _chunks(cuts: Sequence[int], arguments: Arguments) -> tuple[int, ...]:
+    """The cuts, and one in the middle of each piece."""
+    halves = [(a, (a + b) // 2) for a, b in pairwise((0, *cuts, int(arguments["cu_seqlens"][-1])))]
+    return tuple(cut for pair in halves for cut in pair)[1:]

@@ -1,0 +1,57 @@
+"""`packproof bench ranks`: what it judges, times and writes, and what it says of a rank that is lost."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from packproof.harness.cli import ending
+from tests.test_docs import ROOT
+
+COMMAND = [sys.executable, "-m", "packproof", "bench", "ranks", "--ranks", "2"]
+WITHOUT_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def test_two_ranks_judge_and_time(tmp_path: Path) -> None:
+    file = tmp_path / "ranks.json"
+    done = subprocess.run(
+        [*COMMAND, "--op", "causal_conv1d", "--cases", "1", "--tokens", "24", "--json", str(file)],
+        env=WITHOUT_GPU, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == ending.HELD, done.stderr
+    assert "nothing here is about speed" in done.stdout
+    found = json.loads(file.read_text())
+    assert [(v["op"], v["dtype"], v["cases"], v["failed"]) for v in found["judged"]] == [
+        ("causal_conv1d", dtype, 1, []) for dtype in ("float32", "bfloat16")
+    ]
+    rows = {(row["op"], row["layout"]): row for row in found["rows"]}
+    assert [*rows] == [
+        *(("causal_conv1d", layout) for layout in ("one document", "many documents")),
+        ("mamba2", "one document"),
+    ]
+    row = rows["causal_conv1d", "one document"]
+    assert (row["ranks"], row["tokens"], [*row["parts"]]) == (2, 24, ["rank", "two all-gathers"])
+    assert all(ms > 0 for ms in (row["one"], row["all"], *row["parts"].values()))
+
+
+def test_a_rank_that_is_killed_ends_the_others() -> None:
+    running = subprocess.Popen(
+        [*COMMAND, "--op", "rope", "--cases", "400", "--seconds", "10"], env=WITHOUT_GPU, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    running.stdout.readline()
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    [second] = [pid for pid in children if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
+    begin = time.monotonic()
+    os.kill(int(second), signal.SIGKILL)
+    _, told = running.communicate(timeout=60)
+    assert (running.returncode, time.monotonic() - begin < 30) == (ending.INCONCLUSIVE, True), told
+    assert re.search(
+        r"packproof: rank 0 of 2, exchange \d+, .+: rank 1 did not come \(last seen at: .+\) within 10 s", told
+    )
+    assert "packproof: rank 1 of 2 was ended by SIGKILL" in told
