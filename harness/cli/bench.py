@@ -115,12 +115,15 @@ def bench(
     """
     kind = targets[0] if targets in (["packing"], ["stack"], ["ranks"]) else None
     _check_options(context, kind)
-    if kind == "stack":
-        return _stack(some(model, "--model"), some(modes, "--modes"), steps, packs, tokens, device, json, seed)
-    if kind == "ranks":
-        return on_ranks.bench(ranks, simulated, cases, seconds, tokens=tokens, op=op, json=json)
-    if kind == "packing":
-        return _packing(lengths_file, tokens, seed)
+    if kind is not None:
+        own = {
+            "packing": lambda: _packing(lengths_file, tokens, seed),
+            "stack": lambda: _stack(
+                some(model, "--model"), some(modes, "--modes"), steps, packs, tokens, device, json, seed
+            ),
+            "ranks": lambda: on_ranks.bench(ranks, simulated, cases, seconds, tokens=tokens, op=op, json=json),
+        }
+        return own[kind]()
     names = some(layout, "--layout")
     given = dtypes([dtype]) if dtype is not None else None
     if given and len(given) > 1:
