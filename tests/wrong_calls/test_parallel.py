@@ -23,6 +23,13 @@ def on_rank(op: str, *args: Any, says: tuple[str, ...], **options: Any) -> Wrong
     return Wrong(lambda: parallel.run_ranks(2, program), says)
 
 
+def zigzag(op: str, *args: Any) -> Wrong:
+    def program(group: Any) -> object:
+        return getattr(parallel, op)(*args, shard=parallel.ZigZag([0, 2], group))
+
+    return Wrong(lambda: parallel.run_ranks(1, program), (f"{op}: shard is a ZigZag, expected a Shard",))
+
+
 def kernel(*says: str, **given: Any) -> Wrong:
     made = parallel.simulated(parallel.ContiguousShares("rope", lambda group, **call: call["x"]), refs.rope)
     call: dict[str, Any] = {"x": X, "cos": TABLE_OF_ROPE, "sin": TABLE_OF_ROPE, "cu_seqlens": torch.tensor([0, 2])}
@@ -47,6 +54,16 @@ TABLE = {
     ),
     "too few tokens of a convolution": on_rank(
         "causal_conv1d", X[0], torch.ones(2, 2), kernel=refs.causal_conv1d, says=("causal_conv1d: x has shape (1, 2)",)
+    ),
+    "a zig-zag of too few cuts": Wrong(
+        lambda: parallel.run_ranks(2, lambda group: parallel.ZigZag([0, 2, 5], group, (1,))),
+        ("ZigZag: cuts are [1], expected 3 positions in order, for 2 ranks",),
+    ),
+    "a convolution of a zig-zag": zigzag("causal_conv1d", X[0], torch.ones(2, 2)),
+    "a scan of a zig-zag": zigzag("selective_scan", X[0], X[0], torch.ones(2, 1), X[0], X[0]),
+    "too few tokens of a zig-zag": Wrong(
+        lambda: parallel.run_ranks(1, lambda group: parallel.attention(X, X, X, shard=parallel.ZigZag([0, 5], group))),
+        ("attention: q has shape (2, 1, 2) but rank 0 of 1 holds 5 tokens of the pack, 0 to 2 and 2 to 5",),
     ),
     "a state from nowhere": on_rank(
         "rope", X, TABLE_OF_ROPE, TABLE_OF_ROPE, offsets=None, says=("rope: offsets is no argument",)

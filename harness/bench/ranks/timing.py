@@ -19,17 +19,22 @@ from torch import Tensor
 from packproof import kernels, parallel, refs
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.ranks.judge import OnRanks
+from packproof.harness.bench.ranks.ours import ZIGZAG
 from packproof.harness.bench.settings import setting
 from packproof.layers import Mamba2Block
+from packproof.parallel.attention import exchange_of
+from packproof.parallel.cut import Cut
 from packproof.parallel.exchange import all_gathered
 from packproof.properties.ops import OPS
+from packproof.refs.attention_options import reaches
 from packproof.refs.axes import role
 from packproof.refs.errors import PackproofError
 
 GPU_TOKENS, CPU_TOKENS = 262_144, 96
 MEAN = 646  # tokens of a document, where there are many
 _DRAWN = 4093  # rows that are drawn, and then repeated
-_BLOCK_TOKENS = 4  # of a pack the fourth part: a block keeps many tensors of all tokens
+_FEWER = 4  # times fewer tokens for attention, whose work grows with their square, and for a block, which keeps more
+Inputs = Mapping[str, Tensor]
 _BLOCKS: Mapping[bool, dict[str, Any]] = {  # on a GPU or not
     True: {"d_model": 2048, "d_state": 128, "headdim": 64, "ngroups": 8},
     False: {"d_model": 8, "d_state": 3, "headdim": 2, "ngroups": 8},
@@ -104,35 +109,66 @@ class RankClock:
 
 def timed(ops: Collection[str], tokens: int, place: OnRanks) -> Iterator[Row]:
     """A row for each op and layout, and one of the block."""
-    clock, count = RankClock(place), max(tokens // MEAN, 3)
-    many = [tokens // count] * (count - 1)
-    layouts = {"one document": [tokens], "many documents": [*many, tokens - sum(many)]}
-    for op in ops:
-        for name, lengths in layouts.items():
-            yield _op(clock, op, BenchLayout(name, tuple(lengths)), place)
+    clock = RankClock(place)
+    for op in (op for op in ops if ZIGZAG.get(op) != "rope"):
+        for layout in _layouts(tokens // _FEWER if "attention" in op else tokens):
+            yield _op(clock, op, layout, place)
     if splits(place):
-        yield _block(clock, BenchLayout("one document", (tokens // _BLOCK_TOKENS,)), place)
+        yield _block(clock, next(_layouts(tokens // _FEWER)), place)
 
 
-def _op(clock: RankClock, op: str, layout: BenchLayout, place: OnRanks) -> Row:
-    group, device, name = place.group, torch.device(place.device), f"{op}, {layout.name}"
+def _layouts(tokens: int) -> Iterator[BenchLayout]:
+    yield BenchLayout("one document", (tokens,))
+    count = max(tokens // MEAN, 3)
+    many = [tokens // count] * (count - 1)
+    yield BenchLayout("many documents", (*many, tokens - sum(many)))
+
+
+def _op(clock: RankClock, title: str, layout: BenchLayout, place: OnRanks) -> Row:
+    group, device, what = place.group, torch.device(place.device), f"{title}, {layout.name}"
     assert group is not None
+    op, made = ZIGZAG.get(title, title), parallel.ZigZag if title in ZIGZAG else parallel.Shard
     whole, along, options = _inputs(op, layout, place)
     offsets = [0, *accumulate(layout.lengths)]
-    shard = parallel.Shard(offsets, group)
+    shard: parallel.Shard | parallel.ZigZag = made(offsets, group)
     mine = {n: x[shard.rows].contiguous() if n in along else x for n, x in whole.items()}
     kernel = getattr(kernels if place.on_gpu else refs, op)
     given = {} if place.on_gpu else {"kernel": kernel}
     across = trained(partial(getattr(parallel, op), shard=shard, **given, **options), mine)
-    alone = trained(partial(kernel, cu_seqlens=shard.cu_seqlens(device), **options), mine)
-    parts = {"rank": clock.milliseconds(f"{name}, the tokens of a rank", alone)}
-    if shard.is_cut and MESSAGES[op]:
-        parts["two all-gathers"] = sum(_gather(clock, f"{name}, all-gather", n, shard, whole) for n in _sent(op, whole))
-    times = clock.milliseconds(f"{name}, on all ranks", across)
-    del mine, across, alone
+    if op == "attention":
+        parts = _of_attention(clock, what, shard, partial(kernel, **options), whole, mine)
+    else:
+        alone = trained(partial(kernel, cu_seqlens=shard.cu_seqlens(device), **options), mine)
+        parts = {"rank": clock.milliseconds(f"{what}, the tokens of a rank", alone)}
+        if shard.is_cut and op in MESSAGES:
+            gathers = [_gather(clock, f"{what}, all-gather", n, shard, whole) for n in MESSAGES[op](whole)]
+            parts["two all-gathers"] = sum(gathers)
+        del alone
+    times = clock.milliseconds(f"{what}, on all ranks", across)
+    del mine, across
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32, device=device)
     single = trained(partial(kernel, cu_seqlens=cu_seqlens, **options), whole)
-    return Row(op, layout.name, place.ranks, layout.tokens, clock.milliseconds(f"{name}, on one", single), times, parts)
+    one = clock.milliseconds(f"{what}, on one", single)
+    return Row(title, layout.name, place.ranks, layout.tokens, one, times, parts)
+
+
+def _of_attention(
+    clock: RankClock, what: str, cut: Cut, kernel: Callable[..., Tensor], whole: Inputs, mine: Inputs
+) -> dict[str, float]:
+    """Its kernels on a rank, given the keys that they read, and both exchanges of keys and values."""
+    exchange, device = exchange_of(cut, reaches((-1, -1), causal=True)), whole["q"].device
+    calls = []
+    for read in exchange.reads[cut.rank]:
+        given = {n: whole[n][slice(*(read.tokens if n == "q" else read.keys))].contiguous() for n in whole}
+        offsets, keys = cut.cu_seqlens(device, read.offsets), cut.cu_seqlens(device, read.key_offsets)
+        calls.append(trained(partial(kernel, cu_seqlens=offsets, cu_seqlens_k=keys), given))
+    parts = {"rank": clock.milliseconds(f"{what}, the queries of a rank", lambda: [call() for call in calls])}
+    if cut.is_cut:
+        kv = torch.cat([mine["k"].flatten(1), mine["v"].flatten(1)], 1)
+        fetched = exchange.fetched(kv)
+        parts["two exchanges"] = clock.milliseconds(f"{what}, keys", lambda: exchange.fetched(kv))
+        parts["two exchanges"] += clock.milliseconds(f"{what}, gradients", lambda: exchange.returned(fetched, kv))
+    return parts
 
 
 def _inputs(op: str, layout: BenchLayout, place: OnRanks) -> tuple[dict[str, Tensor], set[str], Mapping[str, Any]]:
@@ -148,13 +184,11 @@ def _inputs(op: str, layout: BenchLayout, place: OnRanks) -> tuple[dict[str, Ten
     return {name: x[rows] if name in along else x for name, x in moved.items()}, along, chosen.options
 
 
-Inputs = Mapping[str, Tensor]
 # numbers that a rank sends forward and backward, and in which dtype: that of the tokens, or fp32
-MESSAGES: Mapping[str, Callable[[Inputs], tuple[int, int]] | None] = {
+MESSAGES: Mapping[str, Callable[[Inputs], tuple[int, int]]] = {
     "causal_conv1d": lambda given: (given["x"].shape[1] * (given["weight"].shape[1] - 1),) * 2,
     "selective_scan": lambda given: (2 * given["A"].numel(), given["A"].numel()),
     "ssd": lambda given: (_states(given) + given["A"].numel(), _states(given)),
-    "rope": None,
 }
 
 
@@ -162,13 +196,7 @@ def _states(given: Inputs) -> int:
     return math.prod(given["x"].shape[1:]) * given["B"].shape[-1]
 
 
-def _sent(op: str, given: Inputs) -> tuple[int, int]:
-    numbers = MESSAGES[op]
-    assert numbers is not None
-    return numbers(given)
-
-
-def _gather(clock: RankClock, what: str, numbers: int, shard: parallel.Shard, given: Inputs) -> float:
+def _gather(clock: RankClock, what: str, numbers: int, shard: Cut, given: Inputs) -> float:
     first = next(iter(given.values()))
     message = torch.zeros(numbers, dtype=first.dtype if "weight" in given else torch.float32, device=first.device)
     return clock.milliseconds(what, lambda: all_gathered(shard, message, what))
