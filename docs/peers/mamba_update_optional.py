@@ -9,7 +9,7 @@ A, B, C = -torch.rand(d, n, device="cuda"), torch.rand(batch, n, device="cuda"),
 vector = torch.rand(d, device="cuda")
 for given in ({"D": vector, "dt_bias": vector}, {"D": vector}, {"dt_bias": vector}):
     try:
-        y = selective_state_update(state.clone(), x, dt, A, B, C, **given)
-        print(*given, "given: largest output", f"{y.abs().max().item():.1f}")
+        selective_state_update(state.clone(), x, dt, A, B, C, **given)
+        print(*given, "given: no error")
     except TypeError as error:
         print(*given, "given: TypeError", error)
