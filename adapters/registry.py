@@ -85,6 +85,7 @@ def _version_in_source(package: str) -> str:
 
 
 _MAMBA = ("mamba-ssm",)
+_CONV = ("causal-conv1d",)
 _FLA = ("flash-linear-attention", "fla-core")
 _FLASH = ("flash-attn",)
 _TORCH = ("torch",)
@@ -96,7 +97,10 @@ PEERS: Mapping[str, Peer] = {
         Peer("mamba_ssm:ssd", "ssd", "mamba_ssm", _MAMBA),
         Peer("mamba_ssm:selective_scan", "selective_scan", "mamba_ssm", _MAMBA),
         Peer("mamba_ssm:selective_scan_unpacked", "selective_scan", "mamba_ssm", _MAMBA, packed=False),
-        Peer("causal_conv1d:causal_conv1d", "causal_conv1d", "causal_conv1d", ("causal-conv1d",)),
+        Peer("mamba_ssm:ssd_update", "ssd_update", "mamba_ssm", _MAMBA),
+        Peer("mamba_ssm:selective_scan_update", "selective_scan_update", "mamba_ssm", _MAMBA),
+        Peer("causal_conv1d:causal_conv1d", "causal_conv1d", "causal_conv1d", _CONV),
+        Peer("causal_conv1d:causal_conv1d_update", "causal_conv1d_update", "causal_conv1d", _CONV),
         Peer("fla:causal_conv1d", "causal_conv1d", "fla", _FLA, cpu="all"),
         Peer("fla:rope", "rope", "fla", _FLA, cpu="all"),
         Peer("fla:rope_qk", "rope_qk", "fla", _FLA, cpu="all"),

@@ -1,4 +1,9 @@
-"""mamba-ssm: its SSD, and its selective scan over a padded batch."""
+"""mamba-ssm: its SSD, its selective scan over a padded batch, and the step of a server for either."""
+
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
 
 from packproof.adapters import Batched, Padded, adapt, seq_idx
 from packproof.properties.promises import Promises
@@ -37,4 +42,44 @@ selective_scan_unpacked = adapt(
     tokens=Batched(axis=-1),
     metadata={},
     refuses=_REFUSALS,
+)
+
+
+def _step(
+    state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, dt_softplus: bool, slots: Tensor | None,
+) -> Tensor:  # fmt: skip
+    module = import_module("mamba_ssm.ops.triton.selective_state_update")
+    y: Tensor = module.selective_state_update(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, slots)
+    return y
+
+
+def _step_of_heads(
+    state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None,
+    z: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False, slots: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """It takes dt, A, D and dt_bias with a value for each channel of a head, equal where their strides are 0."""
+    D, dt_bias = (v if v is None else v.view(x.shape[1], -1).expand(x.shape[1:]) for v in (D, dt_bias))
+    dt, A = dt[..., None].expand_as(x), A[:, None, None].expand(state.shape[1:])
+    return _step(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, slots)
+
+
+def _step_of_channels(
+    state: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None,
+    z: Tensor | None = None, delta_bias: Tensor | None = None, delta_softplus: bool = False,
+    slots: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    return _step(state, u, delta, A, B, C, D, z, delta_bias, delta_softplus, slots)
+
+
+# One token for each request. Without D or the bias of the step it raises, although both are optional.
+_POOL: dict[str, Any] = {
+    "names": {"states": "state", "state_indices": "slots"},
+    "in_place": ("states",),
+    "metadata": {},
+}
+_STEP_DOMAIN = "length == 1; slack == 0; D"
+ssd_update = adapt(_step_of_heads, op="ssd_update", domain=f"{_STEP_DOMAIN}; dt_bias", **_POOL)
+selective_scan_update = adapt(
+    _step_of_channels, op="selective_scan_update", domain=f"{_STEP_DOMAIN}; delta_bias; g == 1", **_POOL
 )

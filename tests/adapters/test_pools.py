@@ -1,9 +1,7 @@
-"""The adapters of docs/serving.md to kernels that update a pool in place, with stand-ins of those kernels."""
+"""The adapters of peers that update a pool in place, with stand-ins of those kernels."""
 
-import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
+from packproof.adapters.registry import PEERS
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.execution.execute import InProcess
+from packproof.harness.targets.location import Location
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.comparison import comparisons
@@ -21,8 +21,7 @@ from packproof.properties.declaration import declaration, describe
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
-
-PAGE = Path(__file__).parents[2] / "docs/serving.md"
+from packproof.properties.promises import Promises
 
 
 def causal_conv1d_update(
@@ -61,17 +60,29 @@ def selective_state_update(
     dt_softplus: bool = False,
     state_batch_indices: Tensor | None = None,
 ) -> Tensor:
-    """state: (slots, h, p, n), updated in place. x, dt, z: (batch, h, p). A: (h, p, n). D, dt_bias: (h, p)."""
+    """state: (slots, h, p, n), updated in place. x, dt, z: (batch, h, p). A: (h, p, n). D, dt_bias: (h, p); all of them
+    without heads in Mamba. state_batch_indices: below 0 for padding. Without D or dt_bias it raises, as theirs does."""
+    assert D is not None
+    assert dt_bias is not None
+    assert state_batch_indices is not None
+    if state.ndim == 3:
+        D, dt_bias, A = D[None], dt_bias[None], A[None]
+        state, x, dt = state[:, None], x[:, None], dt[:, None]
+        z = None if z is None else z[:, None]
+        return selective_state_update(
+            state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, state_batch_indices=state_batch_indices
+        )[:, 0]
     assert dt.shape == x.shape
     assert A.shape == state.shape[1:]
-    assert all(given is None or given.shape == x.shape[1:] for given in (D, dt_bias))
-    assert state_batch_indices is not None
+    assert D.shape == dt_bias.shape == x.shape[1:]
+    B, C = (group if group.ndim == 3 else group[:, None] for group in (B, C))
     B, C = (group.repeat_interleave(x.shape[1] // group.shape[1], 1)[:, :, None] for group in (B, C))
-    dt = dt if dt_bias is None else dt + dt_bias
-    dt = softplus(dt) if dt_softplus else dt
-    slots = state_batch_indices.long()
-    state[slots] = h = torch.exp(dt[..., None] * A) * state[slots] + (dt * x)[..., None] * B
-    y = (h * C).sum(-1) + (0 if D is None else D * x)
+    dt = softplus(dt + dt_bias) if dt_softplus else dt + dt_bias
+    rows = state_batch_indices >= 0
+    slots, y = state_batch_indices[rows].long(), torch.zeros_like(x)
+    h = torch.exp(dt[rows][..., None] * A) * state[slots] + (dt * x)[rows][..., None] * B[rows]
+    state[slots] = h
+    y[rows] = (h * C[rows]).sum(-1) + D * x[rows]
     return y if z is None else y * silu(z)
 
 
@@ -81,9 +92,14 @@ STAND_INS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+PEERS_WITH_A_POOL = [
+    name for name, peer in PEERS.items() if OPS[peer.op].pool and peer.needs in ("causal_conv1d", "mamba_ssm")
+]
+
+
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the page declares, with stand-ins for the packages."""
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """The adapter of a peer, imported again with stand-ins for the packages."""
     for name, function in STAND_INS.items():
         parts = name.split(".")
         for n in range(1, len(parts)):
@@ -91,17 +107,21 @@ def page(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         module = ModuleType(name)
         setattr(module, function.__name__, function)
         monkeypatch.setitem(sys.modules, name, module)
-    [source] = re.findall(r"`peers_update.py`:\n\n```python\n(.*?)```", PAGE.read_text(), re.S)
-    found: dict[str, Any] = {"__name__": "peers_update"}
-    exec(source, found)
-    return found
+
+    def find(name: str) -> Any:
+        for loaded in [m for m in sys.modules if m.startswith("packproof.adapters.peers.")]:
+            monkeypatch.delitem(sys.modules, loaded)
+        return Location(PEERS[name].module, "", PEERS[name].function).load()
+
+    return find
 
 
-@pytest.mark.parametrize("op", ["causal_conv1d_update", "ssd_update"])
+@pytest.mark.parametrize("name", PEERS_WITH_A_POOL)
 @pytest.mark.parametrize("law", ["reference", "pool", "memory"])
-def test_an_adapter_of_the_page_makes_a_kernel_a_step_of_a_server(op: str, law: str, page: dict[str, Any]) -> None:
-    declared = declaration(describe(page[op]), op)
-    kernel = KernelUnderTest(OPS[op], InProcess(page[op]), declared.promises, domain=declared.domain)
+def test_a_kernel_that_updates_a_pool_is_a_step_of_a_server(law: str, name: str, adapter: Callable[[str], Any]) -> None:
+    function, op = adapter(name), PEERS[name].op
+    declared = declaration(describe(function), name)
+    kernel = KernelUnderTest(OPS[op], InProcess(function), declared.promises, domain=declared.domain)
     space = Space(OPS[op], "float32", declared.promises, declared.parameters, domain=declared.domain)
     compared = 0
     for case in golden_cases(space):
@@ -111,3 +131,12 @@ def test_an_adapter_of_the_page_makes_a_kernel_a_step_of_a_server(op: str, law: 
         compared += len(made)
     assert compared
     assert Domain.of("length == 1") == declared.domain.within({"length"})
+
+
+def test_a_step_without_what_the_kernel_needs_is_outside_of_its_domain(adapter: Callable[[str], Any]) -> None:
+    assert len(PEERS_WITH_A_POOL) == 3
+    domain = declaration(describe(adapter("mamba_ssm:ssd_update")), "").domain
+    space = Space(OPS["ssd_update"], "float32", Promises(), None)
+    without = [case for case in golden_cases(space) if "D" not in case.present]
+    assert without
+    assert not any(domain.allows(OPS["ssd_update"], case) for case in without)
