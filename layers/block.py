@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,11 +56,11 @@ class PackedBlock(nn.Module, ABC):
     def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
         """From what in_proj made (t, ...) to (t, d_model)."""
 
-    def _convolved(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """conv1d of each sequence with its own past, then SiLU."""
+    def _convolved(self, x: Tensor, cu_seqlens: Tensor, activation: Literal["silu"] | None = "silu") -> Tensor:
+        """conv1d of each sequence with its own past, then SiLU unless told otherwise."""
         weight, bias = self.conv1d.weight.squeeze(1).to(x.dtype), self.conv1d.bias
         bias = None if bias is None else bias.to(x.dtype)
-        y: Tensor = self.ops.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation="silu")
+        y: Tensor = self.ops.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
         return y
 
     def _tokens(self, u: Tensor) -> Tensor:

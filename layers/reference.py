@@ -18,6 +18,7 @@ from packproof.refs.wording import kind
 
 Parameters = Mapping[str, Tensor]
 _EPS = 1e-5
+_ATTENTION = ("in_proj.weight", "out_proj.weight")
 _SHARED = ("in_proj.weight", "conv1d.weight", "conv1d.bias", "A_log", "D", "out_proj.weight")
 _MAMBA = (*_SHARED, "x_proj.weight", "dt_proj.weight", "dt_proj.bias")
 _MAMBA2 = (*_SHARED, "dt_bias", "norm.weight")
@@ -62,6 +63,53 @@ def mamba2_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor, n
     if heads % whole_number("mamba2_reference", "ngroups", ngroups, 1, ArgumentError):
         raise ArgumentError(f"mamba2_reference: ngroups is {ngroups}, which does not divide the {heads} heads")
     return _each(lambda sequence: _mamba2(p, sequence, ngroups), u, cu_seqlens)
+
+
+@checked_call
+def attention_reference(
+    parameters: Parameters,
+    u: Tensor,
+    *,
+    cu_seqlens: Tensor,
+    num_heads: int,
+    num_heads_kv: int | None = None,
+    rotary_emb_dim: int = 0,
+    rotary_emb_base: float = 10000.0,
+    rotary_emb_interleaved: bool = False,
+    sliding_window: int | None = None,
+) -> Tensor:
+    """What AttentionBlock computes (Vaswani et al. 2017, equation 1; Su et al. 2021, equation 34), in float64.
+
+    parameters: by the names of a state dict, of any float dtype; gradients reach them; with conv1d.weight and
+    conv1d.bias there is a convolution. u: (t, embed_dim). cu_seqlens: (s + 1,); rows past its end give zeros. The other
+    arguments: as given to the block. Returns (t, embed_dim) in float64. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof import layers, refs
+    >>> block, u = layers.AttentionBlock(8, 4, 2, ops=refs).double(), torch.randn(5, 8, dtype=torch.float64)
+    >>> heads, offsets = {"num_heads": 4, "num_heads_kv": 2}, torch.tensor([0, 2, 5])
+    >>> exact = layers.attention_reference(block.state_dict(), u, cu_seqlens=offsets, **heads)
+    >>> torch.allclose(block(u, cu_seqlens=offsets), exact)
+    True
+    """
+    name, convolution = "attention_reference", ("conv1d.weight", "conv1d.bias")
+    needed = (*_ATTENTION, *(convolution if isinstance(parameters, Mapping) and convolution[0] in parameters else ()))
+    p = _checked(name, parameters, needed, u, cu_seqlens)
+    num_heads_kv = num_heads if num_heads_kv is None else num_heads_kv
+    heads = [
+        whole_number(name, n, value, 1, ArgumentError)
+        for n, value in (("num_heads", num_heads), ("num_heads_kv", num_heads_kv))
+    ]
+    if len(p["in_proj.weight"]) * heads[0] != p["out_proj.weight"].shape[1] * (heads[0] + 2 * heads[1]):
+        raise ArgumentError(
+            f"{name}: num_heads is {heads[0]} and num_heads_kv {heads[1]}, but the projections of parameters, "
+            f"{tuple(p['in_proj.weight'].shape)} and {tuple(p['out_proj.weight'].shape)}, are of other heads"
+        )
+
+    def turned(x: Tensor) -> Tensor:
+        return _turned(x, rotary_emb_dim, rotary_emb_base, rotary_emb_interleaved) if rotary_emb_dim else x
+
+    return _each(lambda sequence: _attention(p, sequence, heads, turned, sliding_window), u, cu_seqlens)
 
 
 def _checked(name: str, parameters: Parameters, needed: Sequence[str], u: Tensor, cu_seqlens: Tensor) -> Parameters:
@@ -115,6 +163,34 @@ def _mamba2(p: Parameters, u: Tensor, groups: int) -> Tensor:
     y = y / (y.square().mean(-1, keepdim=True) + _EPS).sqrt()
     out: Tensor = (y.flatten(1) * p["norm.weight"]) @ p["out_proj.weight"].T
     return out
+
+
+def _attention(
+    p: Parameters, u: Tensor, heads: Sequence[int], turned: Callable[[Tensor], Tensor], window: int | None
+) -> Tensor:
+    """Head by head: query head i reads the keys and values of head i // (heads / heads of keys)."""
+    qkv = u @ p["in_proj.weight"].T
+    qkv = _convolution(p, qkv) if "conv1d.weight" in p else qkv
+    q, k, v = qkv.unflatten(1, (heads[0] + 2 * heads[1], -1)).transpose(0, 1).split((heads[0], heads[1], heads[1]))
+    past = torch.arange(len(u), device=u.device)[:, None] - torch.arange(len(u), device=u.device)
+    unseen = (past < 0) | (past >= (len(u) if window is None else window))
+    y = []
+    for i, query in enumerate(q):
+        shared = i // (heads[0] // heads[1])
+        scores = turned(query) @ turned(k[shared]).T / query.shape[1] ** 0.5
+        y.append(scores.masked_fill(unseen, -torch.inf).softmax(1) @ v[shared])
+    return torch.cat(y, 1) @ p["out_proj.weight"].T
+
+
+def _turned(x: Tensor, channels: int, base: float, interleaved: bool) -> Tensor:
+    """Of each token (t, k), pairs of channels as complex numbers, times e^(i t θ)."""
+    pairs = x[:, :channels].unflatten(1, (-1, 2) if interleaved else (2, -1))
+    one, two = pairs.unbind(2 if interleaved else 1)
+    theta = base ** (-2 * torch.arange(channels // 2, device=x.device, dtype=x.dtype) / channels)
+    angle = torch.arange(len(x), device=x.device, dtype=x.dtype)[:, None] * theta
+    turned = torch.complex(one, two) * torch.polar(torch.ones_like(angle), angle)
+    joined = torch.stack([turned.real, turned.imag], 2 if interleaved else 1).flatten(1)
+    return torch.cat([joined, x[:, channels:]], 1)
 
 
 def _convolution(p: Parameters, x: Tensor) -> Tensor:

@@ -252,10 +252,10 @@ def plain(output: str) -> str:
     return blotted(re.sub(r" *\n", "\n", re.sub(r"(?<=\S) +", " ", seconds)).strip())
 
 
-def test_the_block_of_the_page_on_layers_is_proven(tmp_path: Path) -> None:
+def test_the_block_and_the_hybrid_of_the_page_on_layers_are_proven(tmp_path: Path) -> None:
     write_files("docs/layers.md", tmp_path)
-    done = run(tmp_path, "-m", "pytest", "-q", *PLUGIN, "test_block.py")
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    done = run(tmp_path, "-m", "pytest", "-q", *PLUGIN, "test_block.py", "test_hybrid.py")
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_every_figure_on_why_norms_lie(tmp_path: Path) -> None:

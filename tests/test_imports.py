@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "compute_sanitizer": {"execution", "results", "targets", "worker"},
     "engine": {"compile", "compute_sanitizer", "diagnosis", "results", "targets", "worker"},
     "debug": {"engine", "execution", "interpreter", "results", "targets", "worker"},
-    "modules": {"engine", "results", "targets", "worker"},
+    "modules": {"engine", "interpreter", "results", "targets", "worker"},
     "architectures": {"modules", "results", "worker"},
     "reports": {"results"},
     "bench": {"engine", "execution", "results", "targets", "worker"},

@@ -1,10 +1,10 @@
 """The runner of the debugging tools: this process, or a worker if the kernel needs Triton's interpreter."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from packproof.harness.execution.execute import InProcess
+from packproof.harness.interpreter.in_use import interprets
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import Call, KernelFault, Refused, Result
@@ -32,7 +32,7 @@ class Local(InProcess):
         PackproofError for an interpreter that cannot be repaired."""
         if self._worker is not None:
             return self._worker.run(call)
-        if self.device == "cpu" and (self._interpreting or _interprets()):
+        if self.device == "cpu" and (self._interpreting or interprets()):
             from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
 
             install()  # as shipped it computes incorrect values
@@ -54,11 +54,3 @@ class Local(InProcess):
         if self._worker is not None:
             self._worker.close()
             self._worker = None
-
-
-def _interprets() -> bool:
-    """Whether Triton kernels defined in this process are interpreted, or were when triton was imported."""
-    triton = sys.modules.get("triton")
-    if triton is None:
-        return False
-    return triton.knobs.runtime.interpret or not isinstance(triton.language.sum, triton.runtime.JITFunction)

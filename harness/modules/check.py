@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from packproof.harness.engine.own_faults import caught, not_judged
+from packproof.harness.interpreter.in_use import repair_if_used
 from packproof.harness.modules.conventions import CONVENTIONS, Convention, convention_named
 from packproof.harness.modules.judges import JUDGES, Judged, Padded, Trial, verdict_of
 from packproof.harness.modules.modes import CannotRun, Mode, admitted
@@ -300,6 +301,8 @@ def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator
     apart: each in a process of its own, side by side. This process must not have differentiated yet.
     """
     started = time.monotonic()
+    if request.device == "cpu":
+        repair_if_used()
     settings, done = request.settings(), {}
     cells = tuple(cell for setting in settings for cell in request.cells(setting))
     yield RunStarted(cells, request.profile, request.seed, request.notes)

@@ -1,7 +1,9 @@
-"""The first module that leaks: its inputs are those of the unchanged pack at the other documents, its output is not."""
+"""The first module that leaks: its inputs are those of the unchanged pack at the other documents, its output is not.
+
+Where nothing leaks, the first that differs: its inputs are those of the document alone, its output is not."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from packproof.harness.modules.subject import Subject
 from packproof.harness.modules.watch import tensors_in, watched
 
 NAMED = "first module that leaks: "
+_APART = "first module that differs from the document alone: "
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,11 @@ class Culprit:
     kind: str
     received: tuple[str, ...]
     last_seen: Mapping[str, str]
+    named: str = NAMED
 
     def lines(self) -> Iterator[str]:
         name = self.module or "the model itself"
-        yield f"{NAMED}{name} ({self.kind})"
+        yield f"{self.named}{name} ({self.kind})"
         if self.received:
             yield f"    it received {', '.join(self.received)}"
         for argument, where in self.last_seen.items():
@@ -59,11 +63,32 @@ def first_leaking_module(
     others = ((pack.document != document) & (pack.document != PADDING)).cpu()
 
     def leaks(one: _Visit, other: _Visit, roundings: int) -> bool:
-        same = one.name == other.name and _agree(one.inputs, other.inputs, others, roundings)
-        return same and not _agree(one.outputs, other.outputs, others, roundings, one.padding)
+        same = one.name == other.name and _agree(one.inputs, other.inputs, others, others, roundings)
+        return same and not _agree(one.outputs, other.outputs, others, others, roundings, one.padding)
 
     found = first_that_leaks(before, after, leaks)
     return _culprit(found, before, arguments) if found else None
+
+
+def first_differing_module(
+    subject: Subject, convention: Convention, pack: Pack, document: int, seed: int, roundings: float
+) -> Culprit | None:
+    """Run the pack, and this document alone: what differs by more than so many roundings of its largest value. None
+    where no module can be named."""
+    x = subject.input(pack.tokens, seed)
+    packed, alone = subject.arguments(convention, pack), subject.arguments(convention, pack.alone(document))
+    with torch.no_grad():
+        before = _visits(subject, convention, x, packed)
+        after = _visits(subject, convention, x[:, pack.rows(document)], alone)
+    mine = (pack.document == document).cpu()
+    every = mine[mine]
+    for one, other in zip(before, after, strict=False):
+        if one.name != other.name:
+            return None
+        same = _agree(one.inputs, other.inputs, mine, every, roundings)
+        if same and not _agree(one.outputs, other.outputs, mine, every, roundings, one.padding):
+            return replace(_culprit(one, before, packed), named=_APART)
+    return None
 
 
 def first_leaking_backward(
@@ -151,21 +176,28 @@ def _holds(given: Any, value: Any) -> bool:
     return given is value and not isinstance(value, bool | int)
 
 
-def _agree(one: list[Tensor], other: list[Tensor], rows: Tensor, roundings: int, padding: int = 0) -> bool:
-    """Whether tensors with tokens along an axis agree there, within so many roundings of their largest value; those
-    that have none say nothing."""
-    keep = rows.nonzero().flatten()
+def _agree(
+    one: list[Tensor], other: list[Tensor], rows: Tensor, its_rows: Tensor, roundings: float, padding: int = 0
+) -> bool:
+    """Whether tensors with tokens along an axis agree at these rows of each, within so many roundings of their largest
+    value; those that have none say nothing."""
     for a, b in zip(one, other, strict=False):
         axis = next((k for k, size in enumerate(a.shape) if size in (len(rows), len(rows) + padding)), None)
-        if axis is None or a.shape != b.shape or a.dtype != b.dtype:
+        fewer = len(rows) - len(its_rows)
+        if axis is None or a.dtype != b.dtype or a.dim() != b.dim() or a.shape[axis] - b.shape[axis] != fewer:
             continue
-        mine, others = (x.index_select(axis, keep.to(x.device)).nan_to_num() for x in (a, b))
-        if not torch.equal(mine, others) and not _rounding_apart(mine, others, roundings):
+        mine, others = _at(a, axis, rows), _at(b, axis, its_rows)
+        alike = mine.shape != others.shape or torch.equal(mine, others)
+        if not alike and not _rounding_apart(mine, others, roundings):
             return False
     return True
 
 
-def _rounding_apart(one: Tensor, other: Tensor, roundings: int) -> bool:
+def _at(x: Tensor, axis: int, rows: Tensor) -> Tensor:
+    return x.index_select(axis, rows.nonzero().flatten().to(x.device)).nan_to_num()
+
+
+def _rounding_apart(one: Tensor, other: Tensor, roundings: float) -> bool:
     if not (roundings and one.is_floating_point()):
         return False
     most = roundings * torch.finfo(one.dtype).eps / 2 * one.abs().max()

@@ -10,7 +10,7 @@ two runs share, and the budget would miss. They are judged in float32.
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,13 +31,15 @@ _VACUOUS = 0.1
 class Difference:
     """What differs between the pack and its documents alone. what: "document 2", or "gradient of layers.0.weight".
     found, allowed: the largest difference, and what rounding explains; scale: the largest value. among: the largest of
-    all gradients, where this is one: that of a key's bias, which no softmax sees, is nothing but rounding."""
+    all gradients, where this is one: that of a key's bias, which no softmax sees, is nothing but rounding. document:
+    whose output it is, None for a gradient."""
 
     what: str
     found: float
     allowed: float
     scale: float
     among: float
+    document: int | None = None
 
     @property
     def vacuous(self) -> bool:
@@ -110,7 +112,8 @@ class PackedAndAlone:
         for j, length in enumerate(pack.lengths):
             part = slice(start, start := start + length)
             one = alone.output[part]
-            found.append(_difference(f"document {j}", outputs[part], one, rough.output[part], *units, largest(one)))
+            apart = _difference(f"document {j}", outputs[part], one, rough.output[part], *units, largest(one))
+            found.append(replace(apart, document=j))
         names = [name for name in alone.gradients if name in packed.gradients and name in rough.gradients]
         grads = [(alone.gradients[n], rough.gradients[n]) for n in names]
         among = max((largest(grad) for grad, _ in grads), default=0.0)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from packproof.harness.modules.conventions import Convention
-from packproof.harness.modules.culprit import first_leaking_backward, first_leaking_module
+from packproof.harness.modules.culprit import first_differing_module, first_leaking_backward, first_leaking_module
 from packproof.harness.modules.equality import Difference, PackedAndAlone
 from packproof.harness.modules.isolation import MANY, Reach, reach
 from packproof.harness.modules.pack import PADDING, Lengths, Pack, smaller, smaller_gaps
@@ -237,7 +237,17 @@ def _unequal(
         return candidate in at
 
     small = smaller(lengths, differs)
-    return Failure(small, at[small].what, (_off(at[small]),), example, search.tried)
+    lines = (_off(at[small]), *_first_apart(compare, subject.pack(lengths), difference))
+    return Failure(small, at[small].what, lines, example, search.tried)
+
+
+def _first_apart(compare: PackedAndAlone, pack: Pack, difference: Difference) -> Iterator[str]:
+    """The first module that differs from the document alone by more than rounding explains in the output."""
+    if difference.document is not None:
+        plain = compare.high.uncompiled()
+        roundings = difference.allowed / ((difference.scale or 1.0) * torch.finfo(plain.dtype).eps / 2)
+        found = first_differing_module(plain, compare.convention, pack, difference.document, compare.seed, roundings)
+        yield from found.lines() if found else ()
 
 
 def _off(difference: Difference) -> str:

@@ -37,14 +37,15 @@ def watched(
 
 @contextmanager
 def embedded(model: nn.Module, tokens: Tensor) -> Iterator[list[Tensor]]:
-    """Where ids of the shape of these are first embedded, the output is a leaf, which the list holds afterwards."""
+    """Where as many ids are first embedded, with an axis of batches or without, the output is a leaf, which the list
+    holds afterwards: (*tokens.shape, d)."""
     found: list[Tensor] = []
 
     def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        if found or not (given and isinstance(given[0], Tensor) and given[0].shape == tokens.shape):
+        if found or not (given and isinstance(given[0], Tensor) and given[0].numel() == tokens.numel()):
             return None
-        found.append(out.detach().clone().requires_grad_())
-        return found[0] * 1  # models scale the embedding in place
+        found.append(out.detach().clone().view(*tokens.shape, -1).requires_grad_())
+        return found[0].view(out.shape) * 1  # models scale the embedding in place
 
     with ExitStack() as hooks:
         for module in model.modules():

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from packproof import refs
-from packproof.layers import Mamba2Block, MambaBlock, mamba2_reference, mamba_reference
+from packproof.layers import (
+    AttentionBlock,
+    Mamba2Block,
+    MambaBlock,
+    attention_reference,
+    mamba2_reference,
+    mamba_reference,
+)
 from tests.layers import published
 
 LENGTHS = (1, 0, 7, 3, 2)
@@ -36,10 +43,26 @@ class Form:
 _MAMBA: dict[str, Any] = {"d_model": WIDTH, "d_state": 3, "d_conv": 3, "dt_rank": 2}
 _MAMBA2: dict[str, Any] = {"d_model": WIDTH, "d_state": 3, "d_conv": 3, "headdim": 3, "ngroups": 2}
 _ONE_GROUP = _MAMBA2 | {"ngroups": 1}
+_HEADS: dict[str, Any] = {"num_heads": 4, "num_heads_kv": 2}
+_TURNED: dict[str, Any] = {"rotary_emb_dim": 4, "rotary_emb_base": 7.0, "sliding_window": 3}
+_OTHER_PAIRS: dict[str, Any] = {"rotary_emb_dim": 2, "rotary_emb_interleaved": True}
+
+
+def _attention(shape: dict[str, Any], **options: Any) -> Form:
+    heads = {name: shape[name] for name in _HEADS}
+    return Form(
+        partial(AttentionBlock, WIDTH, **shape, **options),
+        partial(attention_reference, **heads, **options),
+        published.attention(WIDTH, **shape),
+    )
+
+
 FORMS = {
     "mamba": Form(partial(MambaBlock, **_MAMBA), mamba_reference, published.mamba(**_MAMBA)),
     "mamba2": Form(partial(Mamba2Block, **_MAMBA2), partial(mamba2_reference, ngroups=2), published.mamba2(**_MAMBA2)),
     "mamba2, one group": Form(partial(Mamba2Block, **_ONE_GROUP), mamba2_reference, published.mamba2(**_ONE_GROUP)),
+    "attention": _attention(_HEADS | {"head_dim": 6, "d_conv": 3}, **_TURNED),
+    "attention, other pairs": _attention({"num_heads": 2, "num_heads_kv": 1}, **_OTHER_PAIRS),
 }
 
 

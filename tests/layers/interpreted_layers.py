@@ -1,25 +1,33 @@
-"""The blocks on packproof's kernels, interpreted: proven by check_module, and equal to their references."""
+"""The blocks on packproof's kernels, interpreted: proven by check_module, Mamba-2 and attention as a hybrid, and equal
+to their references."""
+
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
 from packproof import kernels
 from packproof.harness.interpreter import repair
 from packproof.harness.modules import check
 from tests.layers.blocks import FORMS, WIDTH, beyond_rounding, run_block
+from tests.layers.hybrid import Hybrid
 
 repair.install()
 LAYOUTS = [(17, 2)]  # around chunks of 16 tokens; one, since each call takes long
 PADDED = [((2, 3), (0, 0, 1))]
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2"])
-def test_a_block_of_kernels_isolates_and_equals_each_sequence_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("make", "inputs"), [(lambda: FORMS["mamba"].block(kernels), WIDTH), (Hybrid, None)], ids=["mamba", "hybrid"]
+)
+def test_blocks_of_kernels_isolate_and_equal_each_sequence_alone(
+    make: Callable[[], nn.Module], inputs: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check, "layouts_for", lambda module, most_tokens: LAYOUTS)
     monkeypatch.setattr(check, "many_documents", lambda most_tokens: ())
     monkeypatch.setattr(check, "padded_layouts", lambda module, between: PADDED)
-    block = FORMS[name].block(kernels)
-    verdicts = check.check_module(block, convention="cu_seqlens", inputs=WIDTH, profile="quick")
+    verdicts = check.check_module(make, convention="cu_seqlens", inputs=inputs, profile="quick")
     assert [verdict.status for verdict in verdicts] == ["passed", "passed", "passed"]
 
 

@@ -40,6 +40,16 @@ def mamba2(
     }
 
 
+def attention(
+    embed_dim: int, num_heads: int, num_heads_kv: int | None = None, head_dim: int | None = None, d_conv: int = 0
+) -> Shapes:
+    """Of MHA, without biases of the projections, as the models on the hub are configured."""
+    d = embed_dim // num_heads if head_dim is None else head_dim
+    qkv = d * (num_heads + 2 * (num_heads if num_heads_kv is None else num_heads_kv))
+    convolution = {"conv1d.weight": (qkv, 1, d_conv), "conv1d.bias": (qkv,)} if d_conv else {}
+    return {"in_proj.weight": (qkv, embed_dim), **convolution, "out_proj.weight": (embed_dim, d * num_heads)}
+
+
 def state_dict(shapes: Shapes, seed: int = 0) -> dict[str, Tensor]:
     """Random values, each of a size at which it changes the output."""
     generator = torch.Generator().manual_seed(seed)

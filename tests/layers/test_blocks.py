@@ -2,6 +2,8 @@
 
 import copy
 import io
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 
 from packproof import refs
-from packproof.layers import Mamba2Block, MambaBlock
+from packproof.layers import AttentionBlock, Mamba2Block, MambaBlock
 from tests.layers import published
 from tests.layers.blocks import FORMS, LENGTHS, SAFETY, WIDTH, Form, Run, run_block, run_reference
 
@@ -70,9 +72,30 @@ def one_norm() -> nn.Module:
     return block
 
 
-@pytest.mark.parametrize("make", [other_order, one_norm])
-def test_a_norm_in_another_place_is_detected(make: type[nn.Module]) -> None:
-    form = FORMS["mamba2"]
+def attention_on(**changed: Callable[..., Tensor]) -> nn.Module:
+    ops = {op: getattr(refs, op) for op in AttentionBlock.OPS}
+    return FORMS["attention"].block(SimpleNamespace(**{**ops, **changed}))
+
+
+def heads_in_turns() -> nn.Module:
+    """Query heads 0 and 2 share keys, not 0 and 1."""
+    turns = [0, 2, 1, 3]
+    return attention_on(attention=lambda q, k, v, **options: refs.attention(q[:, turns], k, v, **options)[:, turns])
+
+
+def silu_past_the_convolution() -> nn.Module:
+    return attention_on(causal_conv1d=lambda *given, **options: silu(refs.causal_conv1d(*given, **options)))
+
+
+def wider_window() -> nn.Module:
+    block = FORMS["attention"].block()
+    block.sliding_window = 4  # type: ignore[assignment]
+    return block
+
+
+@pytest.mark.parametrize("make", [other_order, one_norm, heads_in_turns, silu_past_the_convolution, wider_window])
+def test_another_block_is_detected(make: Callable[[], nn.Module]) -> None:
+    form = FORMS["mamba2" if make in (other_order, one_norm) else "attention"]
     block = make()
     block.load_state_dict(published.state_dict(form.shapes))
     found = run_block(block.double(), torch.float64)
@@ -96,8 +119,10 @@ def test_parameters_in_fp32_beside_tokens_in_bf16(name: str) -> None:
         (lambda: MambaBlock(40, 8, 2, 3, 5, ops=refs), published.mamba(40, 8, 2, 3, 5)),
         (lambda: Mamba2Block(384, ops=refs), published.mamba2(384)),
         (lambda: Mamba2Block(48, 8, 3, 2, 8, 4, ops=refs), published.mamba2(48, 8, 3, 2, 8, 4)),
+        (lambda: AttentionBlock(384, 6, ops=refs), published.attention(384, 6)),
+        (lambda: AttentionBlock(2560, 30, 6, 128, 4, ops=refs), published.attention(2560, 30, 6, 128, 4)),
     ],
-    ids=["mamba, defaults", "mamba, all sizes", "mamba2, defaults", "mamba2, all sizes"],
+    ids=[f"{block}, {sizes}" for block in ("mamba", "mamba2", "attention") for sizes in ("defaults", "all sizes")],
 )
 def test_a_state_dict_of_mamba_ssm_loads(block: type[nn.Module], shapes: published.Shapes) -> None:
     with torch.device("meta"):
@@ -119,7 +144,7 @@ def test_initial_steps_and_decays_are_those_of_the_papers() -> None:
     assert 1 <= float(decays.min()) < float(decays.max()) <= 16
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "attention"])
 def test_recomputed_gradients_are_the_same_and_less_is_kept(name: str) -> None:
     kept, runs = [], []
     for recompute in (False, True):
@@ -136,7 +161,7 @@ def test_recomputed_gradients_are_the_same_and_less_is_kept(name: str) -> None:
     assert kept[1] < kept[0] / 2
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "attention"])
 def test_with_an_axis_of_batches_and_without_tokens(name: str) -> None:
     block, u = FORMS[name].block(), torch.randn(sum(LENGTHS), WIDTH)
     offsets = torch.tensor([0, 4, len(u)])

@@ -13,12 +13,15 @@ from packproof import refs
 from packproof.harness.modules.check import check_module
 from packproof.harness.results.failed import CheckFailed
 from tests.layers.blocks import FORMS, WIDTH
+from tests.layers.hybrid import as_it_came, boundaries_dropped_in_attention, one_document, with_rotated_keys
 
 CHUNK = 4  # layouts are drawn around it, so that they are short
 OPS = SimpleNamespace(
     causal_conv1d=refs.causal_conv1d,
     selective_scan=refs.selective_scan,
     ssd=partial(refs.ssd_chunked, chunk=CHUNK),
+    rope_qk=refs.rope_qk,
+    attention=refs.attention,
 )
 
 
@@ -29,7 +32,7 @@ def proven(block: nn.Module, convention: str = "cu_seqlens") -> set[str]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "attention"])
 def test_a_block_isolates_and_equals_each_sequence_alone(name: str, dtype: torch.dtype) -> None:
     flat, recompute = dtype == torch.float32, dtype == torch.bfloat16
     block = FORMS[name].block(OPS, recompute=recompute).to(dtype)
@@ -70,10 +73,33 @@ def with_a_norm_over_the_pack() -> nn.Module:
         (lambda: FORMS["mamba"].block(with_a_leak_in("selective_scan")), r"the model itself \(MambaBlock\)"),
         (lambda: FORMS["mamba2"].block(with_a_leak_in("causal_conv1d")), r"the model itself \(Mamba2Block\)"),
         (lambda: FORMS["mamba2"].block(with_a_leak_in("ssd")), r"the model itself \(Mamba2Block\)"),
+        (lambda: FORMS["attention"].block(with_a_leak_in("causal_conv1d")), r"the model itself \(AttentionBlock\)"),
+        (lambda: FORMS["attention"].block(with_a_leak_in("attention")), r"the model itself \(AttentionBlock\)"),
         (with_a_norm_over_the_pack, r"norm \(NormOverThePack\)"),
     ],
-    ids=["conv of mamba", "scan", "conv of mamba2", "ssd", "norm over the pack"],
+    ids=["conv of mamba", "scan", "conv of mamba2", "ssd", "conv of attention", "attention", "norm over the pack"],
 )
 def test_a_planted_leak_is_detected(make: Callable[[], nn.Module], culprit: str) -> None:
     with pytest.raises(CheckFailed, match=rf"lengths \[1, 1\](.|\n)*first module that leaks: {culprit}"):
         proven(make())
+
+
+def hybrid_proven(model: nn.Module) -> None:
+    check_module(model, convention="cu_seqlens", profile="quick")
+
+
+def test_a_hybrid_isolates_and_equals_each_document_alone() -> None:
+    hybrid_proven(with_rotated_keys(OPS, as_it_came))
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (boundaries_dropped_in_attention(OPS), r"isolation(.|\n)*lengths \[1, 1\](.|\n)*module that leaks"),
+        (with_rotated_keys(OPS, one_document), r"packing(.|\n)*lengths \[1, 2\](.|\n)*from the document alone"),
+    ],
+    ids=["boundaries dropped in attention", "positions of keys that run on"],
+)
+def test_the_mixer_of_a_hybrid_that_is_wrong_is_named(model: nn.Module, told: str) -> None:
+    with pytest.raises(CheckFailed, match=rf"FAILED  {told}: mixers\.1 \(AttentionBlock\)"):
+        hybrid_proven(model)

@@ -54,6 +54,7 @@ def mine(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, *, cu_seqlens: 
 
 
 block: torch.nn.Module = layers.Mamba2Block(64, headdim=16, ops=refs, recompute=True)
+attention: torch.nn.Module = layers.AttentionBlock(64, 4, 2, rotary_emb_dim=8, sliding_window=16, ops=refs)
 exact: Tensor = layers.mamba2_reference(block.state_dict(), packed, cu_seqlens=cu_seqlens)
 
 

@@ -20,11 +20,18 @@ def made(says: tuple[str, ...], **changed: Any) -> Wrong:
     return Wrong(lambda: layers.Mamba2Block(**given), says)
 
 
+def attention(*says: str, **changed: Any) -> Wrong:
+    """An attention block with other arguments."""
+    given: dict[str, Any] = {"embed_dim": 8, "num_heads": 4, "ops": refs, **changed}
+    return Wrong(lambda: layers.AttentionBlock(**given), says)
+
+
 def called(kind: str, *says: str, u: Any = U, **changed: Any) -> Wrong:
     def call() -> object:
         kinds: dict[str, Callable[..., Any]] = {
             "mamba": layers.MambaBlock,
             "mamba2": partial(layers.Mamba2Block, headdim=4),
+            "attention": partial(layers.AttentionBlock, num_heads=2),
         }
         return kinds[kind](8, ops=refs)(u, **{"cu_seqlens": OFFSETS, **changed})
 
@@ -46,6 +53,25 @@ TABLE = {
     "mamba with heads": Wrong(
         lambda: layers.MambaBlock(8, headdim=4, ops=refs),  # type: ignore[call-arg]
         ("MambaBlock: headdim is no argument", "dt_rank"),
+    ),
+    "heads of keys that do not fit": attention("num_heads_kv is 3", "does not divide num_heads, 4", num_heads_kv=3),
+    "a width that heads do not share": attention("num_heads is 3", "embed_dim, 8", "say head_dim", num_heads=3),
+    "an odd rotation": attention("rotary_emb_dim is 1", "an even number up to head_dim, 2", rotary_emb_dim=1),
+    "a rotation past the head": attention("rotary_emb_dim is 4", "up to head_dim, 2", rotary_emb_dim=4),
+    "a rotation by nothing": attention("rotary_emb_base is 0", "a finite number above 0", rotary_emb_base=0),
+    "pairs by name": attention("rotary_emb_interleaved is 'gpt'", "True or False", rotary_emb_interleaved="gpt"),
+    "a window of nothing": attention("sliding_window is 0", "1 or more", sliding_window=0),
+    "a negative convolution": attention("d_conv is -1", "0 or more", d_conv=-1),
+    "a wrong d_model": attention("AttentionBlock: d_model is no argument", "embed_dim", d_model=8),
+    "attention without boundaries": Wrong(
+        lambda: layers.AttentionBlock(8, 2, ops=refs)(U), ("forward: cu_seqlens is missing",)
+    ),
+    "attention of another width": called("attention", "AttentionBlock: u is (5, 7)", "(t, 8)", u=torch.ones(5, 7)),
+    "a reference of other heads": Wrong(
+        lambda: layers.attention_reference(
+            layers.AttentionBlock(8, 4, 2, ops=refs).state_dict(), U, cu_seqlens=OFFSETS, num_heads=4
+        ),
+        ("attention_reference: num_heads is 4 and num_heads_kv 4", "of other heads"),
     ),
     "no boundaries": Wrong(
         lambda: layers.MambaBlock(8, ops=refs)(U), ("forward: cu_seqlens is missing", "It takes u, cu_seqlens")

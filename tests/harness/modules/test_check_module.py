@@ -14,6 +14,7 @@ from packproof.harness.results.failed import CheckFailed
 from packproof.refs.errors import ArgumentError, UsageError
 from tests.harness.modules.models import (
     SSD,
+    VOCABULARY,
     WIDTH,
     Attention,
     Conv,
@@ -23,6 +24,7 @@ from tests.harness.modules.models import (
     LeakyBackward,
     MaskedAttention,
     Positions,
+    Scan,
     ScanWithLeakyBackward,
     dropped_in,
 )
@@ -133,10 +135,31 @@ def test_positions_that_do_not_restart_are_no_leak_and_not_equal_to_alone() -> N
     assert (found["isolation"].status, found["packing"].status) == ("passed", "failed")
     assert found["packing"].failure is not None
     assert found["packing"].failure.lengths == (1, 1)
-    with pytest.raises(CheckFailed, match=r"document 1: off by .* from the document alone"):
+    told = r"document 1: off by .* from the document alone(.|\n)*alone: the model itself \(Positions\)"
+    with pytest.raises(CheckFailed, match=told):
         check_module(Positions(restarts=False), convention="cu_seqlens", profile="quick")
     found = verdicts(Positions(restarts=True))
     assert (found["isolation"].status, found["packing"].status) == ("passed", "passed")
+
+
+class TimesTheLengthOfTheRow(SSD):
+    """As a mean over the row, where it is a sum."""
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        return super().forward(x, cu_seqlens) * len(x) ** 0.5
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_layer_that_computes_another_thing_in_a_pack(number: int) -> None:
+    mixers = [Conv, Scan, SSD, Attention]
+    mixers[number] = TimesTheLengthOfTheRow
+    found = verdicts(Hybrid(mixers=mixers))
+    assert (found["isolation"].status, found["packing"].status) == ("passed", "failed")
+    assert found["packing"].failure is not None
+    assert found["packing"].failure.lines[1:] == (
+        f"first module that differs from the document alone: layers.{number}.mixer (TimesTheLengthOfTheRow)",
+        "    it received cu_seqlens",
+    )
 
 
 class Layer(nn.Module):
@@ -160,6 +183,19 @@ def test_a_refusal_is_not_a_leak() -> None:
     found = verdicts(Hybrid(), "seq_idx")["isolation"]
     assert found.status == "inconclusive"
     assert found.reason == "the module refused: forward takes no seq_idx"
+
+
+@pytest.mark.parametrize("convention", ["cu_seqlens", "cu_seqlens_flat"])
+def test_ids_are_embedded_without_an_axis_of_batches(convention: str) -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.attention = nn.Embedding(VOCABULARY, WIDTH), Attention()
+
+        def forward(self, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
+            return self.attention(self.embedding(ids.flatten()), cu_seqlens)
+
+    assert {v.status for v in verdicts(Flat(), convention).values()} == {"passed"}
 
 
 def test_a_module_that_mixes_nothing_gives_no_verdict() -> None:
