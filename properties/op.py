@@ -56,6 +56,8 @@ class Op:
     pool: (the slot of each sequence, the pool, the pool after the call), if states lie in a pool.
     on_request: the option that requests an output, by the name of the output: the others that end in `?`.
     window: the axis whose size is the reach of a convolution; scales the layouts.
+    reach: the option that says how far a token sees, (left, right), -1 for no limit. Besides the values that it has in
+        `options`, golden cases try windows that end where a kernel's tiles do, without any optional input.
     causal: option that makes the op causal, or True or False.
     matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises
         not to.
@@ -93,6 +95,7 @@ class Op:
     pool: tuple[str, str, str] | None = None
     on_request: Mapping[str, str] = field(default_factory=dict)
     window: str | None = None
+    reach: str | None = None
     causal: bool | str = True
     matmul: bool = False
     saved: frozenset[str] | None = None
@@ -198,6 +201,7 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
     require_names(where, "on_request", op.on_request, op.outputs, "outputs")
     require_names(where, "on_request", op.on_request.values(), op.options, "options")
     require(op.window is None or op.window in axes, where, "window", op.window, f"an axis: {', '.join(axes)}")
+    require(op.reach is None or op.reach in op.options, where, "reach", op.reach, "the name of an option, or None")
     good = isinstance(op.causal, bool) or op.causal in op.options
     require(good, where, "causal", op.causal, "True, False or the name of an option")
 

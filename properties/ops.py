@@ -148,6 +148,7 @@ ATTENTION = _op(
         {"hq": 3, "hk": 3, "k": 96, "v": 96},
     ),
     on_request={"lse": "return_lse"},
+    reach="window_size",
     causal="causal",
     matmul=True,
     flops=flops.attention,

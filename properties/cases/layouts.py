@@ -6,6 +6,7 @@ kernels break.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
@@ -48,6 +49,30 @@ def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Leng
 def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, ...]:
     """Layouts whose state crosses the ends of segments, once and twice; none where the golden ones are long enough."""
     return () if segment <= 4 * chunk else ((segment, 1, segment + 1), (3, 2 * segment + chunk + 1))
+
+
+class WindowLayout(NamedTuple):
+    """Lengths, those of a second packing (None: the same), and how far a token sees (None: to itself, all before)."""
+
+    lengths: Lengths
+    keys: Lengths | None
+    reach: tuple[int, int] | None
+
+
+def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
+    """Layouts for windows and tiles of up to C tokens; each reaches some tile by a single token or leaves out one.
+
+    A narrow window: a tile of keys before it, tiles of which some queries see nothing, and queries and keys that see
+    nothing at all. C + 1 tokens to one side reach the last token of one tile more; C - 2 leave out one token of a tile.
+    Between such there are tiles that are seen whole.
+    """
+    c, apart, past = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk), (2 * chunk + 1,)
+    return (
+        WindowLayout(apart, other_lengths(apart, 4, c), (5, 2)),
+        WindowLayout(past, None, (c + 1, c - 2)),
+        WindowLayout(past, None, (c - 2, c + 1)),
+        WindowLayout(past, None, None),
+    )
 
 
 def other_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengths:

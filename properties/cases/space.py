@@ -21,9 +21,11 @@ from packproof.properties.cases.layouts import (
     DEFAULT_CHUNK,
     DEFAULT_WIDTH,
     Lengths,
+    WindowLayout,
     classes,
     golden,
     golden_segments,
+    golden_windows,
     layouts,
     other_lengths,
     segment_layouts,
@@ -89,6 +91,11 @@ class Space:
         return golden_segments(self.promises.handover, self.chunk)
 
     @property
+    def windows(self) -> tuple[WindowLayout, ...]:
+        """Golden layouts for the windows of the op, if the kernel takes them."""
+        return golden_windows(self.chunk) if self.op.reach and self._takes(self.op.reach) else ()
+
+    @property
     def optional(self) -> list[str]:
         """Optional inputs that the kernel takes."""
         return [n for n, spec in self.op.inputs.items() if parse(spec).optional and self._takes(n)]
@@ -108,6 +115,13 @@ class Space:
     def options(self) -> dict[str, tuple[Any, ...]]:
         """The values that each option may take; only the plainest of an option that the kernel does not know."""
         return {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
+
+    @property
+    def drawn_options(self) -> dict[str, tuple[Any, ...]]:
+        """The same, and of the option of windows those that end where tiles do and those with one end."""
+        half, reach = self.chunk // 2, self.op.reach
+        more = (*(w.reach for w in self.windows if w.reach), (half, -1), (-1, half)) if self.windows else ()
+        return {k: (*values, *more) if k == reach else values for k, values in self.options.items()}
 
     @property
     def sums(self) -> list[str]:
@@ -187,11 +201,26 @@ def _golden(space: Space, seed: int) -> Iterator[Case]:
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
     plain = (at(k, space.plain_sizes[:1], rich=False) for k in (every if space.on_gpu else _PLAIN_LAYOUTS))
     yield from (c for c in plain if c.n_tokens)
+    for k, window in enumerate(space.windows):
+        yield _windowed(space, k, window, seed)
     off = space.known_options({name: values[0] for name, values in space.options.items()})
     for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional)):
         # sizes that leave a kernel's blocks, where a path of its own may begin
         case = at(k, [space.plain_sizes[(3 - i % 2) % len(space.plain_sizes)]], rich=True).without(name)
         yield case if i else replace(case, options=off)
+
+
+def _windowed(space: Space, k: int, window: WindowLayout, seed: int) -> Case:
+    """The kth of the golden windows: plain, but with all outputs."""
+    op = space.op
+    plain = golden_case(space, k, window.lengths, space.plain_sizes[0], seed, rich=False)
+    changed: dict[str, Any] = dict.fromkeys(op.on_request.values(), True)
+    if op.reach and window.reach is not None:
+        changed[op.reach] = window.reach
+    elif isinstance(op.causal, str):
+        changed[op.causal] = True
+    options = space.known_options({**{n: v[0] for n, v in op.options.items()}, **changed})
+    return replace(plain, options=options, key_lengths=window.keys if space.packs_keys else None)
 
 
 def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int = 0, *, rich: bool) -> Case:
@@ -244,7 +273,7 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
     else:
         size = dict(draw(st.sampled_from(space.sizes)))
         lengths = draw(layouts(space.chunk, space.width(size), space.max_tokens))
-    options = {n: draw(st.sampled_from(v)) for n, v in space.options.items()}
+    options = {n: draw(st.sampled_from(v)) for n, v in space.drawn_options.items()}
     forms = {n: draw(st.integers(0, many - 1)) for n, many in space.choices.items()}
     ways = st.none() | st.integers(0, 5)
     way = draw(ways) if space.packs_keys else None

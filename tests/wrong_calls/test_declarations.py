@@ -118,6 +118,7 @@ WRONG = {
     "op: saved unknown": Wrong(op(saved={"y"}), ("saved has 'y'", "names of inputs: x")),
     "op: on_request, an output": Wrong(op(on_request={"z": "b"}), ("on_request has 'z'", "names of outputs: y")),
     "op: on_request, an option": Wrong(op(on_request={"y": "b"}), ("on_request has 'b'", "names of options")),
+    "op: reach": Wrong(op(reach="window_size"), ("reach is 'window_size'", "the name of an option, or None")),
     "op: on_request, text": Wrong(op(on_request="lse"), ("on_request is 'lse'", "{'lse': 'return_lse'}")),
     "op: carry": Wrong(op(carry=("a", "b", "c")), ("carry is ('a', 'b', 'c')", "an input, an output, an option")),
     "op: pool": Wrong(op(pool=("a", "b", "c")), ("pool is ('a', 'b', 'c')", "an input and an output along c")),
