@@ -218,10 +218,10 @@ def forward_over_ranks(
     """One sequence of a pack that is cut over ranks. Yields the state (1, d, n) that it leaves, from zero, and the
     product of its decays (d, n), if it goes on; is sent the state that enters it, or None. Returns y, and the states
     from which backward starts."""
-    tensors, native, apart, left = (u, delta, A, B, C, D, z, delta_bias), _native("auto", u, A), None, None
+    tensors, native, left = (u, delta, A, B, C, D, z, delta_bias), _native("auto", u, A), None
+    problem = ScanProblem(*tensors, cu_seqlens, None, softplus, native)
+    apart = problem.apart(1)  # on all ranks before the exchange, so that none waits for what another does there
     if leaves:
-        problem = ScanProblem(*tensors, cu_seqlens, None, softplus, native)
-        apart = problem.apart(1)
         left = (
             _state_left(problem, apart.copied(), u, delta, A, B, delta_bias, cu_seqlens, softplus),
             _decay_of_all(problem, apart, delta, A, delta_bias, softplus),
@@ -240,9 +240,8 @@ def backward_over_ranks(
     that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
     tensors, dy = (u, delta, A, B, C, D, z, delta_bias), dense_rows(dy)
     problem = ScanProblem(*tensors, cu_seqlens, initial_states, softplus, _native("auto", u, A))
-    apart, entering = None, None
+    apart, entering = problem.gradients_apart(dy), None
     if initial_states is not None:
-        apart = problem.gradients_apart(dy)
         entering = _gradient_entering(problem, apart.copied(), dy, delta, A, C, z, delta_bias, cu_seqlens, softplus)
     dfinal = yield entering
     return _by_argument(problem, problem.gradients(dy, dfinal, kept, apart), A, B, C, D, delta_bias)

@@ -204,9 +204,9 @@ def forward_over_ranks(
     product of its decays (h,), if it goes on; is sent the state that enters it, or None. Returns y, and the states from
     which backward starts."""
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, None, softplus, every=True)
-    apart = problem.apart(problem.x, problem.B, reverse=False) if leaves else None
-    left = _at_the_end(problem, problem.x, problem.B, apart, reverse=False)
-    problem.initial = problem.states_of((yield None if left is None else (left, problem.decay())))
+    apart = problem.apart(problem.x, problem.B, reverse=False)  # before the exchange on all ranks: none waits for it
+    left = (_at_the_end(problem, problem.x, problem.B, apart, reverse=False), problem.decay()) if leaves else None
+    problem.initial = problem.states_of((yield left))
     y, _, ends = problem.forward(z, keep_final=False, apart=apart)
     return y.to(x.dtype).contiguous(), ends
 
@@ -217,22 +217,17 @@ def backward_over_ranks(
 ) -> Generator[Tensor | None, Tensor | None, tuple[Tensor, ...]]:  # fmt: skip
     """Yields the gradient of the state that enters, as far as the sequence's own outputs reach, if one does; is sent
     that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
-    problem = SsdProblem(
-        x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
-    )
+    problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=True)
     begun = problem.begin_backward(dy, z, ends)
     whole = begun.incoming.whole
-    apart = None if initial_states is None else problem.apart(whole, problem.C, reverse=True)
-    dfinal = yield _at_the_end(problem, whole, problem.C, apart, reverse=True)
+    apart = problem.apart(whole, problem.C, reverse=True)
+    enters = initial_states is not None
+    dfinal = yield _at_the_end(problem, whole, problem.C, apart, reverse=True) if enters else None
     return _by_argument(problem.finish_backward(begun, dfinal, apart), x, A, D, z, dt_bias)
 
 
-def _at_the_end(
-    problem: SsdProblem, values: Tensor, keys: Tensor, apart: Carried | None, *, reverse: bool
-) -> Tensor | None:
-    """The state after the last segment, or its gradient before the first, if what segments leave is known."""
-    if apart is None:
-        return None
+def _at_the_end(problem: SsdProblem, values: Tensor, keys: Tensor, apart: Carried, *, reverse: bool) -> Tensor:
+    """The state after the last segment, or its gradient before the first, from what segments leave."""
     found = problem.carry(
         values, keys, None, keep_final=True, store=False, reverse=reverse, keep_ends=False,
         apart=apart._replace(finals=apart.finals.clone()),

@@ -138,11 +138,11 @@ def _op(clock: RankClock, title: str, layout: BenchLayout, place: OnRanks) -> Ro
     mine = {n: x[shard.rows].contiguous() if n in along else x for n, x in whole.items()}
     kernel = getattr(kernels if place.on_gpu else refs, op)
     given = {} if place.on_gpu else {"kernel": kernel}
-    across = trained(partial(getattr(parallel, op), shard=shard, **given, **options), mine)
+    across = trained(op, partial(getattr(parallel, op), shard=shard, **given, **options), mine)
     if op == "attention":
         parts = _of_attention(clock, what, shard, partial(kernel, **options), whole, mine)
     else:
-        alone = trained(partial(kernel, cu_seqlens=shard.cu_seqlens(device), **options), mine)
+        alone = trained(op, partial(kernel, cu_seqlens=shard.cu_seqlens(device), **options), mine)
         parts = {"rank": clock.milliseconds(f"{what}, the tokens of a rank", alone)}
         if shard.is_cut and op in MESSAGES:
             gathers = [_gather(clock, f"{what}, all-gather", n, shard, whole) for n in MESSAGES[op](whole)]
@@ -151,7 +151,7 @@ def _op(clock: RankClock, title: str, layout: BenchLayout, place: OnRanks) -> Ro
     times = clock.milliseconds(f"{what}, on all ranks", across)
     del mine, across
     cu_seqlens = torch.tensor(offsets, dtype=torch.int32, device=device)
-    single = trained(partial(kernel, cu_seqlens=cu_seqlens, **options), whole)
+    single = trained(op, partial(kernel, cu_seqlens=cu_seqlens, **options), whole)
     one = clock.milliseconds(f"{what}, on one", single)
     return Row(title, layout.name, place.ranks, layout.tokens, one, times, parts)
 
@@ -165,7 +165,7 @@ def _of_attention(
     for read in exchange.reads[cut.rank]:
         given = {n: whole[n][slice(*(read.tokens if n == "q" else read.keys))].contiguous() for n in whole}
         offsets, keys = cut.cu_seqlens(device, read.offsets), cut.cu_seqlens(device, read.key_offsets)
-        calls.append(trained(partial(kernel, cu_seqlens=offsets, cu_seqlens_k=keys), given))
+        calls.append(trained("attention", partial(kernel, cu_seqlens=offsets, cu_seqlens_k=keys), given))
     parts = {"rank": clock.milliseconds(f"{what}, the queries of a rank", lambda: [call() for call in calls])}
     if cut.is_cut:
         kv = torch.cat([mine["k"].flatten(1), mine["v"].flatten(1)], 1)
@@ -206,9 +206,9 @@ def _gather(clock: RankClock, what: str, numbers: int, shard: Cut, given: Inputs
     return clock.milliseconds(what, lambda: all_gathered(shard, message, what))
 
 
-def trained(call: Callable[..., Tensor], given: Mapping[str, Tensor]) -> Callable[[], object]:
+def trained(op: str, call: Callable[..., Tensor], given: Mapping[str, Tensor]) -> Callable[[], object]:
     """A run forward and backward, with gradients of all inputs that have some."""
-    leaves = {n: x.detach().requires_grad_(x.is_floating_point()) for n, x in given.items()}
+    leaves = {n: x.detach().requires_grad_(n not in OPS[op].constants) for n, x in given.items()}
     wrt, dy = [x for x in leaves.values() if x.requires_grad], torch.ones_like(next(iter(given.values())))
     return lambda: torch.autograd.grad(call(**leaves), wrt, dy)
 
