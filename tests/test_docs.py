@@ -99,7 +99,12 @@ def parse(command: Any, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "path"), [("docs/bench.md", "data/bench-h200.json"), ("docs/packs.md", "data/stack-h200.json")]
+    ("page", "path"),
+    [
+        ("docs/bench.md", "data/bench-h200.json"),
+        ("docs/packs.md", "data/stack-h200.json"),
+        ("docs/scaling.md", "data/ranks.json"),
+    ],
 )
 def test_a_page_shows_what_was_measured(page: str, path: str) -> None:
     """Its table is what `packproof table` makes of the committed file; where there is the file, there is the table."""

@@ -119,7 +119,7 @@ LINES = {
     },
     "table": {
         "": "Missing argument 'file'; see `packproof table --help`",
-        "list.json --plot x.svg": "--plot: list.json is not of `packproof bench stack`; `packproof bench --sweep`",
+        "list.json --plot x.svg": "--plot: list.json is not of `packproof bench stack` or `bench ranks`; `pack",
         "no.json": "no.json: No such file or directory",
         "folder": "folder is a folder; expected a file that `packproof bench --json` wrote",
         "broken.json": "broken.json is damaged: not JSON",

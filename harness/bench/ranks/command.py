@@ -1,6 +1,8 @@
 """The command: what a rank judges and times, and the file of it."""
 
 import json
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,6 +97,7 @@ def _write(request: RanksRequest, place: OnRanks, verdicts: list[JudgedOp], rows
     here = environment(place.device.partition(":")[0])
     document = {
         "packproof": __version__,
+        "command": shlex.join(["packproof", *sys.argv[1:]]),
         "device": here.name,
         "environment": asdict(here),
         "ranks": place.ranks,

@@ -1,0 +1,70 @@
+"""The cost model of docs/scaling.md: what a pack cut over N ranks takes, forward and backward.
+
+t(N) = whole(T / N) + what is sent, with whole(m) = whole(T) m / T but for what the host needs, and for an all-gather of
+one message from each rank gather(N) = α + (N - 1) · message / β.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LATENCY = 0.02  # of a collective, α in ms: assumed
+NVLINK, NETWORK = 450e6, 50e6  # β, bytes in a ms and direction, of a GPU in a node and between nodes: data sheets
+NODE = 8  # GPUs
+
+
+@dataclass(frozen=True)
+class RankedOp:
+    """An op at the sizes of docs/bench.md. whole, host: ms of 65,536 tokens of one document, forward and backward, and
+    to enqueue the kernels, as measured on an H200 (L4); 0 where this is not needed. messages: bytes that a rank sends
+    in each pass, whatever its tokens are."""
+
+    messages: tuple[int, ...] = ()
+    whole: float = 0.0
+    host: float = 0.0
+
+
+SSD = RankedOp((4 * 64 * (64 * 128 + 1), 4 * 64 * 64 * 128), whole=6.904, host=2.356)
+SCAN = RankedOp((4 * 2 * 4096 * 16, 4 * 4096 * 16), whole=12.954, host=1.431)
+OPS: Mapping[str, RankedOp] = {
+    "ssd": SSD,
+    "selective_scan": SCAN,
+    "causal_conv1d": RankedOp((2 * 3 * 4096,) * 2),
+    "rope": RankedOp(),
+}
+KEYS = 2 * 2 * 16 * 128  # bytes of a token's keys and values
+CHANNELS = 2 * 2048  # bytes of a token between blocks
+
+
+def bandwidth(ranks: int) -> float:
+    return NVLINK if ranks <= NODE else NETWORK
+
+
+def hop(ranks: int, message: int) -> float:
+    """Of a message to one other rank."""
+    return LATENCY + message / bandwidth(ranks)
+
+
+def gather(ranks: int, message: int) -> float:
+    """Of a message of each rank to all."""
+    return LATENCY + (ranks - 1) * message / bandwidth(ranks)
+
+
+def sent(op: str, layout: str, ranks: int, tokens: int) -> float:
+    """Milliseconds of the collectives of both passes. A ring passes on each byte of an all-reduce twice."""
+    away = (ranks - 1) / ranks * tokens / bandwidth(ranks)
+    if op == "mamba2":
+        return 2 * (LATENCY + 2 * away * CHANNELS)
+    if op.startswith("attention"):
+        return 2 * (LATENCY + (away * KEYS if layout == "one document" else 0.0))
+    return sum(gather(ranks, message) for message in OPS[op].messages)
+
+
+def share(op: str, layout: str, ranks: int) -> float:
+    """Of the work of one rank, that of the rank with the most: the last of one document has the longest rows of a
+    causal mask, unless its tokens are shared out zig-zag."""
+    return (2 * ranks - 1) / ranks**2 if (op, layout) == ("attention", "one document") else 1 / ranks
+
+
+def kernels(op: str, layout: str, ranks: int, one: float) -> float:
+    """Milliseconds of a rank's kernels. one: of all tokens on one rank."""
+    return max(one * share(op, layout, ranks), OPS[op].host if op in OPS else 0.0)
