@@ -246,9 +246,9 @@ class SsdProblem:
 
     def decay(self) -> Tensor:
         """The product of the decays of all tokens, (h,), of a pack of one sequence."""
-        chunk = self.tiles.chunk
-        ends = [*range(chunk - 1, self.T - 1, chunk), *([self.T - 1] if self.T else [])]
-        return self.steps.high[:, ends].sum(1).exp2()
+        chunk, high = self.tiles.chunk, self.steps.high
+        whole = high[:, chunk - 1 :: chunk].sum(1)
+        return (whole + high[:, -1] if self.T % chunk else whole).exp2()
 
     def _chunk_states(
         self, values: Tensor, keys: Tensor, entering: Tensor | None, carried: Carried,
