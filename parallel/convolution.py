@@ -45,7 +45,7 @@ def causal_conv1d(
     shard.require_tokens("causal_conv1d", "x", x)
     reach, states = weight.shape[-1] - 1, None
     if shard.is_cut and reach:
-        x, halo = _with_halo(x, reach, shard)
+        x, halo = _with_halo(x, reach, shard, kernel is None)
         if shard.enters:
             others = x.new_zeros(len(shard.lengths) - 1, x.shape[1], reach)
             states = torch.cat([halo.T[None], others])
@@ -59,11 +59,14 @@ def causal_conv1d(
 
 
 class _Halo(torch.autograd.Function):
-    """The tokens, and the last `reach` before them of the document that enters: zeros before its start."""
+    """The tokens, and the last `reach` before them of the document that enters: zeros before its start.
+
+    fresh: the gradient of the tokens is one that no one else holds, as those of packproof's kernel are.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, reach: int, shard: Shard) -> tuple[Tensor, Tensor]:
-        ctx.reach, ctx.shard = reach, shard
+    def forward(ctx: Any, x: Tensor, reach: int, shard: Shard, fresh: bool) -> tuple[Tensor, Tensor]:
+        ctx.reach, ctx.shard, ctx.fresh = reach, shard, fresh
         mine = x[max(shard.tokens - reach, 0) : shard.tokens]
         tail = torch.cat([x.new_zeros(reach - len(mine), x.shape[1]), mine])
         tails = all_gathered(shard, tail, "tokens before a cut of causal_conv1d, forward")
@@ -84,12 +87,14 @@ class _Halo(torch.autograd.Function):
             if rank == shard.rank
         ]
         if not reached:
-            return dx, None, None
+            return dx, None, None, None
         first = min(start for _, start in reached)
         tail = dx[first : shard.tokens].to(torch.promote_types(dx.dtype, torch.float32))  # rounded once, after the sum
         for part, start in reached:
             tail = torch.cat([tail[: start - first], tail[start - first :] + part.to(tail.dtype)])
-        return torch.cat([dx[:first], tail.to(dx.dtype), dx[shard.tokens :]]), None, None
+        dx = dx if ctx.fresh else dx.clone()
+        dx[first : shard.tokens] = tail.to(dx.dtype)
+        return dx, None, None, None
 
 
 _with_halo: Callable[..., Any] = _Halo.apply

@@ -50,6 +50,13 @@ def test_ranks_compute_what_one_computes(op: str, dtype: str) -> None:
     assert Subject(op, ours.ours(op, None), carried, dtype).found(at_segment) == []
 
 
+def test_a_convolution_adds_to_the_gradient_of_its_kernel() -> None:
+    """In place: the tokens before two cuts get gradients from both ranks after them."""
+    judged = Subject("causal_conv1d", ours.ours("causal_conv1d", None), Promises())
+    [case] = [c for c in judged.golden if c.lengths == (5, 3)]
+    assert judged.found(case.replace(cuts=(2, 3))) == []
+
+
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("op", ["attention", "attention, zig-zag"])
 def test_attention_reads_the_keys_of_other_ranks(op: str, dtype: str) -> None:

@@ -8,22 +8,26 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from packproof.harness.cli import ending
+import pytest
+
+from packproof.harness.cli import ending, main
 from tests.test_docs import ROOT
 
 COMMAND = [sys.executable, "-m", "packproof", "bench", "ranks", "--ranks", "2"]
-WITHOUT_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
-def test_two_ranks_judge_and_time(tmp_path: Path) -> None:
+def test_two_ranks_judge_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in WITHOUT_GPU.items():
+        monkeypatch.setenv(name, value)
     file = tmp_path / "ranks.json"
-    done = subprocess.run(
-        [*COMMAND, "--op", "causal_conv1d", "--cases", "1", "--tokens", "24", "--json", str(file)],
-        env=WITHOUT_GPU, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == ending.HELD, done.stderr
-    assert "nothing here is about speed" in done.stdout
+    line = "bench ranks --ranks 2 --op causal_conv1d --cases 1 --tokens 24 --json"
+    assert main.run([*line.split(), str(file)]) == ending.HELD
+    assert "nothing here is about speed" in capfd.readouterr().out
     found = json.loads(file.read_text())
     assert [(v["op"], v["dtype"], v["cases"], v["failed"]) for v in found["judged"]] == [
         ("causal_conv1d", dtype, 1, []) for dtype in ("float32", "bfloat16")
@@ -38,11 +42,11 @@ def test_two_ranks_judge_and_time(tmp_path: Path) -> None:
     assert all(ms > 0 for ms in (row["one"], row["all"], *row["parts"].values()))
 
 
+@pytest.mark.proof
 def test_a_rank_that_is_killed_ends_the_others() -> None:
-    running = subprocess.Popen(
-        [*COMMAND, "--op", "rope", "--cases", "400", "--seconds", "10"], env=WITHOUT_GPU, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    line = [*COMMAND, "--op", "rope", "--cases", "400", "--seconds", "10"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = subprocess.Popen(line, env={**os.environ, **WITHOUT_GPU}, **pipes)
     assert running.stdout is not None
     running.stdout.readline()
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
