@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 Visit = TypeVar("Visit")
@@ -37,12 +38,14 @@ def watched(
 
 @contextmanager
 def embedded(model: nn.Module, tokens: Tensor) -> Iterator[list[Tensor]]:
-    """Where as many ids are first embedded, with an axis of batches or without, the output is a leaf, which the list
-    holds afterwards: (*tokens.shape, d)."""
+    """Where ids of the shape of these, or these in another shape, are first embedded, the output is a leaf, which the
+    list holds afterwards: (*tokens.shape, d)."""
     found: list[Tensor] = []
 
     def cut(_module: nn.Module, given: tuple[Any, ...], out: Tensor) -> Tensor | None:
-        if found or not (given and isinstance(given[0], Tensor) and given[0].numel() == tokens.numel()):
+        if found or not (given and isinstance(given[0], Tensor)):
+            return None
+        if given[0].shape != tokens.shape and not torch.equal(given[0].flatten(), tokens.flatten()):
             return None
         found.append(out.detach().clone().view(*tokens.shape, -1).requires_grad_())
         return found[0].view(out.shape) * 1  # models scale the embedding in place
