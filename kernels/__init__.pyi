@@ -2,11 +2,13 @@
 
 from packproof.kernels.attention import attention as attention
 from packproof.kernels.causal_conv1d import causal_conv1d as causal_conv1d
+from packproof.kernels.hadamard import hadamard as hadamard
 from packproof.kernels.linear_attention import linear_attention as linear_attention
 from packproof.kernels.linear_attention import retention as retention
 from packproof.kernels.linear_attention import simple_gla as simple_gla
 from packproof.kernels.rope import rope as rope
 from packproof.kernels.rope import rope_qk as rope_qk
+from packproof.kernels.rope_hadamard import rope_hadamard as rope_hadamard
 from packproof.kernels.selective_scan import selective_scan as selective_scan
 from packproof.kernels.ssd import ssd as ssd
 

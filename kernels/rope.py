@@ -230,7 +230,7 @@ def _within_reach(x: Tensor, heads: int) -> Tensor:
     return x if x.stride(1) * heads + x.shape[2] < 2**31 else x.contiguous()
 
 
-def _launch(
+def launch_rope(
     op: str, turned: list[Tensor], cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None,
     interleaved: bool, inverse: bool,
 ) -> list[Tensor]:  # fmt: skip
@@ -261,7 +261,7 @@ def _launch(
 def _rope(
     x: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None, interleaved: bool, inverse: bool
 ) -> Tensor:
-    return _launch(ROPE.op, [x], cos, sin, cu_seqlens, starts, interleaved, inverse)[0]
+    return launch_rope(ROPE.op, [x], cos, sin, cu_seqlens, starts, interleaved, inverse)[0]
 
 
 @operator
@@ -269,7 +269,7 @@ def _rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, cu_seqlens: Tensor, starts: Tensor | None,
     interleaved: bool, inverse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    turned_q, turned_k = _launch(ROPE_QK.op, [q, k], cos, sin, cu_seqlens, starts, interleaved, inverse)
+    turned_q, turned_k = launch_rope(ROPE_QK.op, [q, k], cos, sin, cu_seqlens, starts, interleaved, inverse)
     return turned_q, turned_k
 
 

@@ -60,6 +60,19 @@ def rope_qk(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[s
     return rope({**sizes, "h": sizes["hq"] + sizes["hk"]}, lengths, options)
 
 
+def hadamard(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
+    """Butterflies: an addition for each channel and each of log2(k) stages, a sign and the scale; both ways."""
+    k = sizes["k"]
+    transform = sum(lengths) * sizes["h"] * k * (k.bit_length() + 1)
+    return Flops(transform, transform)
+
+
+def rope_hadamard(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
+    """Those of the two."""
+    rotation, transform = rope(sizes, lengths, options), hadamard(sizes, lengths, options)
+    return Flops(rotation.forward + transform.forward, rotation.backward + transform.backward)
+
+
 def attention(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
     """Two products of matrices forward; backward the scores again, and two for each one. Windows count in full."""
     pairs = sum(_causal_pairs(n) if options.get("causal") else n * n for n in lengths)

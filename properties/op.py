@@ -12,7 +12,7 @@ from packproof.properties.roundings import Roundings
 from packproof.refs.axes import KEYS, in_pool, packs_keys, parse, read_axis
 from packproof.refs.errors import checked_init
 
-_DRAWN = ("normal", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "position", "slot")
+_DRAWN = ("normal", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign", "position", "slot")
 _SIZE_WORDS = ("longest", "rows", "slots")
 
 
@@ -46,7 +46,8 @@ class Op:
         and 1, some of them 0, 1 or 2; with "share|o" what sigmoid turns into one), "log rate" (the logarithm of a
         decay's size), "distinct" (no two rows
         alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal),
-        "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one below 0; constants),
+        "sign" (1 or -1), "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one
+        below 0; constants),
         "slot|c" (integers (s,): a slot for each sequence, or -1; constants).
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters are under autocast; each gradient comes

@@ -125,6 +125,37 @@ ROPE_QK = _op(
     flops=flops.rope_qk,
 )
 
+_ORDERS = ("k in (1, 2, 4, 8, 16, 32, 64, 128, 256)",)
+
+HADAMARD = _op(
+    signatures.HADAMARD,
+    reference=refs.hadamard,
+    absolute=magnitude.hadamard,
+    sizes=({"h": 2, "k": 8}, {"h": 3, "k": 32}, {"h": 1, "k": 1}, {"h": 5, "k": 2}, {"h": 1, "k": 64}),
+    where=_ORDERS,
+    model_sizes=({"h": 9, "k": 128}, {"h": 3, "k": 256}),
+    draws={"signs": "sign"},
+    saved=frozenset({"signs"}),
+    flops=flops.hadamard,
+)
+
+ROPE_HADAMARD = _op(
+    signatures.ROPE_HADAMARD,
+    reference=refs.rope_hadamard,
+    absolute=magnitude.rope_hadamard,
+    sizes=(
+        {"h": 2, "k": 8, "r": 4, "m": "longest"},
+        {"h": 3, "k": 16, "r": 5, "m": "rows"},
+        {"h": 5, "k": 32, "r": 16, "m": "longest"},
+        {"h": 3, "k": 2, "r": 1, "m": "longest"},
+    ),
+    where=("2 * r <= k", *_ORDERS),
+    model_sizes=({"h": 9, "k": 128, "r": 64, "m": "longest"}, {"h": 3, "k": 256, "r": 128, "m": "longest"}),
+    draws={"cos": "unit", "sin": "unit", "signs": "sign", "offsets": "position|m"},
+    saved=frozenset({"cos", "sin", "signs"}),
+    flops=flops.rope_hadamard,
+)
+
 ATTENTION = _op(
     signatures.ATTENTION,
     reference=refs.attention,
@@ -276,7 +307,7 @@ KDA_UPDATE = _on_pool(signatures.KDA_UPDATE, KDA, refs.kda_update)
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
-        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION),
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         kda_step,
     )
     from packproof.refs.errors import ArgumentError, LayoutError, PackproofError, UsageError
+    from packproof.refs.hadamard import hadamard, random_signs, rope_hadamard
     from packproof.refs.linear_attention import (
         linear_attention,
         linear_attention_chunked,
@@ -80,6 +81,7 @@ __all__ = [
     "gated_delta_rule_chunked",
     "gated_delta_rule_step",
     "gated_delta_rule_update",
+    "hadamard",
     "join_sequences",
     "kda",
     "kda_chunked",
@@ -97,10 +99,12 @@ __all__ = [
     "packs_of",
     "padding_rate",
     "position_ids_from_cu_seqlens",
+    "random_signs",
     "retention",
     "retention_chunked",
     "retention_step",
     "rope",
+    "rope_hadamard",
     "rope_qk",
     "segsum",
     "segsum_unstable",
@@ -147,6 +151,11 @@ export(
             "LayoutError",
             "PackproofError",
             "UsageError",
+        ),
+        "packproof.refs.hadamard": (
+            "hadamard",
+            "random_signs",
+            "rope_hadamard",
         ),
         "packproof.refs.linear_attention": (
             "linear_attention",

@@ -268,6 +268,15 @@ def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> No
         raise ArgumentError(f"{op}: {name} is {value!r} but {' or '.join(map(repr, allowed))} was expected")
 
 
+def check_power_of_two(op: str, name: str, k: int) -> None:
+    """Raise ArgumentError unless k, the channels of a head, is a power of two, as the order of Sylvester's matrices."""
+    if k < 1 or k & (k - 1):
+        raise ArgumentError(
+            f"{op}: {name} has {_counted(k, 'k')} but a power of two was expected\n"
+            f"    Append zeros, up to {1 << max(k - 1, 0).bit_length()} of them."
+        )
+
+
 def check_rotary_tables(
     op: str, rotated: str, sizes: Mapping[str, int], cu_seqlens: Tensor | None = None, offsets: Tensor | None = None
 ) -> None:

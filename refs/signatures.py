@@ -124,6 +124,22 @@ ROPE_QK = Signature(
     integers=frozenset({"offsets"}),
 )
 
+HADAMARD = Signature(
+    op="hadamard",
+    inputs={"x": "t h k", "signs": "k?"},
+    outputs={"y": "t h k"},
+    tables=frozenset({"signs"}),
+)
+
+ROPE_HADAMARD = Signature(
+    op="rope_hadamard",
+    inputs={"x": "t h k", "cos": "m r", "sin": "m r", "signs": "k?", "offsets": "s?"},
+    outputs={"y": "t h k"},
+    options={"interleaved": _FLAG},
+    tables=frozenset({"cos", "sin", "signs"}),
+    integers=frozenset({"offsets"}),
+)
+
 ATTENTION = Signature(
     op="attention",
     inputs={"q": "t hq k", "k": "u hk k", "v": "u hk v", "sinks": "hq?"},
@@ -240,7 +256,7 @@ KDA_UPDATE = on_pool(KDA)
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
     for signature in (
-        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, ATTENTION),
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
     )

@@ -64,5 +64,7 @@ BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
         "causal_conv1d", "packproof.kernels.causal_conv1d", "causal_conv1d_triton", _EVERY_DTYPE
     ),
     "rope": BuiltinKernel("rope", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
+    "hadamard": BuiltinKernel("hadamard", "packproof.kernels.hadamard"),
+    "rope_hadamard": BuiltinKernel("rope_hadamard", "packproof.kernels.rope_hadamard"),
     "rope_qk": BuiltinKernel("rope_qk", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
 }

@@ -80,6 +80,20 @@ def rope_qk(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **positions: Any) ->
     return rope(q, cos, sin, **positions), rope(k, cos, sin, **positions)
 
 
+def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> Tensor:
+    """Magnitude op of `refs.hadamard`: with |H| = 1 everywhere, the sum of the absolute channels over √k."""
+    terms = magnitude(x) if signs is None else magnitude(x) * magnitude(signs)
+    pieces = split_sequences(terms, cu_seqlens)
+    return join_sequences([piece.sum(-1, keepdim=True).expand_as(piece) / x.shape[-1] ** 0.5 for piece in pieces], x)
+
+
+def rope_hadamard(
+    x: Tensor, cos: Tensor, sin: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor, **positions: Any
+) -> Tensor:
+    """Magnitude op of `refs.rope_hadamard`."""
+    return hadamard(rope(x, cos, sin, cu_seqlens=cu_seqlens, **positions), signs, cu_seqlens=cu_seqlens)
+
+
 def selective_scan(
     u: Tensor,
     delta: Tensor,

@@ -338,6 +338,8 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
                 x = values.with_large_steps(x, g)
     elif how == "distinct":
         x = values.distinct(size, g)
+    elif how == "sign":
+        x = 1.0 - 2.0 * torch.randint(2, size, generator=g)
     elif how == "unit":
         x = 2 * torch.rand(size, generator=g, dtype=torch.float64) - 1
     else:

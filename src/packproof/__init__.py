@@ -93,8 +93,10 @@ _HOMES = {
 _KERNELS = {
     "packproof.kernels.attention": ("attention",),
     "packproof.kernels.causal_conv1d": ("causal_conv1d",),
+    "packproof.kernels.hadamard": ("hadamard",),
     "packproof.kernels.linear_attention": ("linear_attention", "retention", "simple_gla"),
     "packproof.kernels.rope": ("rope", "rope_qk"),
+    "packproof.kernels.rope_hadamard": ("rope_hadamard",),
     "packproof.kernels.selective_scan": ("selective_scan",),
     "packproof.kernels.ssd": ("ssd",),
 }

@@ -31,6 +31,7 @@ from tests.properties import delta_forms
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 WEIGHTY = {"causal_conv1d": "x", "selective_scan": "u", "ssd": "x", "rope": "x", "rope_qk": "q"}
+WEIGHTY |= {"hadamard": "x", "rope_hadamard": "x"}
 PACKED = {name: op for name, op in OPS.items() if not op.pool}  # on a pool an op has the budget that it has without
 WEIGHTY |= {op: "v" for op in PACKED if op not in WEIGHTY}
 WITH_MAGNITUDES = [op for op in OPS.values() if op.absolute]
@@ -43,6 +44,8 @@ FORMS = {
     "ssd": [refs.ssd, refs.ssd_quadratic, partial(refs.ssd_chunked, chunk=7)],
     "rope": [refs.rope],
     "rope_qk": [refs.rope_qk],
+    "hadamard": [refs.hadamard],
+    "rope_hadamard": [refs.rope_hadamard],
     "attention": [refs.attention],
     "linear_attention": [refs.linear_attention, partial(refs.linear_attention_chunked, chunk=7)],
     "simple_gla": [refs.simple_gla, partial(refs.simple_gla_chunked, chunk=7)],

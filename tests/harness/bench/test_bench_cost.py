@@ -39,6 +39,14 @@ CASES = [
         6 * T * 3 * 3,
     ),
     (
+        "hadamard",
+        Setting({"h": 2, "k": 8}, ("signs",)),
+        2 * (2 * T * 16 + 8),  # x, y; signs
+        2 * (2 * T * 16 + 8),
+        5 * T * 16,  # three stages, a sign and the scale
+        5 * T * 16,
+    ),
+    (
         "selective_scan",
         Setting({"d": 4, "n": 3, "g": 1}, ("D", "z", "delta_bias"), {"delta_softplus": True}),
         2 * (4 * T * 4 + 2 * T * 3) + 4 * (4 * 3 + 4 + 4),  # u, delta, z, y; B and C; A, D and bias in fp32
