@@ -24,6 +24,7 @@ from packproof.kernels.attention_short import (
 )
 from packproof.kernels.attention_tiles import (
     DELTA_WARPS,
+    SHORT_OPTIONS,
     SHORT_WARPS,
     Tile,
     channels_of_product,
@@ -117,7 +118,7 @@ class AttentionProblem:
         if rows:
             shape = short_shape(self.width)
             arguments = self.arguments | arguments | shape
-            launch(kernel, (cdiv(rows, shape["ROWS"]),), arguments, num_warps=SHORT_WARPS)
+            launch(kernel, (cdiv(rows, shape["ROWS"]),), arguments, num_warps=SHORT_WARPS, **SHORT_OPTIONS)
 
     def _tiles(self, tile: Tile, size: int, **tensors: Tensor) -> dict[str, TensorDescriptor | None]:
         """Descriptors of tensors as rows of tokens, of all heads one after another, read `size` of them at a time."""

@@ -1,8 +1,9 @@
 """The kernels of attention for short sequences, without tensor cores: a tile of theirs would be empty but for few rows.
 
 A program takes a block of tokens of the pack, of whatever sequences, and walks over what each of them sees, one key (or
-query) of its own at a time, in fp32. No row meets another, so that where a sequence lies in a block changes no bit. A
-sequence is short if it has few queries and few keys; the other kernels leave it out.
+query) of its own at a time, in fp32. No row meets another, and products are rounded before they are summed
+(SHORT_OPTIONS), so that where a sequence lies in a block changes no bit. A sequence is short if it has few queries and
+few keys; the other kernels leave it out.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls

@@ -27,6 +27,8 @@ from packproof.kernels.variant import Variant
 MAX_CHANNELS = 256
 BLOCK, BLOCK_INTERPRETED = 128, 16  # tokens, the most that a tile of queries or keys has
 SHORT_WARPS, DELTA_WARPS = 8, 4
+# each row has its own copy of the code, in which a compiler is free to fuse another product with a sum
+SHORT_OPTIONS = {"enable_fp_fusion": False}
 _SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys, up to which a sequence has kernels of its own
 _SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 32, 256: 16}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
@@ -148,6 +150,7 @@ def variants() -> list[Variant]:
     found += [
         replace(
             _form(f"short-{name}-{POINTERS[dtype][1:]}-{width}", kernel, dtype, short_shape(width), SHORT_WARPS),
+            options=SHORT_OPTIONS,
             spills=_SPILLS_SHORT,
         )
         for (name, kernel), dtype, width in product(_SHORT_KERNELS.items(), _DTYPES, _SHORT_ROWS)
