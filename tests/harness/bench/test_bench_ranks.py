@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from packproof import parallel
-from packproof.harness.bench.ranks import judge
+from packproof.harness.bench.ranks import command, judge
 from packproof.harness.bench.ranks.blocks import split_block
 from packproof.harness.bench.ranks.judge import OnRanks
 from packproof.harness.cli import ending, main
@@ -48,6 +48,7 @@ def test_two_ranks_judge_and_time(
 
 
 def test_a_wrong_op_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "simulated_here", lambda ranks: OnRanks(ranks, "cpu"))
     monkeypatch.setattr(judge, "ours", lambda op, *_: own(op, "halo from the wrong side"))
     assert main.run(["bench", "ranks", "--simulated", "2", "--op", "causal_conv1d", "--cases", "4"]) == ending.FAILED
     said = capsys.readouterr().out
