@@ -42,7 +42,7 @@ def bench(
     if simulated is not None:
         return FAILED if run(request, simulated_here(simulated), typer.echo) else HELD
     if not started():
-        given = {"--cases": cases, "--seconds": seconds, "--tokens": tokens, "--op": op, "--json": file}
+        given = {"--cases": cases, "--seconds": seconds, "--tokens": tokens, "--op": op, "--json": json}
         options = [f"{name}={value}" for name, value in given.items() if value is not None]
         return _launch(options, ranks or most_here(), seconds or _SECONDS)
     if ranks is not None:

@@ -33,7 +33,7 @@ CASES = 5
 def judged(place: OnRanks) -> dict[str, Any]:
     """What fails of each op, how much was compared, and what of that bit for bit; what a split block differs in."""
     found: dict[str, Any] = {op: asdict(judge.judged(op, "float32", CASES, place)) for op in ours.OPS}
-    return found | {"tensor parallel": split_block(place)}
+    return found | {"tensor parallel": split_block(place), "device": place.device}
 
 
 def lost(place: OnRanks, how: Callable[[], None], *, watched: bool) -> dict[str, Any]:

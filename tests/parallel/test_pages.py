@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import packproof
+from packproof.harness.bench.ranks import model
 from tests.test_docs import FILE, OUTPUT, PYTHON, ROOT, blotted, check, failure_block, run, write_files
 
 PAGE = "docs/context_parallel.md"
@@ -36,6 +37,18 @@ def test_the_cost_model_prints_what_the_page_shows(tmp_path: Path) -> None:
     write_files("docs/scaling.md", tmp_path)
     [shown] = OUTPUT.findall((ROOT / "docs/scaling.md").read_text())
     assert run(tmp_path, "scaling.py").stdout == shown
+
+
+def test_it_is_the_model_of_the_command() -> None:
+    names: dict[str, Any] = {}
+    exec(dict(FILE.findall((ROOT / "docs/scaling.md").read_text()))["scaling.py"], names)
+    constants = ("LATENCY", "NVLINK", "NETWORK", "NODE")
+    assert [names[name] for name in constants] == [getattr(model, name) for name in constants]
+    for name in ("SSD", "SCAN"):
+        page, command = names[name], getattr(model, name)
+        assert (page.messages, page.whole, page.host) == (command.messages, command.whole, command.host)
+    for ranks in (2, 64):
+        assert names["gather"](ranks, 1_000_000) == model.gather(ranks, 1_000_000)
 
 
 def test_its_terms_of_one_gpu_are_those_that_were_measured() -> None:

@@ -1,4 +1,4 @@
-"""On real ranks, processes with a gloo group: the ops of packproof.parallel, and what is said of a lost rank."""
+"""On real ranks, processes with a group: the ops of packproof.parallel, and what is said of a lost rank."""
 
 import json
 import subprocess
@@ -37,10 +37,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 def test_an_op_on_processes_has_the_values_and_gradients_of_one(
     found: dict[str, list[Any]], op: str, ranks: int
 ) -> None:
-    judged = found[f"judged on {ranks}"][0][op]
+    first = found[f"judged on {ranks}"][0]
+    judged, on_cpu = first[op], first["device"] == "cpu"
     assert (judged["cases"], judged["failed"]) == (5, [])
     assert judged["compared"] > 0
-    assert (judged["bitwise"] > 0) == (ranks == 2 and "attention" not in op and "zig-zag" not in op)
+    assert not on_cpu or (judged["bitwise"] > 0) == (ranks == 2 and "attention" not in op and "zig-zag" not in op)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -39,11 +39,6 @@ def bandwidth(ranks: int) -> float:
     return NVLINK if ranks <= NODE else NETWORK
 
 
-def hop(ranks: int, message: int) -> float:
-    """Of a message to one other rank."""
-    return LATENCY + message / bandwidth(ranks)
-
-
 def gather(ranks: int, message: int) -> float:
     """Of a message of each rank to all."""
     return LATENCY + (ranks - 1) * message / bandwidth(ranks)

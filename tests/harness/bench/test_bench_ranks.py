@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from packproof import parallel
+from packproof.harness.bench.ranks import command, judge
+from packproof.harness.bench.ranks.blocks import split_block
+from packproof.harness.bench.ranks.judge import OnRanks
 from packproof.harness.cli import ending, main
+from tests.parallel.own import own
 from tests.test_docs import ROOT
 
 COMMAND = [sys.executable, "-m", "packproof", "bench", "ranks", "--ranks", "2"]
@@ -40,6 +45,27 @@ def test_two_ranks_judge_and_time(
     row = rows["causal_conv1d", "one document"]
     assert (row["ranks"], row["tokens"], [*row["parts"]]) == (2, 24, ["rank", "two all-gathers"])
     assert all(ms > 0 for ms in (row["one"], row["all"], *row["parts"].values()))
+
+
+def test_a_wrong_op_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "simulated_here", lambda ranks: OnRanks(ranks, "cpu"))
+    monkeypatch.setattr(judge, "ours", lambda op, *_: own(op, "halo from the wrong side"))
+    assert main.run(["bench", "ranks", "--simulated", "2", "--op", "causal_conv1d", "--cases", "4"]) == ending.FAILED
+    said = capsys.readouterr().out
+    assert re.search(
+        r"partition causal_conv1d float32: 4 cases, \d+ compared, \d+ of them bit for bit, [1-4] failed", said
+    )
+    assert re.search(r"causal_conv1d lengths \[.+on rank \d: got .+, over ranks ", said)
+
+
+def test_a_block_whose_ranks_are_not_summed_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differences(group: Any) -> list[str]:
+        return split_block(OnRanks(2, "cpu", group))
+
+    assert parallel.run_ranks(2, differences) == [[], []]
+    monkeypatch.setattr("packproof.parallel.mamba2._copied", lambda u, _: u)
+    for rank, lines in enumerate(parallel.run_ranks(2, differences)):
+        assert [line.partition(":")[0] for line in lines] == [f"rank {rank}, u"]
 
 
 @pytest.mark.proof
