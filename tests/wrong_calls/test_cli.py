@@ -101,7 +101,7 @@ LINES = {
         "mamba_ssm:ssd --device cpu": "mamba_ssm:ssd: module mamba_ssm is not installed; pip install mamba-ssm",
     },
     "peers": {
-        "mamba": "no peer is called 'mamba'; there are 34, from mamba_ssm:ssd to torch:compiled_conv1d; `pack",
+        "mamba": "no peer is called 'mamba'; there are 37, from mamba_ssm:ssd to torch:compiled_conv1d; `pack",
         "--op rop": "no op is called 'rop'; did you mean rope?",
         "--profile fast": "no profile is called 'fast'",
         "--dtype ''": "--dtype: '' names nothing",
@@ -161,7 +161,7 @@ LINES = {
         "--sizes ''": "--sizes: '' in ''; expected sizes of axes",
         "--options activation": "--options: 'activation' in 'activation'; expected options of the op, such as",
         "--options ''": "--options: '' in ''; expected options of the op",
-        "--against ference --device cpu": "no baseline is called 'ference'; did you mean reference? there are 35, from",
+        "--against ference --device cpu": "no baseline is called 'ference'; did you mean reference? there are 38, from",
         "--threads 0": "Invalid value for '--threads': '0'; expected a number greater than or equal to 1",
         "--threads two": "Invalid value for '--threads': 'two'; expected a whole number",
         "--sweep layers": "no sweep is called 'layers'; there are: tokens, sequences, longest",
@@ -217,7 +217,7 @@ LINES = {
         "--device ''": "no device is called ''; there are: cpu, cuda",
         "--sample 0": "Invalid value for '--sample': '0'; expected a number greater than or equal to 1",
         "--jobs none": "Invalid value for '--jobs': 'none'; expected a whole number",
-        "--kernel rop_fwd": "no kernel is called 'rop_fwd'; there are 126, from",
+        "--kernel rop_fwd": "no kernel is called 'rop_fwd'; there are 134, from",
         "--kernel rope --op rop": "no op is called 'rop'; did you mean rope?",
     },
     "proof": {
