@@ -77,7 +77,7 @@ def weigh(weights, values, total):
 def _weigh_rest(weights, values, total, wanted):
     """If wanted, total and what rounding took from the weights @ values."""
     if wanted:
-        total = weigh(weights - weights.to(values.dtype).to(tl.float32), values, total)
+        total = weigh(weights - weights.to(values.dtype), values, total)
     return total
 
 
