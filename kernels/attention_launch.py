@@ -29,6 +29,7 @@ from packproof.kernels.attention_tiles import (
     Tile,
     channels_of_product,
     delta_shape,
+    few_keys,
     kind_of,
     larger,
     multiple,
@@ -93,7 +94,7 @@ class AttentionProblem:
             "scale": cap * _LOG2_E if cap else self.factor * _LOG2_E,
             "cap_scale": self.factor / cap if cap else 0.0,
             **{"BLOCK_K": self.width, "BLOCK_V": self.width},
-            "CHANNELS": channels_of_product(),
+            **{"CHANNELS": channels_of_product(), "FEW": few_keys(self.width)},
         }
 
     def _new(self, *shape: int) -> Tensor:

@@ -34,6 +34,8 @@ _SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 32, 256: 16}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 that meet in a product at a time
+# keys of a block of queries up to which its weights have two parts; heads of 256 leave no registers for it
+_FEW, _FEW_INTERPRETED = {64: 256, 128: 256, 256: 0}, 32
 _LARGER = 15  # weights of fp16 are 2^15 times as large as usual
 
 
@@ -121,6 +123,10 @@ def channels_of_product() -> int:
     return _CHANNELS_INTERPRETED if is_interpreted() else _CHANNELS
 
 
+def few_keys(width: int) -> int:
+    return _FEW_INTERPRETED if is_interpreted() else _FEW[width]
+
+
 def larger(dtype: torch.dtype) -> int:
     """Weights of the dtype are 2 to the power of this times as large as usual."""
     return _LARGER if dtype == torch.float16 else 0
@@ -167,7 +173,7 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
     for kind, targets in {kind_of(name, dtype, softcap, kind): t for kind, t in ARCHITECTURES.items()}.items():
         tile = tile_of(name, kind, width)
         constants = {"SOFTCAP": softcap, "OFFSET": larger(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
-        constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS}
+        constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS, "FEW": _FEW[width]}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
         for tma in (False, True) if tile.tma else (False,):
             form = _form(label + "-tma" * tma, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)

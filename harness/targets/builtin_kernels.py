@@ -16,6 +16,7 @@ class BuiltinKernel:
     Tiles are smaller there, so that tests small enough for the interpreter cover several.
     function: the op's own name, unless it is one of several implementations; those are for a GPU.
     instance_of: the op whose kernels it launches, in the forms that they have there.
+    has_own_fp16: whether it computes fp16 in ways that no other dtype takes.
     """
 
     op: str
@@ -23,6 +24,7 @@ class BuiltinKernel:
     function: str = ""
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     instance_of: str = ""
+    has_own_fp16: bool = False
 
     @property
     def forms(self) -> str:
@@ -54,7 +56,7 @@ BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "simple_gla": BuiltinKernel("simple_gla", _LINEAR, instance_of="ssd"),
     "retention": BuiltinKernel("retention", _LINEAR, instance_of="ssd"),
     "linear_attention": BuiltinKernel("linear_attention", _LINEAR, instance_of="ssd"),
-    "attention": BuiltinKernel("attention", "packproof.kernels.attention"),
+    "attention": BuiltinKernel("attention", "packproof.kernels.attention", has_own_fp16=True),
     "selective_scan": BuiltinKernel("selective_scan", "packproof.kernels.selective_scan"),
     "selective_scan_triton": BuiltinKernel(
         "selective_scan", "packproof.kernels.selective_scan", "selective_scan_triton"

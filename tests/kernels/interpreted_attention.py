@@ -80,6 +80,16 @@ def test_small_weights_of_fp16_are_not_lost() -> None:
     matches([BLOCK + 4], inputs, 2e-3, softmax_scale=1.0)
 
 
+def test_where_a_query_sees_few_keys_only_the_value_is_rounded() -> None:
+    lengths = [BLOCK, 4, BLOCK - 3]
+    inputs = sample(lengths, dtype=torch.bfloat16)
+    del inputs["sinks"]
+    options: dict[str, Any] = {"cu_seqlens": offsets(lengths), "causal": True}
+    wanted = refs.attention(**{name: x.double() for name, x in inputs.items()}, **options).bfloat16()
+    other = float((attention(**inputs, **options) != wanted).float().mean())
+    assert other <= 0.01, f"{other:.1%} of the values are not those next to the exact ones"
+
+
 def test_takes_any_strides_and_ignores_slack() -> None:
     slack, options = 3, {"cu_seqlens_k": offsets(KEYS), "window_size": (7, 2), "return_lse": True}
     inputs = sample(LENGTHS, KEYS, slack=slack)

@@ -29,7 +29,8 @@ from packproof.properties.ops import OPS
 from packproof.refs.errors import PackproofError
 
 _PACKAGE = "packproof.kernels."
-_DTYPES = ("float32", "bfloat16", "float64")  # fp16 takes the same paths
+_DTYPES = ("float32", "bfloat16", "float64")
+_FP16 = "float16"  # takes the same paths in most kernels
 _FEW_CHUNKS = 7  # the most in a short case
 _GLANCE = 1.0  # seconds of the kernel: spent on a mutant that no check is expected to kill
 _LIMIT = 2.0, 5.0  # a check may take so many seconds plus so many times what the unchanged kernel takes
@@ -56,7 +57,8 @@ class MutantEvaluator:
         op = OPS[own.op]
         self.op = own.op
         self._subject = KernelUnderTest(op, InProcess(Location.parse(own.target).load()), declared.promises)
-        self._spaces = [Space(op, dtype, declared.promises) for dtype in _DTYPES if dtype in own.dtypes]
+        dtypes = (*_DTYPES, _FP16) if own.has_own_fp16 else _DTYPES
+        self._spaces = [Space(op, dtype, declared.promises) for dtype in dtypes if dtype in own.dtypes]
         self._proven: dict[Callable[[Sequence[Space]], list[Check]], list[Check]] = {}
         self._passed: dict[tuple[Property, Case], Check] = {}
 
