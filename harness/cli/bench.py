@@ -18,7 +18,7 @@ def bench(
         typer.Argument(
             metavar="[TARGET]...",
             help="package.module:function or path/file.py:function; without it, packproof's own kernels; or packing: "
-            "the packers of packproof.refs",
+            "the packers of packproof.refs; or fp8: errors of attention in 8 bits",
         ),
     ] = None,
     *,
@@ -68,6 +68,7 @@ def bench(
     packproof bench
     packproof bench --op ssd --against mamba_ssm:ssd --layout L2,L4 --json ssd.json
     packproof bench packing
+    packproof bench fp8 --tokens 4096
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
@@ -78,6 +79,8 @@ def bench(
     """
     if targets == ["packing"]:
         return _packing(lengths_file, tokens, seed)
+    if targets == ["fp8"]:
+        return _fp8(tokens, seed)
     names = some(layout, "--layout")
     given = dtypes([dtype]) if dtype is not None else None
     if given and len(given) > 1:
@@ -126,6 +129,16 @@ def _packing(file: str | None, capacity: int | None, seed: int) -> int:
     from packproof.packs.measure import CAPACITY, documents, table  # noqa: PLC0415
 
     for line in table(from_file(file).lengths if file else documents(seed=seed), capacity or CAPACITY):
+        typer.echo(line)
+    return HELD
+
+
+def _fp8(tokens: int | None, seed: int) -> int:
+    """The table of attention's errors on operands of 8 bits."""
+    from packproof.properties.low_precision import TOKENS  # noqa: PLC0415
+    from packproof.properties.low_precision import table as lines  # noqa: PLC0415
+
+    for line in lines(tokens or TOKENS, seed):
         typer.echo(line)
     return HELD
 
