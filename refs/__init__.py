@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         simple_gla_chunked,
         simple_gla_step,
     )
+    from packproof.refs.low_precision import attention_fp8, attention_fp8_naive, dequantize_fp8, quantize_fp8
     from packproof.refs.packers import (
         Piece,
         pack_best_fit,
@@ -71,12 +72,15 @@ __all__ = [
     "SsdIntermediates",
     "UsageError",
     "attention",
+    "attention_fp8",
+    "attention_fp8_naive",
     "causal_conv1d",
     "causal_conv1d_step",
     "causal_conv1d_update",
     "delta_rule",
     "delta_rule_chunked",
     "delta_rule_step",
+    "dequantize_fp8",
     "gated_delta_rule",
     "gated_delta_rule_chunked",
     "gated_delta_rule_step",
@@ -99,6 +103,7 @@ __all__ = [
     "packs_of",
     "padding_rate",
     "position_ids_from_cu_seqlens",
+    "quantize_fp8",
     "random_signs",
     "retention",
     "retention_chunked",
@@ -167,6 +172,12 @@ export(
             "simple_gla",
             "simple_gla_chunked",
             "simple_gla_step",
+        ),
+        "packproof.refs.low_precision": (
+            "attention_fp8",
+            "attention_fp8_naive",
+            "dequantize_fp8",
+            "quantize_fp8",
         ),
         "packproof.refs.packers": (
             "Piece",

@@ -29,7 +29,7 @@ def random_signs(k: int, seed: int) -> Tensor:
 
     >>> from packproof.refs import random_signs
     >>> random_signs(8, seed=0)
-    tensor([-1., 1., 1., -1., 1., -1., 1., -1.])
+    tensor([ 1., -1., -1.,  1., -1., -1., -1., -1.])
     """
     k = whole_number("random_signs", "k", k, error=ArgumentError)
     generator = torch.Generator().manual_seed(whole_number("random_signs", "seed", seed, error=ArgumentError))

@@ -140,6 +140,8 @@ ROPE_HADAMARD = Signature(
     integers=frozenset({"offsets"}),
 )
 
+QUANTIZE_FP8 = Signature(op="quantize_fp8", inputs={"x": "t h k"})  # its values are of no dtype that ops have
+
 ATTENTION = Signature(
     op="attention",
     inputs={"q": "t hq k", "k": "u hk k", "v": "u hk v", "sinks": "hq?"},

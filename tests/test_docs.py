@@ -277,6 +277,11 @@ def test_the_forms_of_the_page_on_duality_agree(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_bounds_of_the_page_on_low_precision_hold(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", "\n".join(PYTHON.findall((ROOT / "docs/low_precision.md").read_text())))
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_suite_for_a_gpu_runner_skips_where_there_is_none(tmp_path: Path) -> None:
     [source] = PYTHON.findall((ROOT / "docs/gpu_ci.md").read_text())
     (tmp_path / "test_kernels.py").write_text(source)
@@ -347,6 +352,11 @@ def test_the_decode_kernel_of_the_page_on_serving(tmp_path: Path) -> None:
     (tmp_path / "decode.py").write_text(source.replace("state[slots] = h", "state[slots[slots >= 0]] = h[slots >= 0]"))
     done = check(tmp_path, "decode.py:update", "--dtype", "fp32", "--property", "pool")
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.proof
+def test_the_table_of_the_page_on_low_precision(tmp_path: Path) -> None:
+    assert stepped("docs/low_precision.md", tmp_path, "packproof bench") == 1
 
 
 @pytest.mark.proof

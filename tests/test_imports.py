@@ -54,7 +54,7 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 MOST_MODULES = 15
-CATALOGUES = {"kernels": 34, "museum": 17, "refs": 22}  # a module for each op or bug: flat, and long
+CATALOGUES = {"kernels": 34, "museum": 17, "refs": 23}  # a module for each op or bug: flat, and long
 NO_INIT = {"kernels"}  # it would shadow another package of that name; packproof/__init__ gives it its docstring
 
 

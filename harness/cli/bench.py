@@ -17,6 +17,7 @@ _OF = {  # the options of each bench of its own
     "packing": ("lengths_file", "tokens", "seed"),
     "stack": ("model", "modes", "steps", "packs", "tokens", "device", "json", "seed"),
     "ranks": ("ranks", "simulated", "cases", "seconds", "tokens", "op", "json"),
+    "fp8": ("tokens", "seed"),
 }
 _OF_KERNELS = ("lengths_file", "tokens", "seed", "device", "json", "op")
 _ALONE = {name: kind for kind, names in _OF.items() for name in names if name not in _OF_KERNELS}
@@ -30,7 +31,7 @@ def bench(
             metavar="[TARGET]...",
             help="package.module:function or path/file.py:function; without it, packproof's own kernels; packing: the "
             "packers of packproof.refs; stack: training steps of whole stacks of Mamba blocks; ranks: packs cut over "
-            "several GPUs",
+            "several GPUs; fp8: errors of attention in 8 bits",
         ),
     ] = None,
     *,
@@ -105,6 +106,7 @@ def bench(
     packproof bench packing
     packproof bench stack --model mamba2-1.4b --tokens 8192 --json stack.json
     packproof bench ranks --json ranks.json
+    packproof bench fp8 --tokens 4096
     packproof bench my_kernels:conv --op causal_conv1d --against reference --lengths 5,0,700 --sizes d=256,w=4
     packproof bench --op rope --sweep sequences --plot rope.svg
     packproof bench --op ssd --layout L2,L4 --compare ssd.json
@@ -113,7 +115,7 @@ def bench(
     Exit code 1 also if --compare finds a row slower than the noise of both runs allows, or a target is incorrect; 4 if
     the noise leaves a row open.
     """
-    kind = targets[0] if targets in (["packing"], ["stack"], ["ranks"]) else None
+    kind = targets[0] if targets in [[name] for name in _OF] else None
     _check_options(context, kind)
     if kind is not None:
         own = {
@@ -122,6 +124,7 @@ def bench(
                 some(model, "--model"), some(modes, "--modes"), steps, packs, tokens, device, json, seed
             ),
             "ranks": lambda: on_ranks.bench(ranks, simulated, cases, seconds, tokens=tokens, op=op, json=json),
+            "fp8": lambda: _fp8(tokens, seed),
         }
         return own[kind]()
     names = some(layout, "--layout")
@@ -222,6 +225,16 @@ def _stack(
         return FAILED
     if not any(row.status == "timed" for row in report.rows):
         return say("nothing could be timed: see the reasons above", WRONG_CALL)
+    return HELD
+
+
+def _fp8(tokens: int | None, seed: int) -> int:
+    """The table of attention's errors on operands of 8 bits."""
+    from packproof.properties.low_precision import TOKENS  # noqa: PLC0415
+    from packproof.properties.low_precision import table as lines  # noqa: PLC0415
+
+    for line in lines(tokens or TOKENS, seed):
+        typer.echo(line)
     return HELD
 
 

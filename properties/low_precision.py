@@ -1,0 +1,93 @@
+"""`packproof bench fp8`: the error of attention on operands of 8 bits, with and without incoherent processing."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof import refs
+from packproof.refs.low_precision import BLOCK
+
+TOKENS = 16384
+QUERIES = 256  # the last of the sequence: each sees nearly all of it
+HEADS, CHANNELS = 4, 128
+_OUTLIERS, _DEVIATION = 0.001, 10.0  # N(0, 1) + N(0, 100) Bernoulli(0.001), as FlashAttention-3 draws them
+
+Draw = Callable[[tuple[int, ...], torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """Relative errors (of the norm, over all heads) against attention of the same inputs in float64."""
+
+    inputs: str
+    naive: float
+    incoherent: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times the error is smaller with incoherent processing."""
+        return self.naive / self.incoherent
+
+
+def gaussian(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=g, dtype=torch.float64)
+
+
+def with_outliers(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """One element in a thousand has 10 times the standard deviation."""
+    struck = torch.rand(shape, generator=g, dtype=torch.float64) < _OUTLIERS
+    return gaussian(shape, g) + torch.where(struck, _DEVIATION * gaussian(shape, g), 0)
+
+
+def with_large_tokens(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """One token in a thousand is three times as large, in all channels alike."""
+    struck = torch.rand((*shape[:2], 1), generator=g, dtype=torch.float64) < _OUTLIERS
+    return gaussian(shape, g) * torch.where(struck, 3.0, 1.0)
+
+
+def of_signs(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """1 or -1, which e4m3 holds exactly; what is mixed of them it does not hold."""
+    return gaussian(shape, g).sign()
+
+
+# how queries and keys are drawn, and how values are
+INPUTS: dict[str, tuple[Draw, Draw]] = {
+    "N(0, 1)": (gaussian, gaussian),
+    "0.1 % outliers": (with_outliers, with_outliers),
+    "0.1 % large tokens": (with_large_tokens, gaussian),
+    "q and k of 1 and -1": (of_signs, gaussian),
+}
+
+
+def measured(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
+    """A row for each kind of inputs: the last queries of one causal sequence."""
+    queries = min(QUERIES, tokens)
+    pack: dict[str, Any] = {
+        "cu_seqlens": torch.tensor([0, queries]),
+        "cu_seqlens_k": torch.tensor([0, tokens]),
+        "causal": True,
+    }
+    signs = refs.random_signs(CHANNELS, seed=seed)
+    for name, (draw, draw_values) in INPUTS.items():
+        g = torch.Generator().manual_seed(seed)
+        off = torch.zeros(3, dtype=torch.float64)
+        for _ in range(HEADS):  # one after another, which takes less memory
+            q, k, v = (how((n, 1, CHANNELS), g) for how, n in ((draw, queries), (draw, tokens), (draw_values, tokens)))
+            exact = refs.attention(q, k, v, **pack)
+            naive = refs.attention_fp8_naive(q, k, v, **pack)
+            incoherent = refs.attention_fp8(q, k, v, signs=signs, **pack)
+            off += torch.stack([x.square().sum() for x in (exact, naive - exact, incoherent - exact)])
+        exact, naive, incoherent = off.sqrt().tolist()
+        yield ErrorRow(name, naive / exact, incoherent / exact)
+
+
+def table(tokens: int = TOKENS, seed: int = 0) -> Iterator[str]:
+    """The rows, as text."""
+    yield f"e4m3 q, k and v in blocks of {BLOCK} tokens; {tokens:,} tokens, {HEADS} heads of {CHANNELS}"
+    yield ""
+    yield f"{'inputs':<28}{'plain':>10}{'incoherent':>13}{'times better':>15}"
+    for row in measured(tokens, seed):
+        yield f"{row.inputs:<28}{row.naive:>10.2%}{row.incoherent:>13.2%}{row.ratio:>15.2f}"

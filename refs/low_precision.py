@@ -1,0 +1,136 @@
+"""Attention on operands of 8 bits (FlashAttention-3, Shah et al. 2024, section 3.3): e4m3 with block quantisation.
+
+A number of e4m3 has 4 bits of exponent and 3 of mantissa: rounding to it is off by 2^-4 of the number at most, or by
+2^-10 where it is below 2^-6, and it ends at 448. So a block of tokens of one head is divided by a scale first. Blocks
+begin where sequences begin: no sequence has a part in the scale of another one. A scale is a power of two, which no
+division rounds: it costs no bit of the mantissa, and kernel and reference agree on every one.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from packproof.refs.arguments import bind, check_floats, whole_number
+from packproof.refs.attention import attention
+from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.hadamard import hadamard
+from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
+from packproof.refs.signatures import QUANTIZE_FP8
+
+LARGEST = 448.0  # of e4m3
+SMALLEST_EXPONENT = -126  # of a scale
+BLOCK = 128  # tokens
+
+
+@checked_call
+def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[Tensor, Tensor]:
+    """Values of 8 bits and their scales: x is about values times scales, block by block of each sequence and head.
+
+    x: (t, h, k) in fp64, fp32, bf16 or fp16. cu_seqlens: int32 or int64 (s + 1,). block: tokens that share a scale,
+    counted from the start of their sequence.
+
+    Returns values (t, h, k) in torch.float8_e4m3fn, to the nearest, ties to even; and scales (t, h) in fp32, for each
+    token that of its block: the smallest power of two, from 2^-126 on, for which no value passes 448, and 1 where all
+    are zero or one is NaN or infinite. Both are zero in slack. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import quantize_fp8
+    >>> x = torch.tensor([1.0, 1000.0, 1.1])[:, None, None]
+    >>> values, scales = quantize_fp8(x, cu_seqlens=torch.tensor([0, 2, 3]))
+    >>> values.float().flatten(), scales.flatten()  # two sequences: what is small beside 1000 is not so alone
+    (tensor([2.5000e-01, 2.5600e+02, 2.8800e+02]), tensor([4.0000e+00, 4.0000e+00, 3.9062e-03]))
+    """
+    bind(QUANTIZE_FP8, cu_seqlens, x=x, values=True)
+    block = whole_number("quantize_fp8", "block", block, least=1, error=ArgumentError)
+    rows = x.detach().float()
+    blocks = [part for sequence in split_sequences(rows, cu_seqlens) for part in torch.split(sequence, block)]
+    scales = [_scale(part).expand(part.shape[:2]) for part in blocks]
+    values = [(part / scale[..., None]).to(torch.float8_e4m3fn) for part, scale in zip(blocks, scales, strict=True)]
+    held = join_sequences([part.float() for part in values], rows).to(torch.float8_e4m3fn)
+    return held, join_sequences(scales, rows.new_zeros(x.shape[:2]))
+
+
+def _scale(part: Tensor) -> Tensor:
+    """The scale of each head of a block (n, h, k)."""
+    largest = part.abs().amax((0, 2)) if part.numel() else part.new_zeros(part.shape[1])
+    mantissa, exponent = torch.frexp(largest)  # largest = mantissa 2^exponent, 448 = 0.875 2^9
+    exponent = exponent - 9 + (mantissa > LARGEST / 2**9)
+    scale = torch.ldexp(torch.ones_like(largest), exponent.clamp(min=SMALLEST_EXPONENT))
+    return torch.where((largest > 0) & largest.isfinite(), scale, 1.0)
+
+
+@checked_call
+def dequantize_fp8(values: Tensor, scales: Tensor) -> Tensor:
+    """Values (t, h, k) times the scale (t, h) of their token and head, in fp32, which holds each product exactly.
+
+    >>> import torch
+    >>> from packproof.refs import dequantize_fp8, quantize_fp8
+    >>> x = torch.tensor([1.0, 1.1])[:, None, None]
+    >>> dequantize_fp8(*quantize_fp8(x, cu_seqlens=torch.tensor([0, 2]))).flatten()
+    tensor([1.0000, 1.1250])
+    """
+    check_floats("dequantize_fp8", "scales", scales)
+    if not isinstance(values, Tensor) or values.dtype != torch.float8_e4m3fn or values.shape[:2] != scales.shape:
+        came = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)[:60]
+        raise ArgumentError(
+            f"dequantize_fp8: values is {came} but torch.float8_e4m3fn (t, h, k), with scales (t, h), was expected"
+        )
+    return values.float() * scales[..., None]
+
+
+@checked_call
+def attention_fp8(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, signs: Tensor | None = None, block: int = BLOCK, **options: Any,
+) -> Any:  # fmt: skip
+    """`attention` of queries, keys and values of 8 bits, the first two transformed by `hadamard` before that.
+
+    The arguments are those of `attention`, of `hadamard` (signs, and k a power of two) and of `quantize_fp8` (block).
+    Scores are what they were, but for the rounding, which an outlier makes worse in `attention_fp8_naive`. The weights
+    of the softmax are not rounded here. No gradient flows back to q, k and v.
+
+    Returns what `attention` does, in q's dtype. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import attention, attention_fp8, attention_fp8_naive, random_signs
+    >>> _ = torch.manual_seed(0)
+    >>> q, k, v = torch.randn(3, 512, 1, 64) * torch.where(torch.rand(3, 512, 1, 64) < 0.01, 10, 1)  # outliers
+    >>> call, exact = {"cu_seqlens": torch.tensor([0, 512])}, attention(q, k, v, cu_seqlens=torch.tensor([0, 512]))
+    >>> naive = (attention_fp8_naive(q, k, v, **call) - exact).norm() / exact.norm()
+    >>> incoherent = (attention_fp8(q, k, v, signs=random_signs(64, seed=0), **call) - exact).norm() / exact.norm()
+    >>> bool(incoherent < naive)
+    True
+    """
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    mixed_q = hadamard(to_compute_dtype(q), signs, cu_seqlens=cu_seqlens)
+    mixed_k = hadamard(to_compute_dtype(k), signs, cu_seqlens=keys)
+    found = attention_fp8_naive(
+        *(mixed_q, mixed_k, to_compute_dtype(v), None if sinks is None else to_compute_dtype(sinks)),
+        cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, block=block, **options,
+    )  # fmt: skip
+    return (found[0].to(q.dtype), found[1]) if isinstance(found, tuple) else found.to(q.dtype)
+
+
+@checked_call
+def attention_fp8_naive(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
+    cu_seqlens_k: Tensor | None = None, block: int = BLOCK, **options: Any,
+) -> Any:  # fmt: skip
+    """The same without the transform: as accurate without outliers, and worse with them.
+
+    It is here to show the difference (docs/low_precision.md).
+
+    >>> import torch
+    >>> from packproof.refs import attention_fp8_naive
+    >>> q, v = torch.zeros(2, 1, 2), torch.tensor([1.0, 1.1])[:, None, None]
+    >>> attention_fp8_naive(q, q, v, cu_seqlens=torch.tensor([0, 2])).flatten()  # the mean of 1 and 1.125
+    tensor([1.0625, 1.0625])
+    """
+    keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+
+    def rounded(x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        return dequantize_fp8(*quantize_fp8(x, cu_seqlens=cu_seqlens, block=block)).to(x.dtype)
+
+    q, k, v = rounded(q, cu_seqlens), rounded(k, keys), rounded(v, keys)
+    return attention(q, k, v, sinks, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, **options)
