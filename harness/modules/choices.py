@@ -61,6 +61,8 @@ class TieBreaker(TorchDispatchMode):
     scores of a choice, from its number and what it was. rows: the tokens of the earlier run among those of this one.
     """
 
+    supports_higher_order_operators = True  # flex attention is one
+
     tokens: int
     earlier: Made = ()
     allowed: Allowed = lambda number, choice: 0.0

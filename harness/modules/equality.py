@@ -168,6 +168,7 @@ class _Pass:
 class _LessThanFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Finds out whether anything is computed in a lower precision."""
 
+    supports_higher_order_operators = True  # flex attention is one
     seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

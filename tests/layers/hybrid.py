@@ -22,7 +22,7 @@ def one_document(cu_seqlens: Tensor) -> Tensor:
 
 
 class Hybrid(nn.Module):
-    """ids (1, t) and cu_seqlens to logits (1, t, VOCABULARY). told: what each mixer is reported of the boundaries."""
+    """ids (1, t) and cu_seqlens to logits (1, t, VOCABULARY). told: the boundaries that each mixer gets."""
 
     def __init__(self, ops: Any = kernels, told: tuple[Told, Told] = (as_it_came, as_it_came)) -> None:
         super().__init__()

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.cond import cond_op
 
 from packproof.harness.modules.check import check_module, module_request, run_module_check
+from packproof.harness.modules.choices import TieBreaker
 from packproof.harness.modules.modes import Mode, admitted
 from packproof.harness.results.events import RunFinished, Verdict
 from tests.harness.modules.models import WIDTH, Attention, Hybrid, InContext, MaskedAttention
@@ -90,6 +92,20 @@ def test_an_error_of_the_backward_pass_is_a_refusal() -> None:
     assert found.status == "inconclusive"
     words = "the module refused: in the backward pass, NotImplementedError: no backward on this device"
     assert found.reason == words
+
+
+def test_an_operator_of_higher_order_is_called() -> None:
+    """As flex attention is one: what looks on at what a model computes must not refuse it."""
+
+    class Layer(Attention):
+        def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:  # type: ignore[override]
+            y = super().forward(x[0], cu_seqlens)
+            return cond_op(torch.tensor(True), lambda y: (y * 2,), lambda y: (y * 3,), (y,))[0]
+
+    found = verdicts(Layer(), inputs=WIDTH)
+    assert {v.status for v in found.values()} == {"passed"}, found
+    with TieBreaker(5):
+        assert Layer()(torch.ones(1, 5, WIDTH), torch.tensor([0, 5])).shape == (5, WIDTH)
 
 
 def test_dropout_is_off_in_train_mode() -> None:
