@@ -63,15 +63,15 @@ def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
     """Layouts for windows and tiles of up to C tokens; each reaches some tile by a single token or leaves out one.
 
     A narrow window: a tile of keys before it, tiles of which some queries see nothing, and queries and keys that see
-    nothing at all. C + 1 tokens to one side reach the last token of one tile more; C - 2 leave out one token of a tile.
+    nothing at all. 2C + 1 tokens to one side reach the last token of one tile more; C - 2 leave out one token of a tile.
     Between such there are tiles that are seen whole.
     """
-    c, apart, past = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk), (2 * chunk + 1,)
+    c, apart, long = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk), (5, 4 * chunk + 6, 3)
     return (
         WindowLayout(apart, other_lengths(apart, 4, c), (5, 2)),
-        WindowLayout(past, None, (c + 1, c - 2)),
-        WindowLayout(past, None, (c - 2, c + 1)),
-        WindowLayout(past, None, None),
+        WindowLayout(long, None, (2 * c + 1, c - 2)),
+        WindowLayout(long, None, (c - 2, 2 * c + 1)),
+        WindowLayout((2 * c + 1,), None, None),
     )
 
 

@@ -220,7 +220,8 @@ def _windowed(space: Space, k: int, window: WindowLayout, seed: int) -> Case:
     elif isinstance(op.causal, str):
         changed[op.causal] = True
     options = space.known_options({**{n: v[0] for n, v in op.options.items()}, **changed})
-    return replace(plain, options=options, key_lengths=window.keys if space.packs_keys else None)
+    keys = window.keys if space.packs_keys else None
+    return replace(plain, options=options, key_lengths=keys, regime="normal")
 
 
 def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int = 0, *, rich: bool) -> Case:
