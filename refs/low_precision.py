@@ -19,6 +19,7 @@ from packproof.refs.recurrence import join_sequences, split_sequences, to_comput
 from packproof.refs.signatures import QUANTIZE_FP8
 
 LARGEST = 448.0  # of e4m3
+_PAST = 464.0  # half a spacing past it, where rounding to even still gives 448
 SMALLEST_EXPONENT = -126  # of a scale
 BLOCK = 128  # tokens
 
@@ -32,7 +33,8 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[
 
     Returns values (t, h, k) in torch.float8_e4m3fn, to the nearest, ties to even; and scales (t, h) in fp32, for each
     token that of its block: the smallest power of two, from 2^-126 on, for which no value passes 448, and 1 where all
-    are zero or one is NaN or infinite. Both are zero in slack. Raises ArgumentError and LayoutError.
+    are zero or one is NaN or infinite. Then what is no number, or too large, is NaN. Both are zero in slack. Raises
+    ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof.refs import quantize_fp8
@@ -46,9 +48,9 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[
     rows = x.detach().float()
     blocks = [part for sequence in split_sequences(rows, cu_seqlens) for part in torch.split(sequence, block)]
     scales = [_scale(part).expand(part.shape[:2]) for part in blocks]
-    values = [(part / scale[..., None]).to(torch.float8_e4m3fn) for part, scale in zip(blocks, scales, strict=True)]
-    held = join_sequences([part.float() for part in values], rows).to(torch.float8_e4m3fn)
-    return held, join_sequences(scales, rows.new_zeros(x.shape[:2]))
+    values = join_sequences([part / scale[..., None] for part, scale in zip(blocks, scales, strict=True)], rows)
+    values = torch.where(values.abs() <= _PAST, values, torch.nan)  # some versions of torch have 448 for infinity
+    return values.to(torch.float8_e4m3fn), join_sequences(scales, rows.new_zeros(x.shape[:2]))
 
 
 def _scale(part: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import ArgumentError
 
-NAMES = ("attention", "causal_conv1d", "linear_attention", "rope", "selective_scan", "ssd")
+NAMES = ("attention", "causal_conv1d", "linear_attention", "hadamard", "rope", "rope_hadamard", "selective_scan", "ssd")
 MODULES = [import_module(f"packproof.kernels.{name}") for name in NAMES]
 pytestmark = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
 

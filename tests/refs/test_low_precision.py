@@ -50,6 +50,13 @@ def test_what_cannot_be_scaled() -> None:
     assert held[4] != held[4]
 
 
+def test_infinity_is_not_448() -> None:
+    x = torch.tensor([float("inf"), 465.0, 464.0, 1.0])[:, None, None]
+    values, scales = quantize_fp8(x, cu_seqlens=torch.tensor([0, 4]))
+    assert values.float().isnan().flatten().tolist() == [True, True, False, False]
+    assert scales.unique().tolist() == [1.0]
+
+
 def test_the_bits_of_a_sequence_do_not_depend_on_the_others() -> None:
     x, lengths = randn(LAYOUT.n_tokens, 2, 8), LAYOUT.lengths
     x[:5] *= 1e6

@@ -51,13 +51,13 @@ class Call(NamedTuple):
         return {name: value for name, value in self.arguments.items() if name in SIGNATURES[self.op].inputs}
 
 
-def call(function: Callable[..., Any], op: str) -> Call:
-    """The op on two sequences, with every input that it may have."""
+def call(function: Callable[..., Any], op: str, **sizes_of: int) -> Call:
+    """The op on two sequences, with every input that it may have; sizes_of: axes of other sizes than usual."""
     signature = SIGNATURES[op]
     tensors = {}
     for name, forms in signature.forms.items():
         axes = list(forms.by_ndim.values())[-1]
-        sizes = [SIZES[axis.base] + axis.shift for axis in axes]
+        sizes = [{**SIZES, **sizes_of}[axis.base] + axis.shift for axis in axes]
         tensors[name] = torch.zeros(sizes, dtype=torch.int64) if name in signature.integers else torch.ones(sizes)
     if "state_indices" in tensors:
         tensors["state_indices"] += torch.arange(SIZES["s"])  # each sequence has a slot for itself

@@ -22,6 +22,8 @@ CALLS = {
     "retention": call(kernels.retention, "retention"),
     "rope": call(kernels.rope, "rope"),
     "rope_qk": call(kernels.rope_qk, "rope_qk"),
+    "hadamard": call(kernels.hadamard, "hadamard", k=8),
+    "rope_hadamard": call(kernels.rope_hadamard, "rope_hadamard", k=8),
 }
 ATTENTION, CONV, SCAN, SSD, ROPE, GLA = (
     CALLS[name] for name in ("attention", "causal_conv1d", "selective_scan", "ssd", "rope", "simple_gla")

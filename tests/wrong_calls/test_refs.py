@@ -18,6 +18,8 @@ CALLS = {
     "ssd": call(refs.ssd, "ssd"),
     "rope": call(refs.rope, "rope"),
     "rope_qk": call(refs.rope_qk, "rope_qk"),
+    "hadamard": call(refs.hadamard, "hadamard", k=8),
+    "rope_hadamard": call(refs.rope_hadamard, "rope_hadamard", k=8),
     "attention": call(refs.attention, "attention"),
     "linear_attention": call(refs.linear_attention, "linear_attention"),
     "simple_gla": call(refs.simple_gla, "simple_gla"),
