@@ -63,8 +63,8 @@ def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
     """Layouts for windows and tiles of up to C tokens; each reaches some tile by a single token or leaves out one.
 
     A narrow window: a tile of keys before it, tiles of which some queries see nothing, and queries and keys that see
-    nothing at all. 2C + 1 tokens to one side reach the last token of one tile more; C - 2 leave out one token of a tile.
-    Between such there are tiles that are seen whole.
+    nothing at all. 2C + 1 tokens to one side reach a single token of one tile more; C - 2 leave out one token of a
+    tile; between such there are tiles that are seen whole.
     """
     c, apart, long = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk), (5, 4 * chunk + 6, 3)
     return (

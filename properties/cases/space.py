@@ -199,7 +199,7 @@ def _golden(space: Space, seed: int) -> Iterator[Case]:
         for k, lengths in enumerate(space.segment_layouts):
             case = golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
             yield case.replace(regime="long decay")  # else a segment forgets all that entered it
-    plain = (at(k, space.plain_sizes[:1], rich=False) for k in (every if space.on_gpu else _PLAIN_LAYOUTS))
+    plain = (at(k, space.plain_sizes[:1], rich=False) for k in (every if space.on_gpu else _plain_layouts(space)))
     yield from (c for c in plain if c.n_tokens)
     for k, window in enumerate(space.windows):
         yield _windowed(space, k, window, seed)
@@ -208,6 +208,12 @@ def _golden(space: Space, seed: int) -> Iterator[Case]:
         # sizes that leave a kernel's blocks, where a path of its own may begin
         case = at(k, [space.plain_sizes[(3 - i % 2) % len(space.plain_sizes)]], rich=True).without(name)
         yield case if i else replace(case, options=off)
+
+
+def _plain_layouts(space: Space) -> list[int]:
+    """Those that no window has: a case with a window is plain but for that."""
+    layouts, windows = golden(space.chunk), [window.lengths for window in space.windows]
+    return [k for k in _PLAIN_LAYOUTS if layouts[k] not in windows]
 
 
 def _windowed(space: Space, k: int, window: WindowLayout, seed: int) -> Case:

@@ -77,7 +77,9 @@ def _callees(function: Function) -> Iterable[Any]:
 
 
 def _compiled(function: Function) -> Function:
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    lines, first = inspect.getsourcelines(function)
+    (definition,) = ast.parse(textwrap.dedent("".join(lines))).body
+    ast.increment_lineno(definition, first - 1)  # for tracebacks, and for mutants: which lines a check executes
     for node in ast.walk(definition):
         if isinstance(node, ast.stmt) and not isinstance(node, _STATEMENTS):
             raise Unsupported(f"a statement that Triton does not compile: {type(node).__name__.lower()}")

@@ -1,5 +1,6 @@
 """All programs at once: the bits of one program after another, its faults with their texts, its memory."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from packproof.harness.interpreter.batch import blocks, selftest, world
 from packproof.harness.interpreter.batch import launch as batch
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
 from packproof.harness.interpreter.batch.programs import programs
+from packproof.harness.interpreter.batch.rewrite import batched
 from packproof.harness.interpreter.sanitizer import Order, Sanitizer
 from packproof.properties.call import Call, KernelFault
 from tests.harness import triton_batches, triton_fallbacks, triton_races, triton_samples
@@ -169,3 +171,10 @@ def test_different_bits_are_found_by_the_self_test(monkeypatch: pytest.MonkeyPat
     found = [(*row[:3], property(lambda t: transpose(t) * 1.01)) if row[1] == "T" else row for row in world._known]
     monkeypatch.setattr(world, "_known", found)
     assert selftest.run() == "blocks of float32: programs that run together have other bits than one after another"
+
+
+def test_a_kernel_keeps_the_lines_of_its_source() -> None:
+    function = triton_batches._masked_kernel.fn
+    lines = {line for *_, line in batched(function).__code__.co_lines() if line}
+    written, first = inspect.getsourcelines(function)
+    assert {first + 2, first + len(written) - 1} <= lines <= {*range(first, first + len(written))}
