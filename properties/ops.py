@@ -156,6 +156,17 @@ ROPE_HADAMARD = _op(
     flops=flops.rope_hadamard,
 )
 
+_ROUND_FP8 = _op(
+    signatures.ROUND_FP8,
+    reference=refs.round_fp8,
+    absolute=magnitude.round_fp8,
+    options={"block": (128, 16)},
+    sizes=({"h": 2, "k": 8}, {"h": 1, "k": 20}, {"h": 3, "k": 1}),
+    model_sizes=({"h": 4, "k": 128}, {"h": 2, "k": 96}),
+    causal=False,  # a scale is that of a block
+)
+ROUND_FP8 = replace(_ROUND_FP8, constants=frozenset(_ROUND_FP8.inputs))
+
 ATTENTION = _op(
     signatures.ATTENTION,
     reference=refs.attention,
@@ -306,7 +317,7 @@ KDA_UPDATE = _on_pool(signatures.KDA_UPDATE, KDA, refs.kda_update)
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
-        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ATTENTION),
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ROUND_FP8, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
     )
