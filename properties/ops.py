@@ -144,8 +144,8 @@ ROPE_HADAMARD = _op(
     reference=refs.rope_hadamard,
     absolute=magnitude.rope_hadamard,
     sizes=(
-        {"h": 2, "k": 8, "r": 4, "m": "longest"},
-        {"h": 3, "k": 16, "r": 5, "m": "rows"},
+        {"h": 3, "k": 8, "r": 4, "m": "longest"},
+        {"h": 2, "k": 16, "r": 5, "m": "rows"},
         {"h": 5, "k": 32, "r": 16, "m": "longest"},
         {"h": 3, "k": 2, "r": 1, "m": "longest"},
     ),
