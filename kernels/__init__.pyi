@@ -7,6 +7,7 @@ from packproof.kernels.linear_attention import linear_attention as linear_attent
 from packproof.kernels.linear_attention import retention as retention
 from packproof.kernels.linear_attention import simple_gla as simple_gla
 from packproof.kernels.quantize_fp8 import quantize_fp8 as quantize_fp8
+from packproof.kernels.quantize_fp8 import round_fp8 as round_fp8
 from packproof.kernels.rope import rope as rope
 from packproof.kernels.rope import rope_qk as rope_qk
 from packproof.kernels.rope_hadamard import rope_hadamard as rope_hadamard

@@ -6,6 +6,7 @@ The bits of e4m3 are worked out in integers, the same on every GPU and in the in
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from itertools import product
+from typing import Any
 
 import torch
 import triton
@@ -28,7 +29,17 @@ from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind
 from packproof.refs.errors import ArgumentError, checked_call
-from packproof.refs.signatures import QUANTIZE_FP8
+from packproof.refs.signatures import QUANTIZE_FP8, ROUND_FP8, Signature
+
+PROMISES: dict[str, Any] = {
+    "grid": "sequence",
+    "chunk": 128,
+    "compute": "fp32",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+}
+INTERPRETED: dict[str, Any] = {"chunk": 16}
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _LARGEST_BLOCK, _SMALLEST_BLOCK = 128, 16
@@ -55,15 +66,37 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = 128) -> tuple[Te
     >>> values.float().flatten()
     tensor([2.5000e-01, 2.5600e+02, 2.8800e+02])
     """
-    if not torch.compiler.is_compiling():
-        bind(QUANTIZE_FP8, cu_seqlens, x=x, values=on_host(x))
-        require_dtype(QUANTIZE_FP8.op, "x", x, _DTYPES)
-        if type(block) is not int or block & (block - 1) or not _SMALLEST_BLOCK <= block <= _LARGEST_BLOCK:
-            expected = f"a power of two from {_SMALLEST_BLOCK} to {_LARGEST_BLOCK} was expected"
-            raise ArgumentError(f"quantize_fp8: block is {block!r} but {expected}")
-        require_device(QUANTIZE_FP8.op, x, _quantize_fp8_kernel)
+    _check(QUANTIZE_FP8, x, cu_seqlens, block)
     result: tuple[Tensor, Tensor] = _quantize_fp8(x.detach(), cu_seqlens, block)
     return result
+
+
+@checked_call
+def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = 128) -> Tensor:
+    """What 8 bits hold of x (t, h, k): its values times their scales, in x's dtype, zero in slack.
+
+    The arguments are those of `quantize_fp8`. No gradient flows back. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.kernels import round_fp8  # on a CPU with TRITON_INTERPRET=1
+    >>> round_fp8(torch.tensor([1.0, 1.1])[:, None, None], cu_seqlens=torch.tensor([0, 2])).flatten()
+    tensor([1.0000, 1.1250])
+    """
+    _check(ROUND_FP8, x, cu_seqlens, block)
+    values, scales = _quantize_fp8(x.detach(), cu_seqlens, block)
+    held: Tensor = (values.float() * scales[..., None]).to(x.dtype)
+    return held
+
+
+def _check(signature: Signature, x: Tensor, cu_seqlens: Tensor, block: int) -> None:
+    if torch.compiler.is_compiling():
+        return
+    bind(signature, cu_seqlens, x=x, values=on_host(x))
+    require_dtype(signature.op, "x", x, _DTYPES)
+    if type(block) is not int or block & (block - 1) or not _SMALLEST_BLOCK <= block <= _LARGEST_BLOCK:
+        expected = f"a power of two from {_SMALLEST_BLOCK} to {_LARGEST_BLOCK} was expected"
+        raise ArgumentError(f"{signature.op}: block is {block!r} but {expected}")
+    require_device(signature.op, x, _quantize_fp8_kernel)
 
 
 @triton.jit

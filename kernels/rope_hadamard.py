@@ -158,7 +158,7 @@ def _rope_hadamard_kernel(
 
 def _tile(K: int, dtype: torch.dtype) -> dict[str, int]:
     if interpreted(_rope_hadamard_kernel):
-        channels = min(4, K // 2)
+        channels = min(2, K // 2)
         shape = {"UNIT": 1, "HEADS": 2, "STAGES": 1, "BLOCK_T": 16}
     else:
         channels = width(dtype.itemsize)

@@ -144,8 +144,8 @@ ROPE_HADAMARD = _op(
     reference=refs.rope_hadamard,
     absolute=magnitude.rope_hadamard,
     sizes=(
-        {"h": 2, "k": 8, "r": 4, "m": "longest"},
-        {"h": 3, "k": 16, "r": 5, "m": "rows"},
+        {"h": 3, "k": 8, "r": 4, "m": "longest"},
+        {"h": 2, "k": 16, "r": 5, "m": "rows"},
         {"h": 5, "k": 32, "r": 16, "m": "longest"},
         {"h": 3, "k": 2, "r": 1, "m": "longest"},
     ),
@@ -155,6 +155,17 @@ ROPE_HADAMARD = _op(
     saved=frozenset({"cos", "sin", "signs"}),
     flops=flops.rope_hadamard,
 )
+
+_ROUND_FP8 = _op(
+    signatures.ROUND_FP8,
+    reference=refs.round_fp8,
+    absolute=magnitude.round_fp8,
+    options={"block": (128, 16)},
+    sizes=({"h": 2, "k": 8}, {"h": 1, "k": 20}, {"h": 3, "k": 1}),
+    model_sizes=({"h": 4, "k": 128}, {"h": 2, "k": 96}),
+    causal=False,  # a scale is that of a block
+)
+ROUND_FP8 = replace(_ROUND_FP8, constants=frozenset(_ROUND_FP8.inputs))
 
 ATTENTION = _op(
     signatures.ATTENTION,
@@ -307,7 +318,7 @@ KDA_UPDATE = _on_pool(signatures.KDA_UPDATE, KDA, refs.kda_update)
 OPS: dict[str, Op] = {
     op.name: op
     for op in (
-        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ATTENTION),
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ROUND_FP8, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
     )

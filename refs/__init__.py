@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         simple_gla_chunked,
         simple_gla_step,
     )
-    from packproof.refs.low_precision import attention_fp8, attention_fp8_naive, dequantize_fp8, quantize_fp8
+    from packproof.refs.low_precision import attention_fp8, attention_fp8_naive, dequantize_fp8, quantize_fp8, round_fp8
     from packproof.refs.packers import (
         Piece,
         pack_best_fit,
@@ -111,6 +111,7 @@ __all__ = [
     "rope",
     "rope_hadamard",
     "rope_qk",
+    "round_fp8",
     "segsum",
     "segsum_unstable",
     "selective_scan",
@@ -178,6 +179,7 @@ export(
             "attention_fp8_naive",
             "dequantize_fp8",
             "quantize_fp8",
+            "round_fp8",
         ),
         "packproof.refs.packers": (
             "Piece",

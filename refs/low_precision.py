@@ -16,7 +16,7 @@ from packproof.refs.attention import attention
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.hadamard import hadamard
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
-from packproof.refs.signatures import QUANTIZE_FP8
+from packproof.refs.signatures import QUANTIZE_FP8, ROUND_FP8
 
 LARGEST = 448.0  # of e4m3
 _PAST = 464.0  # half a spacing past it, where rounding to even still gives 448
@@ -82,6 +82,21 @@ def dequantize_fp8(values: Tensor, scales: Tensor) -> Tensor:
 
 
 @checked_call
+def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> Tensor:
+    """What 8 bits hold of x (t, h, k): its values times their scales, in x's dtype, zero in slack.
+
+    The arguments are those of `quantize_fp8`. No gradient flows back. Raises ArgumentError and LayoutError.
+
+    >>> import torch
+    >>> from packproof.refs import round_fp8
+    >>> round_fp8(torch.tensor([1.0, 1.1])[:, None, None], cu_seqlens=torch.tensor([0, 2])).flatten()
+    tensor([1.0000, 1.1250])
+    """
+    bind(ROUND_FP8, cu_seqlens, x=x, values=True)
+    return dequantize_fp8(*quantize_fp8(x, cu_seqlens=cu_seqlens, block=block)).to(x.dtype)
+
+
+@checked_call
 def attention_fp8(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, *, cu_seqlens: Tensor,
     cu_seqlens_k: Tensor | None = None, signs: Tensor | None = None, block: int = BLOCK, **options: Any,
@@ -130,9 +145,5 @@ def attention_fp8_naive(
     tensor([1.0625, 1.0625])
     """
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-
-    def rounded(x: Tensor, cu_seqlens: Tensor) -> Tensor:
-        return dequantize_fp8(*quantize_fp8(x, cu_seqlens=cu_seqlens, block=block)).to(x.dtype)
-
-    q, k, v = rounded(q, cu_seqlens), rounded(k, keys), rounded(v, keys)
+    q, k, v = (round_fp8(x, cu_seqlens=cu, block=block) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys)))
     return attention(q, k, v, sinks, cu_seqlens=cu_seqlens, cu_seqlens_k=cu_seqlens_k, **options)

@@ -141,6 +141,7 @@ ROPE_HADAMARD = Signature(
 )
 
 QUANTIZE_FP8 = Signature(op="quantize_fp8", inputs={"x": "t h k"})  # its values are of no dtype that ops have
+ROUND_FP8 = Signature(op="round_fp8", inputs={"x": "t h k"}, outputs={"y": "t h k"})
 
 ATTENTION = Signature(
     op="attention",
@@ -258,7 +259,7 @@ KDA_UPDATE = on_pool(KDA)
 SIGNATURES: Mapping[str, Signature] = {
     signature.op: signature
     for signature in (
-        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ATTENTION),
+        *(CAUSAL_CONV1D, SELECTIVE_SCAN, SSD, ROPE, ROPE_QK, HADAMARD, ROPE_HADAMARD, ROUND_FP8, ATTENTION),
         *(LINEAR_ATTENTION, SIMPLE_GLA, RETENTION, DELTA_RULE, GATED_DELTA_RULE, KDA),
         *(CAUSAL_CONV1D_UPDATE, SELECTIVE_SCAN_UPDATE, SSD_UPDATE, GATED_DELTA_RULE_UPDATE, KDA_UPDATE),
     )

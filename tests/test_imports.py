@@ -268,7 +268,7 @@ def test_dir_shows_the_public_names_alone(package: str) -> None:
 def test_dir_shows_the_kernels_alone() -> None:
     code = "from packproof import kernels; print(*dir(kernels))"
     names = "attention causal_conv1d hadamard linear_attention quantize_fp8 retention rope"
-    names += " rope_hadamard rope_qk selective_scan"
+    names += " rope_hadamard rope_qk round_fp8 selective_scan"
     names += " simple_gla ssd"
     assert run_without((), code) == f"{names}\n"
 

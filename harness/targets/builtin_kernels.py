@@ -68,5 +68,6 @@ BUILTIN_KERNELS: Mapping[str, BuiltinKernel] = {
     "rope": BuiltinKernel("rope", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
     "hadamard": BuiltinKernel("hadamard", "packproof.kernels.hadamard"),
     "rope_hadamard": BuiltinKernel("rope_hadamard", "packproof.kernels.rope_hadamard"),
+    "round_fp8": BuiltinKernel("round_fp8", "packproof.kernels.quantize_fp8"),
     "rope_qk": BuiltinKernel("rope_qk", "packproof.kernels.rope", dtypes=_EVERY_DTYPE),
 }

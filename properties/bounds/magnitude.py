@@ -27,6 +27,7 @@ from torch.nn.functional import pad
 from packproof import refs
 from packproof.properties.promises import Promises
 from packproof.refs.errors import ArgumentError
+from packproof.refs.low_precision import BLOCK
 from packproof.refs.recurrence import (
     expand_groups,
     join_sequences,
@@ -92,6 +93,11 @@ def rope_hadamard(
 ) -> Tensor:
     """Magnitude op of `refs.rope_hadamard`."""
     return hadamard(rope(x, cos, sin, cu_seqlens=cu_seqlens, **positions), signs, cu_seqlens=cu_seqlens)
+
+
+def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> Tensor:
+    """Magnitude op of `refs.round_fp8`, which is one choice of a value for each x, and of no other."""
+    return refs.round_fp8(x, cu_seqlens=cu_seqlens, block=block).abs()
 
 
 def selective_scan(

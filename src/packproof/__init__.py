@@ -95,7 +95,7 @@ _KERNELS = {
     "packproof.kernels.causal_conv1d": ("causal_conv1d",),
     "packproof.kernels.hadamard": ("hadamard",),
     "packproof.kernels.linear_attention": ("linear_attention", "retention", "simple_gla"),
-    "packproof.kernels.quantize_fp8": ("quantize_fp8",),
+    "packproof.kernels.quantize_fp8": ("quantize_fp8", "round_fp8"),
     "packproof.kernels.rope": ("rope", "rope_qk"),
     "packproof.kernels.rope_hadamard": ("rope_hadamard",),
     "packproof.kernels.selective_scan": ("selective_scan",),

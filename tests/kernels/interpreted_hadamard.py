@@ -14,7 +14,7 @@ from packproof.kernels.rope_hadamard import rope_hadamard
 from packproof.refs.errors import ArgumentError
 from tests.kernels.cases import LAYOUTS, close, normal, offsets, same_bits, scattered, vjp
 
-HEADS, K, SIGNS = 3, 16, refs.random_signs(16, seed=1)  # four tiles of channels, a ragged group of heads
+HEADS, K, SIGNS = 3, 16, refs.random_signs(16, seed=1)  # several tiles of channels, a ragged group of heads
 POSITIONS = 33
 
 

@@ -22,6 +22,7 @@ CALLS = {
     "retention": call(kernels.retention, "retention"),
     "rope": call(kernels.rope, "rope"),
     "rope_qk": call(kernels.rope_qk, "rope_qk"),
+    "round_fp8": call(kernels.round_fp8, "round_fp8"),
     "hadamard": call(kernels.hadamard, "hadamard", k=8),
     "rope_hadamard": call(kernels.rope_hadamard, "rope_hadamard", k=8),
 }

@@ -18,6 +18,7 @@ CALLS = {
     "ssd": call(refs.ssd, "ssd"),
     "rope": call(refs.rope, "rope"),
     "rope_qk": call(refs.rope_qk, "rope_qk"),
+    "round_fp8": call(refs.round_fp8, "round_fp8"),
     "hadamard": call(refs.hadamard, "hadamard", k=8),
     "rope_hadamard": call(refs.rope_hadamard, "rope_hadamard", k=8),
     "attention": call(refs.attention, "attention"),

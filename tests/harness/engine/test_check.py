@@ -48,7 +48,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variants_of_a_module_are_compiled_once() -> None:
     started = next(run_check(CheckRequest(properties=("compile",))))
     assert isinstance(started, RunStarted)
-    ops = ["ssd", "attention", "selective_scan", "causal_conv1d", "rope", "hadamard", "rope_hadamard"]
+    ops = ["ssd", "attention", "selective_scan", "causal_conv1d", "rope", "hadamard", "rope_hadamard", "round_fp8"]
     assert [cell.op for cell in started.cells] == ops
     alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
     assert isinstance(alone, RunStarted)
