@@ -13,7 +13,8 @@ import torch.distributed as dist
 from packproof.harness.bench.ranks.blocks import split_block
 from packproof.harness.bench.ranks.judge import JudgedOp, OnRanks, judged
 from packproof.harness.bench.ranks.ours import OPS
-from packproof.harness.bench.ranks.timing import CPU_TOKENS, GPU_TOKENS, Row, splits, table, timed
+from packproof.harness.bench.ranks.row import Row
+from packproof.harness.bench.ranks.timing import CPU_TOKENS, GPU_TOKENS, splits, table, timed
 from packproof.harness.results.environment import environment
 from packproof.harness.results.files import replace_text
 from packproof.refs.errors import UsageError

@@ -1,11 +1,11 @@
 """Files of `packproof bench ranks` as Markdown tables beside the cost model, and as a plot."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from packproof.harness.bench.file import read as read_json
 from packproof.harness.bench.ranks import model
+from packproof.harness.bench.ranks.row import Row
 from packproof.harness.bench.sweep import drawable
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted
@@ -14,17 +14,8 @@ _MOST_OFF = 0.15  # of the model
 _LINKS = "two all-gathers"
 
 
-@dataclass(frozen=True)
-class MeasuredRow:
-    """A row of a file, in ms, and what the model has for it. parts: of a rank's time, by name."""
-
-    op: str
-    layout: str
-    ranks: int
-    tokens: int
-    one: float
-    all: float
-    parts: Mapping[str, float]
+class MeasuredRow(Row):
+    """A row of a file beside what the model has for it."""
 
     @property
     def kernels(self) -> float:

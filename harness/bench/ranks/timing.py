@@ -7,7 +7,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -20,6 +19,7 @@ from packproof import kernels, parallel, refs
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.ranks.judge import OnRanks
 from packproof.harness.bench.ranks.ours import ZIGZAG
+from packproof.harness.bench.ranks.row import Row
 from packproof.harness.bench.settings import setting
 from packproof.layers import Mamba2Block
 from packproof.parallel.attention import exchange_of
@@ -39,28 +39,6 @@ _BLOCKS: Mapping[bool, dict[str, Any]] = {  # on a GPU or not
     True: {"d_model": 2048, "d_state": 128, "headdim": 64, "ngroups": 8},
     False: {"d_model": 8, "d_state": 3, "headdim": 2, "ngroups": 8},
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    """Milliseconds of an op on a layout, forward and backward: on one rank, on all, and the parts of the latter."""
-
-    op: str
-    layout: str
-    ranks: int
-    tokens: int
-    one: float
-    all: float
-    parts: Mapping[str, float]
-
-    @property
-    def predicted(self) -> float:
-        return sum(self.parts.values())
-
-    @property
-    def rate(self) -> float:
-        """How many times as fast as one rank."""
-        return self.one / self.all
 
 
 class RankClock:
