@@ -26,8 +26,9 @@ from packproof.kernels.launch import (
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import bind, check_power_of_two, empty_output
+from packproof.refs.arguments import bind, empty_output
 from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.rotary_options import check_power_of_two
 from packproof.refs.signatures import HADAMARD, Signature
 
 PROMISES: dict[str, Any] = {

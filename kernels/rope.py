@@ -26,8 +26,9 @@ from packproof.kernels.launch import (
 from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import bind, check_options, check_rotary_tables, empty_output
+from packproof.refs.arguments import bind, check_options, empty_output
 from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.rotary_options import check_rotary_tables
 from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 
 PROMISES: dict[str, Any] = {

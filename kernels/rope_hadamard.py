@@ -31,8 +31,9 @@ from packproof.kernels.operators import differentiable, fake, operator
 from packproof.kernels.rope import launch_rope
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
-from packproof.refs.arguments import check_options, check_rotary_tables, empty_output
+from packproof.refs.arguments import check_options, empty_output
 from packproof.refs.errors import checked_call
+from packproof.refs.rotary_options import check_rotary_tables
 from packproof.refs.signatures import ROPE_HADAMARD
 
 PROMISES: dict[str, Any] = {

@@ -15,8 +15,9 @@ from packproof.properties.bounds.oracle import Expected, expected
 from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
 from packproof.properties.cases.case import SHORT, Case, shorten
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.drawing import draw, dtype_of
 from packproof.properties.cases.fitting import fillers
-from packproof.properties.cases.sample import Sample, draw, dtype_of
+from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises

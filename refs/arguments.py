@@ -1,7 +1,6 @@
 """What a call of an op must look like: shapes, dtypes, devices and offsets, the same for references and kernels."""
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 from math import isfinite
 from operator import index
 from typing import Any
@@ -74,7 +73,9 @@ def bind(
         check_offsets(signature.op, cu_seqlens_k, sizes[KEYS], f"{packed} has", listed, name="cu_seqlens_k")
     for parts, whole in signature.groups.items():
         if parts in sizes and (sizes[parts] < 1 or sizes[whole] % sizes[parts]):
-            shared = f"{_counted(sizes[whole], whole)} cannot be shared evenly by {_counted(sizes[parts], parts)}"
+            shared = (
+                f"{counted_along(sizes[whole], whole)} cannot be shared evenly by {counted_along(sizes[parts], parts)}"
+            )
             raise ArgumentError(f"{signature.op}: {shared}")
     return sizes
 
@@ -235,7 +236,7 @@ def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mappi
         return ArgumentError(f"{signature.op}: {text}\n{_listed({**given, **offsets})}".rstrip("\n"))
 
     if "cu_seqlens_k" in offsets and (packed := offsets["cu_seqlens_k"].shape[0] - 1) != sizes["s"]:
-        raise complain(f"cu_seqlens_k has {_counted(packed, 's')} but cu_seqlens has {sizes['s']}")
+        raise complain(f"cu_seqlens_k has {counted_along(packed, 's')} but cu_seqlens has {sizes['s']}")
 
     for name, tensor in given.items():
         by_ndim = signature.forms[name].by_ndim
@@ -253,7 +254,7 @@ def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mappi
             sizes[own.base] = sizes[axis.base]
     for _, base, shift in signature.shifted:
         if sizes.get(base, -shift) < -shift:
-            raise complain(f"{holders[base]} has {_counted(sizes[base], base)} but at least {-shift} was expected")
+            raise complain(f"{holders[base]} has {counted_along(sizes[base], base)} but at least {-shift} was expected")
     return sizes
 
 
@@ -266,47 +267,6 @@ def check_option(op: str, name: str, value: Any, allowed: Collection[Any]) -> No
     """Raise ArgumentError unless `value` is one of `allowed`."""
     if not any(type(value) is type(one) and value == one for one in allowed):  # 1 == True, but 1 is not a flag
         raise ArgumentError(f"{op}: {name} is {value!r} but {' or '.join(map(repr, allowed))} was expected")
-
-
-def check_power_of_two(op: str, name: str, k: int) -> None:
-    """Raise ArgumentError unless k, the channels of a head, is a power of two, as the order of Sylvester's matrices."""
-    if k < 1 or k & (k - 1):
-        raise ArgumentError(
-            f"{op}: {name} has {_counted(k, 'k')} but a power of two was expected\n"
-            f"    Append zeros, up to {1 << max(k - 1, 0).bit_length()} of them."
-        )
-
-
-def check_rotary_tables(
-    op: str, rotated: str, sizes: Mapping[str, int], cu_seqlens: Tensor | None = None, offsets: Tensor | None = None
-) -> None:
-    """Raise ArgumentError unless cos and sin (m, r) rotate no more channels than a head has, at enough positions.
-
-    rotated: the name of the first rotated tensor. cu_seqlens, offsets (s,): read on the host; the former is None where
-    positions are not to be checked.
-    """
-    if 2 * sizes["r"] > sizes["k"]:
-        raise ArgumentError(
-            f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {rotated} has {sizes['k']} (axis k)"
-        )
-    if cu_seqlens is None or not sizes["s"]:
-        return
-    lengths = [end - start for start, end in pairwise(host_offsets(op, cu_seqlens))]
-    starts = [0] * len(lengths) if offsets is None else host_offsets(op, offsets, "offsets")
-    ends = [start + length if length else 0 for start, length in zip(starts, lengths, strict=True)]
-    end, last = max((end, j) for j, end in enumerate(ends))
-    if end <= sizes["m"]:
-        return
-    has, tokens = f"cos has {_counted(sizes['m'], 'm')}", counted(lengths[last], "token")
-    if offsets is None:
-        raise ArgumentError(
-            f"{op}: {has} but the longest sequence has {tokens}\n"
-            "    Make cos and sin one row per position of the longest sequence."
-        )
-    raise ArgumentError(
-        f"{op}: {has} but sequence {last} starts at position {starts[last]} and has {tokens}\n"
-        f"    Make cos and sin one row per position: {end} of them."
-    )
 
 
 def check_offsets_form(op: str, cu_seqlens: Tensor, name: str = "cu_seqlens") -> None:
@@ -378,10 +338,10 @@ def _mismatch(name: str, axis: Axis, size: int, wanted: int, holder: str) -> str
             f"{name} has {size} along axis {axis.name} but {holder} has {axis.base} = {wanted}; "
             f"{wanted + axis.shift} was expected"
         )
-    return f"{name} has {_counted(size, axis.base)} but {holder} has {wanted}"
+    return f"{name} has {counted_along(size, axis.base)} but {holder} has {wanted}"
 
 
-def _counted(size: int, axis: str) -> str:
+def counted_along(size: int, axis: str) -> str:
     return f"{counted(size, _COUNTED.get(axis, 'entry'))} (axis {axis})"
 
 

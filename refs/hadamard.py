@@ -8,10 +8,11 @@ loses less of it (docs/low_precision.md).
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, check_power_of_two, check_rotary_tables, whole_number
+from packproof.refs.arguments import bind, check_options, whole_number
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.recurrence import join_sequences, split_sequences, to_compute_dtype
 from packproof.refs.rotary import rope
+from packproof.refs.rotary_options import check_power_of_two, check_rotary_tables
 from packproof.refs.signatures import HADAMARD, ROPE_HADAMARD
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from packproof.properties.cases.sample import Sample, dtype_of
+from packproof.properties.cases.drawing import dtype_of
+from packproof.properties.cases.sample import Sample
 from packproof.properties.flops import Flops
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.results.names import closest
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.refs.axes import Axes, parse, role
 from packproof.refs.errors import UsageError

@@ -17,7 +17,7 @@ from packproof.harness.targets.location import Location
 from packproof.harness.worker.wire import call_frame, encode
 from packproof.harness.worker.zygote_client import import_path
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.refs.errors import PackproofError, UsageError
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from packproof.harness.engine.target import resolve_op
 from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.sample import Sample, dtype_of
+from packproof.properties.cases.drawing import dtype_of
+from packproof.properties.cases.sample import Sample
 from packproof.properties.declaration import Declaration, brought_op, check_signature, declaration, describe
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises

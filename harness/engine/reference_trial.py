@@ -12,7 +12,8 @@ from torch import Tensor
 from packproof.properties.bounds.oracle import vjp
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError

@@ -11,7 +11,8 @@ from torch import Tensor
 from packproof.properties.bounds.budget import Budget, budget
 from packproof.properties.bounds.drawn_roundings import deviations
 from packproof.properties.bounds.running_error import bounded
-from packproof.properties.cases.sample import Sample, dtype_of
+from packproof.properties.cases.drawing import dtype_of
+from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient

@@ -18,7 +18,7 @@ from packproof.harness.bench.settings import setting
 from packproof.harness.bench.timing import Run, Tensors
 from packproof.harness.targets.location import Location
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.declaration import describe
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError

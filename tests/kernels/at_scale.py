@@ -16,7 +16,8 @@ from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.properties.bounds.oracle import Expected, expected, vjp
 from packproof.properties.call import Result
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.op import Op
 from packproof.properties.tensor_key import TensorKey, gradient

@@ -5,7 +5,7 @@ import pytest
 import packproof
 from packproof import kernels
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.ops import OPS
 
 

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.refs.errors import ArgumentError

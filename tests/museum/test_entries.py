@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from packproof.museum import classes, controls, entries
-from packproof.properties.cases.sample import DTYPES
+from packproof.properties.cases.drawing import DTYPES
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

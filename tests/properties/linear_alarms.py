@@ -22,7 +22,8 @@ from packproof.harness.results.names import short
 from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.bounds.budget import score
 from packproof.properties.bounds.oracle import Expected, expected, with_promises
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, random_cases
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

@@ -20,7 +20,8 @@ from packproof.properties.bounds import magnitude
 from packproof.properties.bounds.budget import K_ACC, K_ACC_WITH_CUMSUM, score
 from packproof.properties.bounds.oracle import Expected, expected, vjp
 from packproof.properties.cases.case import REGIMES, Case
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

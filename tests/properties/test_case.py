@@ -8,7 +8,8 @@ import torch
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import Call, Result
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.call_contract import DETERMINISM

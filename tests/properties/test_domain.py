@@ -9,9 +9,9 @@ from packproof import refs
 from packproof.harness.engine.probe_conditions import largest, sizes_condition
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.fitting import fillers
 from packproof.properties.cases.layouts import classes
-from packproof.properties.cases.sample import draw
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS

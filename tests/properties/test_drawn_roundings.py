@@ -13,7 +13,8 @@ from packproof import refs
 from packproof.properties.bounds.drawn_roundings import COPIES
 from packproof.properties.bounds.oracle import expected
 from packproof.properties.cases.case import REGIMES, Case
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

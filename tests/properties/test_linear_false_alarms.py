@@ -10,7 +10,8 @@ import pytest
 
 from packproof.properties.bounds.oracle import expected, with_promises
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import Sample, draw
+from packproof.properties.cases.drawing import draw
+from packproof.properties.cases.sample import Sample
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from tests.properties import linear_alarms

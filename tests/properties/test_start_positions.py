@@ -9,7 +9,7 @@ from torch import Tensor
 from packproof import refs
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.ops import OPS
 from packproof.refs.axes import parse
 from tests.properties.pool_bugs import FORMS

@@ -23,7 +23,7 @@ from packproof.museum import Control, Entry
 from packproof.properties.bounds.oracle import vjp
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import declaration
 from packproof.properties.kernel_under_test import KernelUnderTest

@@ -12,7 +12,7 @@ import packproof
 from packproof import ArgumentError, Promises, refs
 from packproof.harness.debug.diff import Divergence
 from packproof.museum import convolution
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.ops import SELECTIVE_SCAN
 from tests.properties.pool_bugs import step
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from packproof import CheckFailed, dot_product_test, refs
 from packproof.properties.call import BoundVacuous, KernelFault
 from packproof.properties.cases.case import Case
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.ops import OPS
 from tests.harness.debug.wrong_vjps import WRONG, conv, with_gradients
 

@@ -22,7 +22,7 @@ from packproof.harness.results.replay_file import read_replay
 from packproof.harness.worker.records import RecordError, of_json, to_json
 from packproof.harness.worker.wire import Decoder, Frame, OwnFault, WireError, answer_of, encode
 from packproof.properties.call import KernelFault, Refused
-from packproof.properties.cases.sample import draw
+from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises

@@ -1,0 +1,51 @@
+"""What rotary tables and Hadamard's transform need of their arguments, checked."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from torch import Tensor
+
+from packproof.refs.arguments import counted_along, host_offsets
+from packproof.refs.errors import ArgumentError
+from packproof.refs.wording import counted
+
+
+def check_power_of_two(op: str, name: str, k: int) -> None:
+    """Raise ArgumentError unless k, the channels of a head, is a power of two, as the order of Sylvester's matrices."""
+    if k < 1 or k & (k - 1):
+        raise ArgumentError(
+            f"{op}: {name} has {counted_along(k, 'k')} but a power of two was expected\n"
+            f"    Append zeros, up to {1 << max(k - 1, 0).bit_length()} of them."
+        )
+
+
+def check_rotary_tables(
+    op: str, rotated: str, sizes: Mapping[str, int], cu_seqlens: Tensor | None = None, offsets: Tensor | None = None
+) -> None:
+    """Raise ArgumentError unless cos and sin (m, r) rotate no more channels than a head has, at enough positions.
+
+    rotated: the name of the first rotated tensor. cu_seqlens, offsets (s,): read on the host; the former is None where
+    positions are not to be checked.
+    """
+    if 2 * sizes["r"] > sizes["k"]:
+        raise ArgumentError(
+            f"{op}: cos rotates 2 x {sizes['r']} channels (axis r) but {rotated} has {sizes['k']} (axis k)"
+        )
+    if cu_seqlens is None or not sizes["s"]:
+        return
+    lengths = [end - start for start, end in pairwise(host_offsets(op, cu_seqlens))]
+    starts = [0] * len(lengths) if offsets is None else host_offsets(op, offsets, "offsets")
+    ends = [start + length if length else 0 for start, length in zip(starts, lengths, strict=True)]
+    end, last = max((end, j) for j, end in enumerate(ends))
+    if end <= sizes["m"]:
+        return
+    has, tokens = f"cos has {counted_along(sizes['m'], 'm')}", counted(lengths[last], "token")
+    if offsets is None:
+        raise ArgumentError(
+            f"{op}: {has} but the longest sequence has {tokens}\n"
+            "    Make cos and sin one row per position of the longest sequence."
+        )
+    raise ArgumentError(
+        f"{op}: {has} but sequence {last} starts at position {starts[last]} and has {tokens}\n"
+        f"    Make cos and sin one row per position: {end} of them."
+    )
