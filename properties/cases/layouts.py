@@ -64,14 +64,16 @@ def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
 
     A narrow window: a tile of keys before it, tiles of which some queries see nothing, and queries and keys that see
     nothing at all. 2C + 1 tokens to one side reach a single token of one tile more; C - 2 leave out one token of a
-    tile; between such there are tiles that are seen whole.
+    tile; between such there are tiles that are seen whole. Last, short sequences with fewer keys than queries.
     """
-    c, apart, long = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk), (5, 4 * chunk + 6, 3)
+    c, apart = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk)
+    long, short = (5, 4 * chunk + 6, 3), (1, 0, 2, 0, chunk)
     return (
         WindowLayout(apart, other_lengths(apart, 4, c), (5, 2)),
         WindowLayout(long, None, (2 * c + 1, c - 2)),
         WindowLayout(long, None, (c - 2, 2 * c + 1)),
         WindowLayout((2 * c + 1,), None, None),
+        WindowLayout(short, other_lengths(short, 3, c), None),
     )
 
 
