@@ -80,7 +80,7 @@ _SPILLS = {
     **{("q", "hopper", 256): 32, ("kv", "hopper", 128): 32},
     **{("fwd", "any", 64): 24, ("q", "any", 128): 20, ("q", "any", 256): 12, ("kv", "any", 64): 36},
 }
-_SPILLS_SHORT = 24  # so that registers suffice for two programs
+_SPILLS_SHORT = 32  # so that registers suffice for two programs
 
 
 def is_interpreted() -> bool:
