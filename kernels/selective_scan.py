@@ -247,6 +247,27 @@ def backward_over_ranks(
     return _by_argument(problem, problem.gradients(dy, dfinal, kept, apart), A, B, C, D, delta_bias)
 
 
+def forward_inside(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Sequences of a rank that no other rank has; the first may begin after the first row. y, which holds anything
+    before that, and the states from which backward starts."""
+    y, _, kept = _selective_scan(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, softplus, False, True, "auto")
+    return y, kept
+
+
+def backward_inside(
+    dy: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    delta_bias: Tensor | None, cu_seqlens: Tensor, kept: Tensor, *, softplus: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients of the inputs, empty for an absent one."""
+    found: tuple[Tensor, ...] = _selective_scan_backward(
+        dy, None, u, delta, A, B, C, D, z, delta_bias, cu_seqlens, None, kept, softplus, "auto"
+    )
+    return found[:-1]
+
+
 def _state_left(
     problem: ScanProblem, apart: Apart, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, bias: Tensor | None,
     cu_seqlens: Tensor, softplus: bool,

@@ -302,10 +302,11 @@ def _selective_scan_bwd_kernel(
 
 @triton.jit(do_not_specialize=["parts", "dB", "dC", "cu_seqlens", "T", "S", "n_parts", "width"])
 def _selective_scan_bwd_reduce_kernel(parts, dB, dC, cu_seqlens, T, S, n_parts, width, BLOCK: tl.constexpr):
-    """dB and dC (t, width): the sum of the parts, in the order of the channels; zero in slack."""
+    """dB and dC (t, width): the sum of the parts, in the order of the channels; zero outside the sequences."""
     size = T.to(tl.int64) * width
     element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    used = element // width < tl.load(cu_seqlens + S)
+    row = element // width
+    used = (row >= tl.load(cu_seqlens)) & (row < tl.load(cu_seqlens + S))
     both = element[:, None] * 2 + tl.arange(0, 2)[None, :]
     total = tl.zeros((BLOCK, 2), tl.float32)
     for i in range(0, n_parts):

@@ -226,6 +226,25 @@ def backward_over_ranks(
     return _by_argument(problem.finish_backward(begun, dfinal, apart), x, A, D, z, dt_bias)
 
 
+def forward_inside(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, *, softplus: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Sequences of a rank that no other rank has; the first may begin after the first row. y, which holds anything
+    before that, and the states from which backward starts."""
+    y, _, ends = _ssd(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, softplus, False)
+    return y, ends
+
+
+def backward_inside(
+    dy: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None,
+    dt_bias: Tensor | None, cu_seqlens: Tensor, ends: Tensor, *, softplus: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients of the inputs, empty for an absent one."""
+    found: tuple[Tensor, ...] = _ssd_backward(dy, None, x, dt, A, B, C, D, z, dt_bias, cu_seqlens, None, ends, softplus)
+    return found[:-1]
+
+
 def _at_the_end(problem: SsdProblem, values: Tensor, keys: Tensor, apart: Carried, *, reverse: bool) -> Tensor:
     """The state after the last segment, or its gradient before the first, from what segments leave."""
     found = problem.carry(

@@ -361,7 +361,8 @@ def _ssd_bwd_gate_kernel(
     head = tl.program_id(0) // blocks % H
     t = (tl.program_id(0) // (H * blocks)).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     p = tl.program_id(0) % blocks * BLOCK_P + tl.arange(0, BLOCK_P)
-    mask = (t < tl.load(cu_seqlens + S))[:, None] & (p < P)[None, :]
+    inside = (t >= tl.load(cu_seqlens)) & (t < tl.load(cu_seqlens + S))
+    mask = inside[:, None] & (p < P)[None, :]
     stored = (t < T)[:, None] & (p < P)[None, :]
     at = (t * H + head)[:, None] * P + p[None, :]
     gate = tl.load(z + t[:, None] * z_stride + head * z_head + p[None, :], mask=mask, other=0.0).to(tl.float32)

@@ -5,6 +5,10 @@ to all, and each rank combines those before it into the state that enters it (a 
 it for chunks: Dao & Gu 2024, section 8.2). The gradient of the state goes the other way: a rank finds that of the state
 that enters it, as far as its own outputs reach, and combines those after it into the gradient of the state that leaves.
 With both at its ends a rank computes what one rank would: nothing else is exchanged.
+
+A rank has documents that no other has, between one that comes from an earlier rank and one that goes on on a later one.
+Of those our own kernels fill the rank's outputs and gradients in place, so that only the rows of the other two are
+copied there.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -30,12 +34,8 @@ class RecurrentOp:
 
     name: of the op. kernel: called as the op of `packproof.refs`. tokens: the inputs along tokens, of which outputs
     have the shape of the first. state: the shape of one state, from the arguments. decay: the product of the decays of
-    some tokens, from their arguments, of axes with which a state begins, in fp32 or fp64.
-    forward, backward: one document in two halves, so that what it computes before the exchange is not computed again.
-    `forward(arguments, cu_seqlens, leaves)` yields the state (1, ...) that leaves, from zero, and the decay, if it goes
-    on; is sent the state that enters, and returns y and what backward starts from. `backward(arguments, cu_seqlens, dy,
-    entering, kept)` yields the gradient of the state that enters, is sent that of the one that leaves, and returns the
-    gradients by name.
+    some tokens, from their arguments, of axes with which a state begins, in fp32 or fp64. own: the passes of our own
+    kernels, or None for those that any kernel has.
     """
 
     name: str
@@ -43,14 +43,15 @@ class RecurrentOp:
     tokens: tuple[str, ...]
     state: Callable[[Arguments], tuple[int, ...]]
     decay: Callable[[Arguments], Tensor]
-    forward: Callable[[Arguments, Tensor, bool], Forward] | None = None
-    backward: Callable[[Arguments, Tensor, Tensor, Tensor | None, Tensor], Backward] | None = None
+    own: "OwnPasses | None" = None
 
     def halves(self) -> tuple[Callable[..., Forward], Callable[..., Backward]]:
         """`forward` and `backward`, or what the kernel itself gives for them."""
-        if self.forward is not None and self.backward is not None:
-            return self.forward, self.backward
-        return self._forward, self._backward
+        return (self._forward, self._backward) if self.own is None else (self.own.forward, self.own.backward)
+
+    def rows(self, arguments: Arguments, rows: slice) -> Arguments:
+        """The arguments of some tokens."""
+        return {n: x[rows] if n in self.tokens else x for n, x in arguments.items()}
 
     def _forward(self, arguments: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
         call = {**arguments, "cu_seqlens": cu_seqlens}
@@ -75,6 +76,25 @@ class RecurrentOp:
         return {n: x for n, x in zip(names, gradients, strict=True) if x is not None}
 
 
+@dataclass(frozen=True)
+class OwnPasses:
+    """What our own kernels compute of a rank.
+
+    forward, backward: one document in two halves, so that what it computes before the exchange is not computed again.
+    `forward(arguments, cu_seqlens, leaves)` yields the state (1, ...) that leaves, from zero, and the decay, if it goes
+    on; is sent the state that enters, and returns y and what backward starts from. `backward(arguments, cu_seqlens, dy,
+    entering, kept)` yields the gradient of the state that enters, is sent that of the one that leaves, and returns the
+    gradients by name.
+    inside, inside_backward: documents that no other rank has, of offsets that may begin after the first row: y and what
+    backward starts from; then, from these and dy, the gradients by name. Rows before the first offset hold anything.
+    """
+
+    forward: Callable[[Arguments, Tensor, bool], Forward]
+    backward: Callable[[Arguments, Tensor, Tensor, Tensor | None, Tensor], Backward]
+    inside: Callable[[Arguments, Tensor], tuple[Tensor, Tensor]]
+    inside_backward: Callable[[Arguments, Tensor, Tensor, Tensor], Mapping[str, Tensor]]
+
+
 def over_ranks(op: RecurrentOp, arguments: Arguments, shard: Shard) -> Tensor:
     """The outputs of the rank's tokens. arguments: those of the op on this rank, without what is None."""
     require_shard(op.name, shard)
@@ -82,71 +102,40 @@ def over_ranks(op: RecurrentOp, arguments: Arguments, shard: Shard) -> Tensor:
     for name in op.tokens:
         if name in arguments:
             shard.require_tokens(op.name, name, arguments[name])
-    parts, ys = _split(op, arguments, shard), dict[int, Tensor]()
-    for k, portion in enumerate(shard.pieces):
-        if not (portion.enters or portion.leaves):
-            ys[k] = op.kernel(**parts[k], cu_seqlens=shard.cu_seqlens(first.device, portion.offsets))
-    if shard.is_cut:
-        ys |= _crossing(op, arguments, parts, shard)
-    slack = parts[-1][op.tokens[0]]
-    every = [ys[k] for k in sorted(ys)]
-    return every[0] if len(every) == 1 and not len(slack) else torch.cat([*every, slack * 0])
+    if not shard.is_cut:
+        y: Tensor = op.kernel(**arguments, cu_seqlens=shard.cu_seqlens(first.device))
+        return y
+    tensors = {n: x for n, x in arguments.items() if isinstance(x, Tensor)}
+    others = {n: x for n, x in arguments.items() if n not in tensors}
+    found: Tensor = _on_a_rank(_Rank(op, shard, tuple(tensors), others), *tensors.values())
+    return found
 
 
-def _split(op: RecurrentOp, arguments: Arguments, shard: Shard) -> list[Arguments]:
-    """The arguments of each portion, and last those of the slack: at once, since each slice of its own would have a
-    gradient of the whole."""
-    along = {n: arguments[n] for n in op.tokens if n in arguments}
-    sizes = [portion.rows.stop - portion.rows.start for portion in shard.pieces]
-    rest = len(arguments[op.tokens[0]]) - sum(sizes)
-    if len(sizes) == 1 and not rest:
-        return [arguments, {**arguments, **{n: x[:0] for n, x in along.items()}}]
-    cut = {n: x.split([*sizes, rest]) for n, x in along.items()}
-    return [{**arguments, **{n: x[k] for n, x in cut.items()}} for k in range(len(sizes) + 1)]
+class _Rank:
+    """Both passes of a rank of a pack that is cut. One without tokens takes part in the exchanges too.
 
-
-def _crossing(op: RecurrentOp, arguments: Arguments, parts: Sequence[Arguments], shard: Shard) -> dict[int, Tensor]:
-    """The outputs of the portions that come from another rank or go on there. A rank without any takes part too: what
-    it is given has no tokens, and its gradient none either, but autograd then reaches the exchange of backward."""
-    numbers = [k for k, portion in enumerate(shard.pieces) if portion.enters or portion.leaves]
-    names = [n for n, x in arguments.items() if isinstance(x, Tensor)]
-    others = {n: x for n, x in arguments.items() if n not in names}
-    nothing = {**parts[-1], **{n: parts[-1][n][:0] for n in op.tokens if n in arguments}}
-    given = [parts[k] for k in numbers] or [nothing]
-    tensors = [part[n] for part in given for n in names]
-    crossing = _Crossing(op, [shard.pieces[k] for k in numbers], names, others)
-    ys = _crossed(crossing, shard, *tensors)
-    return dict(zip(numbers or [len(shard.pieces)], ys, strict=True))
-
-
-class _Crossing:
-    """The portions of a rank that come from another or go on there: at most the first and the last.
-
-    names: of the tensors that each of them has. others: arguments that are no tensors.
+    names: of the arguments that are tensors. others: those that are not.
     """
 
-    def __init__(
-        self, op: RecurrentOp, portions: Sequence[Portion], names: Sequence[str], others: Mapping[str, Any]
-    ) -> None:
-        self._op, self.portions, self._names, self._others = op, portions, names, others
+    def __init__(self, op: RecurrentOp, shard: Shard, names: Sequence[str], others: Mapping[str, Any]) -> None:
+        self._op, self._shard, self._names, self._others = op, shard, names, others
+        whole = [portion for portion in shard.pieces if not (portion.enters or portion.leaves)]
+        self._inside = whole[0] if whole and op.own else None
+        self._apart = [portion for portion in shard.pieces if portion is not self._inside]
 
-    def arguments(self, tensors: Sequence[Tensor]) -> list[Arguments]:
-        """Those of each portion; of none, those of no tokens."""
-        each = len(self._names)
-        parts = [tensors[k : k + each] for k in range(0, len(tensors), each)]
-        return [{**self._others, **dict(zip(self._names, part, strict=True))} for part in parts]
-
-    def forward(
-        self, tensors: Sequence[Tensor], shard: Shard
-    ) -> tuple[list[Tensor], list[Tensor], Tensor | None, Tensor]:
-        """y and what backward starts from, of each portion; the state that enters; the decays of all ranks."""
-        op, given, begin = self._op, self.arguments(tensors), self._op.halves()[0]
-        decay = op.decay({**given[0], **{n: given[0][n][:0] for n in op.tokens if n in given[0]}})
-        left, shape = decay.new_zeros(op.state(given[0])), op.state(given[0])
-        runs = []
-        for arguments, portion in zip(given, self.portions, strict=False):
-            device = arguments[op.tokens[0]].device
-            runs.append(begin(arguments, shard.cu_seqlens(device, portion.offsets), portion.leaves))
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor | None, ...], list[Tensor]]:
+        """y. For backward: the decays of all ranks, the state that enters, what our kernels start from inside; and what
+        each portion apart starts from."""
+        op, shard, given, begin = self._op, self._shard, self._arguments(tensors), self._op.halves()[0]
+        device = given[op.tokens[0]].device
+        y, inside = None, None
+        if self._inside is not None and op.own is not None:
+            y, inside = op.own.inside(given, shard.cu_seqlens(device, self._offsets(self._inside)))
+        decay, shape = op.decay(op.rows(given, slice(0, 0))), op.state(given)
+        left, runs = decay.new_zeros(shape), []
+        for portion in self._apart:
+            cu_seqlens = shard.cu_seqlens(device, portion.offsets)
+            runs.append(begin(op.rows(given, portion.rows), cu_seqlens, portion.leaves))
             found = next(runs[-1])
             if found is not None:
                 left, decay = found[0][0].to(left.dtype), found[1].to(left.dtype)
@@ -156,34 +145,58 @@ class _Crossing:
             every[:, left.numel() :].reshape(-1, *decay.shape),
         )
         entering = combined(states, decays, shard.before)[None] if shard.before else None
-        ended = [
-            _ended(run, entering if portion.enters else None) for run, portion in zip(runs, self.portions, strict=True)
-        ]
-        if not ended:
-            return [given[0][op.tokens[0]] * 0], [left.new_empty(0)], None, decays
-        return [y for y, _ in ended], [kept for _, kept in ended], entering, decays
+        ended = [_ended(run, entering if p.enters else None) for run, p in zip(runs, self._apart, strict=True)]
+        rows = self._along(given[op.tokens[0]], y, [found for found, _ in ended])
+        return rows, (decays, entering, inside), [kept for _, kept in ended]
 
     def backward(
-        self, tensors: Sequence[Tensor], shard: Shard, dys: Sequence[Tensor], entering: Tensor | None,
-        decays: Tensor, kept: Sequence[Tensor],
+        self, tensors: Sequence[Tensor], dy: Tensor, decays: Tensor, entering: Tensor | None, inside: Tensor | None,
+        kept: Sequence[Tensor],
     ) -> list[Tensor | None]:  # fmt: skip
         """The gradient of each tensor."""
-        op, given, begin = self._op, self.arguments(tensors), self._op.halves()[1]
-        shape = op.state(given[0])
-        of_entering, runs = decays.new_zeros(shape), []
-        for arguments, portion, dy, ends in zip(given, self.portions, dys, kept, strict=False):
-            offsets = shard.cu_seqlens(dy.device, portion.offsets)
-            runs.append(begin(arguments, offsets, dy, entering if portion.enters else None, ends))
+        op, shard, given, begin = self._op, self._shard, self._arguments(tensors), self._op.halves()[1]
+        of_inside: Mapping[str, Tensor] = {}
+        if self._inside is not None and op.own is not None and inside is not None:
+            offsets = shard.cu_seqlens(dy.device, self._offsets(self._inside))
+            of_inside = op.own.inside_backward(given, offsets, dy, inside)
+        of_entering, runs = decays.new_zeros(op.state(given)), []
+        for portion, ends in zip(self._apart, kept, strict=True):
+            cu_seqlens, part = shard.cu_seqlens(dy.device, portion.offsets), op.rows(given, portion.rows)
+            runs.append(begin(part, cu_seqlens, dy[portion.rows], entering if portion.enters else None, ends))
             found = next(runs[-1])
             of_entering = of_entering if found is None else found[0].to(of_entering.dtype)
         every = all_gathered(shard, flat(of_entering), f"gradients of states of {op.name}, backward")
-        leaving = combined(every.reshape(-1, *shape), decays, shard.after[::-1])[None] if shard.after else None
-        gradients = [
-            _ended(run, leaving if portion.leaves else None) for run, portion in zip(runs, self.portions, strict=True)
-        ]
-        if not gradients:
-            return [None] * len(tensors)
-        return [found.get(n) for found in gradients for n in self._names]
+        leaving = (
+            combined(every.reshape(-1, *of_entering.shape), decays, shard.after[::-1])[None] if shard.after else None
+        )
+        ended = [_ended(run, leaving if p.leaves else None) for run, p in zip(runs, self._apart, strict=True)]
+        return [self._gradient(n, given[n], of_inside, ended) for n in self._names]
+
+    def _arguments(self, tensors: Sequence[Tensor]) -> Arguments:
+        return {**self._others, **dict(zip(self._names, tensors, strict=True))}
+
+    def _offsets(self, portion: Portion) -> tuple[int, ...]:
+        """In all rows of the rank."""
+        return tuple(portion.rows.start + offset for offset in portion.offsets)
+
+    def _gradient(
+        self, name: str, given: Tensor, of_inside: Mapping[str, Tensor], ended: Sequence[Mapping[str, Tensor]]
+    ) -> Tensor | None:
+        apart = [found[name] for found in ended if name in found]
+        if name in self._op.tokens:
+            return self._along(given, of_inside.get(name), apart)
+        every = [*apart, *([of_inside[name]] if name in of_inside else [])]
+        return sum(every[1:], every[0]) if every else None
+
+    def _along(self, like: Tensor, whole: Tensor | None, apart: Sequence[Tensor]) -> Tensor:
+        """All rows of the rank, zero in slack. whole: with those inside. apart: those of the other portions."""
+        if whole is None and len(apart) == 1 and len(apart[0]) == len(like):
+            return apart[0]
+        if whole is None:
+            whole = like.new_zeros(like.shape)
+        for portion, rows in zip(self._apart, apart, strict=True):
+            whole[portion.rows] = rows
+        return whole
 
 
 def _ended(run: Generator[Any, Tensor | None, Any], sent: Tensor | None) -> Any:
@@ -195,23 +208,20 @@ def _ended(run: Generator[Any, Tensor | None, Any], sent: Tensor | None) -> Any:
     raise AssertionError("a pass over ranks has two halves")
 
 
-class _Crossed(torch.autograd.Function):
+class _OnARank(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, crossing: _Crossing, shard: Shard, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ys, kept, entering, decays = crossing.forward([x.detach() for x in tensors], shard)
-        ctx.crossing, ctx.shard, ctx.count, ctx.enters = crossing, shard, len(tensors), entering is not None
-        ctx.save_for_backward(*tensors, decays, *kept, *([entering] if entering is not None else []))
-        return tuple(ys)
+    def forward(ctx: Any, rank: _Rank, *tensors: Tensor) -> Tensor:
+        y, carried, kept = rank.forward([x.detach() for x in tensors])
+        ctx.rank, ctx.count = rank, len(tensors)
+        ctx.save_for_backward(*tensors, *carried, *kept)
+        return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *dys: Tensor) -> Any:
-        saved = ctx.saved_tensors
-        tensors, decays, kept = saved[: ctx.count], saved[ctx.count], saved[ctx.count + 1 :]
-        entering = kept[-1] if ctx.enters else None
-        found = ctx.crossing.backward([x.detach() for x in tensors], ctx.shard, dys, entering, decays, kept)
-        wanted = ctx.needs_input_grad[2:]
-        return None, None, *(x if needed else None for x, needed in zip(found, wanted, strict=True))
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        tensors, (decays, entering, inside, *kept) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        found = ctx.rank.backward([x.detach() for x in tensors], dy, decays, entering, inside, kept)
+        return None, *(x if needed else None for x, needed in zip(found, ctx.needs_input_grad[1:], strict=True))
 
 
-_crossed: Callable[..., Any] = _Crossed.apply
+_on_a_rank: Callable[..., Any] = _OnARank.apply

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from packproof import kernels
-from packproof.parallel.recurrence import Arguments, Backward, Forward, RecurrentOp, over_ranks
+from packproof.parallel.recurrence import Arguments, Backward, Forward, OwnPasses, RecurrentOp, over_ranks
 from packproof.parallel.shard import Shard
 from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import time_step
@@ -51,8 +51,8 @@ def ssd(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
-    halves = (None, None) if kernel else (_ssd_forward, _ssd_backward)
-    op = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, *halves)
+    own = None if kernel else OwnPasses(_ssd_forward, _ssd_backward, _ssd_inside, _ssd_inside_backward)
+    op = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, own)
     return over_ranks(op, {**_present(given), "dt_softplus": dt_softplus}, shard)
 
 
@@ -91,9 +91,9 @@ def selective_scan(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    halves = (None, None) if kernel else (_scan_forward, _scan_backward)
+    own = None if kernel else OwnPasses(_scan_forward, _scan_backward, _scan_inside, _scan_inside_backward)
     made = kernel or kernels.selective_scan
-    op = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, *halves)
+    op = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, own)
     return over_ranks(op, {**_present(given), "delta_softplus": delta_softplus}, shard)
 
 
@@ -137,6 +137,19 @@ def _ssd_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Te
     return dict(zip(_SSD_INPUTS, (yield from run), strict=True))
 
 
+def _ssd_inside(given: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    from packproof.kernels.ssd import forward_inside  # noqa: PLC0415  (needs triton)
+
+    return forward_inside(*_inputs(given, _SSD_INPUTS), cu_seqlens, softplus=given["dt_softplus"])
+
+
+def _ssd_inside_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, kept: Tensor) -> dict[str, Tensor]:
+    from packproof.kernels.ssd import backward_inside  # noqa: PLC0415  (needs triton)
+
+    found = backward_inside(dy, *_inputs(given, _SSD_INPUTS), cu_seqlens, kept, softplus=given["dt_softplus"])
+    return dict(zip(_SSD_INPUTS, found, strict=True))
+
+
 def _scan_forward(given: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
     from packproof.kernels.selective_scan import forward_over_ranks  # noqa: PLC0415  (needs triton)
 
@@ -153,9 +166,27 @@ def _scan_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: T
     return dict(zip(_SCAN_INPUTS, (yield from run), strict=True))
 
 
+def _scan_inside(given: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+    from packproof.kernels.selective_scan import forward_inside  # noqa: PLC0415  (needs triton)
+
+    return forward_inside(*_inputs(given, _SCAN_INPUTS), cu_seqlens, softplus=given["delta_softplus"])
+
+
+def _scan_inside_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, kept: Tensor) -> dict[str, Tensor]:
+    from packproof.kernels.selective_scan import backward_inside  # noqa: PLC0415  (needs triton)
+
+    found = backward_inside(dy, *_inputs(given, _SCAN_INPUTS), cu_seqlens, kept, softplus=given["delta_softplus"])
+    return dict(zip(_SCAN_INPUTS, found, strict=True))
+
+
+def _inputs(given: Arguments, names: Sequence[str]) -> Any:
+    """The tensors in order, None for an absent one."""
+    return (given.get(name) for name in names)
+
+
 def _first(halves: Callable[..., Any], given: Arguments, names: Sequence[str], *rest: Any, **options: Any) -> Any:
-    """The first of two halves, ready to run: called with the tensors in order, None for an absent one."""
-    return halves(*(given.get(name) for name in names), *rest, **options)
+    """The first of two halves, ready to run."""
+    return halves(*_inputs(given, names), *rest, **options)
 
 
 def _steps(arguments: Arguments, name: str) -> Tensor:

@@ -32,11 +32,13 @@ HALVES: dict[str, Any] = {
 
 
 def cases(op: str, judged: Subject) -> list[Case]:
-    """A document that goes on over three ranks and ends on a fourth, and one cut where a segment ends."""
+    """A document that goes on over three ranks and ends on a fourth; documents of a rank between one that enters and
+    one that leaves; and one cut where a segment ends."""
     several, *_ = [c for c in judged.golden if c.cuts is not None and len(c.cuts) == 4]
     u, sizes = SEGMENTS[op], tuple(judged.space.plain_sizes[0].items())
     several = several.replace(sizes=sizes, lengths=(2, u + 3, 1), cuts=(3, 3, u + 1, u + 2))
-    return [several, several.replace(lengths=(u + 2, 3), cuts=(u,))]
+    between = several.replace(lengths=(3, 2, u + 1, 4), cuts=(1, u + 8))
+    return [several, between, several.replace(lengths=(u + 2, 3), cuts=(u,))]
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.proof)])
@@ -44,8 +46,8 @@ def cases(op: str, judged: Subject) -> list[Case]:
 def test_ranks_compute_what_one_computes(op: str, dtype: str) -> None:
     """Bit for bit where no document is on more than two ranks, and the cut is the end of a segment."""
     judged = Subject(op, ours.ours(op, None), Promises(), dtype)
-    several, at_segment = cases(op, judged)
-    assert judged.found(several) == []
+    *several, at_segment = cases(op, judged)
+    assert [judged.found(case) for case in several] == [[], []]
     carried = Promises(grid="sequence", chunk=SEGMENTS[op], state_entry="carry")
     assert Subject(op, ours.ours(op, None), carried, dtype).found(at_segment) == []
 
