@@ -125,7 +125,7 @@ def _ssd_forward(given: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward:
     from packproof.kernels.ssd import forward_over_ranks  # noqa: PLC0415  (needs triton)
 
     halves = partial(forward_over_ranks, softplus=given["dt_softplus"], leaves=leaves)
-    y, ends = yield from _first(halves, given, _SSD_INPUTS, cu_seqlens)
+    y, ends = yield from _called(halves, given, _SSD_INPUTS, cu_seqlens)
     return y, ends
 
 
@@ -133,20 +133,22 @@ def _ssd_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: Te
     from packproof.kernels.ssd import backward_over_ranks  # noqa: PLC0415  (needs triton)
 
     back = partial(backward_over_ranks, dy)
-    run = _first(back, given, _SSD_INPUTS, cu_seqlens, entering, kept, softplus=given["dt_softplus"])
+    run = _called(back, given, _SSD_INPUTS, cu_seqlens, entering, kept, softplus=given["dt_softplus"])
     return dict(zip(_SSD_INPUTS, (yield from run), strict=True))
 
 
 def _ssd_inside(given: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     from packproof.kernels.ssd import forward_inside  # noqa: PLC0415  (needs triton)
 
-    return forward_inside(*_inputs(given, _SSD_INPUTS), cu_seqlens, softplus=given["dt_softplus"])
+    y, kept = _called(forward_inside, given, _SSD_INPUTS, cu_seqlens, softplus=given["dt_softplus"])
+    return y, kept
 
 
 def _ssd_inside_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, kept: Tensor) -> dict[str, Tensor]:
     from packproof.kernels.ssd import backward_inside  # noqa: PLC0415  (needs triton)
 
-    found = backward_inside(dy, *_inputs(given, _SSD_INPUTS), cu_seqlens, kept, softplus=given["dt_softplus"])
+    back = partial(backward_inside, dy)
+    found = _called(back, given, _SSD_INPUTS, cu_seqlens, kept, softplus=given["dt_softplus"])
     return dict(zip(_SSD_INPUTS, found, strict=True))
 
 
@@ -154,7 +156,7 @@ def _scan_forward(given: Arguments, cu_seqlens: Tensor, leaves: bool) -> Forward
     from packproof.kernels.selective_scan import forward_over_ranks  # noqa: PLC0415  (needs triton)
 
     halves = partial(forward_over_ranks, softplus=given["delta_softplus"], leaves=leaves)
-    y, kept = yield from _first(halves, given, _SCAN_INPUTS, cu_seqlens)
+    y, kept = yield from _called(halves, given, _SCAN_INPUTS, cu_seqlens)
     return y, kept
 
 
@@ -162,31 +164,28 @@ def _scan_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, entering: T
     from packproof.kernels.selective_scan import backward_over_ranks  # noqa: PLC0415  (needs triton)
 
     back = partial(backward_over_ranks, dy)
-    run = _first(back, given, _SCAN_INPUTS, cu_seqlens, entering, kept, softplus=given["delta_softplus"])
+    run = _called(back, given, _SCAN_INPUTS, cu_seqlens, entering, kept, softplus=given["delta_softplus"])
     return dict(zip(_SCAN_INPUTS, (yield from run), strict=True))
 
 
 def _scan_inside(given: Arguments, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
     from packproof.kernels.selective_scan import forward_inside  # noqa: PLC0415  (needs triton)
 
-    return forward_inside(*_inputs(given, _SCAN_INPUTS), cu_seqlens, softplus=given["delta_softplus"])
+    y, kept = _called(forward_inside, given, _SCAN_INPUTS, cu_seqlens, softplus=given["delta_softplus"])
+    return y, kept
 
 
 def _scan_inside_backward(given: Arguments, cu_seqlens: Tensor, dy: Tensor, kept: Tensor) -> dict[str, Tensor]:
     from packproof.kernels.selective_scan import backward_inside  # noqa: PLC0415  (needs triton)
 
-    found = backward_inside(dy, *_inputs(given, _SCAN_INPUTS), cu_seqlens, kept, softplus=given["delta_softplus"])
+    back = partial(backward_inside, dy)
+    found = _called(back, given, _SCAN_INPUTS, cu_seqlens, kept, softplus=given["delta_softplus"])
     return dict(zip(_SCAN_INPUTS, found, strict=True))
 
 
-def _inputs(given: Arguments, names: Sequence[str]) -> Any:
-    """The tensors in order, None for an absent one."""
-    return (given.get(name) for name in names)
-
-
-def _first(halves: Callable[..., Any], given: Arguments, names: Sequence[str], *rest: Any, **options: Any) -> Any:
-    """The first of two halves, ready to run."""
-    return halves(*_inputs(given, names), *rest, **options)
+def _called(function: Callable[..., Any], given: Arguments, names: Sequence[str], *rest: Any, **options: Any) -> Any:
+    """With the tensors in order, None for an absent one."""
+    return function(*(given.get(name) for name in names), *rest, **options)
 
 
 def _steps(arguments: Arguments, name: str) -> Tensor:
