@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof.kernels.launch import alignments, cdiv, interpreted, launch
-from packproof.kernels.sequences import bounds
+from packproof.kernels.sequences import bounds, sum_of_first
 from packproof.kernels.variant import Variant
 
 _CLASSES = tl.constexpr(8)
@@ -42,22 +42,34 @@ def _class(length, longest):
     return found
 
 
+@triton.jit
+def _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK: tl.constexpr):
+    """A program's class and part of the sequences, these, and how many blocks of the class each of them has."""
+    part, which = tl.program_id(0), tl.program_id(1)
+    sequence = part * BLOCK + tl.arange(0, BLOCK)
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    other_start, other_end = bounds(cu_others, S, U, sequence)
+    length = tl.maximum(end - start, other_end - other_start)
+    belongs = (length > short) & (_class(length, longest) == which)
+    return which, part, sequence, tl.where((sequence < S) & belongs, tl.cdiv(end - start, size), 0)
+
+
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
-def _blocks_offsets_kernel(cu_seqlens, cu_others, offsets, T, U, S, size, short, longest, BLOCK: tl.constexpr):
+def _blocks_counts_kernel(cu_seqlens, cu_others, counts, T, U, S, size, short, longest, BLOCK: tl.constexpr):
+    """Blocks of the class in each part of the sequences: (classes, parts)."""
+    which, part, _, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
+    tl.store(counts + which * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
+def _blocks_offsets_kernel(cu_seqlens, cu_others, counts, offsets, T, U, S, size, short, longest, BLOCK: tl.constexpr):
     """Blocks of the class before each sequence, and their number in all: (classes, s + 1)."""
-    which = tl.program_id(0)
+    which, part, sequence, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
+    before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
+    up_to = before + tl.cumsum(count, 0)
     offsets += which * (S + 1)
-    before = 0
-    for first in range(0, S, BLOCK):
-        sequence = first + tl.arange(0, BLOCK)
-        start, end = bounds(cu_seqlens, S, T, sequence)
-        other_start, other_end = bounds(cu_others, S, U, sequence)
-        length = tl.maximum(end - start, other_end - other_start)
-        belongs = (length > short) & (_class(length, longest) == which)
-        count = tl.where((sequence < S) & belongs, tl.cdiv(end - start, size), 0)
-        tl.store(offsets + sequence, before + tl.cumsum(count, 0) - count, mask=sequence < S)
-        before += tl.sum(count, 0)
-    tl.store(offsets + S, before)
+    tl.store(offsets + sequence, up_to - count, mask=sequence < S)
+    tl.store(offsets + S, before + tl.sum(count, 0), mask=(part + 1) * BLOCK >= S)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "slots", "size", "last_first"])
@@ -115,24 +127,28 @@ def blocks_of(
     found = cu_seqlens.new_empty(slots, 8)
     small = interpreted(_blocks_items_kernel)
     block_size = _BLOCK_INTERPRETED if small else _BLOCK
+    parts, classes = max(cdiv(n_sequences, block_size), 1), _CLASSES.value
     arguments = {
         **{"cu_seqlens": cu_seqlens, "cu_others": cu_others, "T": n_rows, "U": n_others, "S": n_sequences},
-        **{"offsets": cu_seqlens.new_empty(_CLASSES.value, n_sequences + 1), "blocks": found, "slots": slots},
+        **{"counts": cu_seqlens.new_empty(classes, parts), "offsets": cu_seqlens.new_empty(classes, n_sequences + 1)},
+        **{"blocks": found, "slots": slots},
         **{"size": size, "short": short},
         **{"longest": _LONGEST_INTERPRETED if small else _LONGEST, "last_first": int(last_first)},
         "BLOCK": block_size,
     }
     if slots:
-        launch(_blocks_offsets_kernel, (_CLASSES.value,), arguments, num_warps=_NUM_WARPS)
+        if parts > 1:
+            launch(_blocks_counts_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
+        launch(_blocks_offsets_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
         launch(_blocks_items_kernel, (cdiv(slots, block_size),), arguments, num_warps=_NUM_WARPS)
     return found
 
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels."""
-    pointers = dict.fromkeys(("cu_seqlens", "cu_others", "offsets", "blocks"), "*i32")
+    pointers = dict.fromkeys(("cu_seqlens", "cu_others", "counts", "offsets", "blocks"), "*i32")
     return [
         variant
-        for kernel in (_blocks_offsets_kernel, _blocks_items_kernel)
+        for kernel in (_blocks_counts_kernel, _blocks_offsets_kernel, _blocks_items_kernel)
         for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, {"BLOCK": _BLOCK}, _NUM_WARPS)
     ]

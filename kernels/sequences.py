@@ -35,6 +35,16 @@ def bounds(cu_seqlens, n_sequences, n_tokens, sequence):
     return start, tl.maximum(tl.minimum(end, n_tokens), start)
 
 
+@triton.jit
+def sum_of_first(numbers, n, BLOCK: tl.constexpr):
+    """The sum of the first n numbers."""
+    total = 0
+    for first in range(0, n, BLOCK):
+        i = first + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(numbers + i, mask=i < n, other=0), 0)
+    return total
+
+
 def offsets(op: str, cu_seqlens: Tensor, n_tokens: int) -> Tensor:
     """cu_seqlens as the kernels read it: int32, contiguous, converted on its device."""
     if n_tokens >= 2**31:

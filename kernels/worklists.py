@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof.kernels.launch import alignments, cdiv, interpreted, launch
-from packproof.kernels.sequences import bounds
+from packproof.kernels.sequences import bounds, sum_of_first
 from packproof.kernels.variant import Variant
 
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
@@ -66,23 +66,36 @@ def _pieces(length, which, chunk, short, segment, every):
     return count, tl.where(is_short, full, 0)
 
 
+@triton.jit
+def _counts(cu_seqlens, T, S, chunk, short, segment, every, BLOCK: tl.constexpr):
+    """A program's list and part of the sequences, these, and how many items of the list each of them has."""
+    part, which = tl.program_id(0), tl.program_id(1)
+    sequence = part * BLOCK + tl.arange(0, BLOCK)
+    start, end = bounds(cu_seqlens, S, T, sequence)
+    count, _ = _pieces(end - start, which, chunk, short, segment, every)
+    return which, part, sequence, tl.where(sequence < S, count, 0)
+
+
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "chunk", "short", "segment", "every"])
+def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, short, segment, every, BLOCK: tl.constexpr):
+    """Items of each part of the sequences: (lists, parts)."""
+    which, part, _, count = _counts(cu_seqlens, T, S, chunk, short, segment, every, BLOCK)
+    tl.store(counts + which * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
+
+
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
 def _worklist_offsets_kernel(
-    cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr
-):
+    cu_seqlens, counts, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr
+):  # fmt: skip
     """Items before each sequence (lists, s + 1), and their number in all."""
-    which = tl.program_id(0)
+    which, part, sequence, count = _counts(cu_seqlens, T, S, chunk, short, segment, every, BLOCK)
+    before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
+    up_to, total = before + tl.cumsum(count, 0), before + tl.sum(count, 0)
     offsets += which * (S + 1)
-    before = 0
-    for first in range(0, S, BLOCK):
-        sequence = first + tl.arange(0, BLOCK)
-        start, end = bounds(cu_seqlens, S, T, sequence)
-        count, _ = _pieces(end - start, which, chunk, short, segment, every)
-        count = tl.where(sequence < S, count, 0)
-        tl.store(offsets + sequence, before + tl.cumsum(count, 0) - count, mask=sequence < S)
-        before += tl.sum(count, 0)
-    tl.store(offsets + S, before)
-    tl.store(lists + which.to(tl.int64) * (slots + 1) * 4, before)
+    last = (part + 1) * BLOCK >= S
+    tl.store(offsets + sequence, up_to - count, mask=sequence < S)
+    tl.store(offsets + S, total, mask=last)
+    tl.store(lists + which.to(tl.int64) * (slots + 1) * 4, total, mask=last)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
@@ -120,7 +133,11 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
     arguments = {"cu_seqlens": cu_seqlens, "offsets": offsets, "lists": lists, "T": n_tokens, "S": n_sequences}
     arguments |= {"slots": slots, "chunk": chunk, "short": short, "segment": segment, "every": int(every)}
     arguments["BLOCK"] = block = _BLOCK_INTERPRETED if interpreted(_worklist_items_kernel) else _BLOCK
-    launch(_worklist_offsets_kernel, (_LISTS,), arguments, num_warps=_NUM_WARPS)
+    parts = max(cdiv(n_sequences, block), 1)
+    arguments["counts"] = cu_seqlens.new_empty(_LISTS, parts)
+    if parts > 1:
+        launch(_worklist_counts_kernel, (parts, _LISTS), arguments, num_warps=_NUM_WARPS)
+    launch(_worklist_offsets_kernel, (parts, _LISTS), arguments, num_warps=_NUM_WARPS)
     if slots:
         launch(_worklist_items_kernel, (cdiv(slots, block), _LISTS), arguments, num_warps=_NUM_WARPS)
     return Worklists(*lists)
@@ -128,9 +145,9 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels."""
-    pointers = {"cu_seqlens": "*i32", "offsets": "*i32", "lists": "*i32"}
+    pointers = dict.fromkeys(("cu_seqlens", "counts", "offsets", "lists"), "*i32")
     return [
         variant
-        for kernel in (_worklist_offsets_kernel, _worklist_items_kernel)
+        for kernel in (_worklist_counts_kernel, _worklist_offsets_kernel, _worklist_items_kernel)
         for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, {"BLOCK": _BLOCK}, _NUM_WARPS)
     ]
