@@ -44,6 +44,14 @@ def test_a_wrong_form_is_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [found.keys() for _, found in judgements("attention", "float32", case)] == [{"gradient of sinks"}]
 
 
+def test_each_form_has_the_budget_of_its_own_promises() -> None:
+    """Chunks of the pack and of each sequence have other cumulative sums."""
+    sizes = (("h", 2), ("p", 2), ("n", 17), ("g", 2))
+    present, options = ("D", "z", "dt_bias", "initial_states"), (("dt_softplus", True), ("return_final_states", True))
+    layout = Case((53, 31), "float64", sizes, slack=16, present=present, options=options, regime="hard decay")
+    assert [form for form, found in judgements("ssd", "float64", layout) if found] == []
+
+
 @pytest.mark.parametrize(("op", "form"), [("ssd", rounded_ssd), ("attention", rounded_attention)])
 def test_forms_that_round_operands_are_correct_without_rounding(op: str, form: Any) -> None:
     case = Case((20, 0, 3), "float32", tuple(OPS[op].sizes[0].items()))
