@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -331,7 +332,7 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     def collect(case: Case) -> None:
         drawn.extend(filter(None, [space.fit(case)]))
 
-    with _storing_nothing():
+    with _storing_nothing(), _reading_no_sources():
         collect()
     return list(dict.fromkeys(drawn)) if space.domain else drawn
 
@@ -349,3 +350,20 @@ def _storing_nothing() -> Iterator[None]:
         yield
     finally:
         configuration.set_hypothesis_home_dir(None)
+
+
+@contextmanager
+def _reading_no_sources() -> Iterator[None]:
+    """Keeps Hypothesis from parsing every module that is loaded for constants to draw: half a second in each process,
+    and the cases of a seed would depend on what else is imported."""
+    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
+    read = getattr(providers, "_get_local_constants", None)
+    if read is None:  # a version that does not do so
+        yield
+        return
+    none = providers._local_constants
+    providers._get_local_constants = lambda: none
+    try:
+        yield
+    finally:
+        providers._get_local_constants = read
