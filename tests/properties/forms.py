@@ -90,6 +90,7 @@ def rounded_ssd(
             h = L[:, -1, 0, None, None] * h + torch.einsum("jhp, jhn -> hpn", written, B_c)
         return torch.cat(ys), h
 
+    A, D, dt_bias = (None if p is None else p.float() for p in (A, D, dt_bias))  # gradients are rounded to theirs once
     D = D[:, None] if D is not None and D.ndim == 1 else D
     tensors = (x, dt, A, B, C, D, z, dt_bias, initial_states)
     shape = (*x.shape[1:], B.shape[2])
