@@ -293,7 +293,7 @@ def _on_pool(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
         options={name: values for name, values in op.options.items() if name not in op.carry[2:]} if op.carry else {},
         absolute=absolute and partial(_in_slots, absolute),
         cumsum=cumsum and (lambda promises: partial(_in_slots, cumsum(promises))),
-        roundings=roundings and replace(roundings, make=lambda promises: partial(over_pool, roundings.make(promises))),
+        roundings=roundings and replace(roundings, make=lambda *drawn: partial(over_pool, roundings.make(*drawn))),
         sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
         model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
         draws={**draws, "state_indices": "slot|c"},

@@ -98,12 +98,9 @@ def selective_scan_fn(
     return (y, states) if return_last_state else y
 
 
-def exact_selective_scan(
-    *tensors: Tensor | None, delta_softplus: bool, cu_seqlens: Tensor, return_final_states: bool
-) -> Any:
+def exact_selective_scan(*tensors: Any, delta_softplus: bool, cu_seqlens: Tensor, return_final_states: bool) -> Any:
     """The scan of these very values in float64, rounded at last to the dtypes that the kernel returns."""
     u, *others = tensors
-    assert u is not None
     found: Any = refs.selective_scan_associative(
         *(x if x is None else x.double() for x in (u, *others)),
         delta_softplus=delta_softplus,
