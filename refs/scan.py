@@ -133,10 +133,10 @@ def _scan(
     tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
     sizes = bind(SELECTIVE_SCAN, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
+    u, delta, A, B, C, D, z, delta_bias = widened(SELECTIVE_SCAN, tensors).values()
     y, final_states = state_space(
         recurrence,
-        *widened(SELECTIVE_SCAN, tensors).values(),
-        initial_states,
+        *(u, delta, A, B, C, D, z, delta_bias, initial_states),
         (sizes["d"], sizes["n"]),
         softplus=delta_softplus,
         cu_seqlens=cu_seqlens,

@@ -193,13 +193,11 @@ def _ssd(
     tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
     sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
-    given = widened(SSD, tensors)
-    if D is not None and D.ndim == 1:
-        given["D"] = given["D"][:, None]
+    x, dt, A, B, C, D, z, dt_bias = widened(SSD, tensors).values()
+    D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
         recurrence,
-        *given.values(),
-        initial_states,
+        *(x, dt, A, B, C, D, z, dt_bias, initial_states),
         (sizes["h"], sizes["p"], sizes["n"]),
         softplus=dt_softplus,
         cu_seqlens=cu_seqlens,

@@ -43,11 +43,14 @@ class BuiltinKernel:
         module = importlib.import_module(self.module)
         promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
         signature = SIGNATURES[self.op]
-        others = {
-            "float32": tuple(sorted(signature.float32 | signature.tables)),
-            "narrow": tuple(sorted(signature.narrow)),
-        }
-        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True, **others)
+        return Declaration(
+            op=self.op,
+            promises=Promises(**promises),
+            dtypes=self.dtypes,
+            mixed=True,
+            float32=tuple(sorted(signature.float32 | signature.tables)),
+            narrow=tuple(sorted(signature.narrow)),
+        )
 
 
 _LINEAR = "packproof.kernels.linear_attention"

@@ -98,19 +98,17 @@ def selective_scan_fn(
     return (y, states) if return_last_state else y
 
 
-def exact_selective_scan(
-    *tensors: Tensor | None, delta_softplus: bool, cu_seqlens: Tensor, return_final_states: bool
-) -> Any:
+def exact_selective_scan(*tensors: Any, delta_softplus: bool, cu_seqlens: Tensor, return_final_states: bool) -> Any:
     """The scan of these very values in float64, rounded at last to the dtypes that the kernel returns."""
-    u, *others = tensors
-    assert u is not None
+    wide: list[Any] = [x if x is None else x.double() for x in tensors]
     found: Any = refs.selective_scan_associative(
-        *(x if x is None else x.double() for x in (u, *others)),
+        *wide,
         delta_softplus=delta_softplus,
         cu_seqlens=cu_seqlens,
         return_final_states=return_final_states,
     )
-    return (found[0].to(u.dtype), found[1].float()) if return_final_states else found.to(u.dtype)
+    low = tensors[0].dtype
+    return (found[0].to(low), found[1].float()) if return_final_states else found.to(low)
 
 
 def rotary_embedding(

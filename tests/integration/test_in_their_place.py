@@ -55,13 +55,14 @@ def test_the_exact_scan_rounds_values_and_gradients_once(monkeypatch: pytest.Mon
     u, delta, A, B, C = (torch.rand(shape, dtype=torch.float64).bfloat16().requires_grad_() for shape in shapes)
     A = -A.detach().float()
     wide = [x.detach().double().requires_grad_() for x in (u, delta, A, B, C)]
-    want, want_state = selective_scan_fn(*wide, return_last_state=True)
+    u64, delta64, A64, B64, C64 = wide
+    want, want_state = selective_scan_fn(u64, delta64, A64, B64, C64, return_last_state=True)
     monkeypatch.setattr(in_their_place, "ours", SimpleNamespace(selective_scan=in_their_place.exact_selective_scan))
     y, state = selective_scan_fn(u, delta, A, B, C, return_last_state=True)
     assert y.equal(want.to(torch.bfloat16))
     assert state.equal(want_state.float())
     g = torch.rand_like(y)
-    (got,), (exact,) = torch.autograd.grad(y, [B], g), torch.autograd.grad(want, [wide[3]], g.double())
+    (got,), (exact,) = torch.autograd.grad(y, [B], g), torch.autograd.grad(want, [B64], g.double())
     assert got.equal(exact.to(torch.bfloat16))
 
 

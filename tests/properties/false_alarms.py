@@ -61,8 +61,8 @@ class Judged:
 
 def space(op: str, dtype: str) -> Space:
     declared = OPS[op]
-    mixed = {"float32": tuple(sorted(declared.float32)), "narrow": tuple(sorted(declared.narrow))}
-    return Space(declared, dtype, delta_forms.CUMSUM, max_tokens=_MOST_TOKENS, **mixed)
+    float32, narrow = tuple(sorted(declared.float32)), tuple(sorted(declared.narrow))
+    return Space(declared, dtype, delta_forms.CUMSUM, max_tokens=_MOST_TOKENS, float32=float32, narrow=narrow)
 
 
 def offers(within: Space) -> list[str]:

@@ -33,7 +33,11 @@ def forms(op: str, dtype: str) -> Mapping[str, Form]:
     if OPS[op].pool:
         base = op.removesuffix("_update")
         return {name: (partial(over_pool, kernel), promises) for name, (kernel, promises) in forms(base, dtype).items()}
-    round_to = {"bfloat16": partial(in_dtype, torch.bfloat16), "float16": eleven_bits}.get(dtype)
+    low: dict[str, Callable[[Tensor], Tensor]] = {
+        "bfloat16": partial(in_dtype, torch.bfloat16),
+        "float16": eleven_bits,
+    }
+    round_to = low.get(dtype)
     rounding = {"rounded operands": rounded(op, round_to)} if round_to and OPS[op].matmul else {}
     return {**_ORDERS.get(op, dict)(), **_of_museum(op), **rounding}
 
@@ -58,7 +62,8 @@ def rounded(op: str, round_to: Callable[[Tensor], Tensor]) -> Form:
         return delta_forms.form(op, partial(delta_forms.with_inverse, round_to, False)), ROUNDED
     if op in LINEAR:
         return linear_forms.form(op, partial(linear_forms.masked, round_to, False)), ROUNDED
-    return partial({"ssd": rounded_ssd, "attention": rounded_attention}[op], round_to), ROUNDED
+    forms: dict[str, Kernel] = {"ssd": rounded_ssd, "attention": rounded_attention}
+    return partial(forms[op], round_to), ROUNDED
 
 
 def rounded_ssd(
@@ -91,7 +96,8 @@ def rounded_ssd(
         return torch.cat(ys), h
 
     D = D[:, None] if D is not None and D.ndim == 1 else D
-    tensors = (x, dt, A, B, C, D, z, dt_bias, initial_states)
+    D, dt_bias = (None if p is None else p.float() for p in (D, dt_bias))  # their gradients are rounded to theirs once
+    tensors = (x, dt, A.float(), B, C, D, z, dt_bias, initial_states)
     shape = (*x.shape[1:], B.shape[2])
     found = state_space(chunks, *tensors, shape, softplus=dt_softplus, cu_seqlens=cu_seqlens)
     return found if return_final_states else found[0]

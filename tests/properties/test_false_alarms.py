@@ -101,9 +101,8 @@ def test_budgets_of_other_promises_are_those_of_a_run_with_them() -> None:
 OFFERED = dict.fromkeys(offers(space("hadamard", "bfloat16")), 1)
 
 
-def done(dtype: str, seed: int, *false: str, **changes: Any) -> Judged:
-    return Judged(**{"op": "hadamard", "dtype": dtype, "seed": seed, "cases": 4, "judgements": 12} | changes,
-                  offered=OFFERED if seed else {}, seconds=1.0, false=false)  # fmt: skip
+def done(dtype: str, seed: int, *false: str, judgements: int = 12) -> Judged:
+    return Judged("hadamard", dtype, seed, 4, judgements, OFFERED if seed else {}, 1.0, false)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, *found: Judged) -> None:

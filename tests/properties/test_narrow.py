@@ -125,10 +125,10 @@ def test_another_dtype_is_refused_with_those_that_there_are() -> None:
 
 def test_parts_and_states_of_an_ssd_take_them_too() -> None:
     x, A, B = torch.ones(4, 1, 2), -torch.ones(1).bfloat16() / 3, torch.ones(4, 1, 3)
-    call = {"cu_seqlens": torch.tensor([0, 4])}
+    cu_seqlens = torch.tensor([0, 4])
     for wide, narrow in (
-        [refs.ssd_state(x, x[..., 0], a, B, A, token=3, **call) for a in (A.float(), A)],
-        [refs.ssd_intermediates(x, x[..., 0], a, B, B, A, **call).passed_states for a in (A.float(), A)],
+        [refs.ssd_state(x, x[..., 0], a, B, A, token=3, cu_seqlens=cu_seqlens) for a in (A.float(), A)],
+        [refs.ssd_intermediates(x, x[..., 0], a, B, B, A, cu_seqlens=cu_seqlens).passed_states for a in (A.float(), A)],
     ):
         assert narrow.dtype == torch.float32
         assert wide.equal(narrow)
