@@ -261,18 +261,19 @@ def _settled(device: str | None, op: str | None, *, isolate: bool = False, **giv
     if op is not None and ":" not in op:
         known("op", op, SIGNATURES)
     check_names(request := CheckRequest(op=op, device="cpu" if device is None else device, **given))
-    return replace(request, device=_start(device, isolate=isolate))
+    return replace(request, device=_start(device, isolate=isolate, several=request.target is None))
 
 
-def _start(device: str | None, *, isolate: bool = False) -> str:
-    """Import torch, start the process that kernels are forked from, and return the device: the one named or found."""
+def _start(device: str | None, *, isolate: bool = False, several: bool = False) -> str:
+    """Import torch, start the process that kernels are forked from, and return the device: the one named or found.
+    several: whether it is about more than one kernel."""
     settle = zygote_client.early() if is_fresh() and not isolate else None
     with importing():
         import torch  # noqa: PLC0415
 
     found = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if settle:
-        settle(found == "cpu")
+        settle(found == "cpu", several or found != "cpu")  # on a CPU torch.compile is judged in one dtype
     if isolate:
         _isolate(found)
     return found

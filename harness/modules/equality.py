@@ -165,7 +165,7 @@ class _Pass:
     ties: int = 0
 
 
-class _LessThanFloat64(DispatchMode):  # type: ignore[no-untyped-call]
+class _LessThanFloat64(DispatchMode):
     """Finds out whether anything is computed in a lower precision."""
 
     supports_higher_order_operators = True  # flex attention is one
