@@ -32,7 +32,6 @@ from packproof.kernels.ssd_tiles import (
     launch_options,
     multiple,
     row_classes,
-    shared_heads,
     tiles,
 )
 from packproof.kernels.worklists import n_programs, worklists
@@ -221,7 +220,7 @@ class SsdProblem:
 
     def chunks(self, rows: Rows) -> Tensor:
         """The list of the chunks that these tiles are for."""
-        return self.work.short if rows.short else self.work.long
+        return self.work.short if rows.label else self.work.long
 
     def launch(self, kernel: Any, name: str, programs: int, **arguments: Any) -> None:
         """arguments: those that the call does not have by the same name, or that differ."""
@@ -330,7 +329,7 @@ class SsdProblem:
             self.launch(
                 _ssd_fwd_chunk_scan_kernel, "chunk_scan" + rows.label, self.items(n_blocks * blocks), **arguments,
                 states=carried.states, chunks=self.work.short_segments if fused else self.chunks(rows),
-                n_blocks=n_blocks, ROWS=rows.rows, HEADS=heads, BLOCK_K=t.block_k,
+                n_blocks=n_blocks, ROWS=rows.rows, HEADS=heads, BLOCK_K=rows.block_k,
             )  # fmt: skip
         return y
 
@@ -365,7 +364,7 @@ class SsdProblem:
                 _ssd_bwd_x_kernel, self._named("x" + rows.label, dy), self.items(n_blocks * blocks), **arguments,
                 dfinal=_rounded(dfinal, carried.states), n_blocks=n_blocks,
                 chunks=self.work.short_segments if fused else self.chunks(rows),
-                ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=t.block_k,
+                ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=rows.block_k,
             )  # fmt: skip
         return dx
 
@@ -406,7 +405,7 @@ class SsdProblem:
                 self.items(self.G), **_incoming(dy.high), dy_low=dy.low, **inter_chunk, dt=self.softplus_of,
                 chunks=self.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
                 has_entering=int(self.initial is not None), has_final=int(has_final),
-                GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=t.block_k, COLUMNS=t.columns,
+                GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
             )  # fmt: skip
         return ddt, dA, dbias, dB, dC, dD
 
@@ -420,8 +419,7 @@ class SsdProblem:
 
     def _heads(self, rows: Rows) -> tuple[int, int]:
         """Heads of a group that one program takes, one after another, and the number of such blocks."""
-        heads = shared_heads(self.tiles, rows)
-        return heads, self.G * cdiv(self.H // self.G, heads)
+        return rows.heads, self.G * cdiv(self.H // self.G, rows.heads)
 
 
 def _incoming(dy: Tensor) -> dict[str, Any]:

@@ -29,6 +29,7 @@ MULTIPLE_INTERPRETED = 2  # which leaves blocks that are not whole
 MAX_STATES = 256
 CHUNK, SEGMENT = 64, 2048
 CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
+_SHORT_K = 32  # with 64, as for long chunks, shared memory holds five programs of a short form, and registers eight
 
 # Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
 _HOPPER = {
@@ -61,7 +62,7 @@ _HOPPER = {
 # were not timed
 _SPILLS = {
     "hopper": {
-        "fused_chunk_scan": 64, "fused_x": 24, "chunk_scan_short": 64, "x_short": 48, "inter_chunk_whole": 336,
+        "fused_chunk_scan": 64, "fused_x": 24, "inter_chunk_whole": 336,
         "inter_chunk_gated": 8, "intra_chunk_whole": 228, "intra_chunk_gated": 8,
     },
     "nvidia": {"inter_chunk_gated": 48, "intra_chunk": 16, "intra_chunk_gated": 612},
@@ -127,14 +128,16 @@ def multiple() -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty."""
+    """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty.
+
+    label: of launch options. block_k: states that a product takes at a time. heads: that share C Bᵀ of a chunk in a
+    kernel of y or dx: next to few rows it is most of the work.
+    """
 
     rows: int
-    short: bool
-
-    @property
-    def label(self) -> str:
-        return "_short" if self.short else ""
+    label: str
+    block_k: int
+    heads: int
 
 
 def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
@@ -159,11 +162,6 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     )  # fmt: skip
 
 
-def shared_heads(t: Tiles, rows: Rows) -> int:
-    """Heads that share C Bᵀ of a chunk in a kernel of y or dx: next to few rows it is most of the work."""
-    return t.heads if rows.short else 1
-
-
 def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> dict[str, Any]:
     """The constants of a form of the kernel, but for rows."""
     return {"WHOLE": whole, "ENDS": ends, "BLOCK_P": t.ends_p if ends else t.inter_p, "COLUMNS": t.columns}
@@ -171,7 +169,8 @@ def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> di
 
 def row_classes(t: Tiles) -> list[Rows]:
     """The kinds of chunks: every chunk is of one of them."""
-    return [Rows(t.chunk, False), Rows(t.short, True)] if t.short else [Rows(t.chunk, False)]
+    long = Rows(t.chunk, "", t.block_k, heads=1)
+    return [long, Rows(t.short, "_short", min(t.block_k, _SHORT_K), t.heads)] if t.short else [long]
 
 
 _TOKENS = ("x", "B", "C", "z", "y", "dt", "dy", "dy_low", "dx", "ddt", "dz", "dB", "dC", "gradient", "states",
@@ -232,11 +231,11 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
             steps = {"ROWS": rows.rows, "BLOCK_H": t.step_h}
             add("chunk_cumsum", _ssd_fwd_chunk_cumsum_kernel, steps, f"r{rows.rows}", dt=dt)
         shape = base | {"ROWS": rows.rows}
-        blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": shared_heads(t, rows)}
-        blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
+        blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": rows.heads}
+        blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": rows.block_k}
         for y, states in {kind: "*fp32", "*fp32": kind}.items():  # fp32 before a gate, whose gradient it is for
             add("chunk_scan" + rows.label, _ssd_fwd_chunk_scan_kernel, shape | blocks, y=y, states=states)
-        of_states = {"HEADS": shared_heads(t, rows), "BLOCK_P": t.dx_p, "BLOCK_K": t.block_k}
+        of_states = {"HEADS": rows.heads, "BLOCK_P": t.dx_p, "BLOCK_K": rows.block_k}
         for dy in both:
             add("x" + rows.label + gated(dy), _ssd_bwd_x_kernel, shape | of_states, dy=dy)
             types = {"dy": dy, "entering": kind, "dB": "*fp32", "dC": "*fp32"}
@@ -246,7 +245,7 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
                 inter_chunk = of_chunks | inter_chunk_form(t, whole=whole)
                 add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, inter_chunk, **types)
                 intra_chunk = {"WHOLE": whole, "COLUMNS": t.columns, "GATED": dy != kind}
-                intra_chunk |= {"BLOCK_P": t.intra_p, "BLOCK_K": t.block_k}
+                intra_chunk |= {"BLOCK_P": t.intra_p, "BLOCK_K": rows.block_k}
                 add("intra_chunk" + label, _ssd_bwd_intra_chunk_kernel, shape | intra_chunk)
             types |= {"dfinal": "*fp32", "dstates": "*fp32"}
             label = rows.label + "_ends" + gated(dy)
