@@ -36,7 +36,10 @@ _HOPPER = {
     "chunk_state": {"num_stages": 3},
     "chunk_scan": {"num_stages": 1},
     "chunk_scan_short": {"num_warps": 1},
+    "chunk_scan_half": {"num_warps": 2},
     "x_short": {"num_warps": 1},
+    "x_half": {"num_warps": 2},
+    "x_half_gated": {"num_warps": 2},
     "x_gated": {"num_warps": 8},
     "x_short_gated": {"num_warps": 2},
     "fused_x": {"num_stages": 1},
@@ -53,6 +56,8 @@ _HOPPER = {
     "intra_chunk": {"num_warps": 8},
     "intra_chunk_gated": {"num_warps": 8, "num_stages": 1},
     "intra_chunk_whole": {"num_stages": 3},
+    "intra_chunk_half": {"num_warps": 2},
+    "intra_chunk_half_whole": {"num_warps": 2},
     "intra_chunk_short": {"num_warps": 1},
     "intra_chunk_short_gated": {"num_warps": 2},
     "intra_chunk_short_whole": {"num_warps": 1},
@@ -88,7 +93,8 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
 
 @dataclass(frozen=True)
 class Tiles:
-    """chunk, segment: tokens. short: chunks of up to that many tokens have smaller tiles; 0 if none have.
+    """chunk, segment: tokens. short, half: chunks of up to that many tokens have smaller tiles, short ones the
+    smallest; 0, or the same, if none have.
 
     block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; fused_n: of
     kernels that hold all in registers, their forms, none where they would spill. heads: heads of a group that one
@@ -99,6 +105,7 @@ class Tiles:
 
     chunk: int
     segment: int
+    half: int
     short: int
     block_k: int
     states_p: int
@@ -130,11 +137,12 @@ def multiple() -> int:
 class Rows:
     """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty.
 
-    label: of launch options. block_k: states that a product takes at a time. heads: that share C Bᵀ of a chunk in a
-    kernel of y or dx: next to few rows it is most of the work.
+    kind: the place of their worklist. label: of launch options. block_k: states that a product takes at a time. heads:
+    that share C Bᵀ of a chunk in a kernel of y or dx: next to few rows it is most of the work.
     """
 
     rows: int
+    kind: int
     label: str
     block_k: int
     heads: int
@@ -144,18 +152,19 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     """The tiles for tokens of bf16 or fp32."""
     if interpreted(_ssd_fwd_chunk_scan_kernel):
         return Tiles(
-            chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=8, states_p=16, states_n=16,
+            chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, half=8, short=4, block_k=8, states_p=16, states_n=16,
             fused_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, dx_p=16, intra_p=16, inter_p=16, ends_p=16,
             columns=16, heads=2, whole_p=16, step_h=2, passing_size=128, gate_t=16, gate_p=16,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
-            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, fused_n=(),
+            chunk=32, segment=SEGMENT, half=0, short=0, block_k=32, states_p=32, states_n=64, fused_n=(),
             output_p=32, dx_p=16, intra_p=16, inter_p=32, ends_p=32, columns=64, heads=8,
         )  # fmt: skip
     hopper = architecture == "hopper"
     return Tiles(
-        chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
+        chunk=CHUNK, segment=SEGMENT, half=32 if hopper else 16, short=16,
+        block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
         states_p=64, states_n=128 if hopper else 64, fused_n=(64, 128) if hopper else (), output_p=64, dx_p=64,
         intra_p=64 if hopper else 16, inter_p=64, ends_p=32 if hopper else 16, columns=64, heads=8,
         whole_p=64 if hopper else 0,
@@ -169,8 +178,13 @@ def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> di
 
 def row_classes(t: Tiles) -> list[Rows]:
     """The kinds of chunks: every chunk is of one of them."""
-    long = Rows(t.chunk, "", t.block_k, heads=1)
-    return [long, Rows(t.short, "_short", min(t.block_k, _SHORT_K), t.heads)] if t.short else [long]
+    few = {"block_k": min(t.block_k, _SHORT_K), "heads": t.heads}
+    found = [Rows(t.chunk, 0, "", t.block_k, heads=1)]
+    if t.half > t.short:
+        found.append(Rows(t.half, 1, "_half", **few))
+    if t.short:
+        found.append(Rows(t.short, 2, "_short", **few))
+    return found
 
 
 _TOKENS = ("x", "B", "C", "z", "y", "dt", "dy", "dy_low", "dx", "ddt", "dz", "dB", "dC", "gradient", "states",
