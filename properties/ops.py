@@ -35,6 +35,7 @@ def _op(
         where=(*(f"{whole} % {parts} == 0" for parts, whole in signature.groups.items()), *where),
         fixed=signature.fixed,
         float32=signature.float32 | signature.tables,
+        narrow=signature.narrow,
         constants=signature.tables | signature.integers,
         **fields,
     )

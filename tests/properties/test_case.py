@@ -47,6 +47,19 @@ def test_damaged_cases_are_refused(data: object, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_no_source_is_read_for_constants_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis would parse all modules that are loaded, in each process that draws."""
+    providers = pytest.importorskip("hypothesis.internal.conjecture.providers")
+    read: list[object] = []
+    monkeypatch.setattr(providers, "_sys_modules_len", None, raising=False)
+    monkeypatch.setattr(providers, "_seen_modules", set(), raising=False)
+    monkeypatch.setattr(
+        providers, "constants_from_module", lambda m: read.append(m) or providers.Constants(), raising=False
+    )
+    assert len(random_cases(Space(OPS["rope"], "float32", Promises()), 20, 0)) == 20
+    assert read == []
+
+
 @pytest.mark.parametrize("absent", ["initial_states", "return_final_states"])
 def test_a_kernel_without_one_end_of_the_state_has_no_case_to_carry(absent: str) -> None:
     op = OPS["causal_conv1d"]
