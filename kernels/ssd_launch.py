@@ -32,7 +32,6 @@ from packproof.kernels.ssd_tiles import (
     launch_options,
     multiple,
     row_classes,
-    shared_heads,
     tiles,
 )
 from packproof.kernels.worklists import n_programs, worklists
@@ -134,10 +133,10 @@ class SsdProblem:
         self.tiles = tiles(self.dtype, self.architecture)
         self.fused = any(self.N <= held for held in self.tiles.fused_n)
         self.work = worklists(
-            self.cu_seqlens, self.T, chunk=self.tiles.chunk, short=self.tiles.short, segment=self.tiles.segment,
-            every=every,
+            self.cu_seqlens, self.T, chunk=self.tiles.chunk, half=self.tiles.half, short=self.tiles.short,
+            segment=self.tiles.segment, every=every,
         )  # fmt: skip
-        self.slots = len(self.work.long) - 1
+        self.slots = len(self.work.chunks[0]) - 1
         self.arguments: dict[str, Any] = {
             **{"x": self.x, "dt": dt, "A": A, "B": self.B, "C": self.C, "cu_seqlens": self.cu_seqlens},
             **{"D": A if D is None else D, "bias": A if bias is None else bias.contiguous()},
@@ -221,7 +220,7 @@ class SsdProblem:
 
     def chunks(self, rows: Rows) -> Tensor:
         """The list of the chunks that these tiles are for."""
-        return self.work.short if rows.short else self.work.long
+        return self.work.chunks[rows.kind]
 
     def launch(self, kernel: Any, name: str, programs: int, **arguments: Any) -> None:
         """arguments: those that the call does not have by the same name, or that differ."""
@@ -260,7 +259,7 @@ class SsdProblem:
         self.launch(
             _ssd_fwd_chunk_state_kernel, self._named("chunk_state_reverse", values) if reverse else "chunk_state",
             self.items(self.H * cdiv(self.P, t.states_p) * cdiv(self.N, t.states_n)),
-            **carried._asdict(), **self._entering(entering), x=values, B=keys, segments=self.work.segments,
+            **carried._asdict(), **self._entering(entering), x=values, B=keys, segments=self.work.all_segments,
             x_stride=values.stride(0), x_head=values.stride(1), B_stride=keys.stride(0), B_group=keys.stride(1),
             keep_final=int(keep_final), STORE_ALL=store_all, REVERSE=reverse, BLOCK_P=t.states_p, BLOCK_N=t.states_n,
         )  # fmt: skip
@@ -323,14 +322,14 @@ class SsdProblem:
         if fused:
             self.launch(
                 _ssd_fwd_fused_chunk_scan_kernel, "fused_chunk_scan", self.items(self.H * blocks), **arguments,
-                segments=self.work.long_segments, BLOCK_N=self.held_n,
+                segments=self.work.segments[0], BLOCK_N=self.held_n,
             )  # fmt: skip
         for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
             heads, n_blocks = self._heads(rows)
             self.launch(
                 _ssd_fwd_chunk_scan_kernel, "chunk_scan" + rows.label, self.items(n_blocks * blocks), **arguments,
-                states=carried.states, chunks=self.work.short_segments if fused else self.chunks(rows),
-                n_blocks=n_blocks, ROWS=rows.rows, HEADS=heads, BLOCK_K=t.block_k,
+                states=carried.states, chunks=self.work.segments[rows.kind] if fused else self.chunks(rows),
+                n_blocks=n_blocks, ROWS=rows.rows, HEADS=heads, BLOCK_K=rows.block_k,
             )  # fmt: skip
         return y
 
@@ -357,15 +356,15 @@ class SsdProblem:
             self.launch(
                 _ssd_bwd_fused_x_kernel, "fused_x", self.items(self.H * cdiv(self.P, t.output_p)), **arguments,
                 dfinal=self.steps.high if dfinal is None else dfinal, dends=carried.ends,
-                segments=self.work.long_segments, BLOCK_P=t.output_p, BLOCK_N=self.held_n,
+                segments=self.work.segments[0], BLOCK_P=t.output_p, BLOCK_N=self.held_n,
             )  # fmt: skip
         for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
             heads, n_blocks = self._heads(rows)
             self.launch(
                 _ssd_bwd_x_kernel, self._named("x" + rows.label, dy), self.items(n_blocks * blocks), **arguments,
                 dfinal=_rounded(dfinal, carried.states), n_blocks=n_blocks,
-                chunks=self.work.short_segments if fused else self.chunks(rows),
-                ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=t.block_k,
+                chunks=self.work.segments[rows.kind] if fused else self.chunks(rows),
+                ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=rows.block_k,
             )  # fmt: skip
         return dx
 
@@ -406,7 +405,7 @@ class SsdProblem:
                 self.items(self.G), **_incoming(dy.high), dy_low=dy.low, **inter_chunk, dt=self.softplus_of,
                 chunks=self.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
                 has_entering=int(self.initial is not None), has_final=int(has_final),
-                GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=t.block_k, COLUMNS=t.columns,
+                GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
             )  # fmt: skip
         return ddt, dA, dbias, dB, dC, dD
 
@@ -420,8 +419,7 @@ class SsdProblem:
 
     def _heads(self, rows: Rows) -> tuple[int, int]:
         """Heads of a group that one program takes, one after another, and the number of such blocks."""
-        heads = shared_heads(self.tiles, rows)
-        return heads, self.G * cdiv(self.H // self.G, heads)
+        return rows.heads, self.G * cdiv(self.H // self.G, rows.heads)
 
 
 def _incoming(dy: Tensor) -> dict[str, Any]:

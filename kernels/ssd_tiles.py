@@ -29,13 +29,17 @@ MULTIPLE_INTERPRETED = 2  # which leaves blocks that are not whole
 MAX_STATES = 256
 CHUNK, SEGMENT = 64, 2048
 CHUNK_INTERPRETED, SEGMENT_INTERPRETED = 16, 32
+_SHORT_K = 32  # with 64, as for long chunks, shared memory holds five programs of a short form, and registers eight
 
 # Hopper's wgmma takes 64 rows: 4 warps share a tile of 64, and as many programs as registers allow hide its latency
 _HOPPER = {
     "chunk_state": {"num_stages": 3},
     "chunk_scan": {"num_stages": 1},
     "chunk_scan_short": {"num_warps": 1},
+    "chunk_scan_half": {"num_warps": 2},
     "x_short": {"num_warps": 1},
+    "x_half": {"num_warps": 2},
+    "x_half_gated": {"num_warps": 2},
     "x_gated": {"num_warps": 8},
     "x_short_gated": {"num_warps": 2},
     "fused_x": {"num_stages": 1},
@@ -52,6 +56,8 @@ _HOPPER = {
     "intra_chunk": {"num_warps": 8},
     "intra_chunk_gated": {"num_warps": 8, "num_stages": 1},
     "intra_chunk_whole": {"num_stages": 3},
+    "intra_chunk_half": {"num_warps": 2},
+    "intra_chunk_half_whole": {"num_warps": 2},
     "intra_chunk_short": {"num_warps": 1},
     "intra_chunk_short_gated": {"num_warps": 2},
     "intra_chunk_short_whole": {"num_warps": 1},
@@ -61,7 +67,7 @@ _HOPPER = {
 # were not timed
 _SPILLS = {
     "hopper": {
-        "fused_chunk_scan": 64, "fused_x": 24, "chunk_scan_short": 64, "x_short": 48, "inter_chunk_whole": 336,
+        "fused_chunk_scan": 64, "fused_x": 24, "inter_chunk_whole": 336,
         "inter_chunk_gated": 8, "intra_chunk_whole": 228, "intra_chunk_gated": 8,
     },
     "nvidia": {"inter_chunk_gated": 48, "intra_chunk": 16, "intra_chunk_gated": 612},
@@ -87,7 +93,8 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
 
 @dataclass(frozen=True)
 class Tiles:
-    """chunk, segment: tokens. short: chunks of up to that many tokens have smaller tiles; 0 if none have.
+    """chunk, segment: tokens. short, half: chunks of up to that many tokens have smaller tiles, short ones the
+    smallest; 0, or the same, if none have.
 
     block_k: states that a product takes at a time. *_p: channels of a head. states_n, columns: states; fused_n: of
     kernels that hold all in registers, their forms, none where they would spill. heads: heads of a group that one
@@ -98,6 +105,7 @@ class Tiles:
 
     chunk: int
     segment: int
+    half: int
     short: int
     block_k: int
     states_p: int
@@ -127,41 +135,40 @@ def multiple() -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty."""
+    """Tiles of one number of rows, for long or for short chunks: a short one would leave most of a long tile empty.
+
+    kind: the place of their worklist. label: of launch options. block_k: states that a product takes at a time. heads:
+    that share C Bᵀ of a chunk in a kernel of y or dx: next to few rows it is most of the work.
+    """
 
     rows: int
-    short: bool
-
-    @property
-    def label(self) -> str:
-        return "_short" if self.short else ""
+    kind: int
+    label: str
+    block_k: int
+    heads: int
 
 
 def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     """The tiles for tokens of bf16 or fp32."""
     if interpreted(_ssd_fwd_chunk_scan_kernel):
         return Tiles(
-            chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=8, states_p=16, states_n=16,
+            chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, half=8, short=4, block_k=8, states_p=16, states_n=16,
             fused_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, dx_p=16, intra_p=16, inter_p=16, ends_p=16,
             columns=16, heads=2, whole_p=16, step_h=2, passing_size=128, gate_t=16, gate_p=16,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
-            chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, fused_n=(),
+            chunk=32, segment=SEGMENT, half=0, short=0, block_k=32, states_p=32, states_n=64, fused_n=(),
             output_p=32, dx_p=16, intra_p=16, inter_p=32, ends_p=32, columns=64, heads=8,
         )  # fmt: skip
     hopper = architecture == "hopper"
     return Tiles(
-        chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
+        chunk=CHUNK, segment=SEGMENT, half=32 if hopper else 16, short=16,
+        block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
         states_p=64, states_n=128 if hopper else 64, fused_n=(64, 128) if hopper else (), output_p=64, dx_p=64,
         intra_p=64 if hopper else 16, inter_p=64, ends_p=32 if hopper else 16, columns=64, heads=8,
         whole_p=64 if hopper else 0,
     )  # fmt: skip
-
-
-def shared_heads(t: Tiles, rows: Rows) -> int:
-    """Heads that share C Bᵀ of a chunk in a kernel of y or dx: next to few rows it is most of the work."""
-    return t.heads if rows.short else 1
 
 
 def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> dict[str, Any]:
@@ -171,7 +178,13 @@ def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> di
 
 def row_classes(t: Tiles) -> list[Rows]:
     """The kinds of chunks: every chunk is of one of them."""
-    return [Rows(t.chunk, False), Rows(t.short, True)] if t.short else [Rows(t.chunk, False)]
+    few = {"block_k": min(t.block_k, _SHORT_K), "heads": t.heads}
+    found = [Rows(t.chunk, 0, "", t.block_k, heads=1)]
+    if t.half > t.short:
+        found.append(Rows(t.half, 1, "_half", **few))
+    if t.short:
+        found.append(Rows(t.short, 2, "_short", **few))
+    return found
 
 
 _TOKENS = ("x", "B", "C", "z", "y", "dt", "dy", "dy_low", "dx", "ddt", "dz", "dB", "dC", "gradient", "states",
@@ -232,11 +245,11 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
             steps = {"ROWS": rows.rows, "BLOCK_H": t.step_h}
             add("chunk_cumsum", _ssd_fwd_chunk_cumsum_kernel, steps, f"r{rows.rows}", dt=dt)
         shape = base | {"ROWS": rows.rows}
-        blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": shared_heads(t, rows)}
-        blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": t.block_k}
+        blocks = {"CHUNKS": t.segment // t.chunk, "HEADS": rows.heads}
+        blocks |= {"BLOCK_P": t.output_p, "BLOCK_K": rows.block_k}
         for y, states in {kind: "*fp32", "*fp32": kind}.items():  # fp32 before a gate, whose gradient it is for
             add("chunk_scan" + rows.label, _ssd_fwd_chunk_scan_kernel, shape | blocks, y=y, states=states)
-        of_states = {"HEADS": shared_heads(t, rows), "BLOCK_P": t.dx_p, "BLOCK_K": t.block_k}
+        of_states = {"HEADS": rows.heads, "BLOCK_P": t.dx_p, "BLOCK_K": rows.block_k}
         for dy in both:
             add("x" + rows.label + gated(dy), _ssd_bwd_x_kernel, shape | of_states, dy=dy)
             types = {"dy": dy, "entering": kind, "dB": "*fp32", "dC": "*fp32"}
@@ -246,7 +259,7 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
                 inter_chunk = of_chunks | inter_chunk_form(t, whole=whole)
                 add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, inter_chunk, **types)
                 intra_chunk = {"WHOLE": whole, "COLUMNS": t.columns, "GATED": dy != kind}
-                intra_chunk |= {"BLOCK_P": t.intra_p, "BLOCK_K": t.block_k}
+                intra_chunk |= {"BLOCK_P": t.intra_p, "BLOCK_K": rows.block_k}
                 add("intra_chunk" + label, _ssd_bwd_intra_chunk_kernel, shape | intra_chunk)
             types |= {"dfinal": "*fp32", "dstates": "*fp32"}
             label = rows.label + "_ends" + gated(dy)

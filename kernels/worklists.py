@@ -20,7 +20,7 @@ from packproof.kernels.variant import Variant
 _MAX_PROGRAMS = 16_384  # of one launch: enough for any GPU to balance
 _MAX_PROGRAMS_INTERPRETED = 48  # which run together: more gain little
 _ITEMS_INTERPRETED = 3  # of the bound, for a program: so that small packs too have programs that take several items
-_LISTS = 5
+_LISTS = 7
 _BLOCK = 1024
 _BLOCK_INTERPRETED = 8  # so that the packs of tests take several iterations and programs
 _NUM_WARPS = 4
@@ -34,15 +34,13 @@ def n_programs(n_items: int) -> int:
 
 
 class Worklists(NamedTuple):
-    """Long and short chunks of all sequences, their long and short segments, and all segments of those of several
-    chunks, or of all sequences.
+    """Long, half and short chunks of all sequences; their long, half and short segments; and all segments of those of
+    several chunks, or of all sequences.
     """
 
-    long: Tensor
-    short: Tensor
-    long_segments: Tensor
-    short_segments: Tensor
-    segments: Tensor
+    chunks: tuple[Tensor, ...]
+    segments: tuple[Tensor, ...]
+    all_segments: Tensor
 
 
 @triton.jit
@@ -54,41 +52,42 @@ def item(worklist, index, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _pieces(length, which, chunk, short, segment, every):
+def _pieces(length, which, chunk, half, short, segment, every):
     """How many pieces of a sequence belong in a list, and the number of the first of them."""
-    size = tl.where(which < 2, chunk, segment)
+    size = tl.where(which < 3, chunk, segment)
     full, rest = length // size, length % size
-    of_long = full + (rest > short).to(tl.int32)
+    of_long = full + (rest > half).to(tl.int32)
+    of_half = ((rest > short) & (rest <= half)).to(tl.int32)
     of_short = ((rest > 0) & (rest <= short)).to(tl.int32)
     of_all = tl.where((every != 0) | (length > chunk), tl.maximum(full + (rest > 0).to(tl.int32), every), 0)
-    is_short = which % 2 == 1
-    count = tl.where(which == 4, of_all, tl.where(is_short, of_short, of_long))
-    return count, tl.where(is_short, full, 0)
+    kind = which % 3
+    count = tl.where(kind == 0, of_long, tl.where(kind == 1, of_half, of_short))
+    return tl.where(which == 6, of_all, count), tl.where(kind == 0, 0, full)
 
 
 @triton.jit
-def _counts(cu_seqlens, T, S, chunk, short, segment, every, BLOCK: tl.constexpr):
+def _counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK: tl.constexpr):
     """A program's list and part of the sequences, these, and how many items of the list each of them has."""
     part, which = tl.program_id(0), tl.program_id(1)
     sequence = part * BLOCK + tl.arange(0, BLOCK)
     start, end = bounds(cu_seqlens, S, T, sequence)
-    count, _ = _pieces(end - start, which, chunk, short, segment, every)
+    count, _ = _pieces(end - start, which, chunk, half, short, segment, every)
     return which, part, sequence, tl.where(sequence < S, count, 0)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "chunk", "short", "segment", "every"])
-def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, short, segment, every, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "chunk", "half", "short", "segment", "every"])
+def _worklist_counts_kernel(cu_seqlens, counts, T, S, chunk, half, short, segment, every, BLOCK: tl.constexpr):
     """Items of each part of the sequences: (lists, parts)."""
-    which, part, _, count = _counts(cu_seqlens, T, S, chunk, short, segment, every, BLOCK)
+    which, part, _, count = _counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK)
     tl.store(counts + which * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "half", "short", "segment", "every"])
 def _worklist_offsets_kernel(
-    cu_seqlens, counts, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr
+    cu_seqlens, counts, offsets, lists, T, S, slots, chunk, half, short, segment, every, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Items before each sequence (lists, s + 1), and their number in all."""
-    which, part, sequence, count = _counts(cu_seqlens, T, S, chunk, short, segment, every, BLOCK)
+    which, part, sequence, count = _counts(cu_seqlens, T, S, chunk, half, short, segment, every, BLOCK)
     before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
     up_to, total = before + tl.cumsum(count, 0), before + tl.sum(count, 0)
     offsets += which * (S + 1)
@@ -98,8 +97,10 @@ def _worklist_offsets_kernel(
     tl.store(lists + which.to(tl.int64) * (slots + 1) * 4, total, mask=last)
 
 
-@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "short", "segment", "every"])
-def _worklist_items_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short, segment, every, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "slots", "chunk", "half", "short", "segment", "every"])
+def _worklist_items_kernel(
+    cu_seqlens, offsets, lists, T, S, slots, chunk, half, short, segment, every, BLOCK: tl.constexpr
+):
     which = tl.program_id(1)
     offsets += which * (S + 1)
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -112,17 +113,20 @@ def _worklist_items_kernel(cu_seqlens, offsets, lists, T, S, slots, chunk, short
         sequence = tl.where(tl.load(offsets + further) <= slot, further, sequence)
         left = left // 2
     start, end = bounds(cu_seqlens, S, T, sequence)
-    _, number = _pieces(end - start, which, chunk, short, segment, every)
+    _, number = _pieces(end - start, which, chunk, half, short, segment, every)
     number += slot - tl.load(offsets + sequence, mask=taken, other=0)
     row = lists + (which.to(tl.int64) * (slots + 1) + 1 + slot) * 4
     tl.store(row, sequence, mask=taken)
     tl.store(row + 1, start, mask=taken)
     tl.store(row + 2, end, mask=taken)
-    tl.store(row + 3, start + number * tl.where(which < 2, chunk, segment), mask=taken)
+    tl.store(row + 3, start + number * tl.where(which < 3, chunk, segment), mask=taken)
 
 
-def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segment: int, every: bool) -> Worklists:
-    """The lists for chunks of up to `chunk` tokens, and segments of `segment` tokens, up to `short` being short.
+def worklists(
+    cu_seqlens: Tensor, n_tokens: int, *, chunk: int, half: int, short: int, segment: int, every: bool
+) -> Worklists:
+    """The lists for chunks of up to `chunk` tokens, and segments of `segment` tokens: up to `short` are short, more up
+    to `half` are half.
 
     every: list a segment of each sequence, also of one that has a single chunk, or no token.
     """
@@ -131,7 +135,8 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
     lists = cu_seqlens.new_empty(_LISTS, slots + 1, 4)
     offsets = cu_seqlens.new_empty(_LISTS, n_sequences + 1)
     arguments = {"cu_seqlens": cu_seqlens, "offsets": offsets, "lists": lists, "T": n_tokens, "S": n_sequences}
-    arguments |= {"slots": slots, "chunk": chunk, "short": short, "segment": segment, "every": int(every)}
+    arguments |= {"slots": slots, "chunk": chunk, "half": half, "short": short, "segment": segment}
+    arguments["every"] = int(every)
     arguments["BLOCK"] = block = _BLOCK_INTERPRETED if interpreted(_worklist_items_kernel) else _BLOCK
     parts = max(cdiv(n_sequences, block), 1)
     arguments["counts"] = cu_seqlens.new_empty(_LISTS, parts)
@@ -140,7 +145,8 @@ def worklists(cu_seqlens: Tensor, n_tokens: int, *, chunk: int, short: int, segm
     launch(_worklist_offsets_kernel, (parts, _LISTS), arguments, num_warps=_NUM_WARPS)
     if slots:
         launch(_worklist_items_kernel, (cdiv(slots, block), _LISTS), arguments, num_warps=_NUM_WARPS)
-    return Worklists(*lists)
+    each = lists.unbind()
+    return Worklists(each[:3], each[3:6], each[6])
 
 
 def variants() -> list[Variant]:
