@@ -17,35 +17,41 @@ from packproof.kernels.sequences import bounds, locate
 
 
 @triton.jit
-def _rows(pointer, row, alive, stride, column, width):
-    """Rows in fp32, zero where none is alive; row: 64-bit."""
-    mask = alive[:, None] & (column < width)[None, :]
-    return tl.load(pointer + (row * stride)[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
+def _rows(pointer, place, alive):
+    """Rows in fp32, zero where none is alive."""
+    return tl.load(pointer + place, mask=alive, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _store_rows(pointer, value, row, alive, stride, column, width):
-    mask = alive[:, None] & (column < width)[None, :]
-    tl.store(pointer + (row * stride)[:, None] + column[None, :], value.to(pointer.dtype.element_ty), mask=mask)
+def _store_rows(pointer, value, place, alive):
+    tl.store(pointer + place, value.to(pointer.dtype.element_ty), mask=alive)
+
+
+@triton.jit
+def _places(row, stride, column):
+    """Where the channels of rows lie; row: 64-bit."""
+    return (row * stride)[:, None] + column[None, :]
 
 
 @triton.jit
 def _range(cu_rows, cu_others, n_rows, n_others, S, before, after, SHORT: tl.constexpr, ROWS: tl.constexpr):
-    """The rows of this program, which of them are of a short sequence, and the first and last of the others that each
-    of them sees: from, up to."""
+    """The rows of this program, which of them are of a short sequence, and the first of the others that each of them
+    sees, and how many: in 64 bits, since Triton moves a tensor to another layout where it is widened, outside of loops.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     sequence, start, end = locate(cu_rows, S, n_rows, row)
     other_start, other_end = bounds(cu_others, S, n_others, sequence)
     length, other_length = end - start, other_end - other_start
     short = (sequence < S) & (length <= SHORT) & (other_length <= SHORT)
     low, high = visible(row - start, length, other_length, before, after)
-    first = other_start.to(tl.int64)
-    return row, short, first + low, first + tl.where(short, high, low)
+    return row, short, other_start.to(tl.int64) + low, tl.where(short, high - low, 0).to(tl.int64)
 
 
 @triton.jit
 def _raw(product, cap_scale):
-    return tl.where(cap_scale > 0, tanh(product * cap_scale), product)
+    if cap_scale > 0:
+        product = tanh(product * cap_scale)
+    return product
 
 
 @triton.jit
@@ -59,12 +65,18 @@ def _attention_fwd_short_kernel(
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
     SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, short, first, end = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
+    row, short, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
     if tl.max(short.to(tl.int32), 0) == 0:
         return
-    column, most = tl.arange(0, BLOCK), tl.max((end - first).to(tl.int32), 0)
+    column, most = tl.arange(0, BLOCK), tl.max(count.to(tl.int32), 0)
+    of_key, of_value = _places(first, k_stride, column), _places(first, v_stride, column)
+    of_k, of_v = (column < K)[None, :], (column < V)[None, :]
+    queries, of_row = q + _places(row, q_stride, column), short[:, None] & of_k
+    ahead = tl.load(queries, mask=of_row, other=0.0)
     for head in range(0, H):
-        query = _rows(q + head * q_head.to(tl.int64), row, short, q_stride, column, K)
+        query = ahead.to(tl.float32)
+        queries += q_head
+        ahead = tl.load(queries, mask=of_row & (head + 1 < H), other=0.0)
         kv_head = head // (H // HK)
         keys, values = k + kv_head * k_head.to(tl.int64), v + kv_head * v_head.to(tl.int64)
         top = tl.full((ROWS,), float("-inf"), tl.float32)
@@ -73,17 +85,16 @@ def _attention_fwd_short_kernel(
         total = tl.full((ROWS,), 1.0, tl.float32)  # which fades to 0 where there is no sink
         acc = tl.zeros((ROWS, BLOCK), tl.float32)
         for step in range(0, most):
-            other = first + step
-            alive = other < end
-            key = _rows(keys, other, alive, k_stride, column, K)
-            value = _rows(values, other, alive, v_stride, column, V)
+            alive = count > step
+            key = _rows(keys + step * k_stride.to(tl.int64), of_key, alive[:, None] & of_k)
+            value = _rows(values + step * v_stride.to(tl.int64), of_value, alive[:, None] & of_v)
             logit = tl.where(alive, _raw(tl.sum(query * key, 1), cap_scale) * scale, float("-inf"))
             new = tl.maximum(top, logit)
             shown = tl.where(new == float("-inf"), 0.0, new)
             weight, fade = tl.exp2(logit - shown), tl.exp2(top - shown)
             top, total, acc = new, total * fade + weight, acc * fade[:, None] + weight[:, None] * value
         acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
-        _store_rows(y + head * V, acc, row, short, H * V, column, V)
+        _store_rows(y + head * V, acc, _places(row, H * V, column), short[:, None] & of_v)
         tl.store(lse + T.to(tl.int64) * head + row, top * LN_2 + tl.log(total), mask=short)
 
 
@@ -93,13 +104,16 @@ def _attention_bwd_q_short_kernel(
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale, dq_factor,
     SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, short, first, end = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
+    row, short, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
     if tl.max(short.to(tl.int32), 0) == 0:
         return
-    column, most = tl.arange(0, BLOCK), tl.max((end - first).to(tl.int32), 0)
+    column, most = tl.arange(0, BLOCK), tl.max(count.to(tl.int32), 0)
+    of_key, of_value = _places(first, k_stride, column), _places(first, v_stride, column)
+    of_k, of_v = (column < K)[None, :], (column < V)[None, :]
     for head in range(0, H):
-        query = _rows(q + head * q_head.to(tl.int64), row, short, q_stride, column, K)
-        incoming = _rows(dy + head * dy_head.to(tl.int64), row, short, dy_stride, column, V)
+        query = _rows(q + head * q_head.to(tl.int64), _places(row, q_stride, column), short[:, None] & of_k)
+        of_incoming = _places(row, dy_stride, column)
+        incoming = _rows(dy + head * dy_head.to(tl.int64), of_incoming, short[:, None] & of_v)
         at = T.to(tl.int64) * head + row
         log_sum = tl.load(lse + at, mask=short, other=0.0) * LOG2_E
         expected = tl.load(delta + at, mask=short, other=0.0)
@@ -107,15 +121,14 @@ def _attention_bwd_q_short_kernel(
         keys, values = k + kv_head * k_head.to(tl.int64), v + kv_head * v_head.to(tl.int64)
         acc = tl.zeros((ROWS, BLOCK), tl.float32)
         for step in range(0, most):
-            other = first + step
-            alive = other < end
-            key = _rows(keys, other, alive, k_stride, column, K)
-            value = _rows(values, other, alive, v_stride, column, V)
+            alive = count > step
+            key = _rows(keys + step * k_stride.to(tl.int64), of_key, alive[:, None] & of_k)
+            value = _rows(values + step * v_stride.to(tl.int64), of_value, alive[:, None] & of_v)
             raw = _raw(tl.sum(query * key, 1), cap_scale)
             gradient = tl.exp2(raw * scale - log_sum) * (tl.sum(incoming * value, 1) - expected)
             gradient = tl.where(alive, gradient * _slope(raw, cap_scale), 0.0)
             acc += gradient[:, None] * key
-        _store_rows(dq + head * K, acc * dq_factor, row, short, H * K, column, K)
+        _store_rows(dq + head * K, acc * dq_factor, _places(row, H * K, column), short[:, None] & of_k)
 
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
@@ -124,23 +137,24 @@ def _attention_bwd_kv_short_kernel(
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale,
     k_factor, SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, short, first, end = _range(cu_keys, cu_seqlens, U, T, S, right, left, SHORT, ROWS)
+    row, short, first, count = _range(cu_keys, cu_seqlens, U, T, S, right, left, SHORT, ROWS)
     if tl.max(short.to(tl.int32), 0) == 0:
         return
-    column, most = tl.arange(0, BLOCK), tl.max((end - first).to(tl.int32), 0)
+    column, most = tl.arange(0, BLOCK), tl.max(count.to(tl.int32), 0)
+    of_query, of_incoming = _places(first, q_stride, column), _places(first, dy_stride, column)
+    of_k, of_v = (column < K)[None, :], (column < V)[None, :]
     for kv_head in range(0, HK):
-        key = _rows(k + kv_head * k_head.to(tl.int64), row, short, k_stride, column, K)
-        value = _rows(v + kv_head * v_head.to(tl.int64), row, short, v_stride, column, V)
+        key = _rows(k + kv_head * k_head.to(tl.int64), _places(row, k_stride, column), short[:, None] & of_k)
+        value = _rows(v + kv_head * v_head.to(tl.int64), _places(row, v_stride, column), short[:, None] & of_v)
         sum_k = tl.zeros((ROWS, BLOCK), tl.float32)
         sum_v = tl.zeros((ROWS, BLOCK), tl.float32)
         for head in range(kv_head * (H // HK), (kv_head + 1) * (H // HK)):
             queries, incomings = q + head * q_head.to(tl.int64), dy + head * dy_head.to(tl.int64)
             for step in range(0, most):
-                other = first + step
-                alive = other < end
-                query = _rows(queries, other, alive, q_stride, column, K)
-                incoming = _rows(incomings, other, alive, dy_stride, column, V)
-                at = T.to(tl.int64) * head + other
+                alive = count > step
+                query = _rows(queries + step * q_stride.to(tl.int64), of_query, alive[:, None] & of_k)
+                incoming = _rows(incomings + step * dy_stride.to(tl.int64), of_incoming, alive[:, None] & of_v)
+                at = T.to(tl.int64) * head + step + first
                 log_sum = tl.load(lse + at, mask=alive, other=0.0) * LOG2_E
                 expected = tl.load(delta + at, mask=alive, other=0.0)
                 raw = _raw(tl.sum(query * key, 1), cap_scale)
@@ -148,5 +162,5 @@ def _attention_bwd_kv_short_kernel(
                 gradient = weight * (tl.sum(value * incoming, 1) - expected) * _slope(raw, cap_scale)
                 sum_k += tl.where(alive, gradient, 0.0)[:, None] * query
                 sum_v += weight[:, None] * incoming
-        _store_rows(dk + kv_head * K, sum_k * k_factor, row, short, HK * K, column, K)
-        _store_rows(dv + kv_head * V, sum_v, row, short, HK * V, column, V)
+        _store_rows(dk + kv_head * K, sum_k * k_factor, _places(row, HK * K, column), short[:, None] & of_k)
+        _store_rows(dv + kv_head * V, sum_v, _places(row, HK * V, column), short[:, None] & of_v)

@@ -30,7 +30,7 @@ SHORT_WARPS, DELTA_WARPS = 8, 4
 # each row has its own copy of the code, in which a compiler is free to fuse another product with a sum
 SHORT_OPTIONS = {"enable_fp_fusion": False}
 _SHORT, _SHORT_INTERPRETED = 32, 3  # queries and keys, up to which a sequence has kernels of its own
-_SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 32, 256: 16}, 8  # of a program
+_SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 16, 256: 8}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 that meet in a product at a time

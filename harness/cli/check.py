@@ -157,6 +157,7 @@ def peers(
     property: Annotated[list[str] | None, typer.Option(help="only these properties; comma-separated")] = None,  # noqa: A002
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    max_time: Annotated[str | None, typer.Option(help="time that the run may take, as for `packproof check`")] = None,
     json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write a page with the scoreboard to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
@@ -186,6 +187,7 @@ def peers(
         properties=some(property, "--property"),
         profile=profile,
         seed=seed,
+        max_time=None if max_time is None else seconds(max_time, "--max-time"),
     )
     with importing():
         from packproof.harness.peers.report import PeersReport  # noqa: PLC0415
