@@ -62,7 +62,7 @@ class Tile(NamedTuple):
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
     ("fwd", "hopper"): (Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 8, 2)),
     ("fwd", "nvidia"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
-    ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 32, 8, 1)),
+    ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("fwd", "any"): (Tile(64, 32, 8, 1), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("q", "hopper"): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 16, 4, 2)),
     ("q", "nvidia"): (Tile(64, 32, 4, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
