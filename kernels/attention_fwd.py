@@ -18,7 +18,7 @@ sees few keys, which is where y is largest, its tiles also add what rounding too
 import triton
 import triton.language as tl
 
-from packproof.kernels.blocks import block
+from packproof.kernels.blocks import block, n_blocks
 from packproof.kernels.elementwise import tanh
 from packproof.kernels.products import product
 
@@ -158,18 +158,15 @@ def _fold(
 NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "HK", "left", "right", "has_sinks"]
 
 
-@triton.jit(do_not_specialize=NEVER_ALIGNED)
-def _attention_fwd_kernel(
-    q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+@triton.jit
+def _attend(
+    index, head, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
     SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """y (t, h, v), and lse (h, t), natural."""
-    index, head = tl.program_id(0) // H, tl.program_id(0) % H
+    """A block of queries, for one head."""
     start, end, key_start, key_end, first = block(blocks, index)
-    if first < 0:
-        return
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
     query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
     key_rows = rows_of(k, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
@@ -203,3 +200,28 @@ def _attention_fwd_kernel(
     store_tile(rows_of(y, start, n_queries, head, H * V, V, V), first, acc, BLOCK_M, BLOCK_V)
     of_query = head.to(tl.int64) * T + start + query
     tl.store(lse + of_query, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)
+
+
+@triton.jit(do_not_specialize=NEVER_ALIGNED)
+def _attention_fwd_kernel(
+    q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+    SEVERAL: tl.constexpr, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """y (t, h, v), and lse (h, t), natural. SEVERAL: a program takes blocks one after another, otherwise up to one."""
+    item = tl.program_id(0)
+    n_items = n_blocks(blocks, item // H) * H
+    if SEVERAL:
+        for one in tl.range(item, n_items, tl.num_programs(0), disable_licm=True):
+            _attend(
+                one // H, one % H, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+                q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+                SOFTCAP, OFFSET, FEW, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            )  # fmt: skip
+    elif item < n_items:
+        _attend(
+            item // H, item % H, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+            q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+            SOFTCAP, OFFSET, FEW, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+        )  # fmt: skip

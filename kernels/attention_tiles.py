@@ -77,7 +77,7 @@ _TILE_INTERPRETED = Tile(BLOCK_INTERPRETED, BLOCK_INTERPRETED, 4, 1)
 _WIDTHS = (64, 128, 256)  # channels of a tile
 # bytes that are spilled, by kernel, kind and channels: outside of loops, and a few where nothing was timed
 _SPILLS = {
-    **{("q", "hopper", 256): 32, ("kv", "hopper", 128): 32},
+    **{("fwd", "hopper", 256): 32, ("q", "hopper", 256): 32, ("kv", "hopper", 128): 32},
     **{("fwd", "any", 64): 44, ("q", "any", 128): 20, ("q", "any", 256): 12, ("kv", "any", 64): 36},
 }
 _SPILLS_SHORT = 32  # so that registers suffice for two programs
@@ -175,8 +175,10 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
         constants = {"SOFTCAP": softcap, "OFFSET": larger(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
         constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS, "FEW": _FEW[width]}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
-        for tma in (False, True) if tile.tma else (False,):
-            form = _form(label + "-tma" * tma, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)
+        several = (False, True) if name == "fwd" else (False,)
+        for tma, constants["SEVERAL"] in product((False, True) if tile.tma else (False,), several):
+            full = label + "-tma" * tma + "-several" * constants["SEVERAL"]
+            form = _form(full, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)
             form = replace(form, num_stages=tile.num_stages, options=tile.options)
             spills = _SPILLS.get((name, kind, width), 0)
             yield replace(form, targets=() if kind == "any" else targets, spills=spills)
