@@ -108,14 +108,10 @@ class AttentionProblem:
         """Queries and keys of a sequence up to which it is left to the kernels for short ones."""
         return short_shape(self.width)["SHORT"]
 
-    def _launch(
-        self, kernel: Any, rows: int, others: int, heads: int, size: int, tile: Tile, *, several: bool = False,
-        **arguments: Any,
-    ) -> None:  # fmt: skip
-        """several: a program may take several blocks."""
+    def _launch(self, kernel: Any, rows: int, others: int, heads: int, size: int, tile: Tile, **arguments: Any) -> None:
         n_sequences = len(self.cu_seqlens) - 1
         slots = blocks.n_slots(rows, others, n_sequences, size, self.short)
-        programs = blocks.n_programs(slots, rows, n_sequences, size) if several else slots
+        programs = blocks.n_programs(slots, rows, n_sequences, size) if tile.several else slots
         if slots * heads:
             shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "SEVERAL": programs < slots}
             options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, **tile.options}
@@ -151,7 +147,7 @@ class AttentionProblem:
         y = self._new(self.T, self.H, self.v.shape[2])
         arguments = {"y": y, "lse": lse, **self._tiles(tile, tile.n, k=self.k, v=self.v)}
         arguments["blocks"] = self._query_blocks(tile.m)
-        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, several=True, **arguments)
+        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_fwd_short_kernel, self.T, **arguments)
         zero_slack(self.cu_seqlens, y)
         return y[..., : self.v_channels].contiguous()
