@@ -59,10 +59,11 @@ class Tile(NamedTuple):
         return {"maxnreg": self.registers} if self.registers else {}
 
 
+_FWD_HOPPER = Tile(64, 64, 4, 3, tma=True, several=True)
 # by kernel and kind of GPU: for up to 64, 128 and 256 channels. The kind "any" is for fp32, for fp16 in backward, which
 # is split like fp32, and under a softcap
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
-    ("fwd", "hopper"): (*[Tile(64, 64, 4, 3, tma=True, several=True)] * 2, Tile(64, 64, 8, 2, several=True)),
+    ("fwd", "hopper"): (_FWD_HOPPER, _FWD_HOPPER, Tile(64, 64, 8, 2, several=True)),
     ("fwd", "nvidia"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
     ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("fwd", "any"): (Tile(64, 32, 8, 1), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1)),
