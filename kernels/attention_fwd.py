@@ -2,14 +2,15 @@
 
 A program takes a block of queries of one sequence and one head, and walks over the keys that they see. Blocks of
 queries and of keys start where the sequence starts, so that no bit of it depends on the pack. Only tiles at the edges
-of what is visible are masked, by selecting: what lies beyond the sequence is not read, and has exactly no weight.
+of what is visible are masked, by selecting. What lies beyond the sequence is not read: a tile that goes past its end is
+loaded row by row, and never by the tensor memory accelerator.
 
 Scores are raw products q·k, or tanh(q·k / cap') under a softcap; times `scale` they are logits in base 2. Weights of
 fp16 are 2^15 times larger than usual until they are divided by their sum, so that small ones are not lost.
 
 Rounding y to bf16 has a relative error of 2^-7 / sqrt(12) times the root mean square of 1 / mantissa, 1.65e-3, and so
 has rounding each weight: 2.3e-3 together, were it not that the largest weight is 1, and exact. Where a block of queries
-sees few keys, which is where y is largest, its masked tiles also add what rounding took from their weights.
+sees few keys, which is where y is largest, its tiles also add what rounding took from their weights.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -17,7 +18,7 @@ sees few keys, which is where y is largest, its masked tiles also add what round
 import triton
 import triton.language as tl
 
-from packproof.kernels.blocks import block
+from packproof.kernels.blocks import block, n_blocks
 from packproof.kernels.elementwise import tanh
 from packproof.kernels.products import product
 
@@ -70,14 +71,6 @@ def weigh(weights, values, total):
         total = product(weights, values, total, True)
     else:
         total = tl.dot(weights.to(values.dtype), values, total)
-    return total
-
-
-@triton.jit
-def _weigh_rest(weights, values, total, wanted):
-    """If wanted, total and what rounding took from the weights @ values."""
-    if wanted:
-        total = weigh(weights - weights.to(values.dtype), values, total)
     return total
 
 
@@ -137,45 +130,43 @@ def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
 
 @triton.jit
 def _fold(
-    q, query_rows, query, k_tiles, v_tiles, key_rows, value_rows, key, low, high, few, top, total, acc,
-    scale, cap_scale, SOFTCAP: tl.constexpr, MASKED: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr,
+    q, query_rows, query, k_tiles, v_tiles, key_rows, value_rows, key, low, high, masked, top, total, acc,
+    scale, cap_scale, SOFTCAP: tl.constexpr, RAGGED: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values.
 
-    few: whether what rounding takes from weights is added too, where they are masked; never if FEW is 0.
+    masked: whether a query may not see all of it. RAGGED: whether it may go past the sequence; then what rounding takes
+    from the weights is added too, unless FEW is 0.
     """
-    keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, MASKED)
-    values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, MASKED)
+    keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, RAGGED)
+    values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, RAGGED)
     raw = raw_scores(against(q, query_rows, query, keys, key_rows, key, BLOCK_K, CHANNELS), cap_scale, SOFTCAP)
-    if MASKED:
+    if masked:
         j = key + tl.arange(0, BLOCK_N)[None, :]
         raw = tl.where((j >= low[:, None]) & (j < high[:, None]), raw, float("-inf"))
     new = tl.maximum(top, tl.max(raw, 1) * scale)
-    shown = tl.where(new == float("-inf"), 0.0, new) if MASKED else new
+    shown = tl.where(new == float("-inf"), 0.0, new)
     weights = tl.exp2(raw * scale - (shown - OFFSET)[:, None])
     fade = tl.exp2(top - shown)
     acc = weigh(weights, values, acc * fade[:, None])
-    if MASKED and FEW > 0 and values.dtype != tl.float32:
-        acc = _weigh_rest(weights, values, acc, few)
+    if RAGGED and FEW > 0 and values.dtype != tl.float32:
+        acc = weigh(weights - weights.to(values.dtype), values, acc)
     return new, total * fade + tl.sum(weights, 1), acc
 
 
 NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "HK", "left", "right", "has_sinks"]
 
 
-@triton.jit(do_not_specialize=NEVER_ALIGNED)
-def _attention_fwd_kernel(
-    q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+@triton.jit
+def _attend(
+    index, head, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
     SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """y (t, h, v), and lse (h, t), natural."""
-    index, head = tl.program_id(0) // H, tl.program_id(0) % H
+    """A block of queries, for one head."""
     start, end, key_start, key_end, first = block(blocks, index)
-    if first < 0:
-        return
     n_queries, n_keys, first = end - start, key_end - key_start, first - start
     query_rows = rows_of(q, start, n_queries, head, q_stride, q_head, K)
     key_rows = rows_of(k, key_start, n_keys, head // (H // HK), k_stride, k_head, K)
@@ -185,25 +176,52 @@ def _attention_fwd_kernel(
     low, high = visible(query, n_queries, n_keys, left, right)
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
     begin, whole, whole_end, edges = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
-    few = edges * BLOCK_N + (whole_end - whole) <= FEW
+    key_after = begin + edges * BLOCK_N + (whole_end - whole)
+    few = key_after - begin <= FEW
+    ragged = tl.where(few, begin, tl.minimum(key_after, n_keys // BLOCK_N * BLOCK_N))
 
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if has_sinks != 0:  # a key of value 0
         top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
     total = tl.exp2(tl.zeros((BLOCK_M,), tl.float32) + OFFSET)  # which fades to 0 where there is no sink
     acc = tl.zeros((BLOCK_M, BLOCK_V), tl.float32)
-    for key in tl.range(whole, whole_end, BLOCK_N):
+    for key in tl.range(begin, ragged, BLOCK_N):
+        masked = (key < whole) | (key >= whole_end)
         top, total, acc = _fold(
-            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, few, top, total,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, masked, top, total,
             acc, scale, cap_scale, SOFTCAP, False, OFFSET, FEW, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
-    for at in tl.range(0, edges):
-        key = edge(at, begin, whole, whole_end, BLOCK_N)
+    for key in tl.range(ragged, key_after, BLOCK_N):
         top, total, acc = _fold(
-            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, few, top, total,
+            queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, True, top, total,
             acc, scale, cap_scale, SOFTCAP, True, OFFSET, FEW, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
     store_tile(rows_of(y, start, n_queries, head, H * V, V, V), first, acc, BLOCK_M, BLOCK_V)
     of_query = head.to(tl.int64) * T + start + query
     tl.store(lse + of_query, (top - OFFSET) * LN_2 + tl.log(total), mask=query < n_queries)
+
+
+@triton.jit(do_not_specialize=NEVER_ALIGNED)
+def _attention_fwd_kernel(
+    q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+    SEVERAL: tl.constexpr, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """y (t, h, v), and lse (h, t), natural. SEVERAL: a program takes blocks one after another, otherwise up to one."""
+    item = tl.program_id(0)
+    n_items = n_blocks(blocks, item // H) * H
+    if SEVERAL:
+        for one in tl.range(item, n_items, tl.num_programs(0), disable_licm=True):
+            _attend(
+                one // H, one % H, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+                q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+                SOFTCAP, OFFSET, FEW, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            )  # fmt: skip
+    elif item < n_items:
+        _attend(
+            item // H, item % H, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
+            q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
+            SOFTCAP, OFFSET, FEW, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+        )  # fmt: skip

@@ -109,11 +109,13 @@ class AttentionProblem:
         return short_shape(self.width)["SHORT"]
 
     def _launch(self, kernel: Any, rows: int, others: int, heads: int, size: int, tile: Tile, **arguments: Any) -> None:
-        programs = blocks.n_slots(rows, others, len(self.cu_seqlens) - 1, size, self.short) * heads
-        if programs:
-            shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n}
+        n_sequences = len(self.cu_seqlens) - 1
+        slots = blocks.n_slots(rows, others, n_sequences, size, self.short)
+        programs = blocks.n_programs(slots, rows, n_sequences, size) if tile.several else slots
+        if slots * heads:
+            shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "SEVERAL": programs < slots}
             options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, **tile.options}
-            launch(kernel, (programs,), self.arguments | arguments | shape, **options)
+            launch(kernel, (programs * heads,), self.arguments | arguments | shape, **options)
 
     def _launch_short(self, kernel: Any, rows: int, **arguments: Any) -> None:
         if rows:
@@ -143,9 +145,9 @@ class AttentionProblem:
         """y (t, h, v), zero in slack; fills lse (h, t) but in slack."""
         tile = self._tile("fwd")
         y = self._new(self.T, self.H, self.v.shape[2])
-        found = self._query_blocks(tile.m)
         arguments = {"y": y, "lse": lse, **self._tiles(tile, tile.n, k=self.k, v=self.v)}
-        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, blocks=found, **arguments)
+        arguments["blocks"] = self._query_blocks(tile.m)
+        self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_fwd_short_kernel, self.T, **arguments)
         zero_slack(self.cu_seqlens, y)
         return y[..., : self.v_channels].contiguous()

@@ -43,6 +43,7 @@ class Tile(NamedTuple):
     """Queries and keys of a tile, and the launch options. registers: the most that a thread has, 0 for no limit.
 
     tma: keys and values, for dk and dv queries and dy, are read by the tensor memory accelerator where a tile is whole.
+    several: a program may take several blocks, for which others lack the registers.
     """
 
     m: int
@@ -51,18 +52,20 @@ class Tile(NamedTuple):
     num_stages: int
     registers: int = 0
     tma: bool = False
+    several: bool = False
 
     @property
     def options(self) -> dict[str, int]:
         return {"maxnreg": self.registers} if self.registers else {}
 
 
+_FWD_HOPPER = Tile(64, 64, 4, 3, tma=True, several=True)
 # by kernel and kind of GPU: for up to 64, 128 and 256 channels. The kind "any" is for fp32, for fp16 in backward, which
 # is split like fp32, and under a softcap
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
-    ("fwd", "hopper"): (Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 4, 3, tma=True), Tile(64, 64, 8, 2)),
+    ("fwd", "hopper"): (_FWD_HOPPER, _FWD_HOPPER, Tile(64, 64, 8, 2, several=True)),
     ("fwd", "nvidia"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
-    ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(64, 32, 8, 1)),
+    ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("fwd", "any"): (Tile(64, 32, 8, 1), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("q", "hopper"): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2), Tile(64, 16, 4, 2)),
     ("q", "nvidia"): (Tile(64, 32, 4, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
@@ -77,8 +80,8 @@ _TILE_INTERPRETED = Tile(BLOCK_INTERPRETED, BLOCK_INTERPRETED, 4, 1)
 _WIDTHS = (64, 128, 256)  # channels of a tile
 # bytes that are spilled, by kernel, kind and channels: outside of loops, and a few where nothing was timed
 _SPILLS = {
-    **{("q", "hopper", 256): 32, ("kv", "hopper", 128): 32},
-    **{("fwd", "any", 64): 24, ("q", "any", 128): 20, ("q", "any", 256): 12, ("kv", "any", 64): 36},
+    **{("fwd", "hopper", 256): 32, ("q", "hopper", 256): 32, ("kv", "hopper", 128): 32},
+    **{("fwd", "any", 64): 44, ("q", "any", 128): 20, ("q", "any", 256): 12, ("kv", "any", 64): 36},
 }
 _SPILLS_SHORT = 32  # so that registers suffice for two programs
 
@@ -93,7 +96,9 @@ def multiple() -> int:
 
 def tile_of(kernel: str, kind: str, width: int) -> Tile:
     """The tile of a kernel ("fwd", "q", "kv") for heads of that width, one of _WIDTHS."""
-    return _TILE_INTERPRETED if is_interpreted() else _TILES[kernel, kind][_WIDTHS.index(width)]
+    if is_interpreted():
+        return _TILE_INTERPRETED._replace(several=kernel == "fwd")
+    return _TILES[kernel, kind][_WIDTHS.index(width)]
 
 
 def width_of(channels: int) -> int:
@@ -175,8 +180,9 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
         constants = {"SOFTCAP": softcap, "OFFSET": larger(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
         constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS, "FEW": _FEW[width]}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
-        for tma in (False, True) if tile.tma else (False,):
-            form = _form(label + "-tma" * tma, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)
+        for tma, constants["SEVERAL"] in product(*((False, True)[: 1 + having] for having in (tile.tma, tile.several))):
+            full = label + "-tma" * tma + "-several" * constants["SEVERAL"]
+            form = _form(full, _KERNELS[name], dtype, constants, tile.num_warps, tma=tma)
             form = replace(form, num_stages=tile.num_stages, options=tile.options)
             spills = _SPILLS.get((name, kind, width), 0)
             yield replace(form, targets=() if kind == "any" else targets, spills=spills)

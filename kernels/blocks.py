@@ -1,8 +1,9 @@
 """A list of the blocks of rows of all sequences, made on the device, those of the longest sequences first.
 
 It is an int32 tensor (slots, 8), a block in each row: the first row of its sequence and the row after its last, the
-same two of what the sequence is attended with, and the first row of the block, -1 where there is none. A program takes
-one block, and knows all it needs of it after one load. What the host knows is a bound, so that some programs find none.
+same two of what the sequence is attended with, the first row of the block, -1 where there is none, and how many blocks
+there are. A program knows all it needs of a block after one load. What the host knows is a bound on their number, so
+that some programs find none; where it is far from what is likely, fewer programs take several blocks one after another.
 
 Blocks of long sequences take longest and come first: otherwise a GPU would wait for one of them at the end. A sequence
 is of the class of its length, a power of two; inside a class, sequences are in the order of the pack.
@@ -31,6 +32,12 @@ def block(blocks, index):
     """A block: the bounds of its sequence and of the others there, and its first row, -1 for no block."""
     row = blocks + 8 * index.to(tl.int64)
     return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
+
+
+@triton.jit
+def n_blocks(blocks, index):
+    """How many there are, from any row: that of a block will be read next."""
+    return tl.load(blocks + 8 * index.to(tl.int64) + 5)
 
 
 @triton.jit
@@ -105,12 +112,19 @@ def _blocks_items_kernel(
     tl.store(row + 2, other_start, mask=alive)
     tl.store(row + 3, other_end, mask=alive)
     tl.store(row + 4, tl.where(taken, start + number * size, -1), mask=alive)
+    tl.store(row + 5, total, mask=alive)
 
 
 def n_slots(n_rows: int, n_others: int, n_sequences: int, size: int, short: int) -> int:
     """Blocks of `size` rows that so many sequences of so many rows and others can have, those left out that are short
     in both."""
     return n_rows // size + min(n_sequences, n_rows, (n_rows + n_others) // (short + 1))
+
+
+def n_programs(slots: int, n_rows: int, n_sequences: int, size: int) -> int:
+    """Programs that share a list of so many slots: as many, unless sequences have fewer than `size` rows on average,
+    since then most slots may have no block, and programs take time that find none."""
+    return slots if n_sequences * size <= n_rows else min(slots, cdiv(n_rows, 2 * size))
 
 
 def blocks_of(

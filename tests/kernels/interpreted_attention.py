@@ -81,13 +81,14 @@ def test_small_weights_of_fp16_are_not_lost() -> None:
 
 
 def test_where_a_query_sees_few_keys_only_the_value_is_rounded() -> None:
-    lengths = [BLOCK, 4, BLOCK - 3]
+    lengths = [2 * BLOCK, 4, BLOCK - 3]
     inputs = sample(lengths, dtype=torch.bfloat16)
     del inputs["sinks"]
-    options: dict[str, Any] = {"cu_seqlens": offsets(lengths), "causal": True}
-    wanted = refs.attention(**{name: x.double() for name, x in inputs.items()}, **options).bfloat16()
-    other = float((attention(**inputs, **options) != wanted).float().mean())
-    assert other <= 0.01, f"{other:.1%} of the values are not those next to the exact ones"
+    for causal in (True, False):
+        options: dict[str, Any] = {"cu_seqlens": offsets(lengths), "causal": causal}
+        wanted = refs.attention(**{name: x.double() for name, x in inputs.items()}, **options).bfloat16()
+        other = float((attention(**inputs, **options) != wanted).float().mean())
+        assert other <= 0.01, f"{other:.1%} of the values are not those next to the exact ones, {causal=}"
 
 
 def test_takes_any_strides_and_ignores_slack() -> None:
@@ -122,7 +123,7 @@ def test_has_the_bits_of_each_sequence_alone() -> None:
 
 
 def test_what_another_sequence_holds_reaches_none() -> None:
-    lengths = [BLOCK + 3, 2, BLOCK + 1]
+    lengths = [2 * BLOCK + 3, 2, BLOCK + 1]  # the first has tiles that are read whole
     inputs, cu = sample(lengths), offsets(lengths)
     del inputs["sinks"]
     dy = cotangents(inputs)
