@@ -34,8 +34,8 @@ _SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 16, 256: 8}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 that meet in a product at a time
-# keys of a block of queries up to which its weights have two parts; heads of 256 leave no registers for it
-_FEW, _FEW_INTERPRETED = {64: 256, 128: 256, 256: 0}, 32
+# keys of a block of queries up to which its weights have two parts
+_FEW, _FEW_INTERPRETED = {64: 256, 128: 256, 256: 128}, 32
 _LARGER = 15  # weights of fp16 are 2^15 times as large as usual
 
 
@@ -63,7 +63,7 @@ _FWD_HOPPER = Tile(64, 64, 4, 3, tma=True, several=True)
 # by kernel and kind of GPU: for up to 64, 128 and 256 channels. The kind "any" is for fp32, for fp16 in backward, which
 # is split like fp32, and under a softcap
 _TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
-    ("fwd", "hopper"): (_FWD_HOPPER, _FWD_HOPPER, Tile(64, 64, 8, 2, several=True)),
+    ("fwd", "hopper"): (_FWD_HOPPER, _FWD_HOPPER, Tile(128, 32, 8, 2)),
     ("fwd", "nvidia"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
     ("fwd", "amd"): (Tile(128, 32, 4, 1), Tile(128, 32, 8, 1), Tile(32, 32, 8, 1)),
     ("fwd", "any"): (Tile(64, 32, 8, 1), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1)),
