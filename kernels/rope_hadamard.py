@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.butterflies import across, width, within
+from packproof.kernels.butterflies import across, own_stages, width, within
 from packproof.kernels.hadamard import DTYPES, bind_transform, factors_of, launch_hadamard, refuse_gradient
 from packproof.kernels.launch import (
     POINTERS,
@@ -101,7 +101,7 @@ def _factors(signs, place, K, wanted):
 def _rope_hadamard_kernel(
     x, cos, sin, signs, cu_seqlens, y, T, S, H, M, x_stride, head_stride, has_signs,
     INVERSE: tl.constexpr, K: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, LEVELS: tl.constexpr,
-    HEADS: tl.constexpr, STAGES: tl.constexpr, BLOCK_T: tl.constexpr,
+    OWN: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """Rotate and transform up to HEADS heads of BLOCK_T tokens, in tiles of WIDTH = 2 ** LEVELS channels.
 
@@ -139,7 +139,7 @@ def _rope_hadamard_kernel(
             tiles = across(tiles, 2 * N)
             changed = ()
             for u in tl.static_range(2 * N):
-                changed += (within(tiles[u], LEVELS) * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
+                changed += (within(tiles[u], LEVELS, OWN) * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
             tiles = changed
         firsts, seconds = (), ()
         for u in tl.static_range(N):
@@ -153,18 +153,18 @@ def _rope_hadamard_kernel(
                 changed += (tiles[u] * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
             tiles = across(changed, 2 * N)
         for u in tl.static_range(2 * N):
-            tile = tiles[u] if INVERSE else within(tiles[u], LEVELS)
+            tile = tiles[u] if INVERSE else within(tiles[u], LEVELS, OWN)
             tl.store(target + (h * K + u * WIDTH + channel), tile.to(y.dtype.element_ty), mask=stored)
 
 
 def _tile(K: int, dtype: torch.dtype) -> dict[str, int]:
     if interpreted(_rope_hadamard_kernel):
-        channels = min(2, K // 2)
+        channels, own = min(2, K // 2), 0
         shape = {"UNIT": 1, "HEADS": 2, "STAGES": 1, "BLOCK_T": 16}
     else:
-        channels = width(dtype.itemsize)
+        channels, own = width(dtype.itemsize), own_stages(width(dtype.itemsize), dtype.itemsize)
         shape = {"UNIT": _UNIT, "HEADS": _HEADS, "STAGES": _STAGES, "BLOCK_T": _NUM_WARPS * 8}
-    return {"K": K, "WIDTH": channels, "LEVELS": channels.bit_length() - 1, **shape}
+    return {"K": K, "WIDTH": channels, "LEVELS": channels.bit_length() - 1, "OWN": own, **shape}
 
 
 def _is_fused(K: int, R: int, starts: Tensor | None, interleaved: bool) -> bool:
