@@ -54,6 +54,7 @@ def adapt(
     domain: str | Sequence[str] = (),
     mixed: bool = False,
     float32: Sequence[str] = (),
+    narrow: Sequence[str] = (),
 ) -> "Adapter":
     """Declare how a kernel is called; returns a function that takes the op's arguments, to be checked and timed.
 
@@ -84,7 +85,7 @@ def adapt(
     declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of the
     exceptions with which it refuses a call. A call that is declined is not judged, and reports count it.
     domain: the calls that it supports, as data. Prefer it to `declines` for what is known before a call, since cases
-    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed, float32: as in
+    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed, float32, narrow: as in
     `packproof.kernel`.
 
     The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
@@ -140,6 +141,7 @@ def adapt(
         domain=domain,
         mixed=mixed,
         float32=float32,
+        narrow=narrow,
         refuses=refuses,
     )
     return mark(adapter)

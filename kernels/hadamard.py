@@ -14,6 +14,7 @@ from torch import Tensor
 from packproof.kernels.butterflies import across, own_stages, width, within
 from packproof.kernels.launch import (
     POINTERS,
+    ROW_BY_ROW,
     aligned,
     alignments,
     cdiv,
@@ -23,7 +24,7 @@ from packproof.kernels.launch import (
     require_device,
     require_dtype,
 )
-from packproof.kernels.operators import differentiable, fake, operator
+from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.sequences import offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, empty_output
@@ -31,14 +32,7 @@ from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.rotary_options import check_power_of_two
 from packproof.refs.signatures import HADAMARD, Signature
 
-PROMISES: dict[str, Any] = {
-    "grid": "token",
-    "chunk": 16,
-    "compute": "fp32",
-    "deterministic": True,
-    "isolated": True,
-    "capturable": True,
-}
+PROMISES = ROW_BY_ROW
 INTERPRETED: dict[str, Any] = {}
 
 MAX_CHANNELS = 256
@@ -173,12 +167,6 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, signs, cu_seqlens, ctx.inverse = inputs
     refuse_gradient(HADAMARD.op, signs=ctx.needs_input_grad[1])
     ctx.save_for_backward(signs, cu_seqlens)
-
-
-def refuse_gradient(op: str, **wanted: bool) -> None:
-    """Raise ArgumentError for an input of that name that requires a gradient."""
-    for name in (name for name, required in wanted.items() if required):
-        raise ArgumentError(f"{op}: {name} requires a gradient but the kernel has none for it\n    Detach it.")
 
 
 def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

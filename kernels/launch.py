@@ -23,6 +23,16 @@ if triton.knobs.runtime.interpret:
 POINTERS = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 
+# what a kernel promises that computes each row of a token by itself
+ROW_BY_ROW: dict[str, Any] = {
+    "grid": "token",
+    "chunk": 16,
+    "compute": "fp32",
+    "deterministic": True,
+    "isolated": True,
+    "capturable": True,
+}
+
 # kinds of GPU that tiles and launch options are chosen for, with the targets of the compile tier that stand for them
 ARCHITECTURES = {"hopper": ("sm_90",), "nvidia": ("sm_80", "sm_100"), "amd": ("gfx942",)}
 

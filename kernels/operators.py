@@ -59,6 +59,12 @@ def differentiable(op: Any, backward: Function, save: Callable[[Any, tuple[Any, 
     _LIBRARY.impl(op._opname, autograd, "Autograd")
 
 
+def refuse_gradient(op: str, **wanted: bool) -> None:
+    """Raise ArgumentError for an input of that name that requires a gradient."""
+    for name in (name for name, required in wanted.items() if required):
+        raise ArgumentError(f"{op}: {name} requires a gradient but the kernel has none for it\n    Detach it.")
+
+
 def differentiable_once(op: Any, name: str) -> None:
     """Register that the gradient of an operator, which is one itself, has none: autograd raises ArgumentError."""
 

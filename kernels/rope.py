@@ -13,6 +13,7 @@ from torch import Tensor
 
 from packproof.kernels.launch import (
     POINTERS,
+    ROW_BY_ROW,
     alignments,
     cdiv,
     interpreted,
@@ -23,22 +24,15 @@ from packproof.kernels.launch import (
     widen,
     working,
 )
-from packproof.kernels.operators import differentiable, fake, operator
+from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
 from packproof.refs.arguments import bind, check_options, empty_output
-from packproof.refs.errors import ArgumentError, checked_call
+from packproof.refs.errors import checked_call
 from packproof.refs.rotary_options import check_rotary_tables
 from packproof.refs.signatures import ROPE, ROPE_QK, Signature
 
-PROMISES: dict[str, Any] = {
-    "grid": "token",
-    "chunk": 16,
-    "compute": "fp32",
-    "deterministic": True,
-    "isolated": True,
-    "capturable": True,
-}
+PROMISES = ROW_BY_ROW
 INTERPRETED: dict[str, Any] = {}
 
 _HEADS = 8  # of a program, which reads cos and sin once for all of them
@@ -288,10 +282,8 @@ def _(q, k, cos, sin, cu_seqlens, starts, interleaved, inverse):
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *turned, cos, sin, cu_seqlens, starts, ctx.interleaved, ctx.inverse = inputs
-    if any(ctx.needs_input_grad[len(turned) : len(turned) + 2]):
-        raise ArgumentError(
-            f"{ROPE.op}: cos or sin requires a gradient but the kernel has none for them\n    Detach them."
-        )
+    needed = ctx.needs_input_grad[len(turned) :]
+    refuse_gradient(ROPE.op, cos=needed[0], sin=needed[1])
     ctx.save_for_backward(cos, sin, cu_seqlens, starts)
 
 

@@ -17,9 +17,10 @@ import triton.language as tl
 from torch import Tensor
 
 from packproof.kernels.butterflies import across, own_stages, width, within
-from packproof.kernels.hadamard import DTYPES, bind_transform, factors_of, launch_hadamard, refuse_gradient
+from packproof.kernels.hadamard import DTYPES, bind_transform, factors_of, launch_hadamard
 from packproof.kernels.launch import (
     POINTERS,
+    ROW_BY_ROW,
     aligned,
     alignments,
     cdiv,
@@ -28,7 +29,7 @@ from packproof.kernels.launch import (
     on_host,
     require_device,
 )
-from packproof.kernels.operators import differentiable, fake, operator
+from packproof.kernels.operators import differentiable, fake, operator, refuse_gradient
 from packproof.kernels.rope import launch_rope
 from packproof.kernels.sequences import locate, offsets
 from packproof.kernels.variant import Variant
@@ -37,14 +38,7 @@ from packproof.refs.errors import checked_call
 from packproof.refs.rotary_options import check_rotary_tables
 from packproof.refs.signatures import ROPE_HADAMARD
 
-PROMISES: dict[str, Any] = {
-    "grid": "token",
-    "chunk": 16,
-    "compute": "fp32",
-    "deterministic": True,
-    "isolated": True,
-    "capturable": True,
-}
+PROMISES = ROW_BY_ROW
 INTERPRETED: dict[str, Any] = {}
 
 _FUSED = (64, 128, 256)  # channels of a head

@@ -27,7 +27,7 @@ from packproof.kernels.selective_scan_launch import (
     refusal,
     variants,
 )
-from packproof.refs.arguments import bind, check_option, check_options, empty_gradients, empty_output
+from packproof.refs.arguments import bind, check_option, check_options, empty_gradients, empty_output, widened
 from packproof.refs.errors import checked_call
 from packproof.refs.signatures import SELECTIVE_SCAN
 
@@ -84,7 +84,8 @@ def selective_scan(
     """Selective scan of packed sequences (Mamba, Gu & Dao 2023): h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
 
     u, delta, z: (t, d). B, C: (t, n) or (t, g, n); channel i uses group i // (d / g). All of one dtype: fp32, bf16 or
-    fp16 (the last two compute in fp32). A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32.
+    fp16 (the last two compute in fp32). A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32; the
+    first three may be of 16 bits beside tokens of these, or of fp32, and their gradients are rounded to that once.
     delta_softplus: Δ = softplus(delta + delta_bias), where otherwise Δ = delta + delta_bias.
     cu_seqlens: int32 or int64 (s + 1,).
 
@@ -108,7 +109,8 @@ def selective_scan(
         _bind(u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states, values=on_host(u))
         require_device(SELECTIVE_SCAN.op, u, _selective_scan_fwd_kernel)
         _native(impl, u, A)
-    tensors = (u, delta, A, B, C, D, z, delta_bias, cu_seqlens, initial_states)
+    named = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    tensors = (*widened(SELECTIVE_SCAN, named).values(), cu_seqlens, initial_states)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     y, final_states, _ = _selective_scan(*tensors, delta_softplus, return_final_states, keep, impl)
     return (y, final_states) if return_final_states else y

@@ -25,7 +25,7 @@ from packproof.kernels.ssd_tiles import (
     SEGMENT_INTERPRETED,
     variants,
 )
-from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output
+from packproof.refs.arguments import bind, check_options, empty_gradients, empty_output, widened
 from packproof.refs.errors import ArgumentError, checked_call
 from packproof.refs.signatures import SSD
 
@@ -83,7 +83,8 @@ def ssd(
     """SSD of packed sequences (Mamba-2, Dao & Gu 2024): h = exp(dt A) h + dt x Bᵀ, y = (h C + D x) silu(z).
 
     x, z: (t, h, p). dt: (t, h). B, C: (t, g, n), n up to 256; head i uses group i // (h / g). All of one dtype: fp32,
-    bf16 or fp16. A, dt_bias: (h,). D: (h,) or (h, p). initial_states: (s, h, p, n). These are fp32.
+    bf16 or fp16. A, dt_bias: (h,). D: (h,) or (h, p). initial_states: (s, h, p, n). These are fp32; the first three may
+    be of 16 bits beside tokens of these, or of fp32, and their gradients are rounded to that once.
     dt_softplus: the step is softplus(dt + dt_bias), where otherwise it is dt + dt_bias.
     cu_seqlens: int32 or int64 (s + 1,).
 
@@ -105,9 +106,9 @@ def ssd(
     if not torch.compiler.is_compiling():
         _bind(x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, values=on_host(x))
         require_device(SSD.op, x, _ssd_fwd_chunk_scan_kernel)
-    y, final_states, _ = _ssd(
-        x, dt, A, B, C, D, z, dt_bias, cu_seqlens, initial_states, dt_softplus, return_final_states
-    )
+    named = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    tensors = (*widened(SSD, named).values(), cu_seqlens, initial_states)
+    y, final_states, _ = _ssd(*tensors, dt_softplus, return_final_states)
     return (y, final_states) if return_final_states else y
 
 

@@ -200,23 +200,28 @@ def _ssd_bwd_fused_x_kernel(
 def _ssd_bwd_inter_chunk_kernel(
     x, B, C, dy, step, high, low, scale, entering, states, dfinal, dstates, chunks, entered, left, dB, dC,
     T, H, G, P, N, x_stride, x_head, B_stride, B_group, C_stride, C_group, dy_stride, dy_head, has_entering, has_final,
-    EXACT: tl.constexpr, WHOLE: tl.constexpr,
-    CHUNK: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, COLUMNS: tl.constexpr,
+    EXACT: tl.constexpr, WHOLE: tl.constexpr, ENDS: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_P: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """What the states at the edges of chunks of up to ROWS tokens add to dB and dC, COLUMNS states of a group, summed
     over its heads in fp32 (t, g, n); and parts, from that many states each, of what they add to gradients of decays:
     entered (parts, h, t): dy_i · exp(a_i) S C_i, at the last token plus exp(a_last) S · dS; left: x_j · exp(a_last -
     a_j) dS B_j. A chunk without such a state is skipped.
 
+    ENDS: only chunks that end where a segment does, with a dS, which lies in `dfinal` or in `dstates` at b // SEGMENT,
+    in fp32: what it adds is as large as all that its tokens add to each other. Otherwise all others.
     WHOLE: BLOCK_P holds all channels of a head.
     """
+    SEGMENT: tl.constexpr = CHUNK * CHUNKS
+    SPACING: tl.constexpr = SEGMENT if ENDS else CHUNK
     blocks = tl.cdiv(N, COLUMNS)
     size = (P * N).to(tl.int64)
     row = tl.arange(0, ROWS)
     for index in tl.range(tl.program_id(0), tl.load(chunks) * G * blocks, tl.num_programs(0), disable_licm=True):
         sequence, start, end, chunk, stop = item(chunks, index // (G * blocks), CHUNK)
         has_S, has_dS = (chunk > start) | (has_entering != 0), (stop < end) | (has_final != 0)
-        if has_S | has_dS:
+        at_end = has_dS & ((stop >= end) | ((stop - start) % SEGMENT == 0))
+        if (has_S | has_dS) & (at_end == ENDS):
             group, block = index // blocks % G, index % blocks
             n = block * COLUMNS + tl.arange(0, COLUMNS)
             alive = chunk + row < stop
@@ -228,7 +233,7 @@ def _ssd_bwd_inter_chunk_kernel(
             for head in tl.range(group * (H // G), (group + 1) * (H // G), disable_licm=True):
                 base = T.to(tl.int64) * head + chunk
                 before = _state_or(entering, states, sequence, chunk, chunk <= start, head, H, size, CHUNK)
-                after = _state_or(dfinal, dstates, sequence, stop, stop >= end, head, H, size, CHUNK)
+                after = _state_or(dfinal, dstates, sequence, stop, stop >= end, head, H, size, SPACING)
                 x_here = x + chunk_row * x_stride + head * x_head
                 dy_here = dy + chunk_row * dy_stride + head * dy_head
                 p = tl.arange(0, BLOCK_P)

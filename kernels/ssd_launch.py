@@ -2,6 +2,7 @@
 
 # mypy: allow-untyped-calls
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from packproof.kernels.ssd_fwd import (
 )
 from packproof.kernels.ssd_tiles import (
     Rows,
+    inter_chunk_form,
     launch_options,
     multiple,
     row_classes,
@@ -187,7 +189,7 @@ class SsdProblem:
         dy, keep_final = incoming.whole, self.initial is not None and apart is None
         back = self.carry(dy, self.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, apart=apart)
         dx = self.x_gradient(dy, dfinal, back, fused=fused)
-        inter_chunk = self.inter_chunk(dy, states, dfinal, back.states)
+        inter_chunk = self.inter_chunk(dy, states, dfinal, back)
         ddt, dA, dbias, dB, dC, dD = self.intra_chunk(incoming, inter_chunk, has_final=dfinal is not None)
         zero_slack(self.cu_seqlens, dx, ddt, dB, dC)
         dD = dD.sum((0, 1))[..., : self.p]  # nothing but zeros where there is no D
@@ -367,23 +369,25 @@ class SsdProblem:
             )  # fmt: skip
         return dx
 
-    def inter_chunk(self, dy: Tensor, states: Tensor, dfinal: Tensor | None, dstates: Tensor) -> dict[str, Tensor]:
+    def inter_chunk(self, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: Carried) -> dict[str, Tensor]:
         """What the states at the edges of chunks, and their gradients, add to other gradients.
 
         entered, left: to those of decays, (h, t). of_B, of_C: to those of B and C, (t, g, n). In fp32.
         """
-        t, whole = self.tiles, self._whole(dy)
-        n_parts = cdiv(self.N, t.columns)
+        t, n_parts = self.tiles, cdiv(self.N, self.tiles.columns)
         entered, left = (self.new(n_parts, self.H, self.T) for _ in range(2))
         of_B, of_C = (self.new(self.T, self.G, self.N) for _ in range(2))
-        for rows in row_classes(t):
+        between = {"dfinal": back.states, "dstates": back.states} | inter_chunk_form(t, whole=self._whole(dy))
+        forms = {"_whole" * self._whole(dy): between}
+        if dfinal is not None or self.T > t.segment:
+            at_ends = {"dfinal": back.ends if dfinal is None else dfinal, "dstates": back.ends}
+            forms["_ends"] = at_ends | inter_chunk_form(t, ends=True)
+        for rows, (label, form) in product(row_classes(t), forms.items()):
             self.launch(
-                _ssd_bwd_inter_chunk_kernel, self._named("inter_chunk" + rows.label + "_whole" * whole, dy),
-                self.items(self.G * n_parts), **_incoming(dy), chunks=self.chunks(rows),
-                entering=_rounded(self.initial, states), states=states, dfinal=_rounded(dfinal, dstates),
-                dstates=dstates, has_entering=int(self.initial is not None), has_final=int(dfinal is not None),
-                entered=entered, left=left, dB=of_B, dC=of_C,
-                WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.inter_p, COLUMNS=t.columns,
+                _ssd_bwd_inter_chunk_kernel, self._named("inter_chunk" + rows.label + label, dy),
+                self.items(self.G * n_parts), **_incoming(dy), **form, chunks=self.chunks(rows),
+                entering=_rounded(self.initial, states), states=states, has_entering=int(self.initial is not None),
+                has_final=int(dfinal is not None), entered=entered, left=left, dB=of_B, dC=of_C, ROWS=rows.rows,
             )  # fmt: skip
         return {"entered": entered.sum(0), "left": left.sum(0), "of_B": of_B, "of_C": of_C}
 

@@ -42,9 +42,13 @@ _HOPPER = {
     "inter_chunk": {"num_warps": 8},
     "inter_chunk_gated": {"num_warps": 8},
     "inter_chunk_whole": {"num_stages": 3},
+    "inter_chunk_ends": {"num_warps": 8},
+    "inter_chunk_ends_gated": {"num_warps": 8},
     "inter_chunk_short": {"num_warps": 2},
     "inter_chunk_short_gated": {"num_warps": 2},
     "inter_chunk_short_whole": {"num_warps": 2},
+    "inter_chunk_short_ends": {"num_warps": 2},
+    "inter_chunk_short_ends_gated": {"num_warps": 2},
     "intra_chunk": {"num_warps": 8},
     "intra_chunk_gated": {"num_warps": 8, "num_stages": 1},
     "intra_chunk_whole": {"num_stages": 3},
@@ -71,7 +75,7 @@ def launch_options(name: str, architecture: str, tokens: torch.dtype) -> dict[st
     if architecture == "hopper" and tokens == torch.bfloat16:
         return options | _HOPPER.get(name, {})
     if architecture == "hopper":
-        return options | ({"num_warps": 8} if name == "inter_chunk" else {})
+        return options | ({"num_warps": 8} if name.startswith("inter_chunk") else {})
     options |= {"num_warps": 2 if "_short" in name else 8}
     if architecture == "amd":
         options |= {"num_stages": 1} | ({"num_warps": 4} if name.startswith(("intra_chunk", "inter_chunk")) else {})
@@ -103,6 +107,7 @@ class Tiles:
     dx_p: int
     intra_p: int
     inter_p: int
+    ends_p: int
     columns: int
     heads: int
     whole_p: int = 0
@@ -137,25 +142,31 @@ def tiles(tokens: torch.dtype, architecture: str) -> Tiles:
     if interpreted(_ssd_fwd_chunk_scan_kernel):
         return Tiles(
             chunk=CHUNK_INTERPRETED, segment=SEGMENT_INTERPRETED, short=8, block_k=8, states_p=16, states_n=16,
-            fused_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, dx_p=16, intra_p=16, inter_p=16,
+            fused_n=(16,) if tokens == torch.bfloat16 else (), output_p=16, dx_p=16, intra_p=16, inter_p=16, ends_p=16,
             columns=16, heads=2, whole_p=16, step_h=2, passing_size=128, gate_t=16, gate_p=16,
         )  # fmt: skip
     if tokens == torch.float32:
         return Tiles(
             chunk=32, segment=SEGMENT, short=0, block_k=32, states_p=32, states_n=64, fused_n=(),
-            output_p=32, dx_p=16, intra_p=16, inter_p=32, columns=64, heads=8,
+            output_p=32, dx_p=16, intra_p=16, inter_p=32, ends_p=32, columns=64, heads=8,
         )  # fmt: skip
     hopper = architecture == "hopper"
     return Tiles(
         chunk=CHUNK, segment=SEGMENT, short=16, block_k={"hopper": 64, "nvidia": 32, "amd": 16}[architecture],
         states_p=64, states_n=128 if hopper else 64, fused_n=(64, 128) if hopper else (), output_p=64, dx_p=64,
-        intra_p=64 if hopper else 16, inter_p=64, columns=64, heads=8, whole_p=64 if hopper else 0,
+        intra_p=64 if hopper else 16, inter_p=64, ends_p=32 if hopper else 16, columns=64, heads=8,
+        whole_p=64 if hopper else 0,
     )  # fmt: skip
 
 
 def shared_heads(t: Tiles, rows: Rows) -> int:
     """Heads that share C Bᵀ of a chunk in a kernel of y or dx: next to few rows it is most of the work."""
     return t.heads if rows.short else 1
+
+
+def inter_chunk_form(t: Tiles, *, whole: bool = False, ends: bool = False) -> dict[str, Any]:
+    """The constants of a form of the kernel, but for rows."""
+    return {"WHOLE": whole, "ENDS": ends, "BLOCK_P": t.ends_p if ends else t.inter_p, "COLUMNS": t.columns}
 
 
 def row_classes(t: Tiles) -> list[Rows]:
@@ -228,12 +239,17 @@ def _variants_of(tokens: torch.dtype, architecture: str) -> list[Variant]:
         of_states = {"HEADS": shared_heads(t, rows), "BLOCK_P": t.dx_p, "BLOCK_K": t.block_k}
         for dy in both:
             add("x" + rows.label + gated(dy), _ssd_bwd_x_kernel, shape | of_states, dy=dy)
+            types = {"dy": dy, "entering": kind, "dB": "*fp32", "dC": "*fp32"}
+            of_chunks = shape | {"CHUNKS": t.segment // t.chunk}
             for whole in (False, True) if t.whole_p and dy == kind else (False,):
-                of_heads = {"WHOLE": whole, "COLUMNS": t.columns}
-                inter_chunk = of_heads | {"BLOCK_P": t.inter_p}
-                intra_chunk = of_heads | {"GATED": dy != kind, "BLOCK_P": t.intra_p, "BLOCK_K": t.block_k}
                 label = rows.label + "_whole" * whole + gated(dy)
-                types = {"dy": dy, "entering": kind, "dB": "*fp32", "dC": "*fp32"}
-                add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, shape | inter_chunk, **types)
+                inter_chunk = of_chunks | inter_chunk_form(t, whole=whole)
+                add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, inter_chunk, **types)
+                intra_chunk = {"WHOLE": whole, "COLUMNS": t.columns, "GATED": dy != kind}
+                intra_chunk |= {"BLOCK_P": t.intra_p, "BLOCK_K": t.block_k}
                 add("intra_chunk" + label, _ssd_bwd_intra_chunk_kernel, shape | intra_chunk)
+            types |= {"dfinal": "*fp32", "dstates": "*fp32"}
+            label = rows.label + "_ends" + gated(dy)
+            ends = of_chunks | inter_chunk_form(t, ends=True)
+            add("inter_chunk" + label, _ssd_bwd_inter_chunk_kernel, ends, **types)
     return found

@@ -143,8 +143,9 @@ def whole(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule
     y = torch.where(seen, scores.softmax(-1), 0) @ v
     if rule.sinks is None:
         return y, lse
-    share = (lse - rule.sinks[:, None]).sigmoid()  # of the keys, beside the sink
-    return y * share[..., None], torch.logaddexp(lse, rule.sinks[:, None])
+    total = torch.logaddexp(lse, rule.sinks[:, None])
+    share = (lse - total).exp()  # of the keys: the derivative of a sigmoid would lose the share of a small sink
+    return y * share[..., None], total
 
 
 def joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

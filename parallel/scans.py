@@ -9,8 +9,10 @@ from torch import Tensor
 from packproof import kernels
 from packproof.parallel.recurrence import Arguments, Backward, Forward, OwnPasses, RecurrentOp, over_ranks
 from packproof.parallel.shard import Shard
+from packproof.refs.arguments import widened
 from packproof.refs.errors import checked_call
 from packproof.refs.recurrence import time_step
+from packproof.refs.signatures import SELECTIVE_SCAN, SSD
 
 _SSD_TOKENS = ("x", "dt", "B", "C", "z")
 _SCAN_TOKENS = ("u", "delta", "B", "C", "z")
@@ -51,6 +53,7 @@ def ssd(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
+    given = widened(SSD, given)
     own = None if kernel else OwnPasses(_ssd_forward, _ssd_backward, _ssd_inside, _ssd_inside_backward)
     op = RecurrentOp("ssd", kernel or kernels.ssd, _SSD_TOKENS, _ssd_state, _ssd_decay, own)
     return over_ranks(op, {**_present(given), "dt_softplus": dt_softplus}, shard)
@@ -91,6 +94,7 @@ def selective_scan(
     tensor([3.0000, 3.0000, 4.1036, 4.5096, 4.6590])
     """
     given = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
+    given = widened(SELECTIVE_SCAN, given)
     own = None if kernel else OwnPasses(_scan_forward, _scan_backward, _scan_inside, _scan_inside_backward)
     made = kernel or kernels.selective_scan
     op = RecurrentOp("selective_scan", made, _SCAN_TOKENS, _scan_state, _scan_decay, own)

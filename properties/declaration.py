@@ -29,7 +29,7 @@ class Declaration:
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
     takes, None if any. domain: the calls that it supports. mixed: whether inputs that may have the same several forms
     may have different ones in one call. conventions: others in which it can be called, in the words of an adapter.
-    float32: inputs that it takes in fp32 beside bf16 or fp16 tokens.
+    float32: inputs that it takes in fp32 beside bf16 or fp16 tokens. narrow: fixed inputs that it takes in 16 bits.
     """
 
     op: str | None = None
@@ -41,6 +41,7 @@ class Declaration:
     mixed: bool = False
     conventions: tuple[str, ...] = ()
     float32: tuple[str, ...] = ()
+    narrow: tuple[str, ...] = ()
 
     @property
     def takes_cuts(self) -> bool:
@@ -69,6 +70,7 @@ def kernel(
     domain: str | Sequence[str] = (),
     mixed: bool = False,
     float32: Sequence[str] = (),
+    narrow: Sequence[str] = (),
     refuses: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Declare a kernel, or a function that calls one; for another calling convention see `packproof.adapters.adapt`.
@@ -85,6 +87,7 @@ def kernel(
     found from what the kernel's argument checks refuse. slack=False is "slack == 0".
     mixed: whether inputs such as B and C of a scan, (t, n) or (t, g, n), may have different forms in one call.
     float32: the inputs, such as ["weight", "bias"], that it takes in fp32 beside bf16 or fp16 tokens, too.
+    narrow: the inputs, such as ["D", "dt_bias"], that it takes in 16 bits, too, where the op has them in fp32.
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read, and for an argument of another type.
@@ -106,6 +109,7 @@ def kernel(
         "domain": [*Domain.of(domain).texts, *([] if slack else [_NO_SLACK])],
         "mixed": mixed,
         "float32": texts("kernel", "float32", float32, "float32=['weight', 'bias']"),
+        "narrow": texts("kernel", "narrow", narrow, "narrow=['D', 'dt_bias']"),
         "refuses": texts("kernel", "refuses", refuses, "refuses=['only supports width']"),
     }
 
@@ -161,6 +165,7 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             dtypes=tuple(str(d) for d in options.get("dtypes", DEFAULT_DTYPES)),
             mixed=options.get("mixed") is True,
             float32=tuple(str(n) for n in options.get("float32", ())),
+            narrow=tuple(str(n) for n in options.get("narrow", ())),
             parameters=None if names is None else tuple(str(n) for n in names),
             conventions=tuple(str(words) for words in described.get("conventions", ()))[:_MOST_CONVENTIONS],
         )
@@ -171,10 +176,13 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
 
 def check_signature(op: Op, declared: Declaration, target: str) -> None:
     """UsageError unless the target takes what every call of the op has, and what it declares."""
-    for name in declared.float32:
-        if name not in op.float32:
-            there = ", ".join(n for n in op.inputs if n in op.float32) or "none"
-            raise UsageError(f"{target}: float32 has {name!r}; of {op.name} these may be fp32 beside tokens: {there}")
+    for what, names, known, may_be in (
+        ("float32", declared.float32, op.float32, "fp32 beside tokens"),
+        ("narrow", declared.narrow, op.narrow, "of 16 bits"),
+    ):
+        if unknown := [name for name in names if name not in known]:
+            there = ", ".join(n for n in op.inputs if n in known) or "none"
+            raise UsageError(f"{target}: {what} has {unknown[0]!r}; of {op.name} these may be {may_be}: {there}")
     if declared.parameters is None:
         return
     needed = [n for n, spec in op.inputs.items() if not spec.endswith("?")] + ["cu_seqlens"]

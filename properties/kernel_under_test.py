@@ -24,7 +24,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey, gradient
 from packproof.properties.violation import Violation
-from packproof.refs.axes import Axes, in_pool, role
+from packproof.refs.axes import Axes, is_shared, role
 
 T = TypeVar("T")
 Tensors = Mapping[TensorKey, Tensor]
@@ -220,8 +220,7 @@ class KernelUnderTest:
 
     def shared(self, key: TensorKey, sample: Sample) -> bool:
         """Whether the sequences share it, so that it is no sequence's own."""
-        axes = sample.axes[key.name]
-        return role(axes) == "shared" and not in_pool(axes)
+        return is_shared(sample.axes[key.name])
 
     def agree(
         self,

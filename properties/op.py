@@ -52,6 +52,8 @@ class Op:
     fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
     float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters are under autocast; each gradient comes
         in the dtype of its input. Drawn for kernels that declare to take them so.
+    narrow: fixed inputs that may have the dtype of 16-bit tokens, and bf16 or fp16 beside fp32 ones, as parameters of
+        a model in bf16 do. Drawn for kernels that declare to take them so.
     constants: inputs that are tables or positions, without gradients.
     carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
     pool: (the slot of each sequence, the pool, the pool after the call), if states lie in a pool.
@@ -91,6 +93,7 @@ class Op:
     draws: Mapping[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     float32: frozenset[str] = frozenset()
+    narrow: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     carry: tuple[str, str, str] | None = None
     pool: tuple[str, str, str] | None = None
@@ -189,6 +192,7 @@ def _check_names(op: Op, where: str, axes: list[str]) -> None:
             require(name in op.constants, where, "constants", set(op.constants), f"{name}, which has no gradient")
     require_names(where, "fixed", op.fixed, [*op.inputs, *op.outputs], "inputs and outputs")
     require_names(where, "float32", op.float32, op.inputs, "inputs")
+    require_names(where, "narrow", op.narrow, [n for n in op.inputs if n in op.fixed], "fixed inputs")
     require_names(where, "constants", op.constants, op.inputs, "inputs")
     require_names(where, "saved", op.saved or (), op.inputs, "inputs")
     if op.carry is not None:

@@ -35,6 +35,7 @@ def _op(
         where=(*(f"{whole} % {parts} == 0" for parts, whole in signature.groups.items()), *where),
         fixed=signature.fixed,
         float32=signature.float32 | signature.tables,
+        narrow=signature.narrow,
         constants=signature.tables | signature.integers,
         **fields,
     )
@@ -292,7 +293,8 @@ def _on_pool(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
         options={name: values for name, values in op.options.items() if name not in op.carry[2:]} if op.carry else {},
         absolute=absolute and partial(_in_slots, absolute),
         cumsum=cumsum and (lambda promises: partial(_in_slots, cumsum(promises))),
-        roundings=roundings and replace(roundings, make=lambda promises: partial(over_pool, roundings.make(promises))),
+        roundings=roundings
+        and replace(roundings, make=lambda promises, signs: partial(over_pool, roundings.make(promises, signs))),
         sizes=tuple({**sizes, "c": "slots"} for sizes in op.sizes),
         model_sizes=tuple({**sizes, "c": "slots"} for sizes in op.model_sizes),
         draws={**draws, "state_indices": "slot|c"},

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
 
 
@@ -11,10 +12,11 @@ from packproof.properties.promises import Promises
 class Roundings:
     """How the roundings of an op are drawn.
 
-    make: from a kernel's promises, a function with the reference's signature whose roundings are random. heads: the
-    axes of heads, which do not depend on each other. state: the axes whose sizes say how much one token costs.
+    make: from a kernel's promises and random signs, a function with the reference's signature whose roundings have
+    those signs. heads: the axes of heads, which do not depend on each other. state: the axes whose sizes say how much
+    one token costs.
     """
 
-    make: Callable[[Promises], Callable[..., Any]]
+    make: Callable[[Promises, Signs], Callable[..., Any]]
     heads: Collection[str]
     state: Collection[str]

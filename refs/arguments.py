@@ -225,7 +225,20 @@ def _allowed(signature: Signature, name: str, leader: torch.dtype) -> tuple[torc
         return OFFSETS
     usual = _dtype(signature, name, leader)
     either = name in signature.tables or (name in signature.float32 and leader in HALVES)
-    return tuple(dict.fromkeys((usual, torch.float32))) if either else (usual,)
+    others = (torch.float32,) if either else narrow_dtypes(leader) if name in signature.narrow else ()
+    return tuple(dict.fromkeys((usual, *others)))
+
+
+def narrow_dtypes(leader: torch.dtype) -> tuple[torch.dtype, ...]:
+    """What `narrow` inputs may have beside a leader of this dtype, besides fp32."""
+    return (leader,) if leader in HALVES else HALVES if leader == torch.float32 else ()
+
+
+def widened(signature: Signature, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with `narrow` inputs in the dtype that they are fixed in; their gradients are rounded back, once."""
+    wide = _wide(next(iter(tensors.values())).dtype)
+    narrow = {name: x.to(wide) for name, x in tensors.items() if name in signature.narrow and x is not None}
+    return {**tensors, **narrow}
 
 
 def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mapping[str, Tensor]) -> dict[str, int]:

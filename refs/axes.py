@@ -74,6 +74,11 @@ def packs_keys(axes: Axes) -> bool:
     return axes[:1] == (KEYS,)
 
 
+def is_shared(axes: Axes) -> bool:
+    """Whether all sequences share it: it has no row of a token, of a sequence or of a pool of states."""
+    return role(axes) == "shared" and not in_pool(axes)
+
+
 def in_pool(axes: Axes) -> bool:
     """Whether its rows are the slots of a pool, of which the op's indices give one to each sequence."""
     return axes[:1] == (SLOTS,)

@@ -5,7 +5,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, check_step
+from packproof.refs.arguments import bind, check_options, check_step, widened
 from packproof.refs.errors import called_like, checked_call
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.signatures import SELECTIVE_SCAN, SELECTIVE_SCAN_STEP
@@ -71,12 +71,14 @@ def selective_scan(
     """Selective scan of packed sequences, token by token: h = exp(Δ A) h + Δ B u, y = (C h + D u) silu(z).
 
     u, delta, z: (t, d). B, C: (t, n) or (t, g, n); channel i uses group i // (d / g). All share one float dtype.
-    A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32, or fp64 with fp64 tokens.
+    A: (d, n). D, delta_bias: (d,). initial_states: (s, d, n). These are fp32, or fp64 with fp64 tokens; the first three
+    may be of 16 bits beside tokens of these, or of fp32.
     delta_softplus: Δ = softplus(delta + delta_bias), where otherwise Δ = delta + delta_bias.
     cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
 
-    Returns y (t, d) in u's dtype and, with return_final_states, the states (s, d, n) in A's; an empty sequence returns
-    its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
+    Returns y (t, d) in u's dtype and, with return_final_states, the states (s, d, n), fp32 or fp64; an empty sequence
+    returns its initial state. bf16 and fp16 compute in fp32. A gradient has the dtype of its input. Raises
+    ArgumentError or LayoutError for what does not fit.
 
     >>> import torch
     >>> from packproof.refs import selective_scan
@@ -131,6 +133,7 @@ def _scan(
     tensors = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
     sizes = bind(SELECTIVE_SCAN, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     check_options(SELECTIVE_SCAN, delta_softplus=delta_softplus, return_final_states=return_final_states)
+    u, delta, A, B, C, D, z, delta_bias = widened(SELECTIVE_SCAN, tensors).values()
     y, final_states = state_space(
         recurrence,
         *(u, delta, A, B, C, D, z, delta_bias, initial_states),

@@ -21,6 +21,7 @@ class Signature:
     options: the values that an option may have, the plainest first; an option of any other kind is not listed.
     fixed: tensors that are fp32, or fp64 with an fp64 leader. tables: inputs that have the leader's dtype or fp32.
     integers: inputs of int32 or int64. float32: inputs that have the leader's dtype, or fp32 beside a bf16 or fp16 one.
+    narrow: fixed inputs that may also have the leader's dtype, where that is bf16 or fp16, and one of both beside fp32.
     groups: axes over which another one splits evenly: {"g": "h"} for heads that share groups.
     forms, shifted: worked out of the inputs: the forms of each, and the axes such as w-1.
     """
@@ -33,6 +34,7 @@ class Signature:
     tables: frozenset[str] = frozenset()
     integers: frozenset[str] = frozenset()
     float32: frozenset[str] = frozenset()
+    narrow: frozenset[str] = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
     forms: Mapping[str, "Forms"] = field(init=False, repr=False)
     shifted: tuple[Axis, ...] = field(init=False, repr=False)
@@ -80,6 +82,7 @@ SELECTIVE_SCAN = Signature(
     outputs={"y": "t d", "final_states": "s d n?"},
     options={"delta_softplus": _FLAG, "return_final_states": _FLAG},
     fixed=frozenset({"A", "D", "delta_bias", "initial_states", "final_states"}),
+    narrow=frozenset({"A", "D", "delta_bias"}),
     groups={"g": "d"},
 )
 
@@ -99,6 +102,7 @@ SSD = Signature(
     outputs={"y": "t h p", "final_states": "s h p n?"},
     options={"dt_softplus": _FLAG, "return_final_states": _FLAG},
     fixed=frozenset({"A", "D", "dt_bias", "initial_states", "final_states"}),
+    narrow=frozenset({"A", "D", "dt_bias"}),
     groups={"g": "h"},
 )
 
@@ -246,6 +250,7 @@ def on_pool(signature: Signature) -> Signature:
         fixed=fixed if fixed == signature.fixed else fixed | {"states", "new_states"},
         integers=frozenset({"state_indices"}),
         float32=signature.float32 - _STATES,
+        narrow=signature.narrow,
         groups=signature.groups,
     )
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, check_step, whole_number
+from packproof.refs.arguments import bind, check_options, check_step, whole_number, widened
 from packproof.refs.errors import ArgumentError, called_like, checked_call
 from packproof.refs.recurrence import Recurrence, over_time, state_space
 from packproof.refs.segsum import segsum
@@ -77,12 +77,14 @@ def ssd(
     """SSD of packed sequences, token by token: h = exp(dt A) h + dt x Bᵀ, y = (h C + D x) silu(z).
 
     x, z: (t, h, p). dt: (t, h). B, C: (t, g, n); head i uses group i // (h / g). All share one float dtype.
-    A, dt_bias: (h,). D: (h,) or (h, p). initial_states: (s, h, p, n). These are fp32, or fp64 with fp64 tokens.
+    A, dt_bias: (h,). D: (h,) or (h, p). initial_states: (s, h, p, n). These are fp32, or fp64 with fp64 tokens; the
+    first three may be of 16 bits beside tokens of these, or of fp32.
     dt_softplus: the step is softplus(dt + dt_bias), where otherwise it is dt + dt_bias.
     cu_seqlens: int32 or int64 (s + 1,). Tokens past its end are slack: their output and gradients are zero.
 
-    Returns y (t, h, p) in x's dtype and, with return_final_states, the states (s, h, p, n) in A's; an empty sequence
-    returns its initial state. bf16 and fp16 compute in fp32. Raises ArgumentError or LayoutError for what does not fit.
+    Returns y (t, h, p) in x's dtype and, with return_final_states, the states (s, h, p, n), fp32 or fp64; an empty
+    sequence returns its initial state. bf16 and fp16 compute in fp32. A gradient has the dtype of its input. Raises
+    ArgumentError or LayoutError for what does not fit.
 
     >>> import torch
     >>> from packproof.refs import ssd
@@ -191,6 +193,7 @@ def _ssd(
     tensors = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias}
     sizes = bind(SSD, cu_seqlens, **tensors, initial_states=initial_states, values=True)
     check_options(SSD, dt_softplus=dt_softplus, return_final_states=return_final_states)
+    x, dt, A, B, C, D, z, dt_bias = widened(SSD, tensors).values()
     D = D[:, None] if D is not None and D.ndim == 1 else D
     y, final_states = state_space(
         recurrence,

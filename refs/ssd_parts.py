@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from packproof.refs.arguments import bind, check_options, host_offsets, whole_number
+from packproof.refs.arguments import bind, check_options, host_offsets, whole_number, widened
 from packproof.refs.errors import ArgumentError, LayoutError, checked_call
 from packproof.refs.recurrence import (
     expand_groups,
@@ -88,6 +88,7 @@ def ssd_intermediates(
     sizes = bind(_INTERMEDIATES, cu_seqlens, **tensors, values=True)
     check_options(_INTERMEDIATES, dt_softplus=dt_softplus)
     size = whole_number("ssd_intermediates", "chunk", chunk, 1, ArgumentError)
+    x, dt, A, B, C, dt_bias, initial_states = widened(_INTERMEDIATES, tensors).values()
     x, dt, B, C = (to_compute_dtype(token) for token in (x, dt, B, C))
     steps = [time_step(dt_j, dt_bias, dt_softplus) for dt_j in split_sequences(dt, cu_seqlens)]
     tokens = (x, expand_groups(B, sizes["h"]), expand_groups(C, sizes["h"]))
@@ -151,6 +152,7 @@ def ssd_state(
     if row >= offsets[-1]:
         raise LayoutError(f"ssd_state: token is {row} but the sequences have {counted(offsets[-1], 'token')}")
     sequence = max(j for j, start in enumerate(offsets) if start <= row)
+    x, dt, A, B, dt_bias, initial_states = widened(_STATE, tensors).values()
     h = split_states(initial_states, sizes["s"], (sizes["h"], sizes["p"], sizes["n"]), A)[sequence]
     rows = slice(offsets[sequence], row + 1)
     x, dt, B = (to_compute_dtype(tokens[rows]) for tokens in (x, dt, B))

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -296,6 +297,21 @@ def test_the_workflow_for_gpus_runs_what_pytest_takes(line: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     if not only:
         assert "test_ssd[packing-bf16]" in done.stdout
+
+
+def test_what_one_process_has_compiled_is_there_for_the_next(tmp_path: Path) -> None:
+    """Whatever the environment says: a check starts several processes, the tests hundreds."""
+    for name in (".ci/env", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    stamp = "".join((tmp_path / name).read_text() for name in ("pyproject.toml", "constraints.txt"))
+    (tmp_path / ".venv/stamp").write_text(f"{tmp_path}\n{stamp}")
+    command = [".ci/env", "python", "-c", "import sys; print(sys.dont_write_bytecode)"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_the_nightly_run_tries_every_python_that_is_allowed() -> None:

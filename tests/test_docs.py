@@ -102,7 +102,7 @@ def parse(command: Any, arguments: list[str]) -> None:
     ("page", "path"),
     [
         ("docs/bench.md", "data/bench-h200.json"),
-        ("docs/packs.md", "data/stack-h100.json"),
+        ("docs/packs.md", "data/stack-h200.json"),
         ("docs/scaling.md", "data/ranks.json"),
     ],
 )

@@ -78,13 +78,8 @@ def _longest(cu_seqlens: Tensor, tokens: int) -> int:
 @kernel(
     op="attention",
     promises=Promises(compute="operand"),
-    refuses=(
-        "No viable backend for scaled_dot_product_attention",
-        "no broadcasting is currently performed",
-        "not implemented for jagged layout",
-        "no kernel found to launch",
-    ),
-    domain="hq == hk; k == v; k % 8 == 0",
+    refuses=("no broadcasting is currently performed", "not implemented for jagged layout"),
+    domain="hq == hk; k == v; k % 8 == 0; length > 0 or (contiguous and not causal)",
     slack=False,
 )
 def jagged_sdpa(
@@ -96,7 +91,15 @@ def jagged_sdpa(
     causal: bool = False,
     softmax_scale: float | None = None,
 ) -> Tensor:
-    """scaled_dot_product_attention of jagged nested tensors, which refuses empty sequences; on a CPU not causal."""
+    """scaled_dot_product_attention of jagged nested tensors. On a CPU and beside empty sequences its math backend is
+    taken, which is not causal; else those that read 16 bytes at a time."""
+    fused = q.is_cuda and once("no empty sequence", lambda: bool((cu_seqlens.diff() > 0).all()), cu_seqlens)
+    if not fused and (causal or not all(x.is_contiguous() for x in (q, k, v))):
+        raise NotImplementedError(
+            "on a CPU and beside empty sequences only the math backend is taken: contiguous tensors, not causal"
+        )
+    if fused and not all(map(_in_16_bytes, (q, k, v))):
+        raise NotImplementedError("rows that are not aligned to 16 bytes")
 
     def nested(x: Tensor) -> Tensor:
         rows: Tensor = torch.nested.nested_tensor_from_jagged(x, cu_seqlens)
@@ -108,6 +111,12 @@ def jagged_sdpa(
     )
     result: Tensor = y.transpose(1, 2).values()
     return result
+
+
+def _in_16_bytes(x: Tensor) -> bool:
+    """Whether every row of channels begins at a multiple of 16 bytes and is dense."""
+    steps = (stride * x.element_size() % 16 for stride in x.stride()[:-1])
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and not any(steps)
 
 
 @kernel(

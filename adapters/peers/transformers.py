@@ -1,6 +1,7 @@
 """transformers: the gated delta rule of Qwen3-Next in plain torch, which models run where fla is not installed.
 
-It takes no boundaries, so that each sequence is a call of its own.
+It takes no boundaries, so that each sequence is a call of its own. Nor does it take value heads that share a key head:
+the model repeats those.
 """
 
 import inspect
@@ -21,7 +22,7 @@ _MODEL = "transformers.models.qwen3_next.modeling_qwen3_next"
 def _rule(function: str, promises: Promises | None = None) -> Callable[..., Any]:
     """The adapter of one of its functions. Where fla is installed, transformers puts a kernel around it."""
 
-    @kernel(op="gated_delta_rule", promises=promises, slack=False, float32=("g", "beta"))
+    @kernel(op="gated_delta_rule", domain="hk == hv", promises=promises, slack=False, float32=("g", "beta"))
     def adapted(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_states: Tensor | None = None, *,
         cu_seqlens: Tensor, qk_l2norm: bool = False, return_final_states: bool = False,

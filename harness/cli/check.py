@@ -157,6 +157,7 @@ def peers(
     property: Annotated[list[str] | None, typer.Option(help="only these properties; comma-separated")] = None,  # noqa: A002
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
     seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    max_time: Annotated[str | None, typer.Option(help="time that the run may take, as for `packproof check`")] = None,
     json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write a page with the scoreboard to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
@@ -186,6 +187,7 @@ def peers(
         properties=some(property, "--property"),
         profile=profile,
         seed=seed,
+        max_time=None if max_time is None else seconds(max_time, "--max-time"),
     )
     with importing():
         from packproof.harness.peers.report import PeersReport  # noqa: PLC0415
@@ -259,18 +261,19 @@ def _settled(device: str | None, op: str | None, *, isolate: bool = False, **giv
     if op is not None and ":" not in op:
         known("op", op, SIGNATURES)
     check_names(request := CheckRequest(op=op, device="cpu" if device is None else device, **given))
-    return replace(request, device=_start(device, isolate=isolate))
+    return replace(request, device=_start(device, isolate=isolate, several=request.target is None))
 
 
-def _start(device: str | None, *, isolate: bool = False) -> str:
-    """Import torch, start the process that kernels are forked from, and return the device: the one named or found."""
+def _start(device: str | None, *, isolate: bool = False, several: bool = False) -> str:
+    """Import torch, start the process that kernels are forked from, and return the device: the one named or found.
+    several: whether it is about more than one kernel."""
     settle = zygote_client.early() if is_fresh() and not isolate else None
     with importing():
         import torch  # noqa: PLC0415
 
     found = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if settle:
-        settle(found == "cpu")
+        settle(found == "cpu", several or found != "cpu")  # on a CPU torch.compile is judged in one dtype
     if isolate:
         _isolate(found)
     return found

@@ -138,6 +138,7 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
     for owner, what, names, there in (
         ("op", "input", case.present, op.inputs),
         ("op", "input", case.float32, op.float32),
+        ("op", "input", case.narrow, op.narrow),
         ("op", "input", dict(case.axes), {**op.inputs, **op.outputs}),
         ("op", "option", dict(case.options), op.options),
         ("op", "size", dict(case.sizes), op.sizes[0]),

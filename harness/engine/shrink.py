@@ -144,7 +144,8 @@ def _plainer(case: Case, space: Space) -> Iterator[Case]:
 def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
     plain_size = tuple(space.plain_sizes[0].items())
     yield case.replace(
-        slack=0, regime="normal", present=(), float32=(), sizes=plain_size, seed=0, options=_plain_options(case, space)
+        **dict.fromkeys(("present", "float32", "narrow"), ()),
+        **{"slack": 0, "regime": "normal", "sizes": plain_size, "seed": 0, "options": _plain_options(case, space)},
     )
     yield case.replace(slack=0, regime="normal", sizes=plain_size, seed=0)
     yield case.replace(key_lengths=None)
@@ -156,6 +157,7 @@ def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
         {"seed": 0},
         {"axes": tuple((n, 0) for n, _ in case.axes)},
         {"float32": ()},
+        {"narrow": ()},
     ):
         if not (change.get("slack") == 1 and case.slack == 0):
             yield case.replace(**change)

@@ -71,6 +71,7 @@ class CheckTarget:
             domain=self.declared.domain,
             mixed=self.declared.mixed,
             float32=self.declared.float32,
+            narrow=self.declared.narrow,
             on_gpu=self.request.device == "cuda",
         )
 

@@ -23,10 +23,10 @@ _LAUNCH = re.compile(
     r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
 )
 _FULL_OF_ADVICE = re.compile(r"(CUDA out of memory. Tried to allocate [^.]*\.\d+ \w+)\. .*?(?= \([\w.]+:\d+\)$|$)")
-_NO_MEMORY = re.compile(
-    r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|DefaultCPUAllocator: can't allocate"
-)
+_NO_GPU_MEMORY = re.compile(r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
+_NO_MEMORY = re.compile(f"{_NO_GPU_MEMORY.pattern}|DefaultCPUAllocator: can't allocate")
+_ASKED = re.compile(r"Tried to allocate ([\d.]+) (\w+)\.")
+_BYTES = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # errors that no CUDA context survives
 _LOST = re.compile(
     r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure|device-side assert"
@@ -54,7 +54,7 @@ def verdict_on(
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
     text = f"{stage}{_in_full(error)}"
     if any(map(_lacks_memory, causes)):
-        return _without_memory(_FULL_OF_ADVICE.sub(r"\1", text), n_bytes, free_bytes(device))
+        return _without_memory(_FULL_OF_ADVICE.sub(r"\1", text), causes, n_bytes, device)
     if _declined(error, invocation, again):
         return Refused(text, backward=stage == BACKWARD)
     if any(_LAUNCH.search(str(cause)) for cause in causes):
@@ -70,8 +70,27 @@ def _declined(error: Exception, invocation: Invocation, again: Callable[[Computi
     return refuses(error, invocation.call, again, backward=invocation.stage == BACKWARD)
 
 
-def _without_memory(text: str, n_bytes: int, free: int | None) -> KernelFault | MachineLimit:
-    """A limit of the machine, unless the kernel allocates far more than a call of that size needs."""
+def _on_the_way(causes: Iterable[BaseException], device: torch.device) -> int | None:
+    """The bytes that a call had and asked for when the GPU had no more; None where no allocator says that it had none.
+
+    What is free afterwards says nothing: other processes use the same GPU, and have returned what they took.
+    """
+    for cause in causes:
+        asked = _ASKED.search(str(cause))
+        if isinstance(cause, torch.OutOfMemoryError) and asked and torch.cuda.memory_stats(device).get("num_ooms"):
+            return torch.cuda.memory_allocated(device) + int(float(asked[1]) * _BYTES[asked[2]])
+        if _NO_GPU_MEMORY.search(str(cause)):
+            return torch.cuda.memory_allocated(device)
+    return None
+
+
+def _without_memory(
+    text: str, causes: Iterable[BaseException], n_bytes: int, device: torch.device
+) -> KernelFault | MachineLimit:
+    """A limit of the machine, unless a kernel that says so has far more memory than a call of that size needs."""
+    if device.type == "cuda" and (used := _on_the_way(causes, device)) is not None:
+        return MachineLimit(f"needs more than {used / 1e9:.1f} GB of GPU memory: {text}")
+    free = free_bytes(device)
     if free is None or free <= _MODEST * n_bytes + (1 << 30):
         return MachineLimit(text)
     return KernelFault("raised", f"{text}\n    the tensors of this call take {n_bytes:,} bytes, and {free:,} are free")

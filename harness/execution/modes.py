@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from packproof.adapters.adapter import Adapter
 from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.properties.call import Mode
+from packproof.properties.dispatch_mode import DispatchMode
 
 Ran = tuple[Tensors, Tensors]
 
@@ -135,7 +135,7 @@ def opcheck(invocation: Invocation) -> Ran:
     return outputs, invocation.backward(outputs)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(DispatchMode):
     """Collects the operators that torch itself does not have, each with its first arguments."""
 
     _TORCHS_OWN = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})

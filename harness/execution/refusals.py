@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any, Self
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from packproof.properties.call import Call
+from packproof.properties.dispatch_mode import DispatchMode
 
 _SPEAKS_OF = re.compile(
     r"shape|\bsizes?\b|\bndim|\bdims?\b|dimension|\brank\b|stride|contiguous|layout|dtype|\bfloat|half\b"
@@ -78,7 +78,7 @@ def _plain(error: BaseException) -> str:
     return _ADDRESS.sub("0x", str(error))
 
 
-class Computing(TorchDispatchMode):
+class Computing(DispatchMode):
     """Watches a call for computing: operators on floating-point tensors that do more than move them, and launches."""
 
     def __init__(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from packproof.properties.dispatch_mode import DispatchMode
 
 _AXIS_AT = {  # where their axis stands among the arguments
     torch.ops.aten.topk.default: 2,
@@ -54,7 +55,7 @@ Made = Sequence[Chosen | None]  # None for what is no choice among the scores of
 
 
 @dataclass(eq=False)
-class TieBreaker(TorchDispatchMode):
+class TieBreaker(DispatchMode):
     """Each choice among the scores of tokens while it is active, made as in an earlier run where that is a near tie.
 
     tokens: of the call. earlier: the choices of that run, in the same order. allowed: by how much rounding may move the

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from packproof.harness.modules.choices import Chosen, Made, TieBreaker
 from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.isolation import largest
 from packproof.harness.modules.pack import FIRST, PADDING, Pack
 from packproof.harness.modules.subject import ModuleRefused, Subject
+from packproof.properties.dispatch_mode import DispatchMode
 
 _SAFETY = 32  # rounding errors of one sample have a largest element within a few times that of another
 _VACUOUS = 0.1
@@ -165,7 +165,7 @@ class _Pass:
     ties: int = 0
 
 
-class _LessThanFloat64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _LessThanFloat64(DispatchMode):
     """Finds out whether anything is computed in a lower precision."""
 
     supports_higher_order_operators = True  # flex attention is one

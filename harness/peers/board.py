@@ -158,12 +158,17 @@ def _row(verdict: events.Verdict, golden: frozenset[str]) -> BoardRow:
     )
 
 
+_LIMITS = {"out of time": "not reached", "too large to be judged here": "no memory"}  # of a run, not of a kernel
+
+
 def word(verdict: events.Verdict) -> str:
     """The verdict of a cell in words; never "passed" if it was not judged."""
     if verdict.status == "failed":
         return "does not hold" if verdict.cell.beyond else "FAILED"
     if verdict.status == "error":
         return "not judged: packproof itself failed"
+    if not verdict.judged and (limit := next((said for text, said in _LIMITS.items() if text in verdict.reason), None)):
+        return limit
     if verdict.status == "skipped":
         untested = "not offered" if "does not take" in verdict.reason else "not applicable"
         return "declined" if verdict.refused or verdict.limits else untested

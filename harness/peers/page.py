@@ -23,7 +23,8 @@ def legend() -> list[str]:
         f"Checked though not promised by a peer: {questions}. If one does not hold, that is a finding, not a broken "
         "promise.",
         "Declined: the kernel or its adapter reports that it does not support the call. Not offered: it takes no such "
-        "argument. Neither was judged. In its domain: judged on the calls that it was found to support.",
+        "argument. Neither was judged. In its domain: judged on the calls that it was found to support. Not reached: "
+        "the run ended before. No memory: each of its calls takes more than the machine had.",
     ]
 
 

@@ -78,6 +78,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, str]:
         "sizes": _listed(case.sizes),
         "inputs": ", ".join(case.present),
         "in fp32": ", ".join(case.float32),
+        "in 16 bits": ", ".join(case.narrow),
         "options": _listed(case.options),
         "offsets": case.index_dtype,
         "values": f"{case.regime}: {MEANINGS[case.regime]}",

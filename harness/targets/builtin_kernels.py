@@ -43,8 +43,14 @@ class BuiltinKernel:
         module = importlib.import_module(self.module)
         promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
         signature = SIGNATURES[self.op]
-        float32 = tuple(sorted(signature.float32 | signature.tables))
-        return Declaration(op=self.op, promises=Promises(**promises), dtypes=self.dtypes, mixed=True, float32=float32)
+        return Declaration(
+            op=self.op,
+            promises=Promises(**promises),
+            dtypes=self.dtypes,
+            mixed=True,
+            float32=tuple(sorted(signature.float32 | signature.tables)),
+            narrow=tuple(sorted(signature.narrow)),
+        )
 
 
 _LINEAR = "packproof.kernels.linear_attention"

@@ -42,13 +42,16 @@ _IDLE_MS = 500
 
 
 class Zygote:
-    """The serving side. function: the one that workers run where an order names no location."""
+    """The serving side. function: the one that workers run where an order names no location. late: whether to import
+    torch's compiler while no one waits, which several workers may need."""
 
-    def __init__(self, control: socket.socket, function: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, control: socket.socket, function: Callable[..., Any] | None = None, *, late: bool = True
+    ) -> None:
         self._control = control
         self._function = function
         self._snapshot = TorchState()
-        self._idle_ms: int | None = _IDLE_MS
+        self._idle_ms: int | None = _IDLE_MS if late else None
         self._leashes: dict[int, socket.socket] = {}
         self._poll = select.poll()
         self._wake, self._bell = os.pipe()
@@ -149,7 +152,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)  # not yet the head of a group
 
 
-def serve(control: socket.socket, function: Callable[..., Any] | None = None) -> None:
+def serve(control: socket.socket, function: Callable[..., Any] | None = None, *, late: bool = True) -> None:
     """Run a zygote in a fork of this process, which ends it and all below it once the parent or the zygote is gone: a
     kernel may have killed it.
     """
@@ -163,7 +166,7 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None) ->
         if end_with_parent(me):
             with importing():
                 prepare()
-            Zygote(control, function).serve()
+            Zygote(control, function, late=late).serve()
         return
     poll = select.poll()
     poll.register(os.pidfd_open(zygote), select.POLLIN)

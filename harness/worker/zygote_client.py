@@ -18,7 +18,6 @@ from packproof.harness.worker.settled import ENVIRONMENT, importing
 
 _SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever the parent has
 _SPAWNED = f"from {__name__} import become_zygote; become_zygote()"
-_INTERPRETED, _COMPILED = b"1", b"0"
 _TAIL = 2000
 
 _prefix: tuple[str, ...] = ()  # before the command of each zygote that this process starts
@@ -63,10 +62,10 @@ class ZygoteClient:
         os.close(its_output)
         return keep_private(channel), output, keep_private(leash)
 
-    def settle(self, *, interpreted: bool) -> None:
+    def settle(self, *, interpreted: bool, late: bool) -> None:
         """Answer the zygote that `early` has forked."""
         with suppress(ConnectionError):
-            self._control.send(_INTERPRETED if interpreted else _COMPILED)
+            self._control.send(bytes([interpreted, late]))
 
     def _changes(self) -> dict[str, str | None]:
         """Changes of the environment since the zygote was started; None for a name that was removed."""
@@ -164,8 +163,9 @@ def forked(function: Callable[..., Any]) -> ZygoteClient:
     return _fork(lambda control: serve(control, function))
 
 
-def early() -> Callable[[bool], None]:
-    """Import torch and fork the shared zygote; call the result once it is known whether Triton is interpreted there.
+def early() -> Callable[[bool, bool], None]:
+    """Import torch and fork the shared zygote; call the result once it is known whether Triton is interpreted there,
+    and whether several of its workers will use torch's compiler.
 
     For a process that `is_fresh`: it has one thread and has not used CUDA.
     """
@@ -174,16 +174,17 @@ def early() -> Callable[[bool], None]:
 
     def become(control: socket.socket) -> None:
         _close_all_but(control)
-        answer = control.recv(1)
+        answer = control.recv(2)
         if answer:
-            os.environ.update(_environment(interpreted=answer == _INTERPRETED))
-            serve(control)
+            interpreted, late = map(bool, answer)
+            os.environ.update(_environment(interpreted=interpreted))
+            serve(control, late=late)
 
     client = _fork(become)
 
-    def settle(interpreted: bool) -> None:
+    def settle(interpreted: bool, late: bool) -> None:
         _share(client, interpreted=interpreted)
-        client.settle(interpreted=interpreted)
+        client.settle(interpreted=interpreted, late=late)
 
     return settle
 

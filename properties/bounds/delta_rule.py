@@ -38,8 +38,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from packproof.properties.bounds.drawn_roundings import Signs
 from packproof.properties.bounds.magnitude import UNDERFLOW, chunk_sums
+from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import finite_scale
 from packproof.refs.gated import L2_EPSILON, over_pack
@@ -50,8 +50,8 @@ _REMEMBERED = 1 - 1 / 128
 _TWO_EVENTS = 2**0.5  # in chunks: of the right-hand side of the triangular system, and of its solution
 
 
-def delta_rule(promises: Promises) -> Callable[..., Any]:
-    """Make the delta rule, gated or not, with random roundings, from the promises of a kernel."""
+def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """Make the delta rule, gated or not, with roundings of random signs, from the promises of a kernel."""
 
     def function(
         q: Tensor,
@@ -69,7 +69,7 @@ def delta_rule(promises: Promises) -> Callable[..., Any]:
         initial_states: Tensor | None = None,
         return_final_states: bool = False,
     ) -> Any:
-        signs, factor = Signs(), finite_scale("delta_rule", scale, k.shape[-1])
+        factor = finite_scale("delta_rule", scale, k.shape[-1])
 
         def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, beta: Tensor, *g: Tensor) -> tuple[Tensor, Tensor]:
             if qk_l2norm:

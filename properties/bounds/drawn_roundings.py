@@ -18,43 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.properties.bounds.signs import UNIT, Signs
 from packproof.properties.cases.sample import Sample
 from packproof.properties.promises import Promises
 from packproof.properties.roundings import Roundings
 from packproof.properties.tensor_key import TensorKey
 
-UNIT = 2.0**-30  # the roundoff of a copy: second-order terms vanish, and float64 still resolves the first
 COPIES, COPIES_OF_LARGE = 64, 16
 _LARGE = 4096  # elements of the states of all heads
 _AT_ONCE = 2**24  # elements of the states of all copies and tokens
-
-
-class Signs:
-    """Random signs, the same in each run of the same call."""
-
-    def __init__(self) -> None:
-        self._generator = torch.Generator().manual_seed(0)
-
-    def rounded(self, x: Tensor, terms: Tensor) -> Tensor:
-        """x after a rounding event of the size of its absolute terms."""
-        drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float32)
-        return torch.add(x, torch.copysign(terms, drawn.sub_(0.5).to(x)), alpha=UNIT)
-
-    def noisy(self, x: Tensor) -> Tensor:
-        """x, rounded by its own size; so is the gradient that comes back."""
-        y: Tensor = _Noisy.apply(x, self)
-        return y
-
-
-class _Noisy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, signs: Signs) -> Tensor:
-        ctx.signs = signs
-        return signs.rounded(x, x.abs())
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return ctx.signs.rounded(grads[0], grads[0].abs()), None
 
 
 def deviations(
@@ -66,7 +38,7 @@ def deviations(
 ) -> dict[TensorKey, Tensor]:
     """B of each output and gradient. run: what a function makes of a sample, as `values` is of the reference."""
     total = {key: torch.zeros_like(value) for key, value in values.items()}
-    function, count = roundings.make(promises), 0
+    function, count = roundings.make(promises, Signs()), 0
     for copies in _batches(roundings, sample):
         found = run(function, _copied(sample, roundings.heads, copies))
         for key, value in values.items():

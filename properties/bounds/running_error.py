@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from packproof.properties.bounds.error_rules import LINEAR, RULES, SLOPES, SUMS, rounding_of_sums, size
+from packproof.properties.dispatch_mode import DispatchMode
 from packproof.refs.errors import UsageError
 
 K = TypeVar("K")
@@ -35,7 +35,7 @@ K = TypeVar("K")
 _MOST_SHADOWS = 4096  # until those whose storage is gone are looked for
 
 
-class RunningError(TorchDispatchMode):
+class RunningError(DispatchMode):
     """Inside it, torch's operators on floating-point tensors also compute E and M. Raises UsageError for an operator of
     which no rule is known and that does not decompose into others."""
 

@@ -29,7 +29,8 @@ class Case:
     same. slack: rows after the last sequence of each packing. sizes: axis sizes by name.
     dtype: of the tokens. present: optional inputs that are given. axes: the alternative taken by each input whose spec
     has several. options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens.
-    float32: inputs that are fp32 beside tokens of 16 bits. seed: of the tensors.
+    float32: inputs that are fp32 beside tokens of 16 bits. narrow: fixed inputs that have the dtype of such tokens, and
+    bf16 beside fp32 ones. seed: of the tensors.
     cuts: token positions of the pack at which it is cut over ranks, one less than ranks, in order; None where it is not
     about ranks. The same position twice leaves the rank between without tokens.
 
@@ -48,6 +49,7 @@ class Case:
     regime: str = "normal"
     index_dtype: str = "int32"
     float32: tuple[str, ...] = ()
+    narrow: tuple[str, ...] = ()
     seed: int = 0
     key_lengths: tuple[int, ...] | None = None
     cuts: tuple[int, ...] | None = None
@@ -72,8 +74,8 @@ class Case:
 
     def without(self, name: str) -> "Case":
         """The same case with one optional input left out."""
-        present, float32 = (tuple(n for n in names if n != name) for names in (self.present, self.float32))
-        return self.replace(present=present, float32=float32)
+        kept = {of: tuple(n for n in getattr(self, of) if n != name) for of in ("present", "float32", "narrow")}
+        return self.replace(**kept)
 
     def with_option(self, name: str, value: Any) -> "Case":
         return self.replace(options=tuple((k, value if k == name else v) for k, v in self.options))
@@ -92,6 +94,7 @@ class Case:
         words += [" ".join(f"{k}={v}" for k, v in self.sizes)] if self.sizes else []
         words += ["with " + ", ".join(self.present)] if self.present else []
         words += [", ".join(self.float32) + " in fp32"] if self.float32 else []
+        words += [", ".join(self.narrow) + " in 16 bits"] if self.narrow else []
         words += [f"{k}={v}" for k, v in self.options if v]
         words += [self.regime] if self.regime != "normal" else []
         words += [self.index_dtype] if self.index_dtype != "int32" else []
@@ -99,7 +102,7 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)
-        return {k: v for k, v in data.items() if v is not None or k not in ("key_lengths", "cuts")}
+        return {k: v for k, v in data.items() if v not in (None, ()) or k not in ("key_lengths", "cuts", "narrow")}
 
     @classmethod
     def from_json(cls, data: Any) -> "Case":
@@ -127,7 +130,7 @@ class Case:
             sizes, axes, options = (_pairs(data.get(k, ())) for k in ("sizes", "axes", "options"))
         except (TypeError, ValueError) as error:
             raise UsageError(f"case: sizes, axes and options are lists of pairs ({error})") from None
-        names = {name: data.get(name, []) for name in ("present", "float32")}
+        names = {name: data.get(name, []) for name in ("present", "float32", "narrow")}
         for field, listed in names.items():
             if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
                 raise UsageError(f"case: {field} is {str(listed)[:60]!r}, expected a list of names")

@@ -40,9 +40,11 @@ def draw(op: Op, case: Case) -> Sample:
     return dataclasses.replace(empty, inputs=inputs, cotangents=cotangents)
 
 
-def dtype_of(op: Op, name: str, dtype: str, float32: Collection[str] = ()) -> torch.dtype:
-    """The dtype of an input or output in a call whose tokens have `dtype`. float32: inputs that are fp32 beside it."""
+def dtype_of(op: Op, name: str, dtype: str, float32: Collection[str] = (), narrow: Collection[str] = ()) -> torch.dtype:
+    """The dtype of an input or output in a call whose tokens have `dtype`. float32, narrow: as in a case."""
     token = DTYPES[dtype]
+    if name in narrow:
+        return torch.bfloat16 if token == torch.float32 else token
     return token if name not in {*op.fixed, *float32} or token == torch.float64 else torch.float32
 
 
@@ -79,7 +81,7 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         x = torch.randn(size, generator=g, dtype=torch.float64)
         if case.regime == "wide" and name == next(iter(op.inputs)):
             x = x * values.wide(size, g, case.dtype)
-    return x.to(dtype_of(op, name, case.dtype, case.float32))
+    return x.to(dtype_of(op, name, case.dtype, case.float32, case.narrow))
 
 
 def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from packproof.properties.call import Call, Placement
 from packproof.properties.op import Op
-from packproof.refs.axes import KEYS, Axes, in_pool, packs_keys, role, shape
+from packproof.refs.axes import KEYS, Axes, in_pool, is_shared, packs_keys, role, shape
 
 Span = tuple[int, int, int]  # a sequence, and its tokens: from the second number to before the third
 
@@ -159,8 +159,7 @@ class Sample:
         integers do not take."""
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
-            is_shared = role(axes) == "shared" and not in_pool(axes)
-            if is_shared or (isinstance(y, int | float) and not x.is_floating_point()):
+            if is_shared(axes) or (isinstance(y, int | float) and not x.is_floating_point()):
                 return x
             out = torch.full_like(x, y) if isinstance(y, int | float) else y.clone()
             out[self.rows(j, axes)] = x[self.rows(j, axes)]
@@ -172,7 +171,7 @@ class Sample:
         """Sequence j from `others`, all else as it is."""
 
         def replace(x: Tensor, y: Tensor, axes: Axes) -> Tensor:
-            if role(axes) == "shared" and not in_pool(axes):
+            if is_shared(axes):
                 return x
             out = x.clone()
             out[self.rows(j, axes)] = y[self.rows(j, axes)]

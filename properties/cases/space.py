@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class Space:
     parameters: the argument names that the kernel takes, or None for all of the op's.
     domain: the calls that it supports; every case is one of them. mixed: whether inputs that may have the same several
     forms, as B and C of a scan, may have different ones in one call. float32: inputs that may be fp32 beside tokens of
-    16 bits.
+    16 bits. narrow: inputs that may be of 16 bits though they are fixed.
     on_gpu: whether it runs on a GPU, and therefore at the sizes of models too.
     """
 
@@ -62,6 +63,7 @@ class Space:
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
     mixed: bool = True
     float32: Collection[str] = ()
+    narrow: Collection[str] = ()
     on_gpu: bool = False
 
     @property
@@ -110,6 +112,13 @@ class Space:
             n for n in every if all(role(axes) == "shared" for axes in parse(self.op.inputs[n]).alternatives)
         )
         return tuple(dict.fromkeys(((), shared, every)))
+
+    @property
+    def narrows(self) -> tuple[tuple[str, ...], ...]:
+        """Which inputs may be narrow in one call: none, or all that the kernel takes so."""
+        if self.dtype == "float64":
+            return ((),)
+        return tuple(dict.fromkeys(((), tuple(n for n in self.op.inputs if n in self.narrow and self._takes(n)))))
 
     @property
     def options(self) -> dict[str, tuple[Any, ...]]:
@@ -248,6 +257,7 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
         slack=space.slacks[k % len(space.slacks)] if rich else 0,
         present=present,
         float32=_given(space, present, space.floats[k % len(space.floats)]),
+        narrow=_given(space, present, space.narrows[k % len(space.narrows)]),
         axes=tuple(forms.items()),
         options=space.known_options(options),
         regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
@@ -285,6 +295,7 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
     ways = st.none() | st.integers(0, 5)
     way = draw(ways) if space.packs_keys else None
     floats = draw(st.sampled_from(space.floats)) if len(space.floats) > 1 else ()
+    narrow = draw(st.sampled_from(space.narrows)) if len(space.narrows) > 1 else ()
     present = tuple(n for n in space.optional if draw(st.booleans()))
     return Case(
         lengths=lengths,
@@ -293,6 +304,7 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         slack=draw(st.sampled_from(space.slacks)),
         present=present,
         float32=_given(space, present, floats),
+        narrow=_given(space, present, narrow),
         axes=tuple((n, forms[space.alike(n)]) for n in space.choices),
         options=space.known_options(options),
         regime=draw(st.sampled_from(REGIMES)),
@@ -320,7 +332,7 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
     def collect(case: Case) -> None:
         drawn.extend(filter(None, [space.fit(case)]))
 
-    with _storing_nothing():
+    with _storing_nothing(), _reading_no_sources():
         collect()
     return list(dict.fromkeys(drawn)) if space.domain else drawn
 
@@ -338,3 +350,20 @@ def _storing_nothing() -> Iterator[None]:
         yield
     finally:
         configuration.set_hypothesis_home_dir(None)
+
+
+@contextmanager
+def _reading_no_sources() -> Iterator[None]:
+    """Keeps Hypothesis from parsing every module that is loaded for constants to draw: half a second in each process,
+    and the cases of a seed would depend on what else is imported."""
+    providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
+    read = getattr(providers, "_get_local_constants", None)
+    if read is None:  # a version that does not do so
+        yield
+        return
+    none = providers._local_constants
+    providers._get_local_constants = lambda: none
+    try:
+        yield
+    finally:
+        providers._get_local_constants = read

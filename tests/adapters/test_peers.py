@@ -19,7 +19,7 @@ from packproof.harness.bench.timing import Run, Tensors
 from packproof.harness.targets.location import Location
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
-from packproof.properties.declaration import describe
+from packproof.properties.declaration import declaration, describe
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 from tests.adapters import linear_stand_ins as linear
@@ -147,6 +147,13 @@ def test_an_adapter_of_a_rule_hands_on_gates_states_and_options(
     want = op.reference(**sample.inputs, **options, cu_seqlens=sample.cu_seqlens)
     for x, y in zip(function(**sample.inputs, **options, cu_seqlens=sample.cu_seqlens), want, strict=True):
         torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("name", ["transformers:gated_delta_rule", "transformers:gated_delta_rule_recurrent"])
+def test_a_model_repeats_its_key_heads_before_it_calls_transformers(name: str, adapter: Callable[[str], Any]) -> None:
+    domain = declaration(describe(adapter(name)), name).domain
+    cases = {hk: Case((3,), "float32", (("hk", hk), ("hv", 2), ("k", 4), ("p", 3))) for hk in (1, 2)}
+    assert [hk for hk, case in cases.items() if domain.allows(OPS["gated_delta_rule"], case)] == [2]
 
 
 def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

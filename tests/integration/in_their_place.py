@@ -3,6 +3,8 @@
 As a plugin of pytest it replaces the functions of the packages that are installed, before their tests import them:
 
     python -m pytest -p tests.integration.in_their_place CAUSAL_CONV1D/tests/test_causal_conv1d.py
+
+With `--exact` selective scans are computed in float64: a test that fails then too fails by its own reference.
 """
 
 import importlib.util
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from packproof import kernels as ours
+from packproof import refs
 
 
 def causal_conv1d_fn(
@@ -95,6 +98,19 @@ def selective_scan_fn(
     return (y, states) if return_last_state else y
 
 
+def exact_selective_scan(*tensors: Any, delta_softplus: bool, cu_seqlens: Tensor, return_final_states: bool) -> Any:
+    """The scan of these very values in float64, rounded at last to the dtypes that the kernel returns."""
+    wide: list[Any] = [x if x is None else x.double() for x in tensors]
+    found: Any = refs.selective_scan_associative(
+        *wide,
+        delta_softplus=delta_softplus,
+        cu_seqlens=cu_seqlens,
+        return_final_states=return_final_states,
+    )
+    low = tensors[0].dtype
+    return (found[0].to(low), found[1].float()) if return_final_states else found.to(low)
+
+
 def rotary_embedding(
     x: Tensor,
     cos: Tensor,
@@ -152,10 +168,16 @@ REPLACED: dict[str, Callable[..., Any]] = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exact", action="store_true", help="scans in float64 instead of packproof's kernels")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Put the functions in place of theirs, until the run ends."""
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
+    if config.getoption("--exact"):
+        patch.setattr(ours, "selective_scan", exact_selective_scan)
     for place, function in REPLACED.items():
         module, _, name = place.partition(":")
         if importlib.util.find_spec(module.partition(".")[0]):

@@ -50,6 +50,22 @@ def test_a_scan_takes_its_matrices_per_token_per_group_and_constant(b: tuple[int
     torch.testing.assert_close(state, h)
 
 
+def test_the_exact_scan_rounds_values_and_gradients_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = ((1, 6, 40), (1, 6, 40), (6, 4), (1, 4, 40), (1, 4, 40))
+    u, delta, A, B, C = (torch.rand(shape, dtype=torch.float64).bfloat16().requires_grad_() for shape in shapes)
+    A = -A.detach().float()
+    wide = [x.detach().double().requires_grad_() for x in (u, delta, A, B, C)]
+    u64, delta64, A64, B64, C64 = wide
+    want, want_state = selective_scan_fn(u64, delta64, A64, B64, C64, return_last_state=True)
+    monkeypatch.setattr(in_their_place, "ours", SimpleNamespace(selective_scan=in_their_place.exact_selective_scan))
+    y, state = selective_scan_fn(u, delta, A, B, C, return_last_state=True)
+    assert y.equal(want.to(torch.bfloat16))
+    assert state.equal(want_state.float())
+    g = torch.rand_like(y)
+    (got,), (exact,) = torch.autograd.grad(y, [B], g), torch.autograd.grad(want, [B64], g.double())
+    assert got.equal(exact.to(torch.bfloat16))
+
+
 def for_channels(x: Tensor, t: int) -> Tensor:
     """(b or 1, 6, n) of what token t has."""
     if x.ndim == 2:

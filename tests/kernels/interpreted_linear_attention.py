@@ -71,6 +71,18 @@ def test_a_gate_in_fp32_beside_bf16_tokens_is_not_rounded() -> None:
     assert error < 2**-14, "final states of exact products: a gate rounded to bf16 is off by 2**-9"
 
 
+def test_gradients_of_final_states_are_not_rounded_to_bf16() -> None:
+    lengths = [CHUNK, 2]
+    inputs = sample("simple_gla", lengths, dtype=torch.bfloat16)
+    inputs["g"] = -normal(sum(lengths), 2).abs() / 8
+    del inputs["initial_states"]
+    dy = [torch.zeros_like(inputs["v"]), normal(2, 2, 3, 2)]
+    exact = {name: value.double() for name, value in inputs.items()}
+    wanted = vjp(refs.simple_gla, exact, [x.double() for x in dy], cu_seqlens=offsets(lengths), **STATES)["g"]
+    got = results("simple_gla", inputs, dy, lengths, **STATES)["g"]
+    assert (got - wanted).abs().max() < 2**-14 * wanted.abs().max()
+
+
 def test_hard_decays_forget_without_overflow() -> None:
     lengths = [2 * CHUNK + 1]
     inputs = sample("simple_gla", lengths)

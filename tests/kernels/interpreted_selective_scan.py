@@ -189,7 +189,7 @@ def refused(kind: type[Exception], text: str, **changed: Any) -> None:
 def test_refuses_wrong_arguments() -> None:
     refused(ArgumentError, "z has 3 channels (axis d) but u has 2", z=normal(3, 3))
     refused(ArgumentError, "2 channels (axis d) cannot be shared evenly by 3 groups (axis g)", B=normal(3, 3, 3))
-    refused(ArgumentError, "A is float64 but float32 was expected", A=normal(2, 3, dtype=torch.float64))
+    refused(ArgumentError, "A is float64 but float32 or bfloat16", A=normal(2, 3, dtype=torch.float64))
     refused(LayoutError, "cu_seqlens ends at 9 but u has 3 tokens", cu_seqlens=offsets([9]))
     wide = {name: value.double() for name, value in sample([3]).items()}
     refused(ArgumentError, "u is float64 but float32, bfloat16 or float16 was expected", **wide)

@@ -118,6 +118,8 @@ def test_continues_from_its_final_states() -> None:
             same_bits(rest["1"], whole["1"], f"final states, {where}")
             front = vjp(ssd, head, [dy[0][:cut], rest["initial_states"]], cu_seqlens=offsets([cut]), **STATES)
             same_bits(front["initial_states"], whole["initial_states"], f"gradient of the initial states, {where}")
+            for name in TOKENS:
+                same_bits(torch.cat([front[name], rest[name]]), whole[name], f"gradient of {name}, {where}")
 
 
 def test_passes_opcheck() -> None:

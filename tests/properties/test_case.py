@@ -1,6 +1,7 @@
 """A case is data: it survives JSON, prints on one line, and makes the same tensors everywhere."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,22 @@ def test_damaged_cases_are_refused(data: object, message: str) -> None:
     with pytest.raises(UsageError, match="case: ") as caught:
         Case.from_json(data)
     assert message in str(caught.value)
+
+
+def test_no_source_is_read_for_constants_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis would parse all modules that are loaded, in each process that draws."""
+    providers = pytest.importorskip("hypothesis.internal.conjecture.providers")
+    read: list[object] = []
+
+    def constants(module: object) -> Any:
+        read.append(module)
+        return providers.Constants()
+
+    monkeypatch.setattr(providers, "_sys_modules_len", None, raising=False)
+    monkeypatch.setattr(providers, "_seen_modules", set(), raising=False)
+    monkeypatch.setattr(providers, "constants_from_module", constants, raising=False)
+    assert len(random_cases(Space(OPS["rope"], "float32", Promises()), 20, 0)) == 20
+    assert read == []
 
 
 @pytest.mark.parametrize("absent", ["initial_states", "return_final_states"])

@@ -52,6 +52,18 @@ CASES = {
             seed=2,
         ),
     ),
+    "a sink without a share of a softmax has a gradient without one": (
+        "attention.two_pass",
+        "reference",
+        Case(
+            lengths=(3,),
+            dtype="float64",
+            sizes=(("hq", 1), ("hk", 1), ("k", 17), ("v", 18)),
+            present=("sinks",),
+            options=(("softmax_scale", 0.3), ("softcap", 50.0)),
+            regime="wide",
+        ),
+    ),
 }
 
 

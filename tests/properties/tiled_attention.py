@@ -40,14 +40,16 @@ def attention(
     bug: str = "",
     size: int = DEFAULT_CHUNK,
 ) -> Any:
-    """Op `attention` in fp32, with the named bug."""
+    """Op `attention` in fp32 (fp64 for fp64), with the named bug."""
+    acc = torch.promote_types(q.dtype, torch.float32)
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
+    sinks = None if sinks is None else sinks.to(acc)  # once: its gradient is summed before it is rounded
     key_offsets = (cu_seqlens if cu_seqlens_k is None else cu_seqlens_k).tolist()
-    found_y, found_lse = [q.new_zeros(0, q.shape[1], v.shape[2])], [torch.zeros(0, q.shape[1])]
+    found_y, found_lse = [q.new_zeros(0, q.shape[1], v.shape[2])], [torch.zeros(0, q.shape[1], dtype=acc)]
     for (start, end), keys in zip(pairwise(cu_seqlens.tolist()), pairwise(key_offsets), strict=True):
-        k_, v_ = (x[slice(*keys)].float().repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        k_, v_ = (x[slice(*keys)].to(acc).repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         for first in range(start, end, size):
-            queries = q[first : min(first + size, end)].float() * scale
+            queries = q[first : min(first + size, end)].to(acc) * scale
             place = torch.arange(first - end, first - end + len(queries)) + len(k_)
             left, right = window_size[0], 0 if causal else window_size[1]
             low = (place - left if left >= 0 else place * 0).clamp(0, len(k_))
@@ -72,8 +74,8 @@ def block(
     size: int,
 ) -> tuple[Tensor, Tensor]:
     """The values and logarithms of queries that see the keys from low to before high."""
-    top = torch.full(q.shape[:2], -torch.inf) if sinks is None else sinks.float().expand(q.shape[:2])
-    total, acc = (top > -torch.inf).float(), torch.zeros(*q.shape[:2], v.shape[2])
+    top = q.new_full(q.shape[:2], -torch.inf) if sinks is None else sinks.expand(q.shape[:2])
+    total, acc = (top > -torch.inf).to(q), q.new_zeros(*q.shape[:2], v.shape[2])
     for key, masked in tiles(low, high, bug, size):
         s = einsum("ihk,jhk->ihj", q, k[key : key + size])
         s = softcap * torch.tanh(s / softcap) if softcap else s

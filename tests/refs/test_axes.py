@@ -3,7 +3,7 @@
 import pytest
 
 from packproof.refs import UsageError
-from packproof.refs.axes import Spec, parse, role, shape
+from packproof.refs.axes import Spec, is_shared, parse, role, shape
 
 
 def test_a_spec_has_alternatives_and_may_be_optional() -> None:
@@ -18,6 +18,7 @@ def test_sizes_follow_from_bases_and_shifts() -> None:
 
 def test_the_leading_axis_decides_the_role() -> None:
     assert [role(axes) for axes in (("t", "d"), ("s", "d"), ("d",), ())] == ["token", "sequence", "shared", "shared"]
+    assert [is_shared(axes) for axes in (("t", "d"), ("s", "d"), ("c", "d"), ("d",), ())] == [False] * 3 + [True] * 2
 
 
 @pytest.mark.parametrize("wrong", ["w+1", "w-", "w-n", "t,", "-1"])

@@ -80,6 +80,8 @@ WRONG = {
     "kernel: mixed": Wrong(declared(mixed=None), ("mixed is None", "True or False")),
     "kernel: no function": Wrong(lambda: kernel(op="rope")(5), ("is 5, expected a function",)),  # type: ignore[type-var]
     "kernel: float32 a string": Wrong(declared(float32="bias"), ("float32 is 'bias'", "a list: float32=['weight'")),
+    "kernel: narrow a string": Wrong(declared(narrow="bias"), ("narrow is 'bias'", "a list: narrow=['D'")),
+    "op: narrow that is not fixed": Wrong(op(narrow={"x"}), ("narrow", "'x'", "fixed inputs")),
     "op: float32 of another": Wrong(op(float32={"bias"}), ("float32", "'bias'", "inputs")),
     "op: draws a position in no table": Wrong(
         op(inputs={"x": "t d", "at": "s"}, draws={"at": "position|m"}), ("draws['at'] is 'position|m'", "an axis: d")

@@ -101,7 +101,8 @@ MORE: dict[str, Wrong] = {
         ("4 heads", "cannot be shared evenly", "3 groups"),
     ),
     "a wide state in bf16": Wrong(
-        CALLS["ssd"].but(A=torch.ones(4, dtype=torch.bfloat16)), ("ssd: A is bfloat16", "float32 was expected")
+        CALLS["ssd"].but(initial_states=torch.ones(2, 4, 3, 2, dtype=torch.bfloat16)),
+        ("ssd: initial_states is bfloat16", "float32 was expected"),
     ),
     "a convolution that knows relu": Wrong(
         CALLS["causal_conv1d"].but(activation="relu"), ("causal_conv1d: activation is 'relu'", "None or 'silu'")

@@ -16,9 +16,11 @@ from packproof.harness.worker.settled import ENVIRONMENT
 
 COMMAND = (sys.executable, "-m", "packproof", "check")
 FEW = ("--op", "rope", "--dtype", "fp32", "--property", "packing", "--profile", "quick", "--device", "cpu")
+GIVEN = {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "3", "MARK": "here"}
 KERNEL = """
-import gc, json, os, sys
+import gc, json, os, sys, time
 from pathlib import Path
+time.sleep(float(os.environ.get("WAIT", 0)))  # the process that the next one is forked from has nothing to do
 from packproof.refs import rope as kernel
 
 LOADED = [name for name in ("torch._dynamo", "hypothesis", "packproof.harness.engine.check") if name in sys.modules]
@@ -79,14 +81,14 @@ def found_by(command: tuple[str, ...], folder: Path, **environment: str) -> dict
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return found_by(COMMAND, tmp_path_factory.mktemp("forked"), PYTHONHASHSEED="7", OMP_NUM_THREADS="3", MARK="here")
+    return found_by(COMMAND, tmp_path_factory.mktemp("forked"), **GIVEN, WAIT="0.8")
 
 
 @pytest.fixture(scope="module")
 def spawned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = f"import sys; from packproof.harness.cli.main import run; sys.exit(run({list(COMMAND[3:])!r} + sys.argv[1:]))"
     folder = tmp_path_factory.mktemp("spawned")
-    return found_by((sys.executable, "-P", "-c", run), folder, PYTHONHASHSEED="7", OMP_NUM_THREADS="3", MARK="here")
+    return found_by((sys.executable, "-P", "-c", run), folder, **GIVEN, WAIT="0")
 
 
 def test_kernels_run_in_a_fork_of_the_command(forked: dict[str, Any], spawned: dict[str, Any]) -> None:
@@ -102,7 +104,7 @@ def test_what_the_first_case_does_not_need_is_not_imported(forked: dict[str, Any
 def test_a_fork_has_the_environment_of_a_process_started_afresh(
     forked: dict[str, Any], spawned: dict[str, Any]
 ) -> None:
-    own = {"PYTHONPATH", "PWD", "OLDPWD"}  # they name the folder
+    own = {"PYTHONPATH", "PWD", "OLDPWD", "WAIT"}  # they name the folder, or differ
     ours, theirs = ({n: v for n, v in found["environment"].items() if n not in own} for found in (forked, spawned))
     assert ours == theirs
     assert ours.items() >= {**ENVIRONMENT, "TRITON_INTERPRET": "1", "MARK": "here"}.items()

@@ -1,7 +1,10 @@
 """One call in this process: placement, gradients, checks of the results, and settings restored afterwards."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -9,9 +12,10 @@ from torch import Tensor
 
 from packproof.harness.execution import error_classification, execute
 from packproof.harness.execution.execute import InProcess
+from packproof.harness.execution.invocation import Invocation
 from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.targets.location import Location
-from packproof.properties.call import Call, KernelFault, Placement, Refused
+from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Refused
 from packproof.refs.errors import UsageError
 
 Make = Callable[..., Call]
@@ -170,6 +174,39 @@ def test_a_kernel_that_allocates_more_memory_than_its_call_needs(
     ) as fault:
         InProcess(Location.parse(rogue("pretends_to_lack_memory")).load()).run(make_call(2, 3))
     assert fault.value.kind == "raised"
+
+
+@pytest.mark.parametrize(
+    ("error", "refused", "says"),
+    [
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 30.00 GiB. GPU 0 has 20 GiB. Advice (a.py:3)"
+            ),
+            1,
+            r"^needs more than 72\.2 GB of GPU memory: OutOfMemoryError: CUDA out of memory\. Tried .* 30\.00 GiB \(",
+        ),
+        (
+            RuntimeError("Triton Error [CUDA]: out of memory"),
+            0,
+            r"^needs more than 40\.0 GB of GPU memory: RuntimeError",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 30.00 GiB. Advice"), 0, None),
+    ],
+    ids=["torch", "triton", "pretended"],
+)
+def test_a_gpu_without_memory_is_no_fault_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, refused: int, says: str | None
+) -> None:
+    """Whatever is free afterwards: other processes return theirs."""
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {"num_ooms": refused})
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 40 * 10**9)
+    monkeypatch.setattr(error_classification, "synchronise", lambda device: None)
+    monkeypatch.setattr(error_classification, "free_bytes", lambda device: 10**11)
+    invocation = cast(Invocation, SimpleNamespace(stage="", device=torch.device("cuda")))
+    found = error_classification.verdict_on(error, invocation, 100, lambda computing: None)
+    assert isinstance(found, KernelFault if says is None else MachineLimit)
+    assert re.search(says or "the tensors of this call take 100 bytes", str(found))
 
 
 def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,9 @@ def test_an_invalid_call_is_one_line(fields: dict[str, Any], names: list[str], m
         ("inconclusive", "the kernel refused every call", 9, "", "declined"),
         ("skipped", "the kernel does not take initial_states", 0, "", "not offered"),
         ("skipped", "rope has no state to carry", 0, "", "not applicable"),
+        ("inconclusive", "out of time before it had a result", 0, "", "not reached"),
+        ("inconclusive", "out of time: 2 examples of 9 reached", 2, "NaN", "not reached"),
+        ("skipped", "9 of 9 examples are too large to be judged here: OutOfMemoryError", 0, "", "no memory"),
     ],
 )
 def test_what_was_not_judged_is_never_passed(
@@ -149,6 +152,16 @@ def test_what_was_not_judged_is_never_passed(
 ) -> None:
     cell = Cell("rope", "a:b", "carry", "float32", "cpu", beyond)
     assert word(Verdict(cell, "eager", status, 9, 0.1, refused=refused, reason=reason)) == expected
+
+
+@pytest.mark.usefixtures("others")
+def test_a_run_that_ends_early_says_what_it_did_not_reach(tmp_path: Path) -> None:
+    file = tmp_path / "peers.json"
+    options = ["--property", "reference", "--device", "cpu", "--max-time", "0.001", "--json", str(file)]
+    assert main.run(["peers", "other:multiplying", "other:unsteady", *options]) == ending.INCONCLUSIVE
+    found = boards.read(str(file))
+    assert found.finished
+    assert {row.verdict for row in found.rows} == {"not reached"}
 
 
 @pytest.mark.usefixtures("others")
@@ -182,6 +195,7 @@ def test_boards_are_joined_by_peer_and_say_where_each_was_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = boards.read("data/peers.json")
+    first = replace(first, peers=tuple(replace(peer, where="") for peer in first.peers))
     again = [peer for peer in first.peers if peer.peer in ("fla:ssd", "flash_attn:rope")]  # the second: not installed
     row = next(row for row in first.rows if row.peer == "fla:ssd")
     later = replace(first, date="2026-12-01", seconds=1.0, peers=tuple(again), rows=(replace(row, examples=12345),))
