@@ -2,7 +2,8 @@
 
 Sylvester's matrix is a product of stages, one for each bit of a channel's number: it adds and subtracts the channels
 that differ in that bit, in any order of the bits. A head is read as several tiles of few channels, so that most bits
-are of a tile's number or lie in the registers of one thread, where a stage moves no data between threads.
+are of a tile's number or lie in the registers of one thread, where a stage moves no data between threads. The others
+are between threads of a warp, which shuffle: no stage passes through shared memory.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
@@ -28,17 +29,35 @@ def across(tiles, N: tl.constexpr):
 
 
 @triton.jit
-def within(tile, STAGES: tl.constexpr):
-    """The stages of the bits of the channels in a tile [n, 2 ** STAGES]."""
+def within(tile, STAGES: tl.constexpr, OWN: tl.constexpr):
+    """The stages of the bits of the channels in a tile [n, 2 ** STAGES], of which a thread has 2 ** OWN in a row."""
     N: tl.constexpr = tile.shape[0]
     WIDTH: tl.constexpr = tile.shape[1]
-    for bit in tl.static_range(STAGES):
+    for bit in tl.static_range(STAGES - 1, -1, -1):
         apart = tl.reshape(tile, (N, WIDTH // (2 << bit), 2, 1 << bit))
-        low, high = tl.split(tl.permute(apart, (0, 1, 3, 2)))
-        tile = tl.reshape(tl.permute(tl.join(low + high, low - high), (0, 1, 3, 2)), (N, WIDTH))
+        if bit < OWN:
+            low, high = tl.split(tl.permute(apart, (0, 1, 3, 2)))
+            tile = tl.reshape(tl.permute(tl.join(low + high, low - high), (0, 1, 3, 2)), (N, WIDTH))
+        else:
+            tile = tl.reshape(_paired(apart), (N, WIDTH))
     return tile
+
+
+@triton.jit
+def _paired(tile):
+    """The stage of the third axis, whose two members lie in two threads of a warp: each gets the other one's by a
+    shuffle, since a sum over the axis without carry is both at once."""
+    bits = tile.to(tl.int32, bitcast=True)
+    other = (tl.xor_sum(bits, 2, keep_dims=True) ^ bits).to(tl.float32, bitcast=True)
+    sign = (1 - 2 * tl.arange(0, 2)).to(tl.float32)
+    return other + tile * sign[None, None, :, None]
 
 
 def width(itemsize: int) -> int:
     """Channels of a tile of which four threads read 16 bytes each, a sector of memory for every two."""
     return 4 * 16 // itemsize
+
+
+def own_stages(channels: int, itemsize: int) -> int:
+    """Stages of a tile of so many channels that stay in one thread, which has 16 bytes of them."""
+    return min(channels, 16 // itemsize).bit_length() - 1

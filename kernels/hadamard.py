@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.butterflies import across, width, within
+from packproof.kernels.butterflies import across, own_stages, width, within
 from packproof.kernels.launch import (
     POINTERS,
     ROW_BY_ROW,
@@ -72,7 +72,8 @@ def hadamard(x: Tensor, signs: Tensor | None = None, *, cu_seqlens: Tensor) -> T
 @triton.jit(do_not_specialize=["cu_seqlens", "T", "S", "H", "x_stride", "head_stride", "has_signs", "inverse"])
 def _hadamard_kernel(
     x, signs, cu_seqlens, y, T, S, H, x_stride, head_stride, has_signs, inverse,
-    K: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr, ROWS: tl.constexpr,
+    K: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr, OWN: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """ROWS heads of tokens, one after another, in tiles of WIDTH channels; inverse: signs after the transform.
 
@@ -96,7 +97,7 @@ def _hadamard_kernel(
     for u in tl.static_range(K // WIDTH):
         place = (u * WIDTH + channel)[None, :]
         factor = tl.load(signs + place, mask=(place < K) & (has_signs != 0) & (inverse != 0), other=1.0)
-        values = (within(tiles[u], STAGES) * factor).to(y.dtype.element_ty)
+        values = (within(tiles[u], STAGES, OWN) * factor).to(y.dtype.element_ty)
         tl.store(y + (row * K)[:, None] + place, values, mask=stored)
 
 
@@ -120,12 +121,12 @@ def _bind(x: Tensor, signs: Tensor | None, cu_seqlens: Tensor, *, values: bool) 
 
 
 def _tile(K: int, dtype: torch.dtype) -> dict[str, int]:
-    elements, channels = _ELEMENTS, width(dtype.itemsize)
+    elements, channels = _ELEMENTS, min(width(dtype.itemsize), K)
+    own = own_stages(channels, dtype.itemsize)
     if interpreted(_hadamard_kernel):
-        elements, channels = _ELEMENTS_INTERPRETED, _WIDTH_INTERPRETED
-    channels = min(channels, K)
-    tile = {"WIDTH": channels, "STAGES": channels.bit_length() - 1, "ROWS": min(max(elements // K, 2), _MOST_ROWS)}
-    return {"K": K, "UNIT": _UNIT if K >= _UNIT else 1, **tile}
+        elements, channels, own = _ELEMENTS_INTERPRETED, min(_WIDTH_INTERPRETED, K), 1
+    tile = {"WIDTH": channels, "STAGES": channels.bit_length() - 1, "OWN": own}
+    return {"K": K, "UNIT": _UNIT if K >= _UNIT else 1, **tile, "ROWS": min(max(elements // K, 2), _MOST_ROWS)}
 
 
 def _vector(tensor: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ inverse rotation. Otherwise the kernels of rope and of hadamard run one after th
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # mypy: disable-error-code="assignment"
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from packproof.kernels.butterflies import across, width, within
+from packproof.kernels.butterflies import across, own_stages, width, within
 from packproof.kernels.hadamard import DTYPES, bind_transform, factors_of, launch_hadamard
 from packproof.kernels.launch import (
     POINTERS,
@@ -45,6 +46,7 @@ _UNIT = 16  # elements: heads start at multiples of it
 _HEADS = 8  # of a program, which reads cos and sin once for all of them
 _NUM_WARPS = 4
 _STAGES = 2  # heads that are being loaded while one is transformed
+_SPILLS = 40  # bytes, with the widest heads: ptxas for sm_100 keeps to the registers that let three programs run
 
 
 @checked_call
@@ -95,7 +97,7 @@ def _factors(signs, place, K, wanted):
 def _rope_hadamard_kernel(
     x, cos, sin, signs, cu_seqlens, y, T, S, H, M, x_stride, head_stride, has_signs,
     INVERSE: tl.constexpr, K: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr, LEVELS: tl.constexpr,
-    HEADS: tl.constexpr, STAGES: tl.constexpr, BLOCK_T: tl.constexpr,
+    OWN: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """Rotate and transform up to HEADS heads of BLOCK_T tokens, in tiles of WIDTH = 2 ** LEVELS channels.
 
@@ -133,7 +135,7 @@ def _rope_hadamard_kernel(
             tiles = across(tiles, 2 * N)
             changed = ()
             for u in tl.static_range(2 * N):
-                changed += (within(tiles[u], LEVELS) * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
+                changed += (within(tiles[u], LEVELS, OWN) * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
             tiles = changed
         firsts, seconds = (), ()
         for u in tl.static_range(N):
@@ -147,18 +149,18 @@ def _rope_hadamard_kernel(
                 changed += (tiles[u] * _factors(signs, u * WIDTH + channel, K, has_signs != 0),)
             tiles = across(changed, 2 * N)
         for u in tl.static_range(2 * N):
-            tile = tiles[u] if INVERSE else within(tiles[u], LEVELS)
+            tile = tiles[u] if INVERSE else within(tiles[u], LEVELS, OWN)
             tl.store(target + (h * K + u * WIDTH + channel), tile.to(y.dtype.element_ty), mask=stored)
 
 
 def _tile(K: int, dtype: torch.dtype) -> dict[str, int]:
     if interpreted(_rope_hadamard_kernel):
-        channels = min(2, K // 2)
+        channels, own = min(2, K // 2), 0
         shape = {"UNIT": 1, "HEADS": 2, "STAGES": 1, "BLOCK_T": 16}
     else:
-        channels = width(dtype.itemsize)
+        channels, own = width(dtype.itemsize), own_stages(width(dtype.itemsize), dtype.itemsize)
         shape = {"UNIT": _UNIT, "HEADS": _HEADS, "STAGES": _STAGES, "BLOCK_T": _NUM_WARPS * 8}
-    return {"K": K, "WIDTH": channels, "LEVELS": channels.bit_length() - 1, **shape}
+    return {"K": K, "WIDTH": channels, "LEVELS": channels.bit_length() - 1, "OWN": own, **shape}
 
 
 def _is_fused(K: int, R: int, starts: Tensor | None, interleaved: bool) -> bool:
@@ -222,5 +224,6 @@ def variants() -> list[Variant]:
         pointers |= {"x": POINTERS[dtype], "y": POINTERS[dtype], "cu_seqlens": "*i32"}
         label = f"rope-hadamard-{POINTERS[dtype][1:]}-{K}{'-back' if inverse else ''}"
         constants = {"INVERSE": inverse, **_tile(K, dtype)}
-        found += alignments(label, _rope_hadamard_kernel, pointers, constants, _NUM_WARPS)[:1]
+        form = alignments(label, _rope_hadamard_kernel, pointers, constants, _NUM_WARPS)[0]
+        found.append(replace(form, spills=_SPILLS if K == max(_FUSED) else 0))
     return found
