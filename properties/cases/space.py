@@ -115,8 +115,11 @@ class Space:
 
     @property
     def narrows(self) -> tuple[tuple[str, ...], ...]:
-        """Which inputs may be narrow in one call: none, or all that the kernel takes so."""
-        if self.dtype == "float64":
+        """Which inputs may be narrow in one call: none, or all that the kernel takes so.
+
+        None in fp16: the gradient of a parameter is a sum over tokens, and leaves its range where decays are long.
+        """
+        if self.dtype in ("float64", "float16"):
             return ((),)
         return tuple(dict.fromkeys(((), tuple(n for n in self.op.inputs if n in self.narrow and self._takes(n)))))
 
