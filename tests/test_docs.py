@@ -137,7 +137,7 @@ def test_the_readme_shows_the_failure_of_its_kernel(tmp_path: Path) -> None:
 
 def test_the_findings_of_the_readme_are_those_of_their_page() -> None:
     """Each row links a script, with the layout and the properties that docs/peers.md has for it; none is left out but
-    those that no GPU has seen."""
+    those that no GPU has seen, or that no property sees."""
 
     def findings(text: str) -> dict[str, tuple[str, ...]]:
         rows = [line.strip("| ").split(" | ") for line in text.splitlines() if "peers/" in line]
@@ -147,9 +147,11 @@ def test_the_findings_of_the_readme_are_those_of_their_page() -> None:
 
     on_gpu, _, interpreted = (ROOT / "docs/peers.md").read_text().partition("## In Triton's interpreter alone")
     found = findings(on_gpu)
-    assert findings((ROOT / "README.md").read_text()) == found
+    judged = {script: cells for script, cells in found.items() if cells}
+    assert findings((ROOT / "README.md").read_text()) == judged
     assert {*found, *findings(interpreted)} == {script.name for script in ROOT.glob("docs/peers/*.py")}
-    assert all(len(row) == 2 for row in found.values())
+    assert all(len(row) == 2 for row in judged.values())
+    assert len(found) - len(judged) <= 1
 
 
 def test_the_first_step_of_the_references(tmp_path: Path) -> None:
