@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
+
+if TYPE_CHECKING:
+    from packproof.properties.bounds.signs import Signs  # which needs torch
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,6 @@ class Roundings:
     one token costs.
     """
 
-    make: Callable[[Promises, Signs], Callable[..., Any]]
+    make: Callable[[Promises, "Signs"], Callable[..., Any]]
     heads: Collection[str]
     state: Collection[str]
