@@ -12,7 +12,7 @@ from packproof.harness.validation.mutants.equivalents import explained
 from packproof.harness.validation.mutants.mutant import KERNELS, all_mutants
 from packproof.harness.validation.mutants.run import OPS, run, sample
 
-SIZE = 16
+SIZE = 6
 KILLERS = Path(__file__).parents[2] / "data/killers.json"
 
 
