@@ -10,11 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packproof.adapters.importing import attribute, module_of_file
+from packproof.adapters.importing import attribute, module_of_file, reason
 from packproof.adapters.registry import PEERS
 from packproof.refs.errors import UsageError
-
-_WIDEST = 500
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,7 @@ class Location:
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            reason = " ".join(str(error).split())[:_WIDEST]
-            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {reason}") from error
+            raise UsageError(f"{place} cannot be imported: {reason(error)}") from error
         try:
             return attribute(module, self.path)
         except AttributeError as error:
