@@ -58,10 +58,15 @@ class Location:
 
     def load(self) -> Callable[..., Any]:
         """Import the function here. Raises UsageError with the reason in one line."""
-        found = self.find()
+        found, name = self.find(), f"{self.module or self.file}:{self.path}"
+        if isinstance(found, type):
+            apply = f"{self.path}.apply, or " if hasattr(found, "apply") and hasattr(found, "backward") else ""
+            raise UsageError(
+                f"{name} is a class, not a function; name {apply}a function that calls it (`packproof model` checks "
+                "an nn.Module as a whole)"
+            )
         if not callable(found):
-            kind = type(found).__name__
-            raise UsageError(f"{self.module or self.file}:{self.path} is of type {kind}, not a function")
+            raise UsageError(f"{name} is of type {type(found).__name__}, not a function")
         return found  # type: ignore[no-any-return]
 
     def find(self) -> Any:

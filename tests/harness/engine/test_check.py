@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import packproof
+from packproof import refs
 from packproof.harness.cli import main
 from packproof.harness.engine import check as engine
 from packproof.harness.engine.check import run_check
@@ -243,6 +245,26 @@ def test_what_a_kernel_prints_is_shown_with_its_failure() -> None:
         packproof.check(talks, op=SCALED, device="cpu", dtypes=["fp32"], properties=["reference"], profile="quick")
 
 
+def test_an_optional_input_that_the_kernel_requires_is_its_domain() -> None:
+    """It is never called without, which would be an error of the call, and the report says so."""
+    target = f"{HERE / 'rogues.py'}:needs_a_bias"
+    request = CheckRequest(target=target, op="causal_conv1d", dtypes=("float32",), properties=("reference",))
+    events = list(run_check(replace(request, profile="quick")))
+    assert f"{target} has no default for, so it is not tested without: bias" in events[0].notes
+    assert [verdict.status for verdict in events[-1].verdicts] == ["passed"]
+
+
+def test_a_module_is_checked_by_what_its_forward_takes() -> None:
+    class Conv(torch.nn.Module):
+        def forward(self, x, weight, *, cu_seqlens):
+            return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    found = packproof.check(
+        Conv(), op="causal_conv1d", device="cpu", dtypes=["fp32"], properties=["reference"], profile="quick"
+    )
+    assert [verdict.status for verdict in found] == ["passed"]
+
+
 def test_a_closure_is_checked_in_a_fork() -> None:
     factor = 2.0
 
@@ -263,6 +285,15 @@ def test_a_closure_is_checked_in_a_fork() -> None:
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="ropes"), "rope"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good"), "which op is it?"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (x, weight, cu_seqlens, scale)"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op="rope"), "takes (x, weight, chunk, cu_seqlens)"),
+        (
+            CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op=f"{HERE / 'rogues_op.py'}:SCALED"),
+            "needs chunk, which scaled does not have; give it a default, or write an adapter",
+        ),
+        (
+            CheckRequest(target=f"{HERE / 'rogues.py'}:_BadBackward", op="rope"),
+            "_BadBackward is a class, not a function; name _BadBackward.apply, or",
+        ),
         (CheckRequest(properties=("pakking",)), "packing"),
         (CheckRequest(profile="slow"), "profile"),
         pytest.param(
