@@ -152,10 +152,9 @@ def _forks(
                 del running[descriptor]
                 how = _ended(fork)
                 if garbage or not fork.ended:
-                    text = f"a process that evaluated a kernel {garbage or how}"
-                    unit = again(fork.number, text) if again else None
+                    unit = again(fork.number, f"its process {garbage or how}") if again else None
                     if unit is None:
-                        yield UnitError(text)
+                        yield UnitError(f"a process that evaluated a kernel {garbage or how}")
                     else:
                         waiting.append((fork.number, unit))
     finally:
