@@ -37,7 +37,7 @@ DETECTED = {
     "returns_none": "returned None, expected y",
     "returns_two": "returned a tuple of 2, expected y",
     "returns_integers": "expected a dense floating tensor",
-    "detaches": "y came back detached",
+    "detaches": "no gradient reaches any input; one without a backward pass takes --forward-only, or",
     "replaces_equal": "replaced torch.equal",
 }
 
@@ -252,6 +252,18 @@ def test_an_optional_input_that_the_kernel_requires_is_its_domain() -> None:
     events = list(run_check(replace(request, profile="quick")))
     assert f"{target} has no default for, so it is not tested without: bias" in events[0].notes
     assert [verdict.status for verdict in events[-1].verdicts] == ["passed"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
+def test_a_failure_in_slack_says_what_slack_is_and_how_to_do_without() -> None:
+    def conv(x, weight, *, cu_seqlens):
+        slack = torch.arange(len(x))[:, None] >= cu_seqlens[-1]
+        return torch.where(slack, 1.0, refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
+
+    few = {"dtypes": ["fp32"], "properties": ["reference"], "profile": "quick", "device": "cpu"}
+    with pytest.raises(CheckFailed, match=r"slack row 0, .*\n *slack is rows past the last sequence.*'slack == 0'"):
+        packproof.check(conv, op="causal_conv1d", **few)
+    packproof.check(conv, op="causal_conv1d", domain="slack == 0", **few)
 
 
 def test_a_module_is_checked_by_what_its_forward_takes() -> None:
