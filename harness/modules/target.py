@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from packproof.adapters.importing import reason
 from packproof.harness.targets.location import Location
 from packproof.refs.errors import UsageError
 
@@ -30,9 +31,8 @@ def _built(target: str, make: Callable[[], Any]) -> nn.Module:
         module = make()
     except UsageError:
         raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:500]
-        raise UsageError(f"{target}: no module can be made: {type(error).__name__}: {reason}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{target}: no module can be made: {reason(error)}") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"{target}: {type(module).__name__}, expected an nn.Module or a function that returns one")
     return module

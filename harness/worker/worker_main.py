@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from packproof.adapters.importing import reason
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.tuning import draw_configurations
@@ -180,6 +181,8 @@ def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: l
         return refusal_frame(error, frame.number)
     except Exception:
         return _excuse(check, frame)
+    except BaseException as error:  # of the kernel: no Ctrl-C reaches this process
+        return refusal_frame(KernelFault("raised", reason(error)), frame.number)
 
 
 def _left_running(before: set[int]) -> Iterator[str]:

@@ -114,7 +114,7 @@ LINES = {
         "broken.json": "broken.json: damaged, not JSON",
         "nothing.json": "nothing.json: damaged, not JSON",
         "empty.json": "empty.json: not a replay file of version 1",
-        "other.json": "other.json: not a replay file of version 1",
+        "other.json": "other.json: a replay file of version 9, and this packproof reads 1; use packproof",
         "list.json": "list.json: not a replay file of version 1",
     },
     "table": {
