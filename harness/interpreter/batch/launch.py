@@ -17,7 +17,7 @@ from packproof.harness.interpreter.memory_map import MemoryMap, Region
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEWEST = 3  # programs: below, a batch costs more than it saves
+FEWEST = 2  # programs: below, a batch costs more than it saves
 GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
 
 Kernel = Callable[..., Any]
