@@ -22,9 +22,9 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from packproof.harness.worker import gpus
-from packproof.harness.worker.interrupts import interrupts_later
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
+from packproof.harness.worker.settled import interrupts_later
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
 from packproof.harness.worker.zygote_client import keep_private, shared
 from packproof.refs.errors import PackproofError, UsageError

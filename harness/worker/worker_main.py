@@ -19,6 +19,7 @@ from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
+from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, Refused
@@ -167,7 +168,10 @@ def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
 
 def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: list[None], started: set[int]) -> Frame:
     try:
-        result = runner.run(call_of(frame))
+        call = call_of(frame)
+        if call.mode == "compiled":
+            import_compiler()
+        result = runner.run(call)
         if forks:
             raise KernelFault("malformed", "forked a child process; a kernel computes in the process that called it")
         if left := list(_left_running(started)):

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, NoReturn
 
-from packproof.harness.worker.interrupts import interrupts_later
-from packproof.harness.worker.settled import ENVIRONMENT, importing
+from packproof.harness.worker.settled import ENVIRONMENT, importing, interrupts_later
 
 _SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever the parent has
 _SPAWNED = f"from {__name__} import become_zygote; become_zygote()"

@@ -1,7 +1,6 @@
 """Launches whose programs run together where that is possible, and one after another where it is not."""
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter as shipped
 
+from packproof.harness.interpreter import arguments
 from packproof.harness.interpreter.batch import blocks, rewrite, world
 from packproof.harness.interpreter.batch.programs import Array, TooLarge, programs
 from packproof.harness.interpreter.batch.shadow import Shadow
@@ -101,19 +101,19 @@ class _Prepared:
 
 
 def _prepared(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
-    known = inspect.getfullargspec(executor.fn).args
+    known = arguments.specification(executor.fn).args
     args, kwargs = executor._init_args_hst(args, {name: value for name, value in kwargs.items() if name in known})
     for hook in executor.pre_run_hooks:
         hook(*args, **kwargs)
-    given = inspect.getcallargs(executor.fn, *args, **kwargs)
-    arguments = {
+    given = arguments.bound(executor.fn, *args, **kwargs)
+    converted = {
         name: value if name in executor.constexprs else shipped._implicit_cvt(value) for name, value in given.items()
     }
-    grid = tuple(executor.grid(arguments) if callable(executor.grid) else executor.grid)
+    grid = tuple(executor.grid(converted) if callable(executor.grid) else executor.grid)
     again = copy.copy(executor)  # without the hooks, and with this very grid
     again.pre_run_hooks, again.grid = [], grid
     wide = tuple([int(size) for size in grid] + [1] * (3 - len(grid)))
-    return _Prepared(again, given, arguments, wide, math.prod(wide))
+    return _Prepared(again, given, converted, wide, math.prod(wide))
 
 
 class _Memory:
