@@ -22,6 +22,11 @@ def module_named(target: str) -> nn.Module:
     place = Path(target)
     if place.is_dir() or place.suffix == ".json":
         return _built(target, lambda: _from_config(place))
+    if ":" not in target:
+        raise UsageError(
+            f"target {target!r}: no such folder, and no config.json; expected one, as transformers writes it, or "
+            "package.module:Class or path/file.py:factory"
+        )
     found = Location.parse(target).find()
     return found if isinstance(found, nn.Module) else _built(target, found)
 

@@ -130,6 +130,10 @@ def test_conventions_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
         ("model absent.py:Right", "there is no file absent.py"),
         ("model absent/config.json", "there is no absent/config.json"),
         ("model .", "there is no config.json"),
+        (
+            "model absent",
+            "target 'absent': no such folder, and no config.json; expected one, as transformers writes it",
+        ),
         ("model layers.py:Right --convention layers.py:ENDS", "layers.py has no ENDS"),
         ("model layers.py:Right --mode training", "no mode is called 'training'"),
         ("model layers.py:Right --attention flash", "no attention is called 'flash'"),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -249,9 +250,11 @@ def test_an_optional_input_that_the_kernel_requires_is_its_domain() -> None:
     """It is never called without, which would be an error of the call, and the report says so."""
     target = f"{HERE / 'rogues.py'}:needs_a_bias"
     request = CheckRequest(target=target, op="causal_conv1d", dtypes=("float32",), properties=("reference",))
-    events = list(run_check(replace(request, profile="quick")))
-    assert f"{target} has no default for, so it is not tested without: bias" in events[0].notes
-    assert [verdict.status for verdict in events[-1].verdicts] == ["passed"]
+    started, *_, end = run_check(replace(request, profile="quick"))
+    assert isinstance(started, RunStarted)
+    assert isinstance(end, RunFinished)
+    assert f"{target} has no default for, so it is not tested without: bias" in started.notes
+    assert [verdict.status for verdict in end.verdicts] == ["passed"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
@@ -260,10 +263,18 @@ def test_a_failure_in_slack_says_what_slack_is_and_how_to_do_without() -> None:
         slack = torch.arange(len(x))[:, None] >= cu_seqlens[-1]
         return torch.where(slack, 1.0, refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
 
-    few = {"dtypes": ["fp32"], "properties": ["reference"], "profile": "quick", "device": "cpu"}
+    few = partial(
+        packproof.check,
+        conv,
+        op="causal_conv1d",
+        dtypes=["fp32"],
+        properties=["reference"],
+        profile="quick",
+        device="cpu",
+    )
     with pytest.raises(CheckFailed, match=r"slack row 0, .*\n *slack is rows past the last sequence.*'slack == 0'"):
-        packproof.check(conv, op="causal_conv1d", **few)
-    packproof.check(conv, op="causal_conv1d", domain="slack == 0", **few)
+        few()
+    few(domain="slack == 0")
 
 
 def test_a_module_is_checked_by_what_its_forward_takes() -> None:
