@@ -1,5 +1,6 @@
 """Shared by the whole suite: one torch thread, and a summary of what detected each bug of the museum."""
 
+import os
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +10,12 @@ import torch
 
 
 def pytest_configure() -> None:
-    """Tensors are small here and pytest-xdist has a worker for each core: more threads only contend for them."""
+    """Tensors are small here and pytest-xdist has a worker for each core: more threads only contend for them.
+
+    Neither does a process that a test starts: two threads of torch that share a core wait for each other by spinning.
+    """
     torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -71,9 +72,15 @@ TREE = {module_name(path): path.read_text() for path in FILES}
 PACKAGES = sorted({path.parent.relative_to(ROOT).as_posix() for path in FILES if path.parent != SOURCES})
 
 
+@cache
+def telling(source: str) -> tuple[ast.AST, ...]:
+    """The imports and classes of a source, wherever in it."""
+    return tuple(n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom | ast.ClassDef))
+
+
 def imported(source: str, modules: Mapping[str, str] = TREE) -> Iterator[str]:
     """Every module that a source imports, wherever in it; `from a import b` counts as a.b where that is a module."""
-    for node in ast.walk(ast.parse(source)):
+    for node in telling(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -122,8 +129,8 @@ def cycle(modules: Mapping[str, str]) -> list[str]:
 
 def shared_classes(modules: Mapping[str, str]) -> list[str]:
     """Names that more than one class has, in whatever modules."""
-    trees = [ast.parse(source) for source in modules.values()]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    nodes = (node for source in modules.values() for node in telling(source))
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return [name for name, count in names.items() if count > 1]
 
 

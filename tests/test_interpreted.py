@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 FILES = sorted(HERE.rglob("interpreted_*.py"))
 ALONE = [[file] for file in FILES if file.stem.endswith("_cuda")]  # the emulator of CUDA C++ is there for the process
 OTHERS = [file for file in FILES if [file] not in ALONE]
-FEW = [*ALONE, *(OTHERS[k::4] for k in range(4))]
+FEW = [*ALONE, *(OTHERS[k::3] for k in range(3))]
 LONG = [[file] for file in FILES if "mark.proof" in file.read_text()]
 
 

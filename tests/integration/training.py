@@ -64,14 +64,14 @@ class Run:
     budgets: list[float]
 
 
-def train(block: nn.Module, packs: Sequence[Task], rate: float) -> Run:
+def train(block: nn.Module, packs: Sequence[Task], rate: float, steps: int) -> Run:
     """Gradient descent on the mean over the tokens of all packs, run one after the other."""
     parameters, tokens = list(block.parameters()), sum(len(p.tokens) for p in packs)
     count = sum(p.tokens.numel() for p in packs)
     sums = 6 * math.sqrt(max(tokens, *(p.shape[-1] for p in parameters))) * SINGLE
     stored = STORED[packs[0].tokens.dtype]
     losses, budgets, moved = [], [], 0.0
-    for k in range(STEPS):
+    for k in range(steps):
         loss, norms, gradient = 0.0, 0.0, [torch.zeros_like(p) for p in parameters]
         for pack in packs:
             part = pack.loss(block) / count
@@ -95,14 +95,14 @@ def norm(tensors: Sequence[Tensor]) -> float:
     return float(torch.stack([x.double().square().sum() for x in tensors]).sum().sqrt())
 
 
-def excess(make: Callable[[], nn.Module], task: Task, rate: float = RATE) -> float:
+def excess(make: Callable[[], nn.Module], task: Task, rate: float = RATE, steps: int = STEPS) -> float:
     """The largest difference between the losses of a step, as a multiple of the budget of both runs.
 
     make: builds the block, the same each time. The second run, one by one, computes the norms Bᵢ. Raises AssertionError
     if the block did not learn, since a constant loss shows little.
     """
-    packed, alone = train(make(), [task], rate), train(make(), task.alone(), rate)
+    packed, alone = train(make(), [task], rate, steps), train(make(), task.alone(), rate, steps)
     assert packed.losses[-1] < 0.95 * packed.losses[0], packed.losses
-    steps = zip(packed.losses, alone.losses, alone.budgets, strict=True)
-    ratios = [abs(a - b) / (2 * budget) for a, b, budget in steps]
+    every = zip(packed.losses, alone.losses, alone.budgets, strict=True)
+    ratios = [abs(a - b) / (2 * budget) for a, b, budget in every]
     return max(math.inf if math.isnan(r) else r for r in ratios)  # a NaN is no agreement

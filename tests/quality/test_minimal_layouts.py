@@ -1,14 +1,24 @@
 """A promise to users: the layout printed for a broken kernel is the textbook minimum."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.request import CheckRequest
+from packproof.harness.engine.request import PROFILES, CheckRequest
 from packproof.harness.results.events import CellFinished, Failure
 from packproof.museum import entries
 from packproof.properties.promises import Promises
+
+
+@pytest.fixture(autouse=True)
+def _patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries decide how small a layout becomes, and not how busy the machine is."""
+    monkeypatch.chdir(tmp_path)
+    quick = PROFILES["quick"]
+    monkeypatch.setitem(PROFILES, "quick", replace(quick, shrink=replace(quick.shrink, seconds=120)))  # type: ignore[arg-type]
 
 
 def failures(bug: str, *names: str) -> Iterator[Failure]:
@@ -44,9 +54,8 @@ LEAKS_AT_A_BOUNDARY = [
 
 @pytest.mark.parametrize("bug", LEAKS_AT_A_BOUNDARY)
 def test_a_leak_at_a_boundary_is_shown_on_two_sequences_of_at_most_three_tokens(
-    bug: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    bug: str,
 ) -> None:
-    monkeypatch.chdir(str(tmp_path))
     found = list(failures(bug, "reference", "packing"))
     assert len(found) == 2
     for failure in found:
@@ -70,9 +79,8 @@ CHUNK_EDGES = [
 
 @pytest.mark.parametrize(("bug", "smallest"), CHUNK_EDGES)
 def test_a_leak_at_a_chunk_edge_is_shown_on_the_smallest_lengths_that_reach_it(
-    bug: str, smallest: tuple[int, ...], tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    bug: str, smallest: tuple[int, ...]
 ) -> None:
-    monkeypatch.chdir(str(tmp_path))
     (failure,) = failures(bug, "reference")
     assert sum(failure.lengths) <= sum(smallest), failure.lengths
     assert len(failure.lengths) <= len(smallest), failure.lengths

@@ -1,7 +1,7 @@
 """A small sample of the mutants of packproof's own kernels: each is killed or explained.
 
-Of the modules whose mutants have all been run, which data/killers.json has; `packproof mutate`, in `make proof`, runs
-them all. A change of the kernels draws another sample.
+Of the modules whose mutants have all been run, which data/killers.json has; `packproof mutate` runs them all, in
+`make proof`. A change of the kernels draws another sample.
 """
 
 import zlib

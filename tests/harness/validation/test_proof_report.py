@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,15 +31,20 @@ MUTANTS = [
 ]
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
     for part, results in zip(PARTS, (MUSEUM, RECIPES, ALARMS, MUTANTS), strict=True):
-        (tmp_path / f"{part}.json").write_text(json.dumps({"version": 1, "results": results}))
-    return tmp_path
+        (folder / f"{part}.json").write_text(json.dumps({"version": 1, "results": results}))
+    return folder
 
 
-def test_numbers_are_counted(runs: Path) -> None:
-    found = report(runs)
+@pytest.fixture(scope="module")
+def found(runs: Path) -> dict[str, Any]:
+    return report(runs)
+
+
+def test_numbers_are_counted(found: dict[str, Any]) -> None:
     assert (found["museum"]["detected"], found["museum"]["run"], found["museum"]["need a GPU"]) == (2, 3, 1)
     assert found["museum"]["seconds"] == {"median": 1.0, "worst": 1.5}
     assert found["museum"]["by class"]["strides"] == {"run": 2, "detected": 1}
@@ -56,24 +62,28 @@ def test_numbers_are_counted(runs: Path) -> None:
     assert [m["id"] for m in found["mutants"]["survivors"]] == ["a:f:comparison:2"]
 
 
-def test_every_boundary_class_is_drawn_for_every_op(runs: Path) -> None:
-    for op, covered in report(runs)["coverage"].items():
+def test_every_boundary_class_is_drawn_for_every_op(found: dict[str, Any]) -> None:
+    for op, covered in found["coverage"].items():
         assert covered["missed"] == [], op
 
 
-def test_the_report_is_written_as_markdown_and_json(runs: Path) -> None:
-    (runs / "numbers").mkdir()
-    assert main.run(["proof", str(runs), str(runs / "proof.md"), "--json", str(runs / "numbers/proof.json")]) == 0
-    text = (runs / "proof.md").read_text()
+def test_the_report_is_written_as_markdown_and_json(runs: Path, found: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "numbers").mkdir()
+    page, numbers = tmp_path / "proof.md", tmp_path / "numbers/proof.json"
+    assert main.run(["proof", str(runs), str(page), "--json", str(numbers)]) == 0
+    text = page.read_text()
     assert "2 of 3 are detected at the standard profile" in text
     assert "| a:f:comparison:2 | `i < n \\| m` | `i <= n` |" in text
-    assert json.loads((runs / "numbers/proof.json").read_text()) == report(runs)
+    assert json.loads(numbers.read_text()) == found
     assert "[proof.json](numbers/proof.json)" in text
 
 
-def test_a_run_that_is_not_there_is_answered_in_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (runs / "alarms.json").unlink()
-    line = ["proof", str(runs), str(runs / "proof.md"), "--json", str(runs / "proof.json")]
+def test_a_run_that_is_not_there_is_answered_in_one_line(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("museum", "recipes", "mutants"):
+        (tmp_path / f"{part}.json").write_bytes((runs / f"{part}.json").read_bytes())
+    line = ["proof", str(tmp_path), str(tmp_path / "proof.md"), "--json", str(tmp_path / "proof.json")]
     assert main.run(line) == ending.WRONG_CALL
     assert "alarms.json: No such file or directory; `make proof` writes it" in capsys.readouterr().err
 
