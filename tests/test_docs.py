@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import json
 import os
 import re
 import shlex
@@ -17,6 +16,7 @@ import typer
 import packproof
 from packproof.harness.cli.main import app
 from packproof.properties.laws.catalogue import PROPERTIES
+from tests.in_process import Done, packproof_in, python_in
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
@@ -42,8 +42,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def check(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, "-m", "packproof", "check", *arguments, "--device", "cpu", "--profile", "quick")
+def check(folder: Path, *arguments: str) -> Done:
+    return packproof_in(folder, "check", *arguments, "--device", "cpu", "--profile", "quick")
 
 
 def write_files(page: str, folder: Path) -> dict[str, str]:
@@ -111,7 +111,7 @@ def test_a_page_shows_what_was_measured(page: str, path: str) -> None:
     shown = TABLE.findall((ROOT / page).read_text())
     assert [named for _, named in shown] == [path] * (ROOT / path).exists()
     for text, named in shown:
-        done = run(ROOT, "-m", "packproof", "table", named)
+        done = packproof_in(ROOT, "table", named)
         assert text == done.stdout.rstrip("\n"), f"replace it by what `packproof table {named}` prints"
 
 
@@ -119,17 +119,24 @@ def test_the_readme_fits_in_150_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_the_readme_shows_the_failure_of_its_kernel(tmp_path: Path) -> None:
-    write_files("README.md", tmp_path)
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    """The folder with the README's files after its check, and what the check printed."""
+    folder = tmp_path_factory.mktemp("leaky")
+    write_files("README.md", folder)
+    return folder, check(folder, *shlex.split(LEAKY)[2:])
+
+
+def test_the_readme_shows_the_failure_of_its_kernel(leaky: tuple[Path, Done]) -> None:
+    folder, done = leaky
     readme = (ROOT / "README.md").read_text()
     [printed] = OUTPUT.findall(readme)
     assert f"```\n{LEAKY}\n```" in readme
-    done = check(tmp_path, *shlex.split(LEAKY)[2:])
     assert done.returncode == 1, done.stderr
     assert failure_block(done.stdout) == failure_block(printed)
     assert "lengths [1, 1]" in printed
-    [file] = (tmp_path / ".packproof").iterdir()
-    again = run(tmp_path, "-m", "packproof", "replay", str(file), "--map")
+    [file] = (folder / ".packproof").iterdir()
+    again = packproof_in(folder, "replay", str(file), "--map")
     assert again.returncode == 1, again.stderr
     [shown] = re.findall(r"```\n(what reaches y: .*?)```", readme, re.S)
     assert shown in again.stdout
@@ -158,36 +165,35 @@ def test_the_first_step_of_the_references(tmp_path: Path) -> None:
     page = (ROOT / "docs/debugging.md").read_text()
     [source] = [code for code in PYTHON.findall(page) if "selective_scan_step" in code]
     shown = "print(layout.cu_seqlens().tolist(), layout.seq_idx().tolist(), tuple(states.shape), tuple(y_0.shape))"
-    done = run(tmp_path, "-c", f"{source}\n{shown}")
+    done = python_in(tmp_path, f"{source}\n{shown}")
     assert done.stdout == "[0, 3, 3, 8] [0, 0, 0, 2, 2, 2, 2, 2, -1, -1] (3, 4, 2) (4,)\n", done.stderr
 
 
 def test_the_intermediate_tensors_of_an_ssd(tmp_path: Path) -> None:
     page = (ROOT / "docs/debugging.md").read_text()
     [source] = [code for code in PYTHON.findall(page) if "ssd_intermediates" in code]
-    done = run(tmp_path, "-c", f"{source}\nprint(parts.cu_chunks.tolist(), parts._fields)")
+    done = python_in(tmp_path, f"{source}\nprint(parts.cu_chunks.tolist(), parts._fields)")
     assert done.stdout.startswith("[0, 2, 3, 5, 7, 8] ("), done.stderr
     fields = re.findall(r"^\| `(\w+)` \| \(", page, re.M)
     assert done.stdout.endswith(f"{tuple(fields)}\n")
 
 
-def test_where_the_kernel_of_the_readme_first_diverges(tmp_path: Path) -> None:
-    write_files("README.md", tmp_path)
-    check(tmp_path, *shlex.split(LEAKY)[2:])
-    [file] = (tmp_path / ".packproof").iterdir()
+def test_where_the_kernel_of_the_readme_first_diverges(leaky: tuple[Path, Done]) -> None:
+    folder, _ = leaky
+    [file] = (folder / ".packproof").iterdir()
     page = (ROOT / "docs/debugging.md").read_text()
     source, own = [code for code in PYTHON.findall(page) if "packproof.diff(" in code]
-    done = run(tmp_path, "-c", re.sub(r"[\w-]+\.json", file.name, source) + "\nprint(found.divergences[0].token)")
+    done = python_in(folder, re.sub(r"[\w-]+\.json", file.name, source) + "\nprint(found.divergences[0].token)")
     assert done.stdout.startswith("lengths [3, 0, 5], fp32, d=3 w=4, seed 0\ny: sequence 2, token 0,"), done.stderr
     assert done.stdout.endswith("\n0\n")
     [shown] = re.findall(r"```\n(lengths \[3, 0, 5\].*?)```", page, re.S)
     assert blotted(done.stdout.removesuffix("0\n")) == blotted(shown)
     assert len(set(re.findall(r"causal_conv1d-packing-\w+\.json", page + (ROOT / "README.md").read_text()))) == 1
-    done = run(tmp_path, "-c", own)
+    done = python_in(folder, own)
     assert re.search(r"^gradient of x: .*\n  \d of 8 rows are wrong: rows", done.stdout, re.M), done.stderr
     lines = [line for line in command_lines("docs/debugging.md") if line.startswith("packproof diff ")]
     for line in (re.sub(r"[\w-]+\.json", file.name, line) for line in lines):
-        done = run(tmp_path, "-m", *shlex.split(line), "--device", "cpu")
+        done = packproof_in(folder, *shlex.split(line)[1:], "--device", "cpu")
         assert done.returncode == 1, done.stderr
         assert "rows are wrong" in done.stdout
 
@@ -195,8 +201,7 @@ def test_where_the_kernel_of_the_readme_first_diverges(tmp_path: Path) -> None:
 def test_the_dot_product_test_of_the_page_on_debugging(tmp_path: Path) -> None:
     page = (ROOT / "docs/debugging.md").read_text()
     [source] = [code for code in PYTHON.findall(page) if "dot_product_test(" in code]
-    done = run(tmp_path, "-c", source)
-    assert done.returncode == 0, done.stderr
+    python_in(tmp_path, source)
 
 
 def test_the_restricted_kernel_of_the_page_on_checking(tmp_path: Path) -> None:
@@ -227,7 +232,7 @@ def test_the_leaking_module_of_the_page_on_models(tmp_path: Path) -> None:
     printed = next(text for text in OUTPUT.findall((ROOT / "docs/models.md").read_text()) if "Mixer" in text)
     line = "packproof model layers.py:Mixer --inputs 8 --convention cu_seqlens"
     assert f"```\n{line}\n```" in (ROOT / "docs/models.md").read_text()
-    done = run(tmp_path, "-m", *line.split())
+    done = packproof_in(tmp_path, *line.split()[1:])
     assert done.returncode == 1, done.stderr
     assert failure_block(done.stdout) == failure_block(printed)
 
@@ -236,23 +241,14 @@ def test_the_tutorial_from_top_to_bottom(tmp_path: Path) -> None:
     """Its files are written and its commands run in order; `...` stands for what the page omits."""
     steps = BLOCK.findall((ROOT / "docs/tutorial.md").read_text())
     assert all(name for name, kind, _ in steps if kind == "python"), "a file without a name"
-    commands = [text.partition("\n") for _, kind, text in steps if kind == "console"]
-    done = run(tmp_path, "-c", ONE_PROCESS, json.dumps(steps))
-    for (line, _, wanted), printed in zip(commands, done.stdout.split("$ \n")[1:], strict=True):
+    for name, kind, text in steps:
+        if kind == "python":
+            (tmp_path / name).write_text(text)
+            continue
+        line, _, wanted = text.partition("\n")
+        done = packproof_in(tmp_path, *shlex.split(line.removeprefix("$ packproof ")), "--device", "cpu")
         pattern = re.escape(plain(wanted)).replace(r"\.\.\.", "[^§]*")
-        assert re.fullmatch(pattern, plain(printed)), f"{line} printed\n{printed}{done.stderr}"
-
-
-ONE_PROCESS = """
-import json, pathlib, shlex, sys
-from packproof.harness.cli import main
-for name, kind, text in json.loads(sys.argv[1]):
-    if kind == "python":
-        pathlib.Path(name).write_text(text)
-        continue
-    print("$ ", flush=True)
-    main.run([*shlex.split(text.partition("\\n")[0].removeprefix("$ packproof ")), "--device", "cpu"])
-"""
+        assert re.fullmatch(pattern, plain(done.stdout)), f"{line} printed\n{done.stdout}{done.stderr}"
 
 
 def plain(output: str) -> str:
@@ -271,19 +267,16 @@ def test_every_figure_on_why_norms_lie(tmp_path: Path) -> None:
     text = (ROOT / "docs/why_norms_lie.md").read_text()
     mark = "-- end of a block --"
     code = f"\nprint({mark!r})\n".join(PYTHON.findall(text))
-    done = run(tmp_path, "-c", code)
-    assert done.returncode == 0, done.stderr
+    done = python_in(tmp_path, code)
     assert done.stdout.split(f"{mark}\n") == OUTPUT.findall(text)
 
 
 def test_the_forms_of_the_page_on_duality_agree(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", "\n".join(PYTHON.findall((ROOT / "docs/duality.md").read_text())))
-    assert done.returncode == 0, done.stderr
+    python_in(tmp_path, "\n".join(PYTHON.findall((ROOT / "docs/duality.md").read_text())))
 
 
 def test_the_bounds_of_the_page_on_low_precision_hold(tmp_path: Path) -> None:
-    done = run(tmp_path, "-c", "\n".join(PYTHON.findall((ROOT / "docs/low_precision.md").read_text())))
-    assert done.returncode == 0, done.stderr
+    python_in(tmp_path, "\n".join(PYTHON.findall((ROOT / "docs/low_precision.md").read_text())))
 
 
 def test_the_suite_for_a_gpu_runner_skips_where_there_is_none(tmp_path: Path) -> None:
@@ -295,10 +288,8 @@ def test_the_suite_for_a_gpu_runner_skips_where_there_is_none(tmp_path: Path) ->
     assert "slow: checked with --packproof-slow" in done.stdout
 
 
-def test_the_page_of_properties_is_what_its_script_writes(tmp_path: Path) -> None:
-    page = "import sys; sys.path.insert(0, sys.argv[1]); import properties; print(properties.page(), end='')"
-    done = run(tmp_path, "-c", page, str(ROOT / "docs"))
-    assert done.returncode == 0, done.stderr
+def test_the_page_of_properties_is_what_its_script_writes() -> None:
+    done = python_in(ROOT / "docs", "import properties; print(properties.page(), end='')")
     assert done.stdout == (ROOT / "docs/properties.md").read_text(), "run `python docs/properties.py`"
 
 
@@ -335,12 +326,12 @@ def stepped(page: str, folder: Path, wanted: str) -> int:
         printed = ""
         for line in lines:
             tool, *arguments = shlex.split(line)
-            module = ["-m", tool, *(PLUGIN if tool == "pytest" else ())]
-            done = run(folder, *module, *arguments) if tool in ("pytest", "packproof") else None
-            if done is None:
-                subprocess.run(shlex.split(line), cwd=folder, check=True)
+            if tool == "packproof":
+                printed, ran = packproof_in(folder, *arguments).stdout, ran + 1
+            elif tool == "pytest":
+                printed, ran = run(folder, "-m", "pytest", *PLUGIN, *arguments).stdout, ran + 1
             else:
-                printed, ran = done.stdout, ran + 1
+                subprocess.run(shlex.split(line), cwd=folder, check=True)
         if lines:
             output = "\n".join(line for line in shown if not line.startswith("$ "))
             pattern = re.escape(plain(output)).replace(r"\.\.\.", "[^§]*")

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -142,13 +143,18 @@ def _statement(frame: traceback.FrameSummary, error: BaseException) -> str | Non
         return None
     source = "".join(lines)
     with contextlib.suppress(SyntaxError, ValueError):
-        around = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt) and _spans(n, frame.lineno)]
+        around = [n for n in _statements(source) if _spans(n, frame.lineno)]
         innermost = max(around, key=lambda n: (n.lineno, n.col_offset), default=None)
         if _raises(innermost, error):
             tests = [ast.unparse(n.test) for n in around if isinstance(n, ast.If)]
             assert innermost is not None
             return "\n".join([ast.unparse(innermost), *tests[-2:]])
     return None
+
+
+@lru_cache(maxsize=8)  # a search for a domain meets hundreds of refusals in one file
+def _statements(source: str) -> tuple[ast.stmt, ...]:
+    return tuple(n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.stmt))
 
 
 def _raises(statement: ast.stmt | None, error: BaseException) -> bool:

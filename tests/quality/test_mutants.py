@@ -1,7 +1,7 @@
-"""A sample of the mutants of packproof's own kernels: each is killed or explained.
+"""A small sample of the mutants of packproof's own kernels: each is killed or explained.
 
-Of the modules whose mutants have all been run, which data/killers.json has; `packproof mutate` runs them all. A change
-of the kernels draws another sample.
+Of the modules whose mutants have all been run, which data/killers.json has; `packproof mutate`, in `make proof`, runs
+them all. A change of the kernels draws another sample.
 """
 
 import zlib
@@ -12,7 +12,7 @@ from packproof.harness.validation.mutants.equivalents import explained
 from packproof.harness.validation.mutants.mutant import KERNELS, all_mutants
 from packproof.harness.validation.mutants.run import OPS, run, sample
 
-SIZE = 16
+SIZE = 6
 KILLERS = Path(__file__).parents[2] / "data/killers.json"
 
 

@@ -1,0 +1,64 @@
+"""Command lines and Python code in this process, and what they print: another would start for longer than most run."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packproof.harness.cli import main
+
+
+@dataclass(frozen=True)
+class Done:
+    """returncode: of the command, 0 of code that ends. stdout, stderr: what was printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def packproof_in(folder: Path, *arguments: str) -> Done:
+    """`packproof ARGUMENTS` in a folder."""
+    return _printed(folder, lambda: main.run(arguments))
+
+
+def python_in(folder: Path, source: str) -> Done:
+    """`python -c SOURCE` in a folder; it raises what the code raises."""
+
+    def run() -> int:
+        exec(compile(source, "<source>", "exec"), {"__name__": "__main__"})
+        return 0
+
+    return _printed(folder, run)
+
+
+def _printed(folder: Path, run: Callable[[], int]) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        _imports_of(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run()
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def _imports_of(folder: Path) -> Iterator[None]:
+    """Files of a folder can be imported, and are forgotten afterwards: those of another may have the same names."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in [name for name, module in sys.modules.items() if _parent(module) == folder]:
+            del sys.modules[name]
+
+
+def _parent(module: Any) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).parent if isinstance(file, str) else None
