@@ -337,7 +337,7 @@ def worklists() -> list[Tensor]:
 
 
 @triton.jit
-def _renewed_kernel(x, y, n):
+def _replaced_kernel(x, y, n):
     pid = tl.program_id(0)
     total = 0.0
     for k in tl.range(0, pid):
@@ -350,9 +350,9 @@ def _renewed_kernel(x, y, n):
 
 
 @launch
-def a_counter_assigned_anew() -> list[Tensor]:
+def a_counter_that_is_replaced() -> list[Tensor]:
     y = fresh(PROGRAMS)
-    _renewed_kernel[(PROGRAMS,)](numbers(PROGRAMS), y, PROGRAMS)
+    _replaced_kernel[(PROGRAMS,)](numbers(PROGRAMS), y, PROGRAMS)
     return [y]
 
 

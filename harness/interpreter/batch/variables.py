@@ -39,14 +39,14 @@ class Variables:
         return [name for node in nodes for name in self._names[self._spans[id(node)]]]
 
     def _escapes(self, loop: ast.For, loops: list[ast.For]) -> bool:
-        """Whether a counter is read outside of the loops that count with it, before it is assigned anew."""
+        """Whether a counter is read outside of the loops that count with it, before another assignment."""
         counters = {name.id for name in self._within([loop.target])}
         counting = [other for other in loops if counters & {name.id for name in self._within([other.target])}]
         counted = {id(name) for other in counting for name in self._within(other.body)}
         reads = (name for name in self._names if name.id in counters and _is_read(name) and id(name) not in counted)
-        return any(not self._is_anew(name, counting) for name in reads)
+        return any(not self._is_replaced(name, counting) for name in reads)
 
-    def _is_anew(self, read: ast.Name, counting: list[ast.For]) -> bool:
+    def _is_replaced(self, read: ast.Name, counting: list[ast.For]) -> bool:
         """Whether all that leads to a read runs through another assignment first, after which no loop counts."""
         counts = {id(name) for loop in counting for name in self._within([loop.target])}
         for block in self._blocks:

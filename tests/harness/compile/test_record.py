@@ -80,7 +80,7 @@ def _kernel() -> None:
 def test_the_key_has_what_amd_libraries_hold_not_where_triton_is_installed(
     added: bytes, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variant, backend = Variant("nothing", JITFunction(_kernel), {}, {}), resources._backend("gfx942")  # type: ignore[no-untyped-call]
+    variant, backend = Variant("nothing", JITFunction(_kernel), {}, {}), resources._backend("gfx942")
     parse = backend.parse_options
 
     def elsewhere(given: dict[str, Any]) -> Any:

@@ -34,7 +34,7 @@ def test_operators_give_the_same_results_through_numpy_and_through_triton() -> N
     assert {what: (short[what], long[what]) for what in long if short[what] != long[what]} == {}
 
 
-def _parameters(a, b, c=3, d=4):  # type: ignore[no-untyped-def]
+def _parameters(a, b, c=3, d=4):
     pass
 
 
