@@ -151,7 +151,9 @@ def _compile_all(work: Sequence[tuple[Variant, str]], limit_s: float, jobs: int)
     """Those that are known; then at most `jobs` forks at a time, each with its own deadline."""
     known = [_is_known(*form) for form in work]
     for form in (form for form, found in zip(work, known, strict=True) if found):
-        yield _result(*form) | _answered(*form)  # type: ignore[misc]  (of a TypedDict, a dict)
+        result = _result(*form)
+        result.update(_answered(*form))
+        yield result
     waiting = [form for form, found in zip(reversed(work), reversed(known), strict=True) if not found]
     running: dict[Connection, _Compiler] = {}
     while waiting or running:
@@ -238,7 +240,8 @@ def _answer(variant: Variant, target: str, answer: Connection, log: int) -> None
     answer.send_bytes(json.dumps(_answered(variant, target)).encode())
 
 
-def _answered(variant: Variant, target: str) -> dict[str, Any]:
+def _answered(variant: Variant, target: str) -> Any:
+    """What `compile_variant` finds, or why it fails, by the names of `Compiled`."""
     try:
         return compile_variant(variant, target)
     except Exception as error:  # whatever the compiler raises is this variant's result

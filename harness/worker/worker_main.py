@@ -97,8 +97,9 @@ def speak_into(descriptor: int) -> None:
 def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
 ) -> int:
-    """Import, report that all is ready, answer one call after another. Returns the exit code."""
+    """Report the id of the process, import, report that all is ready, answer calls. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
+    channel.sendall(encode(Frame("begun", body={"pid": getpid()}), magic))
     snapshot.watch_packproof()
     check = snapshot.checker  # taken before the kernel's module runs
     forks: list[None] = []
@@ -114,7 +115,7 @@ def _serve(
         at_import = _replaced(check)
         runner = InProcess(function, order["device"], snapshot)
         runner.warm() if order["warm"] else runner.reach()
-        hello = Frame("ready", body={**describe(function), "pid": getpid()})
+        hello = Frame("ready", body=describe(function))
     except UsageError as error:
         hello = Frame("unusable", body={"text": str(error)})
     me = getpid()

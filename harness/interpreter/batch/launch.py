@@ -17,14 +17,16 @@ from packproof.harness.interpreter.memory_map import MemoryMap, Region
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEWEST = 3  # programs: below, a batch costs more than it saves
+FEWEST = 2  # programs: below, a batch costs more than it saves
+FEW = 16  # programs that run in a given order, if one is given; more of them only where a batch gives up
 GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
 
 Kernel = Callable[..., Any]
 
 
 class BatchingSanitizer(Sanitizer):
-    """A sanitizer that runs the programs of a launch together, and reports what it would if they ran in order.
+    """A sanitizer that runs the programs of a launch together, and reports what it would if they ran in order. If that
+    order is not forward, a few programs run in it.
 
     Where a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another; what
     they do then counts. Only a fault that needs no order of the programs stands although they did not repeat it.
@@ -41,7 +43,7 @@ class BatchingSanitizer(Sanitizer):
         if self.unfit or kernel is None or kernel in self.refused or rewrite.ordered(kernel):
             return super()._run(original, executor, args, kwargs)
         launch = _prepared(executor, args, kwargs)
-        if launch.count < FEWEST:
+        if launch.count < FEWEST or (self._order != "forward" and launch.count <= FEW):
             return super()._run(original, launch.executor, args, kwargs)
         failed = self._attempt(kernel, launch)
         if failed is None:

@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from packproof.harness.worker import patience as module
+from packproof.harness.worker import worker
 from packproof.harness.worker.patience import Patience
 
 
@@ -156,3 +158,23 @@ def test_what_a_compiler_waits_counts_however_far_below_it_runs() -> None:
     finally:
         os.killpg(below.pid, signal.SIGKILL)
         below.wait()
+
+
+_SLOW = """
+import os, time
+STARTED = time.process_time()
+os.sched_setaffinity(0, {CORE})
+while time.process_time() < STARTED + 1.5:
+    pass
+"""
+
+
+def test_an_import_that_waits_for_a_core_has_longer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fast, slow = tmp_path / "fast.py", tmp_path / "slow.py"
+    fast.write_text("def kernel(x, weight, *, cu_seqlens):\n    return x * weight\n")
+    slow.write_text(f"{_SLOW.replace('CORE', str(min(os.sched_getaffinity(0))))}\n{fast.read_text()}")
+    with worker.Worker(f"{fast}:kernel") as opened:
+        opened.open()  # the process that starts workers is there then
+    monkeypatch.setattr(worker, "_IMPORT_LIMIT", 2.5)
+    with crowded(), worker.Worker(f"{slow}:kernel") as opened:
+        opened.open()
