@@ -39,7 +39,8 @@ class Location:
             return cls(place, "", path)
         file = Path(place).resolve()
         if not file.is_file():
-            raise UsageError(f"target {target!r}: there is no file {place}")
+            here = "" if Path(place).is_absolute() else f" in {Path.cwd()}"
+            raise UsageError(f"target {target!r}: there is no file {place}{here}")
         return cls("", str(file), path)
 
     @classmethod
