@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_process import python_in
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(ROOT.glob("examples/*.py"))
 
@@ -47,13 +49,7 @@ def test_a_notebook_has_the_cells_of_its_script(script: Path) -> None:
 def test_the_lost_exponential_is_found_and_repaired(tmp_path: Path) -> None:
     """The notebook's cells in order, which are those of the script."""
     code = [text for kind, text in notebook_cells(ROOT / "examples/lost_exp.py") if kind == "code"]
-    (tmp_path / "cells.json").write_text(json.dumps(code))
-    each = """
-import json
-for cell in json.load(open("cells.json")):
-    exec(compile(cell, "cell", "exec"), globals())
-"""
-    printed = run(tmp_path, "-c", each)
+    printed = python_in(tmp_path, "\n".join(code)).stdout
     assert "FAILED  packing (gradient of B)" in printed
     assert "lengths [1, 16]" in printed
     assert re.search(r"^reference: passed, \d+ examples\npacking: passed, \d+ examples$", printed, re.M)

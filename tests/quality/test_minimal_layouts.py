@@ -18,7 +18,7 @@ def _patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries decide how small a layout becomes, and not how busy the machine is."""
     monkeypatch.chdir(tmp_path)
     quick = PROFILES["quick"]
-    monkeypatch.setitem(PROFILES, "quick", replace(quick, shrink=replace(quick.shrink, seconds=120)))  # type: ignore[arg-type]
+    monkeypatch.setitem(PROFILES, "quick", replace(quick, shrink=replace(quick.shrink, seconds=120)))
 
 
 def failures(bug: str, *names: str) -> Iterator[Failure]:
