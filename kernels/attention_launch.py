@@ -136,7 +136,7 @@ class AttentionProblem:
             for name, x in named.items()
         }
 
-    def _query_blocks(self, size: int) -> dict[str, Tensor]:
+    def _query_blocks(self, size: int) -> dict[str, Any]:
         """Under a causal mask the last queries see most."""
         last_first = self.right >= 0
         return _listed(
@@ -199,7 +199,7 @@ class AttentionProblem:
         tile, unit = self._tile("kv"), 2.0 ** -larger(self.q.dtype)
         dk, dv = self._new(*self.k.shape), self._new(*self.v.shape)
         found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, self.short, last_first=False)
-        arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dk": dk, "dv": dv, **_listed(found)}
+        arguments = _incoming(dy) | _listed(found) | {"lse": lse, "delta": delta, "dk": dk, "dv": dv}
         arguments |= {"dk_factor": self.factor * unit, "dv_factor": unit, "k_factor": self.factor}
         arguments |= self._tiles(tile, tile.m, q=self.q, dy=dy)
         self._launch(_attention_bwd_kv_kernel, self.U, self.T, self.HK, tile.n, tile, **arguments)
@@ -207,7 +207,7 @@ class AttentionProblem:
         return dk, dv
 
 
-def _listed(found: blocks.Blocks) -> dict[str, Tensor]:
+def _listed(found: blocks.Blocks) -> dict[str, Any]:
     return {"blocks": found.items, "short_rows": found.short_rows}
 
 
