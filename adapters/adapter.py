@@ -215,7 +215,9 @@ class Adapter:
         """The op's arguments that it takes. Raises UsageError if the kernel cannot be imported or called like this."""
         kind = inspect.Parameter.KEYWORD_ONLY
         keys = ["cu_seqlens_k"] if any(isinstance(make, OfKeys) for make in self.metadata.values()) else []
-        return inspect.Signature([inspect.Parameter(n, kind) for n in (*self._offered, "cu_seqlens", *keys)])
+        needed = {*required(self.op), "cu_seqlens"}  # in calls without the others the kernel gets None, or its default
+        defaults = {n: inspect.Parameter.empty if n in needed else None for n in (*self._offered, "cu_seqlens", *keys)}
+        return inspect.Signature([inspect.Parameter(n, kind, default=x) for n, x in defaults.items()])
 
     def check_declaration(self) -> None:
         """Raises UsageError for a name that the op does not have, or tokens that are not a convention."""

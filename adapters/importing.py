@@ -1,7 +1,10 @@
 """Functions by name, as the command line has them: "package.module:function" or "path/file.py:function"."""
 
 import importlib.util
+import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -14,6 +17,7 @@ from typing import Any
 from packproof.refs.errors import UsageError
 
 _WIDEST = 500
+_NOT_ITS_OWN = (str(Path(__file__).parents[1]) + os.sep, sysconfig.get_paths()["stdlib"] + os.sep, "<")
 EXPECTED = "a function or package.module:function (or path/file.py:function)"
 _CANNOT = "it cannot be imported here"
 
@@ -46,8 +50,7 @@ class FunctionName:
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            reason = " ".join(str(error).split())[:_WIDEST]
-            raise UsageError(f"adapt({self.text}): {_CANNOT}: {type(error).__name__}: {reason}") from error
+            raise UsageError(f"adapt({self.text}): {_CANNOT}: {reason(error)}") from error
         try:
             found = attribute(module, self.path)
         except AttributeError as error:
@@ -61,6 +64,14 @@ class FunctionName:
             return import_module(self.place)
         known = (m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("__file__") == self.place)
         return next(known, None) or module_of_file(Path(self.place))  # a second run would register operators again
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line, with the line of the user's code that it came through last."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:_WIDEST]}".removesuffix(": ")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not (f.filename.startswith(_NOT_ITS_OWN) or "site-packages" in f.filename)]
+    return f"{text} ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else text
 
 
 def calling_file() -> str | None:

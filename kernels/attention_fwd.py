@@ -155,7 +155,10 @@ def _fold(
     return new, total * fade + tl.sum(weights, 1), acc
 
 
-NEVER_ALIGNED = ["sinks", "dlse", "cu_seqlens", "cu_keys", "T", "U", "S", "H", "HK", "left", "right", "has_sinks"]
+NEVER_ALIGNED = [
+    *("sinks", "dlse", "cu_seqlens", "cu_keys", "short_rows"),
+    *("T", "U", "S", "H", "HK", "left", "right", "has_sinks"),
+]
 
 
 @triton.jit

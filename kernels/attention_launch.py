@@ -94,7 +94,7 @@ class AttentionProblem:
             "scale": cap * _LOG2_E if cap else self.factor * _LOG2_E,
             "cap_scale": self.factor / cap if cap else 0.0,
             **{"BLOCK_K": self.width, "BLOCK_V": self.width},
-            **{"CHANNELS": channels_of_product(), "FEW": few_keys(self.width)},
+            **{"CHANNELS": channels_of_product(), "FEW": few_keys()},
         }
 
     def _new(self, *shape: int) -> Tensor:
@@ -110,12 +110,12 @@ class AttentionProblem:
 
     def _launch(self, kernel: Any, rows: int, others: int, heads: int, size: int, tile: Tile, **arguments: Any) -> None:
         n_sequences = len(self.cu_seqlens) - 1
-        slots = blocks.n_slots(rows, others, n_sequences, size, self.short)
-        programs = blocks.n_programs(slots, rows, n_sequences, size) if tile.several else slots
-        if slots * heads:
-            shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "SEVERAL": programs < slots}
+        items = blocks.n_slots(rows, others, n_sequences, size, self.short) * heads
+        programs = blocks.n_programs(items, rows, n_sequences, size) if tile.several else items
+        if items:
+            shape = {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "SEVERAL": programs < items}
             options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages, **tile.options}
-            launch(kernel, (programs * heads,), self.arguments | arguments | shape, **options)
+            launch(kernel, (programs,), self.arguments | arguments | shape, **options)
 
     def _launch_short(self, kernel: Any, rows: int, **arguments: Any) -> None:
         if rows:
@@ -136,17 +136,19 @@ class AttentionProblem:
             for name, x in named.items()
         }
 
-    def _query_blocks(self, size: int) -> Tensor:
+    def _query_blocks(self, size: int) -> dict[str, Any]:
         """Under a causal mask the last queries see most."""
         last_first = self.right >= 0
-        return blocks.blocks_of(self.cu_seqlens, self.T, self.cu_keys, self.U, size, self.short, last_first=last_first)
+        return _listed(
+            blocks.blocks_of(self.cu_seqlens, self.T, self.cu_keys, self.U, size, self.short, last_first=last_first)
+        )
 
     def forward(self, lse: Tensor) -> Tensor:
         """y (t, h, v), zero in slack; fills lse (h, t) but in slack."""
         tile = self._tile("fwd")
         y = self._new(self.T, self.H, self.v.shape[2])
         arguments = {"y": y, "lse": lse, **self._tiles(tile, tile.n, k=self.k, v=self.v)}
-        arguments["blocks"] = self._query_blocks(tile.m)
+        arguments |= self._query_blocks(tile.m)
         self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_fwd_short_kernel, self.T, **arguments)
         zero_slack(self.cu_seqlens, y)
@@ -186,10 +188,10 @@ class AttentionProblem:
 
     def dq(self, dy: Tensor, lse: Tensor, delta: Tensor) -> Tensor:
         tile = self._tile("q")
-        dq, found = self._new(*self.q.shape), self._query_blocks(tile.m)
+        dq = self._new(*self.q.shape)
         arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dq": dq, "dq_factor": self.factor}
-        arguments |= self._tiles(tile, tile.n, k=self.k, v=self.v)
-        self._launch(_attention_bwd_q_kernel, self.T, self.U, self.H, tile.m, tile, blocks=found, **arguments)
+        arguments |= self._tiles(tile, tile.n, k=self.k, v=self.v) | self._query_blocks(tile.m)
+        self._launch(_attention_bwd_q_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_bwd_q_short_kernel, self.T, **arguments)
         return dq
 
@@ -197,12 +199,16 @@ class AttentionProblem:
         tile, unit = self._tile("kv"), 2.0 ** -larger(self.q.dtype)
         dk, dv = self._new(*self.k.shape), self._new(*self.v.shape)
         found = blocks.blocks_of(self.cu_keys, self.U, self.cu_seqlens, self.T, tile.n, self.short, last_first=False)
-        arguments = {**_incoming(dy), "lse": lse, "delta": delta, "dk": dk, "dv": dv}
+        arguments = _incoming(dy) | _listed(found) | {"lse": lse, "delta": delta, "dk": dk, "dv": dv}
         arguments |= {"dk_factor": self.factor * unit, "dv_factor": unit, "k_factor": self.factor}
         arguments |= self._tiles(tile, tile.m, q=self.q, dy=dy)
-        self._launch(_attention_bwd_kv_kernel, self.U, self.T, self.HK, tile.n, tile, blocks=found, **arguments)
+        self._launch(_attention_bwd_kv_kernel, self.U, self.T, self.HK, tile.n, tile, **arguments)
         self._launch_short(_attention_bwd_kv_short_kernel, self.U, **arguments)
         return dk, dv
+
+
+def _listed(found: blocks.Blocks) -> dict[str, Any]:
+    return {"blocks": found.items, "short_rows": found.short_rows}
 
 
 def _incoming(dy: Tensor) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 A program takes a block of tokens of the pack, of whatever sequences, and walks over what each of them sees, one key (or
 query) of its own at a time, in fp32. No row meets another, and products are rounded before they are summed
 (SHORT_OPTIONS), so that where a sequence lies in a block changes no bit. A sequence is short if it has few queries and
-few keys; the other kernels leave it out.
+few keys; the other kernels leave it out. Where the pack has none, all programs end at once.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -61,10 +61,12 @@ def _slope(raw, cap_scale):
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_fwd_short_kernel(
-    q, k, v, sinks, cu_seqlens, cu_keys, y, lse, T, U, S, H, HK, K, V,
+    q, k, v, sinks, cu_seqlens, cu_keys, short_rows, y, lse, T, U, S, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
     SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    if tl.load(short_rows) == 0:
+        return
     row, short, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
     if tl.max(short.to(tl.int32), 0) == 0:
         return
@@ -100,10 +102,12 @@ def _attention_fwd_short_kernel(
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_q_short_kernel(
-    q, k, v, dy, cu_seqlens, cu_keys, lse, delta, dq, T, U, S, H, HK, K, V,
+    q, k, v, dy, cu_seqlens, cu_keys, short_rows, lse, delta, dq, T, U, S, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale, dq_factor,
     SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    if tl.load(short_rows) == 0:
+        return
     row, short, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
     if tl.max(short.to(tl.int32), 0) == 0:
         return
@@ -133,10 +137,12 @@ def _attention_bwd_q_short_kernel(
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_kv_short_kernel(
-    q, k, v, dy, cu_seqlens, cu_keys, lse, delta, dk, dv, T, U, S, H, HK, K, V,
+    q, k, v, dy, cu_seqlens, cu_keys, short_rows, lse, delta, dk, dv, T, U, S, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale,
     k_factor, SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    if tl.load(short_rows) == 0:
+        return
     row, short, first, count = _range(cu_keys, cu_seqlens, U, T, S, right, left, SHORT, ROWS)
     if tl.max(short.to(tl.int32), 0) == 0:
         return

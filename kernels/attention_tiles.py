@@ -35,7 +35,7 @@ _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BL
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 that meet in a product at a time
 # keys of a block of queries up to which its weights have two parts
-_FEW, _FEW_INTERPRETED = {64: 256, 128: 256, 256: 128}, 32
+_FEW, _FEW_INTERPRETED = 256, 32
 _LARGER = 15  # weights of fp16 are 2^15 times as large as usual
 
 
@@ -128,8 +128,8 @@ def channels_of_product() -> int:
     return _CHANNELS_INTERPRETED if is_interpreted() else _CHANNELS
 
 
-def few_keys(width: int) -> int:
-    return _FEW_INTERPRETED if is_interpreted() else _FEW[width]
+def few_keys() -> int:
+    return _FEW_INTERPRETED if is_interpreted() else _FEW
 
 
 def larger(dtype: torch.dtype) -> int:
@@ -139,7 +139,7 @@ def larger(dtype: torch.dtype) -> int:
 
 _TOKENS = ("q", "k", "v", "sinks", "y", "dy", "dq", "dk", "dv")
 _FP32 = ("lse", "delta", "dlse", "dsinks")
-_INT32 = ("cu_seqlens", "cu_keys", "blocks")
+_INT32 = ("cu_seqlens", "cu_keys", "blocks", "short_rows")
 _SCALARS = ("scale", "cap_scale", "dq_factor", "dk_factor", "dv_factor", "k_factor")
 _DESCRIPTORS = ("k_tiles", "v_tiles", "q_tiles", "dy_tiles")
 _KERNELS = {"fwd": _attention_fwd_kernel, "q": _attention_bwd_q_kernel, "kv": _attention_bwd_kv_kernel}
@@ -178,7 +178,7 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
     for kind, targets in {kind_of(name, dtype, softcap, kind): t for kind, t in ARCHITECTURES.items()}.items():
         tile = tile_of(name, kind, width)
         constants = {"SOFTCAP": softcap, "OFFSET": larger(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
-        constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS, "FEW": _FEW[width]}
+        constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS, "FEW": _FEW}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
         for tma, constants["SEVERAL"] in product(*((False, True)[: 1 + having] for having in (tile.tma, tile.several))):
             full = label + "-tma" * tma + "-several" * constants["SEVERAL"]

@@ -4,12 +4,15 @@ It is an int32 tensor (slots, 8), a block in each row: the first row of its sequ
 same two of what the sequence is attended with, the first row of the block, -1 where there is none, and how many blocks
 there are. A program knows all it needs of a block after one load. What the host knows is a bound on their number, so
 that some programs find none; where it is far from what is likely, fewer programs take several blocks one after another.
+Beside it is how many rows short sequences have, which have no blocks: where that is 0, their kernels end at once.
 
 Blocks of long sequences take longest and come first: otherwise a GPU would wait for one of them at the end. A sequence
 is of the class of its length, a power of two; inside a class, sequences are in the order of the pack.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -25,6 +28,15 @@ _LONGEST_INTERPRETED = 256
 _BLOCK = 1024
 _BLOCK_INTERPRETED = 16  # so that the packs of tests take several iterations and programs
 _NUM_WARPS = 4
+# of a launch whose list may be almost empty: ten rounds of an H200, and an end of 10 µs where none finds a block
+_PROGRAMS, _PROGRAMS_INTERPRETED = 4096, 8
+
+
+class Blocks(NamedTuple):
+    """items (slots, 8): the list. short_rows (1,): how many rows the sequences have that are short. Both int32."""
+
+    items: Tensor
+    short_rows: Tensor
 
 
 @triton.jit
@@ -51,26 +63,28 @@ def _class(length, longest):
 
 @triton.jit
 def _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK: tl.constexpr):
-    """A program's class and part of the sequences, these, and how many blocks of the class each of them has."""
+    """A program's class and part of the sequences, these, and how many blocks of the class each of them has; in the
+    class after the last, how many rows of short ones."""
     part, which = tl.program_id(0), tl.program_id(1)
     sequence = part * BLOCK + tl.arange(0, BLOCK)
     start, end = bounds(cu_seqlens, S, T, sequence)
     other_start, other_end = bounds(cu_others, S, U, sequence)
     length = tl.maximum(end - start, other_end - other_start)
-    belongs = (length > short) & (_class(length, longest) == which)
-    return which, part, sequence, tl.where((sequence < S) & belongs, tl.cdiv(end - start, size), 0)
+    of_sequence = tl.where(length > short, _class(length, longest), _CLASSES)
+    count = tl.where(which < _CLASSES, tl.cdiv(end - start, size), end - start)
+    return which, part, sequence, tl.where((sequence < S) & (of_sequence == which), count, 0)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
 def _blocks_counts_kernel(cu_seqlens, cu_others, counts, T, U, S, size, short, longest, BLOCK: tl.constexpr):
-    """Blocks of the class in each part of the sequences: (classes, parts)."""
+    """Blocks of the class in each part of the sequences: (classes + 1, parts)."""
     which, part, _, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
     tl.store(counts + which * tl.cdiv(S, BLOCK) + part, tl.sum(count, 0))
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
 def _blocks_offsets_kernel(cu_seqlens, cu_others, counts, offsets, T, U, S, size, short, longest, BLOCK: tl.constexpr):
-    """Blocks of the class before each sequence, and their number in all: (classes, s + 1)."""
+    """Blocks of the class before each sequence, and their number in all: (classes + 1, s + 1)."""
     which, part, sequence, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
     before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
     up_to = before + tl.cumsum(count, 0)
@@ -97,7 +111,7 @@ def _blocks_items_kernel(
     offsets += tl.minimum(which, _CLASSES - 1) * (S + 1)
     slot -= before
     sequence = tl.zeros_like(slot)
-    left = S - 1
+    left = tl.where(tl.program_id(0) * BLOCK < total, S - 1, 0)
     while left > 0:  # the last sequence whose blocks begin at or before the slot; those without blocks are skipped
         step = (left + 1) // 2
         further = sequence + step
@@ -121,15 +135,16 @@ def n_slots(n_rows: int, n_others: int, n_sequences: int, size: int, short: int)
     return n_rows // size + min(n_sequences, n_rows, (n_rows + n_others) // (short + 1))
 
 
-def n_programs(slots: int, n_rows: int, n_sequences: int, size: int) -> int:
-    """Programs that share a list of so many slots: as many, unless sequences have fewer than `size` rows on average,
-    since then most slots may have no block, and programs take time that find none."""
-    return slots if n_sequences * size <= n_rows else min(slots, cdiv(n_rows, 2 * size))
+def n_programs(items: int, n_rows: int, n_sequences: int, size: int) -> int:
+    """Programs that share the items, those of all slots: as many, unless sequences have fewer than `size` rows on
+    average, since then most slots may have no block, and programs take time that find none."""
+    most = _PROGRAMS_INTERPRETED if interpreted(_blocks_items_kernel) else _PROGRAMS
+    return items if n_sequences * size <= n_rows else min(items, most)
 
 
 def blocks_of(
     cu_seqlens: Tensor, n_rows: int, cu_others: Tensor, n_others: int, size: int, short: int, *, last_first: bool
-) -> Tensor:
+) -> Blocks:
     """The blocks of up to `size` rows of each sequence.
 
     cu_others, n_others: the offsets and rows of what the sequences are attended with, whose length counts too.
@@ -138,24 +153,25 @@ def blocks_of(
     """
     n_sequences = len(cu_seqlens) - 1
     slots = n_slots(n_rows, n_others, n_sequences, size, short)
-    found = cu_seqlens.new_empty(slots, 8)
+    items = cu_seqlens.new_empty(slots, 8)
     small = interpreted(_blocks_items_kernel)
     block_size = _BLOCK_INTERPRETED if small else _BLOCK
-    parts, classes = max(cdiv(n_sequences, block_size), 1), _CLASSES.value
+    parts, classes = max(cdiv(n_sequences, block_size), 1), _CLASSES.value + 1
+    offsets = cu_seqlens.new_empty(classes, n_sequences + 1)
     arguments = {
         **{"cu_seqlens": cu_seqlens, "cu_others": cu_others, "T": n_rows, "U": n_others, "S": n_sequences},
-        **{"counts": cu_seqlens.new_empty(classes, parts), "offsets": cu_seqlens.new_empty(classes, n_sequences + 1)},
-        **{"blocks": found, "slots": slots},
+        **{"counts": cu_seqlens.new_empty(classes, parts), "offsets": offsets},
+        **{"blocks": items, "slots": slots},
         **{"size": size, "short": short},
         **{"longest": _LONGEST_INTERPRETED if small else _LONGEST, "last_first": int(last_first)},
         "BLOCK": block_size,
     }
+    if parts > 1:
+        launch(_blocks_counts_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
+    launch(_blocks_offsets_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
     if slots:
-        if parts > 1:
-            launch(_blocks_counts_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
-        launch(_blocks_offsets_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
         launch(_blocks_items_kernel, (cdiv(slots, block_size),), arguments, num_warps=_NUM_WARPS)
-    return found
+    return Blocks(items, offsets[-1, n_sequences:])
 
 
 def variants() -> list[Variant]:

@@ -17,6 +17,7 @@ from packproof.kernels.operators import differentiable, differentiable_once, fak
 from packproof.kernels.ssd import DTYPES, INTERPRETED, PROMISES, variants
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
 from packproof.kernels.ssd_launch import SsdProblem, ends_shape
+from packproof.kernels.ssd_launch_bwd import ssd_gradients
 from packproof.kernels.ssd_tiles import MAX_STATES
 from packproof.refs.arguments import bind, check_options, empty_output, finite_scale
 from packproof.refs.errors import ArgumentError, checked_call
@@ -229,7 +230,7 @@ def _registered(signature: Signature) -> Any:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         """The gradients of the inputs in order; that of an absent input is empty."""
         problem = _problem(op, q, k, v, decay, cu_seqlens, initial_states, scale, every=initial_states is not None)
-        found = problem.backward(dy, None if dfinal is None else dfinal.mT, None, ends)
+        found = ssd_gradients(problem, dy, None if dfinal is None else dfinal.mT, None, ends)
         none = ends.new_empty(0)
         dq, dk, dv = (gradient.to(v.dtype).contiguous() for gradient in (found.C, found.B, found.x))
         dstates = none if initial_states is None else found.initial_states.mT

@@ -156,7 +156,7 @@ def _quantize_fp8(x: Tensor, cu_seqlens: Tensor, block: int) -> tuple[Tensor, Te
     values, scales = x.new_zeros(x.shape, dtype=torch.uint8), x.new_zeros((T, H), dtype=torch.float32)
     if programs := n_slots(T, T, S, block, 0) * H:
         arguments = {
-            **{"x": x, "blocks": blocks_of(cu, T, cu, T, block, 0, last_first=False), "values": values},
+            **{"x": x, "blocks": blocks_of(cu, T, cu, T, block, 0, last_first=False).items, "values": values},
             **{"scales": scales, "H": H, "K": x.shape[2], "x_stride": x.stride(0), "head_stride": x.stride(1)},
             **_shape(block),
         }

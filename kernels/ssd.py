@@ -2,7 +2,7 @@
 
 Chunks start where sequences start, so that a chunk belongs to one sequence and no bit of a sequence depends on the
 others. Backward recomputes the states between chunks and carries their gradients back; see ssd_fwd and ssd_bwd for the
-mathematics, ssd_launch for the order of the kernels.
+mathematics, ssd_launch and ssd_launch_bwd for the order of the kernels.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -16,7 +16,8 @@ from torch import Tensor
 from packproof.kernels.launch import on_host, require_device, require_dtype
 from packproof.kernels.operators import differentiable, differentiable_once, fake, operator
 from packproof.kernels.ssd_fwd import _ssd_fwd_chunk_scan_kernel
-from packproof.kernels.ssd_launch import Carried, Gradients, SsdProblem, ends_shape
+from packproof.kernels.ssd_launch import Carried, SsdProblem, ends_shape
+from packproof.kernels.ssd_launch_bwd import Gradients, begin_backward, finish_backward, ssd_gradients
 from packproof.kernels.ssd_tiles import (
     CHUNK,
     CHUNK_INTERPRETED,
@@ -146,7 +147,7 @@ def _ssd_backward(
     problem = SsdProblem(
         x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=initial_states is not None
     )
-    found = problem.backward(dy, dfinal, z, ends)
+    found = ssd_gradients(problem, dy, dfinal, z, ends)
     dinitial = A.new_empty(0) if initial_states is None else found.initial_states
     return *_by_argument(found, x, A, D, z, dt_bias), dinitial
 
@@ -219,12 +220,12 @@ def backward_over_ranks(
     """Yields the gradient of the state that enters, as far as the sequence's own outputs reach, if one does; is sent
     that of the state that leaves, or None. Returns the gradients of the inputs, empty for an absent one."""
     problem = SsdProblem(x, dt, A, B, C, D, dt_bias, cu_seqlens, initial_states, softplus, every=True)
-    begun = problem.begin_backward(dy, z, ends)
+    begun = begin_backward(problem, dy, z, ends)
     whole = begun.incoming.whole
     apart = problem.apart(whole, problem.C, reverse=True)
     enters = initial_states is not None
     dfinal = yield _at_the_end(problem, whole, problem.C, apart, reverse=True) if enters else None
-    return _by_argument(problem.finish_backward(begun, dfinal, apart), x, A, D, z, dt_bias)
+    return _by_argument(finish_backward(problem, begun, dfinal, apart), x, A, D, z, dt_bias)
 
 
 def forward_inside(

@@ -277,7 +277,7 @@ def _ssd_bwd_inter_chunk_kernel(
 
 @triton.jit(
     do_not_specialize=["dt", "A", "bias", "scale", "T", "H", "G", "dt_stride", "has_entering", "has_final", "has_bias",
-                       "is_softplus", "has_D"]
+                       "is_softplus", "has_D", "dbias"]
 )  # fmt: skip
 def _ssd_bwd_intra_chunk_kernel(
     x, dt, A, B, C, bias, dy, dy_low, step, high, low, scale, entered, left, of_B, of_C, chunks, ddt, dA, dbias, dB, dC,

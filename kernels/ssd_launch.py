@@ -1,8 +1,7 @@
-"""From tensors to launches of the SSD kernels: alignment, tiles, and the order of the kernels."""
+"""From tensors to launches of the SSD kernels: alignment, tiles, the states, and the order of the forward pass."""
 
 # mypy: allow-untyped-calls
 
-from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -12,13 +11,6 @@ from packproof.kernels import launch as launching
 from packproof.kernels.launch import architecture, cdiv, launch, padded
 from packproof.kernels.sequences import offsets
 from packproof.kernels.slack import zero_slack
-from packproof.kernels.ssd_bwd import (
-    _ssd_bwd_fused_x_kernel,
-    _ssd_bwd_gate_kernel,
-    _ssd_bwd_inter_chunk_kernel,
-    _ssd_bwd_intra_chunk_kernel,
-    _ssd_bwd_x_kernel,
-)
 from packproof.kernels.ssd_fwd import (
     _ssd_fwd_chunk_cumsum_kernel,
     _ssd_fwd_chunk_scan_kernel,
@@ -28,7 +20,6 @@ from packproof.kernels.ssd_fwd import (
 )
 from packproof.kernels.ssd_tiles import (
     Rows,
-    inter_chunk_form,
     launch_options,
     multiple,
     row_classes,
@@ -56,52 +47,12 @@ class Steps(NamedTuple):
     low: Tensor
 
 
-class Incoming(NamedTuple):
-    """The gradient of the outputs before the gate (t, h, p): whole, rounded to the kernels' dtype, and the rest.
-
-    All are the same where there is no gate.
-    """
-
-    whole: Tensor
-    high: Tensor
-    low: Tensor
-
-
 class Carried(NamedTuple):
     """States where segments end, at the end of each sequence if kept, and between chunks: at token b in b // chunk."""
 
     ends: Tensor
     finals: Tensor
     states: Tensor
-
-
-class Begun(NamedTuple):
-    """Backward before the gradients of states: states between chunks, the gradients of z and of the outputs.
-
-    fused: whether one kernel both carries the gradients of states and finds that of x.
-    """
-
-    states: Tensor
-    dz: Tensor
-    incoming: Incoming
-    fused: bool
-
-
-class Gradients(NamedTuple):
-    """Of the inputs of a call, token by token those of A and the bias (h, t). What has no such input is empty or zero.
-
-    Those of tokens are zero in slack and have the kernels' dtype.
-    """
-
-    x: Tensor
-    dt: Tensor
-    A: Tensor
-    B: Tensor
-    C: Tensor
-    D: Tensor
-    z: Tensor
-    bias: Tensor
-    initial_states: Tensor
 
 
 class SsdProblem:
@@ -167,35 +118,6 @@ class SsdProblem:
         zero_slack(self.cu_seqlens, y)
         return y[..., : self.p], self.trimmed(carried.finals), carried.ends
 
-    def backward(self, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor) -> Gradients:
-        """The gradients of the inputs, from those of the outputs and the states between segments."""
-        return self.finish_backward(self.begin_backward(dy, z, ends), dfinal)
-
-    def begin_backward(self, dy: Tensor, z: Tensor | None, ends: Tensor) -> Begun:
-        """The half that waits for no gradient of states."""
-        carried = self.carry(self.x, self.B, self.initial, ends=ends, keep_final=False, store=True, reverse=False)
-        dy, dz = aligned(dy.to(self.dtype)), self.new(0)
-        incoming = Incoming(dy, dy, dy)
-        if z is not None:
-            y = self.outputs(carried, None, torch.float32, fused=False)
-            dz, incoming = self.ungate(y, aligned(z.to(self.dtype)), dy)
-        return Begun(carried.states, dz, incoming, self.fused and z is None)
-
-    def finish_backward(self, begun: Begun, dfinal: Tensor | None, apart: Carried | None = None) -> Gradients:
-        """The gradients of the inputs. apart: what `apart` found of the gradient of the outputs and C, if that was run
-        before; then there is none of initial states."""
-        (states, dz, incoming, fused), dfinal = begun, self.states_of(dfinal)
-        dy, keep_final = incoming.whole, self.initial is not None and apart is None
-        back = self.carry(dy, self.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, apart=apart)
-        dx = self.x_gradient(dy, dfinal, back, fused=fused)
-        inter_chunk = self.inter_chunk(dy, states, dfinal, back)
-        ddt, dA, dbias, dB, dC, dD = self.intra_chunk(incoming, inter_chunk, has_final=dfinal is not None)
-        zero_slack(self.cu_seqlens, dx, ddt, dB, dC)
-        dD = dD.sum((0, 1))[..., : self.p]  # nothing but zeros where there is no D
-        dx, dB, dC = dx[..., : self.p], dB[..., : self.n], dC[..., : self.n]
-        dinitial = self.trimmed(back.finals) if keep_final else self.new(0)
-        return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : self.p], dbias, dinitial)
-
     def states_of(self, states: Tensor | None) -> Tensor | None:
         """States (s, h, p, n) padded to the shape that the kernels use."""
         if states is None:
@@ -213,10 +135,6 @@ class SsdProblem:
     def held_n(self) -> int:
         """States of the smallest form that holds all in registers."""
         return min(n for n in self.tiles.fused_n if self.N <= n)
-
-    def parts(self, *shape: int) -> Tensor:
-        """Something for each kind of chunk and each chunk; zero for those that are not there."""
-        return self.x.new_zeros(len(row_classes(self.tiles)), self.slots, *shape, dtype=torch.float32)
 
     def chunks(self, rows: Rows) -> Tensor:
         """The list of the chunks that these tiles are for."""
@@ -257,7 +175,7 @@ class SsdProblem:
     ) -> None:  # fmt: skip
         t = self.tiles
         self.launch(
-            _ssd_fwd_chunk_state_kernel, self._named("chunk_state_reverse", values) if reverse else "chunk_state",
+            _ssd_fwd_chunk_state_kernel, self.named("chunk_state_reverse", values) if reverse else "chunk_state",
             self.items(self.H * cdiv(self.P, t.states_p) * cdiv(self.N, t.states_n)),
             **carried._asdict(), **self._entering(entering), x=values, B=keys, segments=self.work.all_segments,
             x_stride=values.stride(0), x_head=values.stride(1), B_stride=keys.stride(0), B_group=keys.stride(1),
@@ -325,7 +243,7 @@ class SsdProblem:
                 segments=self.work.segments[0], BLOCK_N=self.held_n,
             )  # fmt: skip
         for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
-            heads, n_blocks = self._heads(rows)
+            heads, n_blocks = self.head_blocks(rows)
             self.launch(
                 _ssd_fwd_chunk_scan_kernel, "chunk_scan" + rows.label, self.items(n_blocks * blocks), **arguments,
                 states=carried.states, chunks=self.work.segments[rows.kind] if fused else self.chunks(rows),
@@ -333,99 +251,10 @@ class SsdProblem:
             )  # fmt: skip
         return y
 
-    def ungate(self, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, Incoming]:
-        """dz, and the gradient of y, the outputs before the gate in fp32."""
-        dz, high, low = (self.new(self.T, self.H, self.P, dtype=self.dtype) for _ in range(3))
-        gate = self.tiles.gate
-        programs = cdiv(self.T, gate["BLOCK_T"]) * self.H * cdiv(self.P, gate["BLOCK_P"])
-        self.launch(
-            _ssd_bwd_gate_kernel, "gate", programs, y=y, z=z, dz=dz, high=high, low=low, z_stride=z.stride(0),
-            z_head=z.stride(1), **_incoming(dy), **gate,
-        )  # fmt: skip
-        return dz, Incoming(y, high, low)
-
-    def x_gradient(self, dy: Tensor, dfinal: Tensor | None, carried: Carried, *, fused: bool) -> Tensor:
-        """dx.
-
-        carried: gradients of states. fused: those between chunks are not there yet; the fused kernel finds and keeps
-        them.
-        """
-        t, dx, blocks = self.tiles, self.new(self.T, self.H, self.P, dtype=self.dtype), cdiv(self.P, self.tiles.dx_p)
-        arguments = {**_incoming(dy), "dstates": carried.states, "dx": dx, "has_final": int(dfinal is not None)}
-        if fused:
-            self.launch(
-                _ssd_bwd_fused_x_kernel, "fused_x", self.items(self.H * cdiv(self.P, t.output_p)), **arguments,
-                dfinal=self.steps.high if dfinal is None else dfinal, dends=carried.ends,
-                segments=self.work.segments[0], BLOCK_P=t.output_p, BLOCK_N=self.held_n,
-            )  # fmt: skip
-        for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
-            heads, n_blocks = self._heads(rows)
-            self.launch(
-                _ssd_bwd_x_kernel, self._named("x" + rows.label, dy), self.items(n_blocks * blocks), **arguments,
-                dfinal=_rounded(dfinal, carried.states), n_blocks=n_blocks,
-                chunks=self.work.segments[rows.kind] if fused else self.chunks(rows),
-                ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=rows.block_k,
-            )  # fmt: skip
-        return dx
-
-    def inter_chunk(self, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: Carried) -> dict[str, Tensor]:
-        """What the states at the edges of chunks, and their gradients, add to other gradients.
-
-        entered, left: to those of decays, (h, t). of_B, of_C: to those of B and C, (t, g, n). In fp32.
-        """
-        t, n_parts = self.tiles, cdiv(self.N, self.tiles.columns)
-        entered, left = (self.new(n_parts, self.H, self.T) for _ in range(2))
-        of_B, of_C = (self.new(self.T, self.G, self.N) for _ in range(2))
-        between = {"dfinal": back.states, "dstates": back.states} | inter_chunk_form(t, whole=self._whole(dy))
-        forms = {"_whole" * self._whole(dy): between}
-        if dfinal is not None or self.T > t.segment:
-            at_ends = {"dfinal": back.ends if dfinal is None else dfinal, "dstates": back.ends}
-            forms["_ends"] = at_ends | inter_chunk_form(t, ends=True)
-        for rows, (label, form) in product(row_classes(t), forms.items()):
-            self.launch(
-                _ssd_bwd_inter_chunk_kernel, self._named("inter_chunk" + rows.label + label, dy),
-                self.items(self.G * n_parts), **_incoming(dy), **form, chunks=self.chunks(rows),
-                entering=_rounded(self.initial, states), states=states, has_entering=int(self.initial is not None),
-                has_final=int(dfinal is not None), entered=entered, left=left, dB=of_B, dC=of_C, ROWS=rows.rows,
-            )  # fmt: skip
-        return {"entered": entered.sum(0), "left": left.sum(0), "of_B": of_B, "of_C": of_C}
-
-    def intra_chunk(
-        self, dy: Incoming, inter_chunk: dict[str, Tensor], *, has_final: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """ddt, each token's part of dA and of the bias's gradient (h, t), dB, dC, and the parts of dD (h, p)."""
-        t, gated, whole = self.tiles, dy.whole.dtype != self.dtype, self._whole(dy.whole)
-        ddt = self.new(self.T, self.H, dtype=self.dtype)
-        dA, dbias = self.x.new_zeros(2, self.H, self.T, dtype=torch.float32)
-        dB, dC = (self.new(self.T, self.G, self.N, dtype=self.dtype) for _ in range(2))
-        dD = self.parts(*((self.H, self.P) if self.has_D else (0,)))
-        for kind, rows in enumerate(row_classes(t)):
-            self.launch(
-                _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole + "_gated" * gated,
-                self.items(self.G), **_incoming(dy.high), dy_low=dy.low, **inter_chunk, dt=self.softplus_of,
-                chunks=self.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
-                has_entering=int(self.initial is not None), has_final=int(has_final),
-                GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
-            )  # fmt: skip
-        return ddt, dA, dbias, dB, dC, dD
-
-    def _whole(self, dy: Tensor) -> bool:
-        """Whether loops over heads have none over channels inside."""
-        return self.P <= self.tiles.whole_p and dy.dtype == self.dtype
-
-    def _named(self, name: str, dy: Tensor) -> str:
+    def named(self, name: str, dy: Tensor) -> str:
         """The name by which launch options are known; gradients that passed a gate are fp32 next to bf16 tokens."""
         return name + "_gated" * (dy.dtype != self.dtype)
 
-    def _heads(self, rows: Rows) -> tuple[int, int]:
+    def head_blocks(self, rows: Rows) -> tuple[int, int]:
         """Heads of a group that one program takes, one after another, and the number of such blocks."""
         return rows.heads, self.G * cdiv(self.H // self.G, rows.heads)
-
-
-def _incoming(dy: Tensor) -> dict[str, Any]:
-    return {"dy": dy, "dy_stride": dy.stride(0), "dy_head": dy.stride(1)}
-
-
-def _rounded(given: Tensor | None, stored: Tensor) -> Tensor:
-    """States that a caller gave, in the dtype of those between chunks; those again if none were given."""
-    return stored if given is None else given.to(stored.dtype)

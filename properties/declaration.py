@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from packproof.properties.cases.case import CUTS
-from packproof.properties.cases.domain import Domain
+from packproof.properties.cases.domain import KEYS, Domain, optional_inputs
 from packproof.properties.declared import long_dtypes, require, require_switch, texts
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
@@ -27,9 +27,10 @@ class Declaration:
 
     op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
-    takes, None if any. domain: the calls that it supports. mixed: whether inputs that may have the same several forms
-    may have different ones in one call. conventions: others in which it can be called, in the words of an adapter.
-    float32: inputs that it takes in fp32 beside bf16 or fp16 tokens. narrow: fixed inputs that it takes in 16 bits.
+    takes, None if any; required: those without a default. domain: the calls that it supports. mixed: whether inputs
+    that may have the same several forms may have different ones in one call. conventions: others in which it can be
+    called, in the words of an adapter. float32: inputs that it takes in fp32 beside bf16 or fp16 tokens. narrow: fixed
+    inputs that it takes in 16 bits.
     """
 
     op: str | None = None
@@ -37,6 +38,7 @@ class Declaration:
     gradients: bool = True
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     parameters: tuple[str, ...] | None = None
+    required: tuple[str, ...] = ()
     domain: Domain = field(default_factory=Domain)
     mixed: bool = False
     conventions: tuple[str, ...] = ()
@@ -125,17 +127,24 @@ def kernel(
 
 def describe(function: Callable[..., Any]) -> dict[str, Any]:
     """What the function declares, as JSON data. Runs where the function is, in the kernel's process."""
+    forward = None if isinstance(function, type) else getattr(function, "forward", None)  # of an nn.Module
     try:
-        signature = inspect.signature(function)
+        parameters = inspect.signature(forward if callable(forward) else function).parameters
     except (TypeError, ValueError):
-        names = None
+        names, required = None, list[str]()
     else:
-        kinds = [p.kind for p in signature.parameters.values()]
-        open_ended = inspect.Parameter.VAR_KEYWORD in kinds
-        names = None if open_ended else list(signature.parameters)
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        by_name = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        names = None if open_ended else by_name
+        required = [n for n in names or () if parameters[n].default is inspect.Parameter.empty]
     others = getattr(function, "other_conventions", None)
     conventions = list(others) if isinstance(others, Mapping) else []
-    return {"parameters": names, "declared": getattr(function, _MARK, {}), "conventions": conventions}
+    return {
+        "parameters": names,
+        "required": required,
+        "declared": getattr(function, _MARK, {}),
+        "conventions": conventions,
+    }
 
 
 def declared_op(function: Callable[..., Any]) -> str | Op | None:
@@ -167,6 +176,7 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             float32=tuple(str(n) for n in options.get("float32", ())),
             narrow=tuple(str(n) for n in options.get("narrow", ())),
             parameters=None if names is None else tuple(str(n) for n in names),
+            required=tuple(str(n) for n in described.get("required", ())),
             conventions=tuple(str(words) for words in described.get("conventions", ()))[:_MOST_CONVENTIONS],
         )
         return declared.inside(Domain.of(options.get("domain", ())))
@@ -193,3 +203,15 @@ def check_signature(op: Op, declared: Declaration, target: str) -> None:
             f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; "
             "write an adapter with the op's argument names"
         )
+    passed = (*op.inputs, *op.options, "cu_seqlens", KEYS, CUTS)
+    if beyond := [n for n in declared.required if n not in passed]:
+        raise UsageError(
+            f"{target}: needs {', '.join(beyond)}, which {op.name} does not have; give it a default, or write an "
+            "adapter"
+        )
+
+
+def needed_inputs(op: Op, declared: Declaration) -> Domain:
+    """The calls that have the op's optional inputs that the kernel cannot do without: they have no default there."""
+    optional = [*optional_inputs(op), *([KEYS] if op.packs_keys else [])]
+    return Domain.of([n for n in declared.required if n in optional])

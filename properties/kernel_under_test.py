@@ -208,7 +208,9 @@ class KernelUnderTest:
             found[TensorKey(name)] = y
         if gradients and sample.wrt and sum(sample.lengths) and not result.gradients:
             raise KernelFault(
-                "malformed", f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input"
+                "malformed",
+                f"{' and '.join(sample.outputs)} came back detached: no gradient reaches any input; one without a "
+                "backward pass takes --forward-only, or declares gradients=False",
             )
         for name in sample.wrt if gradients else ():
             g = result.gradients.get(name)

@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from packproof.harness.cli.main import app
+from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.version import __version__
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
@@ -297,6 +298,8 @@ def test_the_workflow_for_gpus_runs_what_pytest_takes(line: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     if not only:
         assert "test_ssd[packing-bf16]" in done.stdout
+        source = (ROOT / "examples/gpu/test_kernels.py").read_text()
+        assert not {name for name in BUILTIN_KERNELS if not name.endswith("_triton") and f'op="{name}"' not in source}
 
 
 def test_what_one_process_has_compiled_is_there_for_the_next(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 MOST_MODULES = 15
-CATALOGUES = {"kernels": 35, "museum": 17, "refs": 24}  # a module for each op or bug: flat, and long
+CATALOGUES = {"kernels": 36, "museum": 17, "refs": 24}  # a module for each op or bug: flat, and long
 NO_INIT = {"kernels"}  # it would shadow another package of that name; packproof/__init__ gives it its docstring
 
 

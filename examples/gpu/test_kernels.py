@@ -10,8 +10,11 @@ import pytest
 import packproof
 from packproof.kernels.attention import PROMISES as ATTENTION
 from packproof.kernels.causal_conv1d import PROMISES as CAUSAL_CONV1D
+from packproof.kernels.hadamard import PROMISES as HADAMARD
 from packproof.kernels.linear_attention import PROMISES as LINEAR
+from packproof.kernels.quantize_fp8 import PROMISES as ROUND_FP8
 from packproof.kernels.rope import PROMISES as ROPE
+from packproof.kernels.rope_hadamard import PROMISES as ROPE_HADAMARD
 from packproof.kernels.selective_scan import PROMISES as SELECTIVE_SCAN
 from packproof.kernels.ssd import PROMISES as SSD
 
@@ -56,6 +59,27 @@ def test_rope(proof):
 
 @pytest.mark.packproof("packproof.kernels.rope:rope_qk", op="rope_qk", promises=packproof.Promises(**ROPE))
 def test_rope_qk(proof):
+    proof()
+
+
+@pytest.mark.packproof("packproof.kernels.hadamard:hadamard", op="hadamard", promises=packproof.Promises(**HADAMARD))
+def test_hadamard(proof):
+    proof()
+
+
+@pytest.mark.packproof(
+    "packproof.kernels.rope_hadamard:rope_hadamard",
+    op="rope_hadamard",
+    promises=packproof.Promises(**ROPE_HADAMARD),
+)
+def test_rope_hadamard(proof):
+    proof()
+
+
+@pytest.mark.packproof(
+    "packproof.kernels.quantize_fp8:round_fp8", op="round_fp8", promises=packproof.Promises(**ROUND_FP8)
+)
+def test_round_fp8(proof):
     proof()
 
 

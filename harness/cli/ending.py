@@ -4,13 +4,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import typer
 
 from packproof.harness.results import events
 from packproof.harness.results.files import Unwritten
 from packproof.harness.results.text import printable
-from packproof.refs.errors import PackproofError
+from packproof.refs.errors import PackproofError, UsageError
 
 HELD, FAILED, WRONG_CALL, OWN_FAULT, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -69,7 +70,13 @@ class Reports:
 
 
 def files(*, json: str | None = None, junit: str | None = None, html: str | None = None) -> list[Report]:
-    """The reports that write to these files. Imports what they need, and nothing for what was not asked."""
+    """The reports that write to these files. Imports what they need, and nothing for what was not asked. Raises
+    UsageError where two of them are one file."""
+    given = {"--json": json, "--junit": junit, "--html": html}
+    named: dict[Path, str] = {}
+    for option, path in given.items():
+        if path is not None and (other := named.setdefault(Path(path).absolute(), option)) != option:
+            raise UsageError(f"{other} and {option}: both are {path}; expected a file for each")
     reports: list[Report] = []
     if json is not None:
         from packproof.harness.reports.json_file import JsonReport  # noqa: PLC0415

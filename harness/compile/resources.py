@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 from packproof.kernels.variant import Variant
@@ -65,8 +66,15 @@ def key_of(variant: Variant, target: str) -> str:
     from triton.runtime.cache import get_cache_key  # noqa: PLC0415
 
     backend = _backend(target)
-    compiled = get_cache_key(_source(variant), backend, backend.parse_options(_options(variant)), env_vars={})
+    options = SimpleNamespace(hash=lambda: _stated(backend.parse_options(_options(variant))))
+    compiled = get_cache_key(_source(variant), backend, options, env_vars={})
     return hashlib.sha256(f"{compiled}-{_own_digest()}".encode()).hexdigest()
+
+
+def _stated(options: Any) -> str:
+    """Options as text. Libraries by what they hold: for AMD Triton's own digest has where they are installed."""
+    libraries = [(name, _digest_of(Path(file))) for name, file in options.extern_libs]
+    return repr(sorted({**vars(options), "extern_libs": libraries}.items()))
 
 
 def digest_tools(target: str) -> None:
@@ -86,9 +94,13 @@ def _store(variant: Variant, target: str) -> Any:
     return get_cache_manager(key_of(variant, target))
 
 
-@cache
 def _own_digest() -> str:
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    return _digest_of(Path(__file__))
+
+
+@cache
+def _digest_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _source(variant: Variant) -> Any:

@@ -1,9 +1,9 @@
 """The compile tier: every variant of a kernel is compiled ahead of time for real targets, on a machine without a GPU.
 
 `compile_variants` starts a process (`python -m packproof.harness.compile.variants module[:function]`, one JSON
-object per line), because a kernel that was defined under TRITON_INTERPRET=1 cannot be compiled. That process forks a
-child for each variant and target, so that one that never ends, or crashes the compiler, does not affect the rest.
-What an earlier run has compiled is known (`resources`).
+object per line), because a kernel that was defined under TRITON_INTERPRET=1 cannot be compiled. What an earlier run has
+compiled is known (`resources`). For each other variant and target that process forks a child, so that one that never
+ends, or crashes the compiler, does not affect the rest.
 """
 
 import argparse
@@ -148,8 +148,13 @@ def _prepare(targets: Sequence[str]) -> dict[str, str]:
 
 
 def _compile_all(work: Sequence[tuple[Variant, str]], limit_s: float, jobs: int) -> Iterator[Compiled]:
-    """At most `jobs` forks at a time, each with its own deadline."""
-    waiting = list(reversed(work))
+    """Those that are known; then at most `jobs` forks at a time, each with its own deadline."""
+    known = [_is_known(*form) for form in work]
+    for form in (form for form, found in zip(work, known, strict=True) if found):
+        result = _result(*form)
+        result.update(_answered(*form))
+        yield result
+    waiting = [form for form, found in zip(reversed(work), reversed(known), strict=True) if not found]
     running: dict[Connection, _Compiler] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -161,6 +166,13 @@ def _compile_all(work: Sequence[tuple[Variant, str]], limit_s: float, jobs: int)
             if connection in ended or time.monotonic() >= child.deadline:
                 del running[connection]
                 yield child.finish(connection in ended)
+
+
+def _is_known(variant: Variant, target: str) -> bool:
+    try:
+        return known_resources(variant, target) is not None
+    except Exception:  # its source has no digest: compiling it shows why
+        return False
 
 
 class _Compiler:
@@ -225,11 +237,15 @@ def _result(variant: Variant, target: str) -> Compiled:
 
 def _answer(variant: Variant, target: str, answer: Connection, log: int) -> None:
     os.dup2(log, 2)
+    answer.send_bytes(json.dumps(_answered(variant, target)).encode())
+
+
+def _answered(variant: Variant, target: str) -> Any:
+    """What `compile_variant` finds, or why it fails, by the names of `Compiled`."""
     try:
-        found = compile_variant(variant, target)
+        return compile_variant(variant, target)
     except Exception as error:  # whatever the compiler raises is this variant's result
-        found = {"failure": _first_line(error), "detail": str(error)[-2000:]}
-    answer.send_bytes(json.dumps(found).encode())
+        return {"failure": _first_line(error), "detail": str(error)[-2000:]}
 
 
 def _first_line(error: BaseException) -> str:

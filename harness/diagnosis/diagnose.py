@@ -12,10 +12,16 @@ from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
 
 _MOST_SUSPECTS = 8
+_SLACK = (
+    "slack is rows past the last sequence, where outputs and gradients are 0; a kernel that gets none declares "
+    "slack=False, or takes --domain 'slack == 0'"
+)
 
 
 def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
     """One line on where a wrong value comes from, or "" where that is not known."""
+    if violation.place.startswith("slack row") and not violation.text:
+        return _SLACK
     if violation.text or violation.sequence < 0 or len(case.lengths) > _MOST_SUSPECTS:
         return ""
     sample, key = kernel.sample(case), violation.tensor

@@ -11,6 +11,7 @@ from packproof.harness.results.events import Cell
 from packproof.harness.results.names import COMPILE
 from packproof.harness.results.questions import open_questions
 from packproof.harness.results.text import printable
+from packproof.properties.declaration import needed_inputs
 
 
 @dataclass(frozen=True)
@@ -109,5 +110,7 @@ def _notes(target: CheckTarget) -> Iterator[str]:
         return
     if absent := target.not_offered:
         yield f"{target.name} does not take, so it is not tested for: {', '.join(absent)}"
+    if needed := needed_inputs(target.op, target.declared).texts:
+        yield f"{target.name} has no default for, so it is not tested without: {', '.join(needed)}"
     if not target.gradients:
         yield f"{target.name}: gradients are not judged"

@@ -14,7 +14,14 @@ from packproof.harness.worker.worker import Worker
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.fitting import LARGEST
 from packproof.properties.cases.space import Space
-from packproof.properties.declaration import DEFAULT_DTYPES, Declaration, brought_op, check_signature, declaration
+from packproof.properties.declaration import (
+    DEFAULT_DTYPES,
+    Declaration,
+    brought_op,
+    check_signature,
+    declaration,
+    needed_inputs,
+)
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
@@ -123,7 +130,7 @@ def open_target(request: CheckRequest, builtin: BuiltinKernel | None = None) -> 
     if op not in OPS.values():
         try_reference(op)
     check_signature(op, declared, name)
-    declared = declared.inside(Domain.of(request.domain))
+    declared = declared.inside(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
     op_name = wanted if isinstance(wanted, str) else op.name
     return CheckTarget(request, kernel, name, op, op_name, declared, builtin)

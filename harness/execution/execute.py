@@ -30,7 +30,7 @@ class InProcess:
     device: "cpu", or another device of torch's. snapshot: torch's functions before `function` was imported.
     fence_bytes: of canaries around each tensor.
     Triton programs are sanitised where they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
-    together: the programs of a launch may run together there, in calls without guard.
+    together: the programs of a launch may run together there.
     """
 
     together = True
@@ -196,10 +196,9 @@ class InProcess:
         from packproof.harness.interpreter.batch.launch import BatchingSanitizer  # noqa: PLC0415  (needs triton)
         from packproof.harness.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
 
-        # programs may run in any order: a guarded call runs them in reverse, any other together, or forward
-        if self.together and not guarded:
-            return BatchingSanitizer(read_only)
-        return Sanitizer(read_only, order="reverse" if guarded else "forward")
+        # programs may run in any order: a guarded call runs a few in reverse; others run together where none matters
+        kind = BatchingSanitizer if self.together else Sanitizer
+        return kind(read_only, order="reverse" if guarded else "forward")
 
     def _require_memory(self, call: Call) -> None:
         """Raises MachineLimit where the device has too little free memory, once torch keeps none of earlier calls."""

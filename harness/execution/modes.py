@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch
 from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
@@ -41,11 +42,13 @@ def compiled(invocation: Invocation) -> Ran:
     invocation.stage = "through torch.compile: "
     backend = "aot_eager" if invocation.device.type == "cpu" else "inductor"
     function = invocation.function
-    if isinstance(function, Adapter):
-        outputs = invocation.forward(function.compiled(backend))
-    else:
-        outputs = invocation.forward(torch.compile(function, backend=backend))
-    return outputs, invocation.backward(outputs)
+    # what is computed twice stays so without Inductor: merging it would import Inductor, for half a second
+    with functorch.patch(cse=backend == "inductor" and functorch.cse):
+        if isinstance(function, Adapter):
+            outputs = invocation.forward(function.compiled(backend))
+        else:
+            outputs = invocation.forward(torch.compile(function, backend=backend))
+        return outputs, invocation.backward(outputs)
 
 
 def graph(invocation: Invocation) -> Ran:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
 from packproof.harness.interpreter.patch import replace
@@ -34,7 +35,10 @@ _CONVERSIONS: Mapping[tuple[str, str], Operation] = {
     ("fp32", "fp64"): lambda data: data.astype(np.float64),
     ("int32", "int64"): lambda data: data.astype(np.int64),
     ("int1", "int32"): lambda data: data.astype(np.int32),
+    ("int32", "int16"): lambda data: data.astype(np.int16),
 }
+# by the width of a value, those that may be read as each other
+_BITS = [{"int64", "fp64"}, {"int32", "uint32", "fp32"}, {"int16", "uint16", "fp16", "bf16"}]
 
 
 def _divide_integers(x: Any, y: Any) -> Any:
@@ -55,8 +59,10 @@ def repair() -> None:
         replace(core.tensor, f"__{name}__", _operator(operation, {"int1": np.bool_, **INTEGERS}))
     for name, operation in _COMPARISONS.items():
         replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS, result=tl.int1))
+    replace(core.tensor, "__rshift__", _plain_shifts_first)
     replace(core.tensor, "to", _plain_conversions_first)
     for language in (tl, core):
+        replace(language, "dot", _plain_products_first)
         replace(language, "minimum", _operator(np.minimum, INTEGERS))
         replace(language, "maximum", _operator(np.maximum, INTEGERS))
         replace(language, "where", _plain_selections_first)
@@ -133,6 +139,9 @@ def _offsets_of_pointers_first(original: Callable[..., Any]) -> Callable[..., An
 def _plain_conversions_first(original: Callable[..., Any]) -> Callable[..., Any]:
     def to(self: Any, dtype: Any, *rest: Any, **named: Any) -> Any:
         dtype = dtype.value if type(dtype) is core.constexpr else dtype
+        if type(dtype) is core.dtype and not rest and len(named) == 1 and named.get("bitcast") is True:
+            same_bits = _as_bits(self, dtype)
+            return original(self, dtype, **named) if same_bits is None else same_bits
         if type(dtype) is not core.dtype or rest or named:
             return original(self, dtype, *rest, **named)
         if self.dtype.name == dtype.name:
@@ -143,6 +152,50 @@ def _plain_conversions_first(original: Callable[..., Any]) -> Callable[..., Any]
         return core.tensor(Handle(convert(self.handle.data), dtype), type_of(dtype, self.sizes))
 
     return to
+
+
+def _as_bits(t: Any, dtype: Any) -> Any:
+    """The same bits read as another dtype; None where Triton has to decide."""
+    if t.dtype.name == dtype.name:
+        return t
+    if not any(t.dtype.name in alike and dtype.name in alike for alike in _BITS):
+        return None
+    return core.tensor(Handle(t.handle.data.view(shipped._get_np_dtype(dtype)), dtype), type_of(dtype, t.sizes))
+
+
+def _plain_shifts_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    shifted = _operator(np.right_shift, INTEGERS)(original)
+    # Triton warns of a constant that is too large
+    return lambda self, other: original(self, other) if type(other) is core.constexpr else shifted(self, other)
+
+
+def _plain_products_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def dot(input: Any, other: Any, acc: Any = None, *rest: Any, **named: Any) -> Any:  # noqa: A002  (its name there)
+        found = None if rest or named else _factors(input, other, acc)
+        if found is None:
+            return original(input, other, acc, *rest, **named)
+        left, right, total, sizes = found
+        return core.tensor(Handle(np.matmul(left, right) + total, tl.float32), type_of(tl.float32, sizes))
+
+    return dot
+
+
+def _factors(left: Any, right: Any, total: Any) -> Any:
+    """The values of blocks of 16 bits, of the fp32 block that their product is added to, and the sizes of the result;
+    None where Triton has to decide."""
+    if not (type(left) is type(right) is core.tensor and left.dtype.name == right.dtype.name in _WIDE):
+        return None
+    if not len(left.sizes) == len(right.sizes) == 2 or left.sizes[1] != right.sizes[0]:
+        return None
+    widen, sizes = _WIDE[left.dtype.name], (left.sizes[0], right.sizes[1])
+    if total is None:
+        return widen(left.handle.data), widen(right.handle.data), np.float32(0), sizes
+    if type(total) is not core.tensor or total.dtype.name != "fp32" or total.sizes != sizes:
+        return None
+    return widen(left.handle.data), widen(right.handle.data), total.handle.data, sizes
+
+
+_WIDE: Mapping[str, Operation] = {"bf16": bfloat16_to_float32, "fp16": lambda data: data.astype(np.float32)}
 
 
 def _plain_selections_first(original: Callable[..., Any]) -> Callable[..., Any]:

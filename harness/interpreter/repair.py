@@ -20,7 +20,7 @@ from triton.runtime import JITFunction
 from triton.runtime import interpreter as shipped
 from triton.runtime.autotuner import Autotuner
 
-from packproof.harness.interpreter import floats, libdevice, operators, scan, types
+from packproof.harness.interpreter import arguments, floats, libdevice, operators, scan, types
 from packproof.harness.interpreter.batch import rewrite
 from packproof.harness.interpreter.patch import replace
 from packproof.harness.interpreter.tuning import run_once
@@ -76,6 +76,7 @@ def _try_batches() -> None:
 
 
 def _repair() -> None:
+    arguments.repair()
     types.repair()
     floats.repair()
     scan.repair()

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as shipped
@@ -31,6 +32,7 @@ def repair() -> None:
     replace(Handle, "__init__", lambda original: _init_handle)
     replace(shipped, "_get_np_dtype", _once_per_type)
     replace(shipped, "_patch_attr", lambda original: _bind)
+    replace(shipped, "_implicit_cvt", _plain_arguments_first)
     replace(TritonSemantic, "cast", _equal_dtypes_first)
     replace(TritonSemantic, "broadcast_impl_value", _broadcast_at_once)
     replace(TritonSemantic, "expand_dims", lambda original: _expand_dims)
@@ -119,6 +121,22 @@ def _once_per_type(original: Callable[..., Any]) -> Callable[..., Any]:
         return known[name]
 
     return np_dtype
+
+
+def _plain_arguments_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    pointers: dict[torch.dtype, Any] = {}
+
+    def convert(argument: Any) -> Any:
+        if type(argument) is int and -(2**31) <= argument < 2**31:
+            return core.tensor(Handle(np.array([argument], dtype=np.int32), tl.int32), tl.int32)
+        if type(argument) is not torch.Tensor:
+            return original(argument)
+        if argument.dtype not in pointers:
+            pointers[argument.dtype] = original(argument).type
+        kind = pointers[argument.dtype]
+        return core.tensor(Handle(np.array([argument.data_ptr()], dtype=np.uint64), kind), kind)
+
+    return convert
 
 
 def _bind(obj: Any, name: str, member: Any, builder: Any, *scope: Any) -> None:

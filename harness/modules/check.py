@@ -10,13 +10,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from packproof.harness.engine.own_faults import caught, not_judged
+from packproof.harness.engine.own_faults import caught, not_reached
 from packproof.harness.interpreter.in_use import repair_if_used
 from packproof.harness.modules.conventions import CONVENTIONS, Convention, convention_named
 from packproof.harness.modules.judges import JUDGES, Judged, Padded, Trial, verdict_of
 from packproof.harness.modules.modes import CannotRun, Mode, admitted
 from packproof.harness.modules.pack import FIRST, Lengths, layouts_for, many_documents, padded_layouts
-from packproof.harness.modules.subject import MakeInput, ModuleRefused, NoGradient, PickOutput, Subject, subject_of
+from packproof.harness.modules.subject import (
+    MakeInput,
+    ModuleRefused,
+    NoGradient,
+    NoOutput,
+    PickOutput,
+    Subject,
+    subject_of,
+)
 from packproof.harness.modules.target import address
 from packproof.harness.results.events import (
     Cell,
@@ -309,7 +317,8 @@ def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator
     units = [partial(_checked, request, setting) for setting in settings]
 
     def lost(number: int, text: str) -> Callable[[], Iterator[Event]]:
-        return partial(not_judged, request.cells(settings[number]), text)
+        left = [cell for cell in request.cells(settings[number]) if cell not in done]
+        return partial(not_reached, left, f"the module crashed: {text}")
 
     events = on_every_core(units, request.device, of=Event, again=lost) if apart else chain(*(u() for u in units))
     for event in events:
@@ -343,7 +352,7 @@ def _judged(
             finding = Judged(verdict_of(cell, "skipped", 0, _NOT_ISOLATED))
         else:
             finding = JUDGES[cell.property](trial().starting_at(leak.lengths if leak else ()), cell)
-    except (CannotRun, NoGradient) as error:
+    except (CannotRun, NoGradient, NoOutput) as error:
         finding = Judged(verdict_of(cell, beside, 0, str(error)))
     except ModuleRefused as refused:
         finding = Judged(verdict_of(cell, beside, 0, f"the module refused: {refused}"))

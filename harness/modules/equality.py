@@ -8,6 +8,7 @@ Many models compute norms and rotations in fp32 whatever their dtype: in float64
 two runs share, and the budget would miss. They are judged in float32.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -42,13 +43,18 @@ class Difference:
     document: int | None = None
 
     @property
-    def vacuous(self) -> bool:
-        """Whether rounding explains a difference as large as a tenth of the values: a choice fell the other way."""
-        return self.allowed > _VACUOUS * self.among
+    def unclear(self) -> str:
+        """Why it says nothing: the document alone has NaN, or rounding explains a difference as large as a tenth of
+        the values, since a choice fell the other way. Empty where it says something."""
+        if not math.isfinite(self.allowed):
+            return f"{self.what} is not finite, of the documents alone either"
+        if self.allowed > _VACUOUS * self.among:
+            return f"{self.what}: rounding changes it as much as a wrong choice: a tie"
+        return ""
 
     @property
     def fails(self) -> bool:
-        return not self.vacuous and not self.found <= self.allowed
+        return not self.unclear and not self.found <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Compared:
 
     @property
     def vacuous(self) -> list[str]:
-        return [each.what for each in self.differences if each.vacuous]
+        return [each.unclear for each in self.differences if each.unclear]
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,8 @@ def _difference(
     """
     scale = largest(alone)
     allowed = _SAFETY * max(_rounding(alone, rough, unit, rough_unit), usual * scale, unit * among)
-    return Difference(what, largest(packed - alone), allowed, scale, among)
+    apart = torch.where(packed == alone, 0.0, packed - alone)  # scores may be infinite
+    return Difference(what, largest(apart), allowed, scale, among)
 
 
 def _rounding(alone: Tensor, rough: Tensor, unit: float, rough_unit: float) -> float:

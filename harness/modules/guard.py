@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from packproof.harness.modules.trace import first_difference
 from packproof.harness.modules.watch import embedded
 from packproof.harness.results.failed import CheckFailed
-from packproof.refs.errors import ArgumentError
+from packproof.refs.errors import ArgumentError, checked_call
 
 Arguments = Mapping[str, Any]
 Documents = Callable[[Arguments], Tensor]
@@ -23,6 +23,7 @@ _IDS = ("seq_idx", "segment_ids", "document_ids")
 _OFFSETS = ("cu_seq_lens_q", "cu_seqlens", "cu_seqlens_q")
 
 
+@checked_call
 def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHandle:
     """Stop a training run whose packed documents see each other: call it before the first step.
 
@@ -33,7 +34,7 @@ def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHand
     and precision that it has: two forward passes without gradient. It raises CheckFailed with the first module that
     leaks, or ArgumentError where nothing in the call says where documents begin. Then the hook is gone.
 
-    Returns the hook, which `remove()` takes away.
+    Returns the hook, which `remove()` takes away. Raises ArgumentError for a model or documents of another type.
 
     >>> import torch, packproof
     >>> class Mean(torch.nn.Module):  # over the whole row
@@ -48,9 +49,17 @@ def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHand
     documents of this batch reach each other
     """
 
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"guard: model is {model!r}, expected the nn.Module that is trained")
+    if documents is not None and not callable(documents):
+        raise ArgumentError(f"guard: documents is {documents!r}, expected a function from the arguments to (b, t)")
+
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = {**dict(zip(_names(module), args, strict=False)), **kwargs}
         told = (documents or documents_of)(call)
+        if not isinstance(told, Tensor) or told.dim() != 2:
+            came = tuple(told.shape) if isinstance(told, Tensor) else type(told).__name__
+            raise ArgumentError(f"guard: documents returned {came}, expected the document of each token, (b, t)")
         if int((told[:, 1:] != told[:, :-1]).sum()) == 0:
             return
         handle.remove()

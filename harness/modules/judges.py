@@ -117,8 +117,8 @@ JUDGES: dict[str, Judge] = {"isolation": isolation, "packing": packing, "padding
 
 def _equal(cell: Cell, judged: int, vacuous: list[str], ties: int) -> Verdict:
     if vacuous:
-        what = f"{vacuous[0]} and {len(vacuous) - 1} more" if vacuous[1:] else vacuous[0]
-        return verdict_of(cell, "inconclusive", judged, f"{what}: rounding changes it as much as a wrong choice: a tie")
+        more = f"; so are {len(vacuous) - 1} more" if vacuous[1:] else ""
+        return verdict_of(cell, "inconclusive", judged, f"{vacuous[0]}{more}")
     return verdict_of(cell, "passed", judged, _tied(ties) if ties else "")
 
 

@@ -25,6 +25,10 @@ class ModuleRefused(PackproofError):
     """The module raised an error for this call, or does not take an argument of the convention."""
 
 
+class NoOutput(ModuleRefused):
+    """What the module returned has no tensor of one row for each token, or none of the name that was given."""
+
+
 class NoGradient(ModuleRefused):
     """The tokens have no embedding whose gradient could be taken."""
 
@@ -55,7 +59,7 @@ class Subject:
         return x.to(self.device, self.dtype if x.is_floating_point() else x.dtype)
 
     def call(self, x: Tensor, convention: Convention, pack: Pack) -> Tensor:
-        """The output, one row for each token. Raises ModuleRefused."""
+        """The output, one row for each token. Raises ModuleRefused, NoOutput where there is none."""
         return self.call_with(x, self.arguments(convention, pack), convention)
 
     def call_with(self, x: Tensor, arguments: Mapping[str, Any], convention: Convention) -> Tensor:
@@ -63,7 +67,7 @@ class Subject:
         try:
             with self.mode.randomness(x.device):
                 returned = self._forward(x if convention.batched else x[0], **arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModuleRefused(f"{type(error).__name__}: {_first_line(error)}") from error
         out = self.pick(returned)
         if out.dim() > 1 and out.shape[0] == 1 and out.shape[1] == tokens:
@@ -71,9 +75,9 @@ class Subject:
         if out.dim() > 2 and out.shape[0] not in (1, tokens) and tokens in out.shape[1:]:
             raise ModuleRefused(f"it returned {out.shape[0]} rows of tokens for one")
         if out.shape[:1] != (tokens,):
-            raise ArgumentError(
+            raise NoOutput(
                 f"output: it has shape {tuple(out.shape)}, expected ({tokens}, ...) or (1, {tokens}, ...): one row for "
-                "each token; name the tensor that has it with output="
+                "each token; name the tensor that has them"
             )
         return out
 
@@ -138,7 +142,7 @@ def _the_leaf(found: list[Tensor]) -> Tensor:
     return found[0]
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
@@ -184,13 +188,15 @@ def _output_picker(output: "str | PickOutput | None") -> PickOutput:
 
     def pick(returned: Any) -> Tensor:
         for name in names:
-            if isinstance(found := getattr(returned, name, None), Tensor):
+            by_key = returned.get(name) if isinstance(returned, Mapping) else None
+            if isinstance(found := getattr(returned, name, by_key), Tensor):
                 return found
         first = returned[0] if isinstance(returned, tuple | list) and returned else returned
         if output or not isinstance(first, Tensor):
-            raise ArgumentError(
-                f"output: forward returned {type(returned).__name__} without {' or '.join(names)}; name the tensor "
-                "along tokens with output="
+            keys = f" of {', '.join(map(str, returned)) or 'nothing'}" if isinstance(returned, Mapping) else ""
+            raise NoOutput(
+                f"output: forward returned {type(returned).__name__}{keys}, without {' or '.join(names)}; name the "
+                "tensor that has one row for each token"
             )
         return first
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from packproof.adapters.importing import reason
 from packproof.harness.targets.location import Location
 from packproof.refs.errors import UsageError
 
@@ -21,6 +22,11 @@ def module_named(target: str) -> nn.Module:
     place = Path(target)
     if place.is_dir() or place.suffix == ".json":
         return _built(target, lambda: _from_config(place))
+    if ":" not in target:
+        raise UsageError(
+            f"target {target!r}: no such folder, and no config.json; expected one, as transformers writes it, or "
+            "package.module:Class or path/file.py:factory"
+        )
     found = Location.parse(target).find()
     return found if isinstance(found, nn.Module) else _built(target, found)
 
@@ -30,9 +36,8 @@ def _built(target: str, make: Callable[[], Any]) -> nn.Module:
         module = make()
     except UsageError:
         raise
-    except Exception as error:
-        reason = " ".join(str(error).split())[:500]
-        raise UsageError(f"{target}: no module can be made: {type(error).__name__}: {reason}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{target}: no module can be made: {reason(error)}") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"{target}: {type(module).__name__}, expected an nn.Module or a function that returns one")
     return module

@@ -12,7 +12,7 @@ from packproof.adapters.registry import PEERS
 from packproof.harness.engine.request import CheckRequest, check_names, validate
 from packproof.harness.pytest_plugin.options import chosen
 from packproof.harness.results.names import dtype, known, short
-from packproof.harness.targets.location import Location
+from packproof.harness.targets.location import Location, absent
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES
 from packproof.properties.laws.property import Property
@@ -77,6 +77,8 @@ def request(given: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
         known("op", asked.op, OPS)
     if isinstance(asked.target, str) and asked.target not in PEERS:
         Location.parse(asked.target)
+        if ".py:" in asked.target and (reason := absent(asked.target)):
+            raise UsageError(reason)
     if asked.timeout is not None and not asked.timeout > 0:
         raise UsageError(f"timeout: {asked.timeout} seconds; expected a number above zero")
     if not 0 <= asked.seed < 2**32:

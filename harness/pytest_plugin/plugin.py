@@ -12,7 +12,7 @@ Under pytest-xdist each worker uses one GPU, and tests alternate between kernels
 """
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +126,11 @@ def _not_now(item: pytest.Item, config: pytest.Config) -> str:
 
 
 @pytest.fixture
-def proof(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Proof:
+def proof(request: pytest.FixtureRequest) -> Proof:
     """Call it to check the kernel that the marker `packproof` names."""
     if not hasattr(request, "param"):
         raise PlainFailure("`proof` needs a kernel to check: mark the test with @pytest.mark.packproof(target)")
-    return Proof(request.param, record_property)
+    return Proof(request.param, lambda *fact: request.node.user_properties.append(fact))
 
 
 @pytest.hookimpl(wrapper=True)

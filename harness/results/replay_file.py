@@ -34,8 +34,11 @@ _WIDEST = 300
 def content(path: Path) -> dict[str, Any]:
     """What a replay file holds, of a kernel or of a module, unchecked. Raises UsageError, one line that names it."""
     data = _read(path)
-    if not isinstance(data, dict) or data.get("version") != 1:
+    if not isinstance(data, dict) or type(version := data.get("version")) is not int or version < 1:
         raise UsageError(f"{path}: not a replay file of version 1")
+    if version > 1:
+        wrote = " ".join(filter(None, ["packproof", str(data.get("packproof", ""))[:20]]))
+        raise UsageError(f"{path}: a replay file of version {version}, and this packproof reads 1; use {wrote}")
     return data
 
 

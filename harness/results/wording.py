@@ -89,12 +89,13 @@ def found_lines(verdict: Verdict) -> Iterator[str]:
 
 
 def headline(verdict: Verdict) -> str:
-    """The failure in one line."""
+    """The failure in one line: where, its case and what is wrong; of a module, what leaks and where first."""
     failure = verdict.failure
     if failure is None:
         return verdict.reason
     where = f" ({failure.tensor})" if failure.tensor else ""
-    return f"{verdict.cell.law}{where}: {failure.lines[0] if failure.lines else 'failed'}"
+    at = f" at lengths {shorten(failure.lengths, 6)}" if failure.example else ""
+    return f"{verdict.cell.law}{where}{at}: {'; '.join(failure.lines[:2]) or 'failed'}"
 
 
 def share_text(verdict: Verdict) -> str:

@@ -10,11 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packproof.adapters.importing import attribute, module_of_file
+from packproof.adapters.importing import attribute, module_of_file, reason
 from packproof.adapters.registry import PEERS
 from packproof.refs.errors import UsageError
-
-_WIDEST = 500
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,8 @@ class Location:
             return cls(place, "", path)
         file = Path(place).resolve()
         if not file.is_file():
-            raise UsageError(f"target {target!r}: there is no file {place}")
+            here = "" if Path(place).is_absolute() else f" in {Path.cwd()}"
+            raise UsageError(f"target {target!r}: there is no file {place}{here}")
         return cls("", str(file), path)
 
     @classmethod
@@ -60,10 +59,15 @@ class Location:
 
     def load(self) -> Callable[..., Any]:
         """Import the function here. Raises UsageError with the reason in one line."""
-        found = self.find()
+        found, name = self.find(), f"{self.module or self.file}:{self.path}"
+        if isinstance(found, type):
+            apply = f"{self.path}.apply, or " if hasattr(found, "apply") and hasattr(found, "backward") else ""
+            raise UsageError(
+                f"{name} is a class, not a function; name {apply}a function that calls it (`packproof model` checks "
+                "an nn.Module as a whole)"
+            )
         if not callable(found):
-            kind = type(found).__name__
-            raise UsageError(f"{self.module or self.file}:{self.path} is of type {kind}, not a function")
+            raise UsageError(f"{name} is of type {type(found).__name__}, not a function")
         return found  # type: ignore[no-any-return]
 
     def find(self) -> Any:
@@ -72,8 +76,7 @@ class Location:
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
-            reason = " ".join(str(error).split())[:_WIDEST]
-            raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {reason}") from error
+            raise UsageError(f"{place} cannot be imported: {reason(error)}") from error
         try:
             return attribute(module, self.path)
         except AttributeError as error:

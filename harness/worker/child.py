@@ -17,9 +17,18 @@ from packproof.properties.call import KernelFault
 from packproof.refs.errors import PackproofError
 
 _GRACE = 2.0
-_TAIL = 2000
+_TAIL = 2000  # characters of what it printed that are shown
+_KEPT = 1 << 16  # bytes that are kept until then: where it crashed is the start of a stack of up to a hundred frames
 # lines of faulthandler that do not help the author of a kernel
-_NOISE = ("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)")
+_NOISE = (
+    *("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)"),
+    '  File "<frozen importlib',
+)
+# packproof's frame that calls a kernel, and those that import one: what follows them is packproof's own
+_OWN = tuple(
+    f"{os.sep}{room}{os.sep}{file}.py"
+    for room, file in (("execution", "invocation"), ("adapters", "importing"), ("targets", "location"))
+)
 
 
 class ZygoteLostError(PackproofError):
@@ -118,7 +127,7 @@ class Child:
     def _read_output(self) -> bool:
         with suppress(BlockingIOError):
             data = os.read(self._output, 1 << 16)
-            self._tail = (self._tail + data)[-_TAIL:]
+            self._tail = (self._tail + data)[-_KEPT:]
             if not data and not self._silent:
                 self._silent = True
                 self._poll.unregister(self._output)
@@ -181,5 +190,6 @@ class Child:
 
     def _lines(self) -> list[str]:
         lines = self._tail.decode(errors="replace").splitlines()
-        own = [n for n, line in enumerate(lines) if f"{os.sep}execution{os.sep}invocation.py" in line]
-        return [line for line in lines[: own[0] if own else None] if line.strip() and not line.startswith(_NOISE)]
+        own = next((n for n, line in enumerate(lines) if any(frame in line for frame in _OWN)), None)
+        told = [line for line in lines[:own] if line.strip() and not line.startswith(_NOISE)]
+        return "\n".join(told)[-_TAIL:].splitlines()

@@ -24,6 +24,7 @@ import torch
 from packproof.harness.worker import gpus
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
+from packproof.harness.worker.settled import interrupts_later
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
 from packproof.harness.worker.zygote_client import keep_private, shared
 from packproof.refs.errors import PackproofError, UsageError
@@ -136,8 +137,9 @@ def _forks(
     try:
         while (waiting or running) and (left := until - time.monotonic()) > 0:
             while waiting and len(running) < most:
-                fork = _started(*waiting.popleft())
-                running[fork.channel.fileno()] = fork
+                with interrupts_later():
+                    fork = _started(*waiting.popleft())
+                    running[fork.channel.fileno()] = fork
                 poll.register(fork.channel, select.POLLIN)
             for descriptor, _ in poll.poll(min(left, _LONGEST_WAIT) * 1000):
                 fork, garbage = running[descriptor], ""
@@ -150,10 +152,9 @@ def _forks(
                 del running[descriptor]
                 how = _ended(fork)
                 if garbage or not fork.ended:
-                    text = f"a process that evaluated a kernel {garbage or how}"
-                    unit = again(fork.number, text) if again else None
+                    unit = again(fork.number, f"its process {garbage or how}") if again else None
                     if unit is None:
-                        yield UnitError(text)
+                        yield UnitError(f"a process that evaluated a kernel {garbage or how}")
                     else:
                         waiting.append((fork.number, unit))
     finally:

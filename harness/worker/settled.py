@@ -1,7 +1,9 @@
-"""How the processes that run kernels are started: with settings that Python and its libraries read only once."""
+"""How the processes that run kernels are started: with settings that Python and its libraries read only once, and with
+no Ctrl-C lost meanwhile."""
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,3 +42,14 @@ def importing() -> Iterator[None]:
         gc.freeze()
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Ctrl-C is raised at the end of the block, not inside it: Python prints and forgets what is raised in a hook of
+    `os.fork`, and a fork of a large process takes long. A process that is forked inside never gets it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

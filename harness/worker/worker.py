@@ -98,7 +98,9 @@ class Worker:
         self._child, self._spare = self._spare or self._started(warm=warm), None
         zygote, self._limit = self._child.zygote, self._warmup_limit
         try:
-            hello = self._child.receive(Patience(_IMPORT_LIMIT, 0), _IMPORT_LIMIT)
+            begun = self._child.receive(Patience(_IMPORT_LIMIT, 0), _IMPORT_LIMIT)
+            self._child.pid = 0 if are_isolated() else begun.body["pid"]
+            hello = self._child.receive(Patience(_IMPORT_LIMIT, self._child.pid), _IMPORT_LIMIT)
         except Killed:
             self.restart()
             raise
@@ -116,8 +118,6 @@ class Worker:
             self.restart()
             raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
         self._description = dict(hello.body)
-        pid = self._description.pop("pid", 0)
-        self._child.pid = pid if isinstance(pid, int) and not are_isolated() else 0
 
     def _started(self, *, warm: bool = True) -> Child:
         order = {

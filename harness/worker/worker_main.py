@@ -14,10 +14,12 @@ from typing import Any, NoReturn
 
 import torch
 
+from packproof.adapters.importing import reason
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
+from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, Refused
@@ -95,8 +97,9 @@ def speak_into(descriptor: int) -> None:
 def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
 ) -> int:
-    """Import, report that all is ready, answer one call after another. Returns the exit code."""
+    """Report the id of the process, import, report that all is ready, answer calls. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
+    channel.sendall(encode(Frame("begun", body={"pid": getpid()}), magic))
     snapshot.watch_packproof()
     check = snapshot.checker  # taken before the kernel's module runs
     forks: list[None] = []
@@ -112,7 +115,7 @@ def _serve(
         at_import = _replaced(check)
         runner = InProcess(function, order["device"], snapshot)
         runner.warm() if order["warm"] else runner.reach()
-        hello = Frame("ready", body={**describe(function), "pid": getpid()})
+        hello = Frame("ready", body=describe(function))
     except UsageError as error:
         hello = Frame("unusable", body={"text": str(error)})
     me = getpid()
@@ -166,7 +169,10 @@ def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
 
 def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: list[None], started: set[int]) -> Frame:
     try:
-        result = runner.run(call_of(frame))
+        call = call_of(frame)
+        if call.mode == "compiled":
+            import_compiler()
+        result = runner.run(call)
         if forks:
             raise KernelFault("malformed", "forked a child process; a kernel computes in the process that called it")
         if left := list(_left_running(started)):
@@ -176,6 +182,8 @@ def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: l
         return refusal_frame(error, frame.number)
     except Exception:
         return _excuse(check, frame)
+    except BaseException as error:  # of the kernel: no Ctrl-C reaches this process
+        return refusal_frame(KernelFault("raised", reason(error)), frame.number)
 
 
 def _left_running(before: set[int]) -> Iterator[str]:

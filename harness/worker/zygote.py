@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from packproof.harness.execution.torch_state import TorchState
+from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, conceal, end_with_parent, rename
 from packproof.harness.worker.settled import importing
 from packproof.harness.worker.worker_main import work
@@ -87,7 +88,7 @@ class Zygote:
 
     def _import_late(self) -> None:
         """While no one waits, import what only some kernels need."""
-        import_late()
+        import_compiler()
         self._snapshot, self._idle_ms = TorchState(), None
 
     def _hire(self) -> bool:
@@ -181,12 +182,6 @@ def end_children(but: Collection[int] = ()) -> None:
         for pid in others:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-
-
-def import_late() -> None:
-    """Import what torch.compile and operators that are registered with torch import when they are first called."""
-    with importing():
-        importlib.import_module("torch._dynamo")
 
 
 def prepare() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, NoReturn
 
-from packproof.harness.worker.settled import ENVIRONMENT, importing
+from packproof.harness.worker.settled import ENVIRONMENT, importing, interrupts_later
 
 _SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever the parent has
 _SPAWNED = f"from {__name__} import become_zygote; become_zygote()"
@@ -193,11 +193,11 @@ def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:
     """A zygote that is a fork of this process, in which `become` serves the control socket."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), interrupts_later():
         warnings.simplefilter("ignore", DeprecationWarning)  # about other threads, none of which the child runs
         pid = os.fork()
-    if pid == 0:
-        _become_zygote(become, control, theirs, log)
+        if pid == 0:
+            _become_zygote(become, control, theirs, log)
     theirs.close()
     return ZygoteClient(control, log, lambda: os.waitpid(pid, 0))
 

@@ -15,7 +15,7 @@ from packproof.refs.errors import UsageError, checked_init
 DTYPES = {short: name for name, short in SHORT.items()}
 LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
 _CALL = ("dtype", "contiguous", "gradients")
-_KEYS = "cu_seqlens_k"
+KEYS = "cu_seqlens_k"
 _MOST_CHARACTERS = 500
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
 _GRAMMAR = (
@@ -126,7 +126,7 @@ class Domain:
 
     def check(self, op: Op, where: str) -> None:
         """UsageError for a name that a call of the op does not have."""
-        known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *([_KEYS] if op.packs_keys else []), *op.options]
+        known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *([KEYS] if op.packs_keys else []), *op.options]
         for condition in self.conditions:
             for name in sorted(condition.names - set(known)):
                 raise UsageError(
@@ -200,7 +200,7 @@ def values_of(op: Op, case: Case) -> dict[str, Any]:
         **{name: values[0] for name, values in op.options.items()},
         **dict(case.options),
         **{name: name in case.present for name in optional_inputs(op)},
-        _KEYS: case.key_lengths is not None,
+        KEYS: case.key_lengths is not None,
         "dtype": case.dtype,
         "contiguous": True,
         "gradients": True,

@@ -47,8 +47,12 @@ def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Leng
 
 
 def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, ...]:
-    """Layouts whose state crosses the ends of segments, once and twice; none where the golden ones are long enough."""
-    return () if segment <= 4 * chunk else ((segment, 1, segment + 1), (3, 2 * segment + chunk + 1))
+    """Layouts whose state crosses the ends of segments, once and twice. Where the golden ones are long enough for that,
+    a sequence with the end of a chunk that only its offset would take for that of a segment: start + end is one.
+    """
+    if segment > 4 * chunk:
+        return (segment, 1, segment + 1), (3, 2 * segment + chunk + 1)
+    return ((chunk // 2, segment - chunk + 1),) if segment > chunk else ()
 
 
 class WindowLayout(NamedTuple):

@@ -89,7 +89,7 @@ class Space:
 
     @property
     def segment_layouts(self) -> tuple[Lengths, ...]:
-        """Golden layouts at the ends of segments, if the kernel's are so long that the others miss them."""
+        """Golden layouts at the ends of segments, if the kernel has segments of several chunks."""
         return golden_segments(self.promises.handover, self.chunk)
 
     @property

@@ -2,7 +2,6 @@
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 
-import os
 from dataclasses import replace
 
 import triton
@@ -58,12 +57,16 @@ def endless() -> list[Variant]:
     return [_dot("endless", "fp32", 512, 128), _line("sum", _sum_kernel)]
 
 
-class _Fatal(dict[str, str]):
-    """A signature that ends the process that reads it."""
+@triton.constexpr_function
+def _end():
+    """Called by the compiler: ends the process that compiles."""
+    __import__("os").abort()  # Triton refuses a function of C by its name
 
-    def __iter__(self):
-        os.abort()
+
+@triton.jit
+def _fatal_kernel(x, y, B: tl.constexpr):
+    _end()
 
 
 def fatal() -> list[Variant]:
-    return [Variant("fatal", _sum_kernel, _Fatal(x="*fp32"), {}), _line("sum", _sum_kernel)]
+    return [_line("fatal", _fatal_kernel), _line("sum", _sum_kernel)]

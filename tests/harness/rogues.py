@@ -11,6 +11,8 @@ import time
 
 import torch
 
+from packproof import refs
+
 
 def good(x, weight, *, cu_seqlens, scale=1.0):
     return x * weight * scale
@@ -34,6 +36,10 @@ def hang_on_one_token(x, weight, *, cu_seqlens):
 
 def calls_exit(x, weight, *, cu_seqlens):
     sys.exit(3)
+
+
+def presses_ctrl_c(x, weight, *, cu_seqlens):
+    raise KeyboardInterrupt
 
 
 def exits_at_once(x, weight, *, cu_seqlens):
@@ -310,3 +316,11 @@ def process_id(x, weight, *, cu_seqlens):
     if (cu_seqlens.diff() == 0).any():
         os.kill(os.getpid(), 11)
     return (x * weight) * 0 + float(os.getpid())
+
+
+def needs_more(x, weight, chunk, *, cu_seqlens):
+    return x * weight * chunk
+
+
+def needs_a_bias(x, weight, bias, *, cu_seqlens):
+    return refs.causal_conv1d(x, weight, bias + 0, cu_seqlens=cu_seqlens)

@@ -336,6 +336,26 @@ def worklists() -> list[Tensor]:
     return [y]
 
 
+@triton.jit
+def _replaced_kernel(x, y, n):
+    pid = tl.program_id(0)
+    total = 0.0
+    for k in tl.range(0, pid):
+        total += tl.load(x + k)
+    for at in tl.range(0, n - pid):
+        k = n - 1 - at
+        if k % 2 == 0:
+            total += tl.load(x + k) * k
+    tl.store(y + pid, total)
+
+
+@launch
+def a_counter_that_is_replaced() -> list[Tensor]:
+    y = fresh(PROGRAMS)
+    _replaced_kernel[(PROGRAMS,)](numbers(PROGRAMS), y, PROGRAMS)
+    return [y]
+
+
 # ------------------------------------------------------------------ a convolution, forward and backward
 
 

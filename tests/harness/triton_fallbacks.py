@@ -168,6 +168,23 @@ def a_counter_after_its_loop() -> list[Tensor]:
 
 
 @triton.jit
+def _stale_kernel(y):
+    pid = tl.program_id(0)
+    k = 7
+    for at in range(0, 2):
+        tl.store(y + 2 * pid + at, k)
+        for k in range(0, pid):  # noqa: B007
+            tl.store(y + 2 * pid + 1, 0.0)
+
+
+@one_by_one("a loop that differs between programs, and is left early or whose counter is used later")
+def a_counter_that_the_next_iteration_reads() -> list[Tensor]:
+    y = torch.zeros(2 * PROGRAMS)
+    _stale_kernel[(PROGRAMS,)](y)
+    return [y]
+
+
+@triton.jit
 def _ramp_kernel(y, n, step):
     for k in range(tl.program_id(0), n, tl.num_programs(0)):
         tl.store(y + k, (k + 1) * step)

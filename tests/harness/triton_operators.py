@@ -8,6 +8,7 @@ import json
 import operator
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ from packproof.harness.interpreter import operators, repair
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name)
     for name in (
-        *("add", "sub", "mul", "truediv", "floordiv", "mod", "and_", "or_", "xor"),
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "and_", "or_", "xor", "rshift"),
         *("lt", "le", "gt", "ge", "eq", "ne"),
     )
 }
 SHAPES = ((), (4,), (4, 1), (1, 4), (2, 4), (8,))
 VALUES = {
     tl.int1: [True, False, True, True, False, True, False, False],
+    tl.int16: [7, -8, 3, 2**15 - 1, -(2**15), 1, -1, 5],
     tl.int32: [7, -8, 3, 2**31 - 1, -(2**31), 1, -1, 5],
     tl.int64: [7, -8, 3, 2**40, -(2**40), 1, -1, 5],
     tl.uint32: [7, 8, 3, 2**32 - 1, 2, 1, 4, 5],
@@ -64,7 +66,10 @@ def main() -> None:
     repair.install()
     found, known = {}, tensors()
     choose = tl.tensor(TensorHandle(np.array([True, False, False, True]), tl.int1), tl.block_type(tl.int1, [4]))
+    sums = tl.tensor(TensorHandle(np.full((4, 4), -0.0, np.float32), tl.float32), tl.block_type(tl.float32, [4, 4]))
     functions = BINARY | {
+        "dot": tl.dot,
+        "dot added up": lambda x, y: tl.dot(x, y, sums),
         "minimum": tl.minimum,
         "maximum": tl.maximum,
         "where": lambda x, y: tl.where(choose, x, y),
@@ -73,6 +78,7 @@ def main() -> None:
         for left, x in known.items():
             for dtype in VALUES:
                 found[f"{left} to {dtype}"] = outcome(x.to, dtype)
+                found[f"{left} as {dtype}"] = outcome(partial(x.to, bitcast=True), dtype)
             for name, function in functions.items():
                 for right, y in known.items():
                     found[f"{name} {left} {right}"] = outcome(function, x, y)

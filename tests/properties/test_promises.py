@@ -40,7 +40,7 @@ def test_the_state_is_handed_over_after_a_segment_else_a_chunk(promises: Promise
 def test_golden_layouts_cross_the_segments(chunk: int, segment: int) -> None:
     longest = [max(lengths) for lengths in (*golden(chunk), *golden_segments(segment, chunk))]
     assert max(longest) > segment
-    assert bool(golden_segments(segment, chunk)) == (segment > 4 * chunk)
+    assert bool(golden_segments(segment, chunk)) == (segment > chunk)
 
 
 def test_long_cases_are_few_and_bounded() -> None:

@@ -92,6 +92,7 @@ LINES = {
         "m:f --device cpu --op rope --json no/r.json": "--json: the folder no of no/r.json does not exist; create it",
         "m:f --device cpu --op rope --json folder": "--json: folder is a folder; expected the name of a file",
         "m:f --device cpu --op rope --json ''": "--json:  is a folder; expected the name of a file",
+        "m:f --device cpu --op rope --json r --html ./r": "--json and --html: both are ./r; expected a file for each",
         "m:f --device cpu --op rope --junit no/r.xml": "--junit: the folder no of no/r.xml does not exist",
         "m:f --device cpu --op rope --html no/r.html": "--html: the folder no of no/r.html does not exist",
         "'' --device cpu": "target ''; expected package.module:function or path/file.py:function",
@@ -114,7 +115,7 @@ LINES = {
         "broken.json": "broken.json: damaged, not JSON",
         "nothing.json": "nothing.json: damaged, not JSON",
         "empty.json": "empty.json: not a replay file of version 1",
-        "other.json": "other.json: not a replay file of version 1",
+        "other.json": "other.json: a replay file of version 9, and this packproof reads 1; use packproof",
         "list.json": "list.json: not a replay file of version 1",
     },
     "table": {

@@ -10,6 +10,7 @@ import packproof
 from tests.wrong_calls.refused import Wrong, assert_refused
 
 check_module: Any = packproof.check_module
+guard: Any = packproof.guard
 
 
 def but(**changes: Any) -> Any:
@@ -32,6 +33,11 @@ TABLE: dict[str, Wrong] = {
     "no such profile": Wrong(but(profile="fast"), ("profile: 'fast', expected one of quick",)),
     "both the matrix and a mode": Wrong(but(matrix=True, mode="train"), ("matrix: it has every mode",)),
     "both the matrix and torch.compile": Wrong(but(matrix=True, compiled=True), ("matrix: it has every mode",)),
+    "a guard of nothing": Wrong(guard, ("guard: model is missing",)),
+    "a guard of None": Wrong(partial(guard, None), ("guard: model is None, expected the nn.Module",)),
+    "a guard of a class": Wrong(partial(guard, nn.Linear), ("expected the nn.Module that is trained",)),
+    "a guard with documents": Wrong(partial(guard, nn.Linear(2, 2), [0, 1]), ("guard: documents is [0, 1], expected",)),
+    "a guard with a name": Wrong(partial(guard, nn.Linear(2, 2), docs=1), ("guard: docs is no argument",)),
     "a name that it lacks": Wrong(but(dtype="fp32"), ("dtype is no argument; did you mean dtypes?",)),
 }
 

@@ -40,7 +40,8 @@ MARKERS = {
     "target a list": Wrong(marked(["m:f"]), ("target is ['m:f'], a list", "'module:function'")),
     "target without a module": Wrong(marked("conv"), ("target 'conv'", "package.module:function")),
     "target without a function": Wrong(marked("conv:"), ("target 'conv:'", "package.module:function")),
-    "target in no file": Wrong(marked("no_file.py:conv"), ("target 'no_file.py:conv'", "no file no_file.py")),
+    "target in no file": Wrong(marked("no_file.py:conv"), ("target 'no_file.py:conv'", "no file no_file.py in /")),
+    "target not in its file": Wrong(marked(f"{__file__}:cnov"), ("test_pytest.py defines no cnov",)),
     "op without its name": Wrong(marked(*TARGET, "rope"), ("2 arguments have no name", "op=...")),
     "two targets": Wrong(marked(*TARGET, target="m:f"), ("two targets", "'m:f'")),
     "argument misspelt": Wrong(

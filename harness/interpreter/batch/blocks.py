@@ -1,5 +1,6 @@
 """Operations of Triton's builder and its tensors on blocks of all programs."""
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from triton.language import semantic
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter import operators, types
-from packproof.harness.interpreter.batch.programs import Array, TooLarge, Unsupported, lift, programs
+from packproof.harness.interpreter.batch.programs import Array, TooLarge, Unsupported, lift, programs, stretched
 from packproof.harness.interpreter.types import Handle, Sizes, core, type_of
 
 LARGEST = 2**21  # elements of a block of all programs: 16 MB of addresses
@@ -23,19 +24,19 @@ def sizes_of(shape: Sequence[Any]) -> Sizes:
 def common(*arrays: Array) -> list[Array]:
     """Arrays with the same number of programs."""
     count = max(array.shape[0] for array in arrays)
-    return [np.broadcast_to(array, (count, *array.shape[1:])) for array in arrays]
+    return [stretched(array, (count, *array.shape[1:])) for array in arrays]
 
 
 def require_size(shape: Sizes) -> None:
     """Raises TooLarge for a block of too many elements."""
-    if shape[0] > 1 and np.prod(shape, dtype=np.int64) > LARGEST:
+    if shape[0] > 1 and math.prod(shape) > LARGEST:
         raise TooLarge(f"a block of shape {shape[1:]} in {shape[0]} programs")
 
 
 def _stretched(data: Array, sizes: Sizes) -> Array:
     shape = (data.shape[0], *sizes)
     require_size(shape)
-    return np.broadcast_to(lift(data, len(sizes)), shape)
+    return stretched(lift(data, len(sizes)), shape)
 
 
 def _make_range(self: Any, kind: Any, start: int, stop: int) -> Any:

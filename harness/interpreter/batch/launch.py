@@ -1,7 +1,6 @@
 """Launches whose programs run together where that is possible, and one after another where it is not."""
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter as shipped
 
+from packproof.harness.interpreter import arguments
 from packproof.harness.interpreter.batch import blocks, rewrite, world
 from packproof.harness.interpreter.batch.programs import Array, TooLarge, programs
 from packproof.harness.interpreter.batch.shadow import Shadow
@@ -17,14 +17,16 @@ from packproof.harness.interpreter.memory_map import MemoryMap, Region
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEWEST = 3  # programs: below, a batch costs more than it saves
+FEWEST = 2  # programs: below, a batch costs more than it saves
+FEW = 16  # programs that run in a given order, if one is given; more of them only where a batch gives up
 GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
 
 Kernel = Callable[..., Any]
 
 
 class BatchingSanitizer(Sanitizer):
-    """A sanitizer that runs the programs of a launch together, and reports what it would if they ran in order.
+    """A sanitizer that runs the programs of a launch together, and reports what it would if they ran in order. If that
+    order is not forward, a few programs run in it.
 
     Where a batch finds a fault, or cannot decide, the tensors are restored and the programs run one after another; what
     they do then counts. Only a fault that needs no order of the programs stands although they did not repeat it.
@@ -41,7 +43,7 @@ class BatchingSanitizer(Sanitizer):
         if self.unfit or kernel is None or kernel in self.refused or rewrite.ordered(kernel):
             return super()._run(original, executor, args, kwargs)
         launch = _prepared(executor, args, kwargs)
-        if launch.count < FEWEST:
+        if launch.count < FEWEST or (self._order != "forward" and launch.count <= FEW):
             return super()._run(original, launch.executor, args, kwargs)
         failed = self._attempt(kernel, launch)
         if failed is None:
@@ -101,19 +103,19 @@ class _Prepared:
 
 
 def _prepared(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
-    known = inspect.getfullargspec(executor.fn).args
+    known = arguments.specification(executor.fn).args
     args, kwargs = executor._init_args_hst(args, {name: value for name, value in kwargs.items() if name in known})
     for hook in executor.pre_run_hooks:
         hook(*args, **kwargs)
-    given = inspect.getcallargs(executor.fn, *args, **kwargs)
-    arguments = {
+    given = arguments.bound(executor.fn, *args, **kwargs)
+    converted = {
         name: value if name in executor.constexprs else shipped._implicit_cvt(value) for name, value in given.items()
     }
-    grid = tuple(executor.grid(arguments) if callable(executor.grid) else executor.grid)
+    grid = tuple(executor.grid(converted) if callable(executor.grid) else executor.grid)
     again = copy.copy(executor)  # without the hooks, and with this very grid
     again.pre_run_hooks, again.grid = [], grid
     wide = tuple([int(size) for size in grid] + [1] * (3 - len(grid)))
-    return _Prepared(again, given, arguments, wide, math.prod(wide))
+    return _Prepared(again, given, converted, wide, math.prod(wide))
 
 
 class _Memory:

@@ -62,7 +62,7 @@ class Programs:
 
     def everywhere(self, data: Array) -> Array:
         """The data of each program."""
-        return np.broadcast_to(data, (self.count, *data.shape[1:]))
+        return stretched(data, (self.count, *data.shape[1:]))
 
     def flags(self, data: Array) -> Flags:
         """The active programs in which a scalar is true."""
@@ -85,6 +85,11 @@ class Programs:
 
 
 programs = Programs()
+
+
+def stretched(data: Array, shape: tuple[int, ...]) -> Array:
+    """`np.broadcast_to`, which costs as much as an addition where there is nothing to do."""
+    return data if data.shape == shape else np.broadcast_to(data, shape)
 
 
 def lift(data: Array, rank: int) -> Array:

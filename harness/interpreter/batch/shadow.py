@@ -13,7 +13,7 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.batch.blocks import require_size
-from packproof.harness.interpreter.batch.programs import Array, Flags, Unsupported, along, programs
+from packproof.harness.interpreter.batch.programs import Array, Flags, Unsupported, along, programs, stretched
 from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Segment
 from packproof.harness.interpreter.sanitizer import TORCH, Launch, itemsize_of, undefined
@@ -118,11 +118,11 @@ class Access:
     def __init__(self, pointers: Array, mask: Array, shape: Sizes, itemsize: int) -> None:
         require_size(shape)
         self._shape, self.itemsize = shape, itemsize
-        self.mask: Flags = np.broadcast_to(mask.astype(bool), shape)
+        self.mask: Flags = stretched(mask.astype(bool, copy=False), shape)
         if programs.active is not None:
             self.mask = self.mask & along(programs.active, len(shape) - 1)
         self.lanes: Flags = self.mask.reshape(-1)
-        self.pointers = _dense(np.broadcast_to(pointers, shape))
+        self.pointers = _dense(stretched(pointers, shape))
         flat = self.pointers.reshape(-1).view(np.int64)
         self._all = bool(self.lanes.all())
         self.addresses: Indices = flat if self._all else flat[self.lanes]
@@ -149,7 +149,7 @@ def load(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
         shadow().read(access)
         if other is None:
             other = undefined((1,) * len(shape), kind)
-        filled = _dense(np.broadcast_to(other.data, shape))
+        filled = _dense(stretched(other.data, shape))
         dtype = shipped._get_np_dtype(kind)
         data = shipped._interpreter.load(access.pointers, _dense(access.mask), filled, dtype)
         shadow().written_before(access, data, kind)
@@ -164,7 +164,7 @@ def store(shadow: Callable[[], Shadow]) -> Callable[..., Any]:
     def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         shape = (programs.count, *ptrs.data.shape[1:])  # each program stores, also where all store the same
         access = Access(ptrs.data, mask.data, shape, itemsize_of(ptrs.get_element_ty()))
-        data = _dense(np.broadcast_to(value.data, shape))
+        data = _dense(stretched(value.data, shape))
         shadow().write(access, data.reshape(-1)[access.lanes])
         return shipped._interpreter.store(access.pointers, data, _dense(access.mask))
 

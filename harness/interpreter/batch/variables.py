@@ -14,6 +14,8 @@ class Variables:
         self._spans: dict[int, slice] = {}  # of the statements, among the names
         self._branches: list[ast.If | ast.For | ast.While] = []
         self._note(function)
+        branched = [block for node in self._branches for block in (node.body, node.orelse)]
+        self._blocks: list[list[ast.stmt]] = [function.body, *branched]
         loops = [node for node in self._branches if isinstance(node, ast.For)]
         self.escaping = {id(loop) for loop in loops if self._escapes(loop, loops)}
         self._counters = {id(loop.target) for loop in loops if id(loop) not in self.escaping}
@@ -37,11 +39,22 @@ class Variables:
         return [name for node in nodes for name in self._names[self._spans[id(node)]]]
 
     def _escapes(self, loop: ast.For, loops: list[ast.For]) -> bool:
-        """Whether a counter is read outside of the loops that count with it."""
+        """Whether a counter is read outside of the loops that count with it, before another assignment."""
         counters = {name.id for name in self._within([loop.target])}
         counting = [other for other in loops if counters & {name.id for name in self._within([other.target])}]
         counted = {id(name) for other in counting for name in self._within(other.body)}
-        return any(name.id in counters and _is_read(name) and id(name) not in counted for name in self._names)
+        reads = (name for name in self._names if name.id in counters and _is_read(name) and id(name) not in counted)
+        return any(not self._is_replaced(name, counting) for name in reads)
+
+    def _is_replaced(self, read: ast.Name, counting: list[ast.For]) -> bool:
+        """Whether all that leads to a read runs through another assignment first, after which no loop counts."""
+        counts = {id(name) for loop in counting for name in self._within([loop.target])}
+        for block in self._blocks:
+            for place, statement in enumerate(block):
+                after = {id(name) for name in self._within(block[place + 1 :])}
+                if id(read) in after and counts.isdisjoint(after) and read.id in _targets(statement):
+                    return True
+        return False
 
     def _assigned(self, body: list[ast.stmt]) -> list[str]:
         """The variables that a block assigns, but for counters that are not read after their loops."""
@@ -60,6 +73,13 @@ class Variables:
             if isinstance(statement, ast.Assign):
                 fresh |= {name.id for name in names if not _is_read(name)} - read
         return [name for name in self._assigned(body) if name not in fresh or name in read_elsewhere]
+
+
+def _targets(statement: ast.stmt) -> set[str]:
+    """The variables that a plain assignment gives a value."""
+    given = statement.targets if isinstance(statement, ast.Assign) else []
+    parts = [part for target in given for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def _is_read(name: ast.Name) -> bool:

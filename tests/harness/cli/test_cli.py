@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
+from packproof.__main__ import main as command
 from packproof.harness.cli import main
 from packproof.harness.cli.printing import print_safely
 from packproof.harness.engine.replay import ReplayOutcome
@@ -262,3 +264,18 @@ def test_a_report_that_cannot_be_written_does_not_stop_the_others(
         capsys.readouterr().err
     )
     assert 'tests="1"' in file.read_text()
+
+
+class Pressed(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_it_starts_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "packproof.harness.cli.main", Pressed("main"))
+    monkeypatch.setattr(sys, "argv", ["packproof", "list"])
+    with pytest.raises(SystemExit) as end:
+        command()
+    assert (end.value.code, *capsys.readouterr()) == (130, "", "packproof: interrupted\n")

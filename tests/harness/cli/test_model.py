@@ -24,6 +24,23 @@ class Right(Leaky):
         y = refs.causal_conv1d(x[0], self.conv.weight[:, 0], self.conv.bias, cu_seqlens=cu_seqlens)
         return self.out(y)[None]
 
+class Named(Right):
+    def forward(self, x, cu_seqlens):
+        return {"hidden": super().forward(x, cu_seqlens), "loss": x.sum()}
+
+class Crashes(Right):
+    def forward(self, x, cu_seqlens):
+        import ctypes
+        ctypes.string_at(0)
+
+class Exits(Right):
+    def forward(self, x, cu_seqlens):
+        raise SystemExit("no GPU")
+
+class Nan(Right):
+    def forward(self, x, cu_seqlens):
+        return super().forward(x, cu_seqlens) * float("nan")
+
 def nothing():
     return 3
 
@@ -58,6 +75,41 @@ def test_a_correct_module_passes_and_is_found_among_all_conventions(capfd: pytes
     assert '"cu_seqlens"' in Path("found.json").read_text()
 
 
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "Named",
+            "output: forward returned dict of hidden, loss, without logits or last_hidden_state; name the tensor",
+        ),
+        ("Named --output lgits", "output: forward returned dict of hidden, loss, without lgits; name the tensor"),
+        ("Named --output loss", "output: it has shape (), expected (21, ...) or (1, 21, ...): one row for each token"),
+        ("Crashes", "the module crashed: its process was ended by SIGSEGV"),
+        ("Exits", "the module refused: SystemExit: no GPU"),
+    ],
+)
+def test_what_cannot_be_judged_is_no_fault_of_packproof(
+    capfd: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    line = f"model layers.py:{name} --convention cu_seqlens"
+    assert run([*line.split(), *WIDE]) == 4
+    out, err = capfd.readouterr()
+    assert words in out
+    assert (err, "packproof itself failed" in out) == ("", False)
+
+
+@pytest.mark.usefixtures("layers")
+def test_nan_everywhere_is_not_equal_to_the_documents_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["model", "layers.py:Nan", *WIDE, "--convention", "cu_seqlens"]) == 1  # there is NaN in padding too
+    assert "packing: document 0 is not finite, of the documents alone either; so are" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("layers")
+def test_an_output_may_be_named_in_a_dict() -> None:
+    assert run(["model", "layers.py:Named", *WIDE, "--convention", "cu_seqlens", "--output", "hidden"]) == 0
+
+
 def test_conventions_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["model", "--conventions"]) == 0
     assert "hf_cache" in capfd.readouterr().out
@@ -78,6 +130,10 @@ def test_conventions_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
         ("model absent.py:Right", "there is no file absent.py"),
         ("model absent/config.json", "there is no absent/config.json"),
         ("model .", "there is no config.json"),
+        (
+            "model absent",
+            "target 'absent': no such folder, and no config.json; expected one, as transformers writes it",
+        ),
         ("model layers.py:Right --convention layers.py:ENDS", "layers.py has no ENDS"),
         ("model layers.py:Right --mode training", "no mode is called 'training'"),
         ("model layers.py:Right --attention flash", "no attention is called 'flash'"),

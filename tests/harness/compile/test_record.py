@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from triton.runtime import JITFunction
 
+from packproof.harness.compile import resources
 from packproof.harness.compile.record import read_record
 from packproof.harness.compile.variants import Compiled, compile_variants
+from packproof.kernels.variant import Variant
 from packproof.refs.errors import UsageError
 
 SAMPLES = Path(__file__).parents[1] / "compile_samples.py"
@@ -66,6 +70,31 @@ def test_what_has_changed_is_compiled(clones: tuple[Clone, dict[str, Compiled]])
     clone.source.write_text(SAMPLES.read_text().replace(*CHANGE))
     changed = clone.compiled(clone.record)["sum"]
     assert (changed["compiled"], "max" in changed["atomics"], changed["failure"]) == (True, True, "")
+
+
+def _kernel() -> None:
+    pass
+
+
+@pytest.mark.parametrize(("added", "same"), [(b"", True), (b"\0", False)])
+def test_the_key_has_what_amd_libraries_hold_not_where_triton_is_installed(
+    added: bytes, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variant, backend = Variant("nothing", JITFunction(_kernel), {}, {}), resources._backend("gfx942")
+    parse = backend.parse_options
+
+    def elsewhere(given: dict[str, Any]) -> Any:
+        options = parse(given)
+        assert options.extern_libs
+        for _, file in options.extern_libs:
+            (tmp_path / Path(file).name).write_bytes(Path(file).read_bytes() + added)
+        moved = tuple((name, str(tmp_path / Path(file).name)) for name, file in options.extern_libs)
+        object.__setattr__(options, "extern_libs", moved)
+        return options
+
+    here = resources.key_of(variant, "gfx942")
+    monkeypatch.setattr(backend, "parse_options", elsewhere)
+    assert (resources.key_of(variant, "gfx942") == here) == same
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]x", '[{"key": "1"}]', "[3]", '{"key": "1"}', '["key"]'])

@@ -32,7 +32,7 @@ def test_good_variants_compile_for_every_target(monkeypatch: pytest.MonkeyPatch)
         assert one["spills"] == 0
         assert one["dot"] == (variant == "dot")
         assert one["atomics"] == (["fadd"] if variant == "sum" else [])
-        assert one["seconds"] > 0
+        assert (one["seconds"] > 0) == one["compiled"]
         if variant == "dot":
             assert one["shared"] is not None
             assert 8192 <= one["shared"] < one["shared_limit"] <= 232_448

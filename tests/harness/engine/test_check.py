@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 import packproof
+from packproof import refs
 from packproof.harness.cli import main
 from packproof.harness.engine import check as engine
 from packproof.harness.engine.check import run_check
@@ -35,7 +38,7 @@ DETECTED = {
     "returns_none": "returned None, expected y",
     "returns_two": "returned a tuple of 2, expected y",
     "returns_integers": "expected a dense floating tensor",
-    "detaches": "y came back detached",
+    "detaches": "no gradient reaches any input; one without a backward pass takes --forward-only, or",
     "replaces_equal": "replaced torch.equal",
 }
 
@@ -243,6 +246,48 @@ def test_what_a_kernel_prints_is_shown_with_its_failure() -> None:
         packproof.check(talks, op=SCALED, device="cpu", dtypes=["fp32"], properties=["reference"], profile="quick")
 
 
+def test_an_optional_input_that_the_kernel_requires_is_its_domain() -> None:
+    """It is never called without, which would be an error of the call, and the report says so."""
+    target = f"{HERE / 'rogues.py'}:needs_a_bias"
+    request = CheckRequest(target=target, op="causal_conv1d", dtypes=("float32",), properties=("reference",))
+    started, *_, end = run_check(replace(request, profile="quick"))
+    assert isinstance(started, RunStarted)
+    assert isinstance(end, RunFinished)
+    assert f"{target} has no default for, so it is not tested without: bias" in started.notes
+    assert [verdict.status for verdict in end.verdicts] == ["passed"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="autograd has threads beside a GPU, which no fork survives")
+def test_a_failure_in_slack_says_what_slack_is_and_how_to_do_without() -> None:
+    def conv(x, weight, *, cu_seqlens):
+        slack = torch.arange(len(x))[:, None] >= cu_seqlens[-1]
+        return torch.where(slack, 1.0, refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens))
+
+    few = partial(
+        packproof.check,
+        conv,
+        op="causal_conv1d",
+        dtypes=["fp32"],
+        properties=["reference"],
+        profile="quick",
+        device="cpu",
+    )
+    with pytest.raises(CheckFailed, match=r"slack row 0, .*\n *slack is rows past the last sequence.*'slack == 0'"):
+        few()
+    few(domain="slack == 0")
+
+
+def test_a_module_is_checked_by_what_its_forward_takes() -> None:
+    class Conv(torch.nn.Module):
+        def forward(self, x, weight, *, cu_seqlens):
+            return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    found = packproof.check(
+        Conv(), op="causal_conv1d", device="cpu", dtypes=["fp32"], properties=["reference"], profile="quick"
+    )
+    assert [verdict.status for verdict in found] == ["passed"]
+
+
 def test_a_closure_is_checked_in_a_fork() -> None:
     factor = 2.0
 
@@ -263,6 +308,15 @@ def test_a_closure_is_checked_in_a_fork() -> None:
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="ropes"), "rope"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good"), "which op is it?"),
         (CheckRequest(target=f"{HERE / 'rogues.py'}:good", op="rope"), "takes (x, weight, cu_seqlens, scale)"),
+        (CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op="rope"), "takes (x, weight, chunk, cu_seqlens)"),
+        (
+            CheckRequest(target=f"{HERE / 'rogues.py'}:needs_more", op=f"{HERE / 'rogues_op.py'}:SCALED"),
+            "needs chunk, which scaled does not have; give it a default, or write an adapter",
+        ),
+        (
+            CheckRequest(target=f"{HERE / 'rogues.py'}:_BadBackward", op="rope"),
+            "_BadBackward is a class, not a function; name _BadBackward.apply, or",
+        ),
         (CheckRequest(properties=("pakking",)), "packing"),
         (CheckRequest(profile="slow"), "profile"),
         pytest.param(

@@ -90,7 +90,7 @@ def test_not_applicable_without_the_device(file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "not a replay file of version 1"),
+        ({"version": 2}, "a replay file of version 2, and this packproof reads 1; use packproof 0."),
         ({"property": "luck"}, "luck"),
         ({"dtype": "int8"}, "int8"),
         ({"case": []}, "case is []"),

@@ -16,7 +16,7 @@ from packproof.harness.interpreter.batch import launch as batch
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
 from packproof.harness.interpreter.batch.programs import programs
 from packproof.harness.interpreter.batch.rewrite import batched
-from packproof.harness.interpreter.sanitizer import Order, Sanitizer
+from packproof.harness.interpreter.sanitizer import Launch, Order, Sanitizer
 from packproof.properties.call import Call, KernelFault
 from tests.harness import triton_batches, triton_fallbacks, triton_races, triton_samples
 from tests.harness.interpreter.interpreted_sanitizer import CASES, CORRECT, FAULTS
@@ -46,11 +46,11 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(torch.uint8)
 
 
-def both(run: Callable[[], list[Tensor]]) -> BatchingSanitizer:
+def both(run: Callable[[], list[Tensor]], order: Order = "forward") -> BatchingSanitizer:
     """The sanitizer of a batch that has the results of programs one after another."""
-    with Sanitizer():
+    with Sanitizer(order=order):
         wanted = run()
-    with BatchingSanitizer() as sanitizer:
+    with BatchingSanitizer(order=order) as sanitizer:
         got = run()
     assert all(torch.equal(bits(w), bits(g)) for w, g in zip(wanted, got, strict=True))
     return sanitizer
@@ -90,6 +90,32 @@ def test_what_no_batch_can_do_runs_one_by_one(name: str) -> None:
     sanitizer = both(launch)
     assert sanitizer.batches == 0
     assert [str(why) for why in BatchingSanitizer.refused.values()] == ([reason] if reason else [])
+
+
+@pytest.mark.parametrize(("few", "together"), [(triton_batches.PROGRAMS, False), (triton_batches.PROGRAMS - 1, True)])
+def test_in_a_given_order_only_more_than_a_few_programs_run_together(
+    few: int, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "FEW", few)
+    sanitizer = both(triton_batches.LAUNCHES["products_of_torch.float32"], "reverse")
+    assert sanitizer.batches == (sanitizer.launches if together else 0)
+
+
+def test_a_batch_that_gives_up_runs_in_the_given_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "FEW", 1)
+    started: list[int] = []
+    coordinates = Launch.coordinates
+
+    def noted(launch: Launch, program: int) -> tuple[int, int, int]:
+        started.append(program)
+        return coordinates(launch, program)
+
+    monkeypatch.setattr(Launch, "coordinates", noted)
+    run, reason = triton_fallbacks.ONE_BY_ONE["a_counter_after_its_loop"]
+    with BatchingSanitizer(order="reverse") as sanitizer:
+        run()
+    assert (sanitizer.batches, [str(why) for why in BatchingSanitizer.refused.values()]) == (0, [reason])
+    assert started == [*range(triton_batches.PROGRAMS)][::-1]
 
 
 def test_hooks_run_once_although_the_launch_starts_again() -> None:

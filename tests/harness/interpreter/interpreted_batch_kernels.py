@@ -52,11 +52,17 @@ def _ssd(dtype: torch.dtype) -> tuple[Inputs, dict[str, Any]]:
     return inputs, {"dt_softplus": True, "return_final_states": True}
 
 
+def _attention(dtype: torch.dtype) -> tuple[Inputs, dict[str, Any]]:
+    inputs = {"q": _normal(0, N_TOKENS, 4, 17, dtype=dtype), "k": _normal(1, N_TOKENS, 2, 17, dtype=dtype)}
+    return inputs | {"v": _normal(2, N_TOKENS, 2, 19, dtype=dtype)}, {"causal": True, "window_size": (9, 0)}
+
+
 CALLS: Mapping[str, Callable[[torch.dtype], tuple[Inputs, dict[str, Any]]]] = {
     "rope": _rope,
     "causal_conv1d": _causal_conv1d,
     "selective_scan": _selective_scan,
     "ssd": _ssd,
+    "attention": _attention,
 }
 
 

@@ -1,9 +1,11 @@
 """The repair of the interpreter: when it is refused, and the operators that it speeds up."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,34 @@ def test_operators_give_the_same_results_through_numpy_and_through_triton() -> N
     assert len(short) > 50_000
     assert sum(" " in outcome for outcome in short.values()) > len(short) / 2
     assert {what: (short[what], long[what]) for what in long if short[what] != long[what]} == {}
+
+
+def _parameters(a, b, c=3, d=4):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1, 2), {}),
+        ((1, 2, 5), {"d": 6}),
+        ((), {"d": 6, "b": 2, "a": 1}),
+        ((1,), {}),
+        ((1, 2), {"b": 2}),
+        ((1, 2), {"e": 5}),
+        ((1, 2, 3, 4, 5), {}),
+    ],
+)
+def test_arguments_are_bound_as_inspect_binds_them(args: tuple[int, ...], kwargs: dict[str, int]) -> None:
+    from packproof.harness.interpreter import arguments  # noqa: PLC0415  (needs triton)
+
+    def outcome(bind: Callable[..., dict[str, int]]) -> object:
+        try:
+            return list(bind(_parameters, *args, **kwargs).items())
+        except TypeError as error:
+            return str(error)
+
+    assert outcome(arguments.bound) == outcome(inspect.getcallargs)
 
 
 def test_it_has_to_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:

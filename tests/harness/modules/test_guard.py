@@ -115,6 +115,11 @@ def test_a_batch_without_boundaries_is_refused() -> None:
     guard(model)
     with pytest.raises(ArgumentError, match="says nowhere where its documents begin"):
         model(tokens())
+    guard(model := Dropped(lambda kwargs: None), lambda call: torch.arange(12))
+    with pytest.raises(
+        ArgumentError, match=r"documents returned \(12,\), expected the document of each token, \(b, t\)"
+    ):
+        model(tokens())
     guard(model := Dropped(lambda kwargs: None), lambda call: torch.tensor([[0] * 3 + [1] * 9]))
     with pytest.raises(CheckFailed):
         model(tokens())

@@ -155,7 +155,7 @@ def record(**changes: Any) -> dict[str, Any]:
         ({"lengths": [1 << 30]}, "more than 1,048,576 tokens"),
         ({"mode": {"train": "yes"}}, "mode is {'train': 'yes'}, expected attention, train"),
         ({"inputs": []}, "inputs is [], expected a width"),
-        ({"version": 2}, "not a replay file of version 1"),
+        ({"version": 2}, "a replay file of version 2, and this packproof reads 1; use packproof"),
     ],
     ids=str,
 )

@@ -331,7 +331,8 @@ def test_junit(tmp_path: Path) -> None:
     failure = suite[1].find("failure")
     assert failure is not None
     assert failure.text == FAILURE_BLOCK
-    assert failure.get("message") == f"packing (gradient of B): {LEAK.lines[0]}"
+    lengths, first, second = list(LEAK.lengths), *LEAK.lines[:2]
+    assert failure.get("message") == f"packing (gradient of B) at lengths {lengths}: {first}; {second}"
 
 
 EXPECTED_BLOCK = FAILURE_BLOCK.replace("FAILED", "EXPECTED").replace(

@@ -1,6 +1,8 @@
 """Units side by side: what they yield, how they end, and what remains of them."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -39,6 +41,28 @@ def test_each_unit_runs_in_a_process_of_its_own() -> None:
     found = list(side_by_side([partial(pids, 2)] * 3, most=2, of=int))
     assert sorted(map(found.count, set(found))) == [2, 2, 2]
     assert os.getpid() not in found
+
+
+PRESSED = """
+import os, signal
+from packproof.harness.worker.parallel import side_by_side
+
+def unit():
+    yield 1
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    print(list(side_by_side([unit], 1, of=int)))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_is_not_lost_in_a_fork() -> None:
+    """Python ignores what is raised in a hook of a fork, which torch and logging have."""
+    done = subprocess.run([sys.executable, "-c", PRESSED], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 def test_units_run_at_the_same_time() -> None:

@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from packproof.harness.worker import patience as module
+from packproof.harness.worker import worker
 from packproof.harness.worker.patience import Patience
 
 
@@ -98,14 +100,50 @@ def test_a_process_that_waits_for_a_core_has_longer() -> None:
         assert waited(Patience(0.6, pid)) > 1.2
 
 
-def test_no_process_has_ten_times_its_limit(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    starved = iter([{7: 0.0}, {7: 1e6}, {7: 1e6}])
-    monkeypatch.setattr(module, "_starved", lambda pid: next(starved))
+def overdue_after(patience: Patience, clock: Clock, waits: dict[int, float], until: float) -> float:
+    """Seconds by the clock, with a look every 10 ms; each thread of `waits` waits for a core until `until`."""
+    started = clock.now
+    while patience.left() > 0:
+        clock.now += 0.01
+        if clock.now - started < until:
+            waits.update((thread, seconds + 0.01) for thread, seconds in waits.items())
+    return clock.now - started
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("until", "expected"), [(0.0, 1.0), (2.0, 2.95), (100.0, 10.0)])
+def test_what_threads_wait_at_once_counts_once_and_up_to_ten_times_the_limit(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, threads: int, until: float, expected: float
+) -> None:
+    waits = dict.fromkeys(range(threads), 0.0)
+    monkeypatch.setattr(module, "_starved", lambda pid: waits.items())
+    assert overdue_after(Patience(1.0, 7), clock, waits, until) == pytest.approx(expected, abs=0.1)
+
+
+def test_an_answer_that_comes_at_once_costs_no_look(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    monkeypatch.setattr(module, "_starved", lambda pid: pytest.fail("looked"))
     patience = Patience(0.6, 7)
-    clock.now += 5.99
+    assert 0 < patience.left() <= 0.05
+    clock.now += 0.04
     assert patience.left() > 0
-    clock.now += 0.02
-    assert patience.left() <= 0
+
+
+@pytest.mark.parametrize(
+    "work", ["while True: pass", "subprocess.run([sys.executable, '-c', 'while True: pass'])"], ids=["itself", "below"]
+)
+def test_what_a_thread_waits_counts_as_in_a_backward_pass_on_a_gpu(work: str) -> None:
+    core = min(os.sched_getaffinity(0))
+    thread = f"def work():\n    {work}\nthreading.Thread(target=work).start()"
+    process = subprocess.Popen(
+        ["taskset", "--cpu-list", str(core), sys.executable, "-c", f"import subprocess, sys, threading\n{thread}"],
+        start_new_session=True,
+    )
+    try:
+        with crowded():
+            assert waited(Patience(1.0, process.pid)) > 1.6
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def test_what_a_compiler_waits_counts_however_far_below_it_runs() -> None:
@@ -120,3 +158,23 @@ def test_what_a_compiler_waits_counts_however_far_below_it_runs() -> None:
     finally:
         os.killpg(below.pid, signal.SIGKILL)
         below.wait()
+
+
+_SLOW = """
+import os, time
+STARTED = time.process_time()
+os.sched_setaffinity(0, {CORE})
+while time.process_time() < STARTED + 1.5:
+    pass
+"""
+
+
+def test_an_import_that_waits_for_a_core_has_longer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fast, slow = tmp_path / "fast.py", tmp_path / "slow.py"
+    fast.write_text("def kernel(x, weight, *, cu_seqlens):\n    return x * weight\n")
+    slow.write_text(f"{_SLOW.replace('CORE', str(min(os.sched_getaffinity(0))))}\n{fast.read_text()}")
+    with worker.Worker(f"{fast}:kernel") as opened:
+        opened.open()  # the process that starts workers is there then
+    monkeypatch.setattr(worker, "_IMPORT_LIMIT", 2.5)
+    with crowded(), worker.Worker(f"{slow}:kernel") as opened:
+        opened.open()

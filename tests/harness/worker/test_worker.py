@@ -63,6 +63,7 @@ def test_a_kernel_has_the_environment_of_its_caller(
         ("replaces_equal", "patched", "^replaced torch.equal$"),
         ("replaces_equal_and_identity", "patched", "^replaced torch.equal$"),
         ("breaks_isinstance", "patched", "^replaced builtins.isinstance$"),
+        ("presses_ctrl_c", "raised", r"^KeyboardInterrupt \(rogues.py:\d+\)$"),
         ("raises", "raised", r"^ValueError: only even \(rogues.py:\d+\)\n    lengths$"),
         ("writes_past_the_end", "memory", "^wrote past the end of a torch.empty of shape"),
         ("launches_too_many", "launch", r"^the device refused a launch: RuntimeError: .*invalid argument \(rogues.py"),
@@ -148,7 +149,7 @@ def test_a_hang_ends_at_the_time_limit(make_call: Make, rogue: Rogue) -> None:
         ) as fault:
             worker.run(make_call(1))
         assert fault.value.kind == "hung"
-        assert 1 <= time.monotonic() - start < 4
+        assert 1 <= time.monotonic() - start < 10 * 1 + 4  # it spins, and has longer where it waits for a core
         worker.run(make_call(2))
 
 
@@ -246,8 +247,10 @@ def test_a_closure_runs_in_a_fork_of_this_process(make_call: Make) -> None:
         for length in (5, 1, 5):
             call = make_call(length)
             if length == 1:
-                with pytest.raises(KernelFault, match="SIGSEGV"):
+                with pytest.raises(KernelFault, match="SIGSEGV") as fault:
                     worker.run(call)
+                assert "test_worker.py" in str(fault.value)  # where it crashed is the start of a long stack
+                assert "pluggy" not in str(fault.value)
             else:
                 assert torch.equal(worker.run(call).outputs["y"], call.inputs["x"] * call.inputs["weight"] * factor)
     with pytest.raises(UsageError, match="cannot be imported by name, so it cannot run on cuda"):
@@ -257,7 +260,13 @@ def test_a_closure_runs_in_a_fork_of_this_process(make_call: Make) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("import nonsense_of_the_moon", r"bad.py cannot be imported: ModuleNotFoundError: No module named 'nonsense"),
+        (
+            "import nonsense_of_the_moon",
+            r"bad.py cannot be imported: ModuleNotFoundError: No module named 'nonsense_of_the_moon' \(bad.py:1\)$",
+        ),
+        ("import json\njson.loads('')", r"bad.py cannot be imported: JSONDecodeError: .* \(char 0\) \(bad.py:2\)$"),
+        ("def f(:", r"bad.py cannot be imported: SyntaxError: .* \(bad.py, line 1\)$"),
+        ("import ctypes\nctypes.string_at(0)", r"process killed by SIGSEGV .*\n(.*\n)*.*bad.py\", line 2 in <module>$"),
         ("f = 3", r"bad.py:f is of type int, not a function"),
         ("import os; os._exit(4)", r"bad.py:f cannot be imported: its process exited with code 4"),
         ("import sys; sys.exit('no GPU')", r"bad.py cannot be imported: SystemExit: no GPU"),

@@ -1,0 +1,200 @@
+"""The launches of SSD's backward pass: from the gradients of outputs and final states to those of the inputs."""
+
+# mypy: allow-untyped-calls
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from packproof.kernels.launch import cdiv
+from packproof.kernels.slack import zero_slack
+from packproof.kernels.ssd_bwd import (
+    _ssd_bwd_fused_x_kernel,
+    _ssd_bwd_gate_kernel,
+    _ssd_bwd_inter_chunk_kernel,
+    _ssd_bwd_intra_chunk_kernel,
+    _ssd_bwd_x_kernel,
+)
+from packproof.kernels.ssd_launch import Carried, SsdProblem, aligned
+from packproof.kernels.ssd_tiles import inter_chunk_form, row_classes
+
+
+class Incoming(NamedTuple):
+    """The gradient of the outputs before the gate (t, h, p): whole, rounded to the kernels' dtype, and the rest.
+
+    All are the same where there is no gate.
+    """
+
+    whole: Tensor
+    high: Tensor
+    low: Tensor
+
+
+class Begun(NamedTuple):
+    """Backward before the gradients of states: states between chunks, the gradients of z and of the outputs.
+
+    fused: whether one kernel both carries the gradients of states and finds that of x.
+    """
+
+    states: Tensor
+    dz: Tensor
+    incoming: Incoming
+    fused: bool
+
+
+class Gradients(NamedTuple):
+    """Of the inputs of a call, token by token those of A and the bias (h, t). What has no such input is empty or zero.
+
+    Those of tokens are zero in slack and have the kernels' dtype.
+    """
+
+    x: Tensor
+    dt: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor
+    z: Tensor
+    bias: Tensor
+    initial_states: Tensor
+
+
+def ssd_gradients(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, z: Tensor | None, ends: Tensor) -> Gradients:
+    """The gradients of the inputs, from those of the outputs and the states between segments."""
+    return finish_backward(problem, begin_backward(problem, dy, z, ends), dfinal)
+
+
+def begin_backward(problem: SsdProblem, dy: Tensor, z: Tensor | None, ends: Tensor) -> Begun:
+    """The half that waits for no gradient of states."""
+    values, keys, entering = problem.x, problem.B, problem.initial
+    carried = problem.carry(values, keys, entering, ends=ends, keep_final=False, store=True, reverse=False)
+    dy, dz = aligned(dy.to(problem.dtype)), problem.new(0)
+    incoming = Incoming(dy, dy, dy)
+    if z is not None:
+        y = problem.outputs(carried, None, torch.float32, fused=False)
+        dz, incoming = ungate(problem, y, aligned(z.to(problem.dtype)), dy)
+    return Begun(carried.states, dz, incoming, problem.fused and z is None)
+
+
+def finish_backward(
+    problem: SsdProblem, begun: Begun, dfinal: Tensor | None, apart: Carried | None = None
+) -> Gradients:
+    """The gradients of the inputs. apart: what `apart` found of the gradient of the outputs and C, if that was run
+    before; then there is none of initial states."""
+    (states, dz, incoming, fused), dfinal = begun, problem.states_of(dfinal)
+    dy, keep_final = incoming.whole, problem.initial is not None and apart is None
+    back = problem.carry(dy, problem.C, dfinal, keep_final=keep_final, store=not fused, reverse=True, apart=apart)
+    dx = x_gradient(problem, dy, dfinal, back, fused=fused)
+    between = inter_chunk(problem, dy, states, dfinal, back)
+    ddt, dA, dbias, dB, dC, dD = intra_chunk(problem, incoming, between, has_final=dfinal is not None)
+    zero_slack(problem.cu_seqlens, dx, ddt, dB, dC)
+    dD = dD.sum((0, 1))[..., : problem.p]  # nothing but zeros where there is no D
+    dx, dB, dC = dx[..., : problem.p], dB[..., : problem.n], dC[..., : problem.n]
+    dinitial = problem.trimmed(back.finals) if keep_final else problem.new(0)
+    return Gradients(dx, ddt, dA, dB, dC, dD, dz[..., : problem.p], dbias, dinitial)
+
+
+def ungate(problem: SsdProblem, y: Tensor, z: Tensor, dy: Tensor) -> tuple[Tensor, Incoming]:
+    """dz, and the gradient of y, the outputs before the gate in fp32."""
+    T, H, P, gate = problem.T, problem.H, problem.P, problem.tiles.gate
+    dz, high, low = (problem.new(T, H, P, dtype=problem.dtype) for _ in range(3))
+    programs = cdiv(T, gate["BLOCK_T"]) * H * cdiv(P, gate["BLOCK_P"])
+    problem.launch(
+        _ssd_bwd_gate_kernel, "gate", programs, y=y, z=z, dz=dz, high=high, low=low, z_stride=z.stride(0),
+        z_head=z.stride(1), **_incoming(dy), **gate,
+    )  # fmt: skip
+    return dz, Incoming(y, high, low)
+
+
+def x_gradient(problem: SsdProblem, dy: Tensor, dfinal: Tensor | None, carried: Carried, *, fused: bool) -> Tensor:
+    """dx.
+
+    carried: gradients of states. fused: those between chunks are not there yet; the fused kernel finds and keeps
+    them.
+    """
+    t, H, P = problem.tiles, problem.H, problem.P
+    dx, blocks = problem.new(problem.T, H, P, dtype=problem.dtype), cdiv(P, t.dx_p)
+    arguments = {**_incoming(dy), "dstates": carried.states, "dx": dx, "has_final": int(dfinal is not None)}
+    if fused:
+        problem.launch(
+            _ssd_bwd_fused_x_kernel, "fused_x", problem.items(H * cdiv(P, t.output_p)), **arguments,
+            dfinal=problem.steps.high if dfinal is None else dfinal, dends=carried.ends,
+            segments=problem.work.segments[0], BLOCK_P=t.output_p, BLOCK_N=problem.held_n,
+        )  # fmt: skip
+    for rows in row_classes(t)[int(fused) :]:  # the short ones only, where the fused kernel takes the long ones
+        heads, n_blocks = problem.head_blocks(rows)
+        problem.launch(
+            _ssd_bwd_x_kernel, problem.named("x" + rows.label, dy), problem.items(n_blocks * blocks), **arguments,
+            dfinal=_rounded(dfinal, carried.states), n_blocks=n_blocks,
+            chunks=problem.work.segments[rows.kind] if fused else problem.chunks(rows),
+            ROWS=rows.rows, HEADS=heads, BLOCK_P=t.dx_p, BLOCK_K=rows.block_k,
+        )  # fmt: skip
+    return dx
+
+
+def inter_chunk(
+    problem: SsdProblem, dy: Tensor, states: Tensor, dfinal: Tensor | None, back: Carried
+) -> dict[str, Tensor]:
+    """What the states at the edges of chunks, and their gradients, add to other gradients.
+
+    entered, left: to those of decays, (h, t). of_B, of_C: to those of B and C, (t, g, n). In fp32.
+    """
+    t, T, N, whole = problem.tiles, problem.T, problem.N, _whole(problem, dy)
+    n_parts = cdiv(N, t.columns)
+    entered, left = (problem.new(n_parts, problem.H, T) for _ in range(2))
+    of_B, of_C = (problem.new(T, problem.G, N) for _ in range(2))
+    between = {"dfinal": back.states, "dstates": back.states} | inter_chunk_form(t, whole=whole)
+    forms = {"_whole" * whole: between}
+    if dfinal is not None or T > t.segment:
+        at_ends = {"dfinal": back.ends if dfinal is None else dfinal, "dstates": back.ends}
+        forms["_ends"] = at_ends | inter_chunk_form(t, ends=True)
+    for rows, (label, form) in product(row_classes(t), forms.items()):
+        problem.launch(
+            _ssd_bwd_inter_chunk_kernel, problem.named("inter_chunk" + rows.label + label, dy),
+            problem.items(problem.G * n_parts), **_incoming(dy), **form, chunks=problem.chunks(rows),
+            entering=_rounded(problem.initial, states), states=states, has_entering=int(problem.initial is not None),
+            has_final=int(dfinal is not None), entered=entered, left=left, dB=of_B, dC=of_C, ROWS=rows.rows,
+        )  # fmt: skip
+    return {"entered": entered.sum(0), "left": left.sum(0), "of_B": of_B, "of_C": of_C}
+
+
+def intra_chunk(
+    problem: SsdProblem, dy: Incoming, between: dict[str, Tensor], *, has_final: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """ddt, each token's part of dA and of the bias's gradient (h, t), dB, dC, and the parts of dD (h, p).
+
+    between: what `inter_chunk` found.
+    """
+    t, gated, whole = problem.tiles, dy.whole.dtype != problem.dtype, _whole(problem, dy.whole)
+    T, H, kinds = problem.T, problem.H, row_classes(t)
+    ddt = problem.new(T, H, dtype=problem.dtype)
+    dA, dbias = problem.x.new_zeros(2, H, T, dtype=torch.float32)
+    dB, dC = (problem.new(T, problem.G, problem.N, dtype=problem.dtype) for _ in range(2))
+    of_chunks = (H, problem.P) if problem.has_D else (0,)
+    # zero for a chunk of another kind
+    dD = problem.x.new_zeros(len(kinds), problem.slots, *of_chunks, dtype=torch.float32)
+    for kind, rows in enumerate(kinds):
+        problem.launch(
+            _ssd_bwd_intra_chunk_kernel, "intra_chunk" + rows.label + "_whole" * whole + "_gated" * gated,
+            problem.items(problem.G), **_incoming(dy.high), dy_low=dy.low, **between, dt=problem.softplus_of,
+            chunks=problem.chunks(rows), ddt=ddt, dA=dA, dbias=dbias, dB=dB, dC=dC, dD=dD[kind],
+            has_entering=int(problem.initial is not None), has_final=int(has_final),
+            GATED=gated, WHOLE=whole, ROWS=rows.rows, BLOCK_P=t.intra_p, BLOCK_K=rows.block_k, COLUMNS=t.columns,
+        )  # fmt: skip
+    return ddt, dA, dbias, dB, dC, dD
+
+
+def _whole(problem: SsdProblem, dy: Tensor) -> bool:
+    """Whether loops over heads have none over channels inside."""
+    return problem.P <= problem.tiles.whole_p and dy.dtype == problem.dtype
+
+
+def _incoming(dy: Tensor) -> dict[str, Any]:
+    return {"dy": dy, "dy_stride": dy.stride(0), "dy_head": dy.stride(1)}
+
+
+def _rounded(given: Tensor | None, stored: Tensor) -> Tensor:
+    """States that a caller gave, in the dtype of those between chunks; those again if none were given."""
+    return stored if given is None else given.to(stored.dtype)
