@@ -75,6 +75,30 @@ def test_a_tensor_may_be_two_outputs() -> None:
     assert torch.equal(result.outputs["b"], y[1:])
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(12.0).reshape(3, 4).T,
+        torch.ones(3).expand(4, 3),
+        torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64).conj(),
+        torch.imag(torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64).conj()),
+        torch._efficientzerotensor(3),
+        torch.empty(0, 3, dtype=torch.bfloat16),
+        torch.tensor(2.5, dtype=torch.float16, requires_grad=True),
+        torch.tensor([True, False]),
+    ],
+    ids=["transposed", "expanded", "conjugate", "negative", "zero", "empty", "scalar", "bool"],
+)
+def test_whatever_its_memory_a_tensor_arrives_as_its_values(tensor: torch.Tensor) -> None:
+    decoder = Decoder()
+    decoder.feed(encode(Frame("result", tensors={"odd": torch.ones(1, dtype=torch.int8), "y": tensor})))
+    frame = decoder.take()
+    assert frame is not None
+    arrived = frame.tensors["y"]
+    assert (arrived.dtype, arrived.shape) == (tensor.dtype, tensor.shape)
+    assert arrived.tolist() == tensor.detach().clone().tolist()
+
+
 def test_refusals_are_raised_again() -> None:
     with pytest.raises(KernelFault, match="wrote past") as fault:
         answer_of(through(refusal_frame(KernelFault("memory", "wrote past the end of y"), 1)))
