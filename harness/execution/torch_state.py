@@ -5,7 +5,7 @@ import ctypes
 import math
 import sys
 from builtins import KeyError, delattr, id, len, map, setattr, tuple, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -63,8 +63,8 @@ class TorchState:
     def __init__(self) -> None:
         self._rows: list[_Row] = []
         self._shadowable: list[_Row] = []  # those with absent names
-        self._fetch: list[itemgetter[Any]] = []
-        self._dicts: list[Any] = []
+        self._fetch: list[Callable[[Any], tuple[Any, ...]]] = []
+        self._dicts: list[Mapping[str, Any]] = []
         self._there: tuple[Any, ...] = ()
         self._functions: dict[FunctionType, str] = {}
         self._codes: tuple[CodeType, ...] = ()
