@@ -1,14 +1,12 @@
 """What a kernel must leave unchanged: torch's functions, which are watched, and its settings, which are restored."""
 
 import builtins
-import ctypes
 import math
 import sys
-from builtins import KeyError, delattr, id, len, map, setattr, tuple, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
-from collections.abc import Callable, Iterator, Mapping
+from builtins import KeyError, all, delattr, len, map, setattr, zip  # noqa: A004, UP029  (the originals: a kernel may change them)
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter, is_, itemgetter
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -32,22 +30,20 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 _OURS = ("packproof.harness.", "packproof.properties.", "packproof.refs.")
 _OTHERS = ("safetensors.torch", "json")
 _code = attrgetter("__code__")
-_fetched = itemgetter.__call__
-_chained = chain.from_iterable
-# Whether two tuples hold the same objects is read from their memory: == would ask the objects, which may lie.
-_ITEMS = tuple.__basicsize__  # bytes before the addresses of what it holds
-_ADDRESS = ctypes.sizeof(ctypes.c_void_p)
-_differ = ctypes.CDLL(None).memcmp
-_differ.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class _Row(NamedTuple):
-    """Names of a namespace and their values, None for one that is absent and must stay so. absent: those names."""
+    """Names of a namespace and their values, None for one that is absent and must stay so.
+
+    fetch: the values of the names that are there, faster than one by one; there: those values. absent: the other names.
+    """
 
     label: str
     namespace: Any
     names: tuple[str, ...]
     before: tuple[Any, ...]
+    fetch: Callable[[Any], tuple[Any, ...]]
+    there: tuple[Any, ...]
     absent: frozenset[str]
 
 
@@ -55,24 +51,16 @@ class TorchState:
     """The functions of torch, Python's builtins and math as they are now, by identity.
 
     checker: `check` as a separate function, which works even if the class and its code are replaced.
-
-    While nothing was replaced, a check reads all values at once: fetch has what takes those of each row from its one of
-    dicts, and there is all that it found, the codes of functions after them.
     """
 
     def __init__(self) -> None:
         self._rows: list[_Row] = []
-        self._shadowable: list[_Row] = []  # those with absent names
-        self._fetch: list[Callable[[Any], tuple[Any, ...]]] = []
-        self._dicts: list[Mapping[str, Any]] = []
-        self._there: tuple[Any, ...] = ()
         self._functions: dict[FunctionType, str] = {}
         self._codes: tuple[CodeType, ...] = ()
         self._members: list[tuple[str, type, frozenset[str]]] = []
         self.checker: Callable[[], None] = MethodType(FunctionType(TorchState.check.__code__, dict(globals())), self)
         for label, namespace in _NAMESPACES:
             self._watch(label, namespace, tuple(name for name in dir(namespace) if _watched(namespace, name)))
-        self._there = self._read()
 
     def watch_packproof(self) -> None:
         """Watch the modules of packproof that are loaded, but for its kernels, with all that they define."""
@@ -86,38 +74,31 @@ class TorchState:
                     if isinstance(function, FunctionType):
                         self._functions.setdefault(function, f"{label}.{n}")
         self._codes = tuple(map(_code, self._functions))
-        self._there = self._read()
 
     def _watch(self, label: str, namespace: Any, names: tuple[str, ...]) -> None:
         there = [name for name in names if name in vars(namespace)]
         absent = frozenset(names).difference(there)  # inherited from C: an override would shadow it
         if there:
-            row = _Row(label, namespace, names, tuple(map(vars(namespace).get, names)), absent)
-            self._rows.append(row)
-            self._shadowable += [row] if absent else []
-            self._fetch.append(itemgetter(*there, there[0]))  # of two names or more it returns a tuple
-            self._dicts.append(vars(namespace))
-
-    def _read(self) -> tuple[Any, ...]:
-        return tuple(_chained((*map(_fetched, self._fetch, self._dicts), self._codes)))
+            fetch = itemgetter(*there, there[0])  # of two names or more it returns a tuple
+            before = tuple(map(vars(namespace).get, names))
+            self._rows.append(_Row(label, namespace, names, before, fetch, fetch(namespace.__dict__), absent))
 
     def check(self) -> None:
         """Raises KernelFault("patched") naming the first functions that were replaced; restores all of them."""
         replaced: list[str] = []
-        try:
-            now = tuple(_chained((*map(_fetched, self._fetch, self._dicts), map(_code, self._functions))))
-            changed = _differ(id(now) + _ITEMS, id(self._there) + _ITEMS, len(now) * _ADDRESS)
-        except KeyError:  # one was deleted
-            changed = True
-        for label, namespace, names, before, absent in self._rows if changed else self._shadowable:
-            if not changed and absent.isdisjoint(namespace.__dict__):
-                continue
-            get = namespace.__dict__.get
+        for label, namespace, names, before, fetch, there, absent in self._rows:
+            members = namespace.__dict__
+            try:
+                if all(map(is_, fetch(members), there)) and (not absent or absent.isdisjoint(members)):
+                    continue
+            except KeyError:
+                pass  # one was deleted
+            get = members.get
             for name, was in zip(names, before, strict=True):
                 if get(name) is not was:
                     replaced.append(f"{label}.{name}")
                     _put_back(namespace, name, was)
-        if changed:
+        if not all(map(is_, map(_code, self._functions), self._codes)):
             for (function, label), code in zip(self._functions.items(), self._codes, strict=True):
                 if function.__code__ is not code:
                     replaced.append(label)
