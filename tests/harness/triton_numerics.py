@@ -282,7 +282,9 @@ def what_a_kernel_raises_comes_through() -> None:
 
 
 def _without(owner: Any, name: str) -> Callable[[], None]:
-    shipped = owner.__dict__[name]  # this module is imported before the repair
+    shipped = owner.__dict__[name]
+    early = "import this module before Triton's interpreter is repaired, in a process of its own"
+    assert not str(getattr(shipped, "__module__", "")).startswith("packproof"), early
 
     def misfits() -> None:
         repaired = owner.__dict__[name]
