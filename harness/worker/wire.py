@@ -10,7 +10,7 @@ Text arrives without control characters, which could repaint a terminal.
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
@@ -26,13 +26,6 @@ from packproof.refs.errors import PackproofError, UsageError
 
 _MAGIC = b"pkpf"
 _SIZES = struct.Struct("<IQ")
-_HEADER = struct.Struct("<Q")
-_CODES = {  # of dtypes in the format of safetensors
-    **{torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.bool: "BOOL"},
-    **{torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.complex64: "C64"},
-    **{torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8"},
-    **{torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"},
-}
 _MAX_JSON = 1 << 24
 MAX_TENSORS = 1 << 40  # bytes
 AT_ONCE = 1 << 16  # bytes to ask a channel for: a larger buffer is mapped again for each read
@@ -60,24 +53,10 @@ def encode(frame: Frame, magic: bytes = _MAGIC) -> bytes:
     """The bytes of a frame."""
     names = list(frame.tensors)
     text = json.dumps({"kind": frame.kind, "number": frame.number, "names": names, "body": frame.body}).encode()
-    payload = list(_saved(frame.tensors)) if frame.tensors else []
-    return b"".join((magic, _SIZES.pack(len(text), sum(map(len, payload))), text, *payload))
-
-
-def _saved(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
-    """What safetensors.torch.save makes of them, as buffers: it takes three times as long for small ones."""
-    header, end = {}, 0
-    largest_first = sorted(tensors, key=lambda name: -tensors[name].itemsize)  # keeps each aligned
-    for name in largest_first:
-        t = tensors[name]
-        start, end = end, end + t.numel() * t.itemsize
-        header[name] = {"dtype": _CODES[t.dtype], "shape": list(t.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _HEADER.size)
-    yield _HEADER.pack(len(text)) + text
-    for name in largest_first:
-        own = tensors[name].detach().clone(memory_format=torch.contiguous_format)  # no view, conjugate or zero tensor
-        yield own.reshape(-1).view(torch.uint8).numpy()
+    # safetensors rejects views and tensors that share memory
+    own = {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in frame.tensors.items()}
+    payload = safetensors.torch.save(own) if own else b""
+    return magic + _SIZES.pack(len(text), len(payload)) + text + payload
 
 
 class Decoder:
