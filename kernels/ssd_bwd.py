@@ -327,7 +327,8 @@ def _ssd_bwd_intra_chunk_kernel(
             dM = tl.zeros((ROWS, ROWS), tl.float32)
             dM = _channels_of_pairs(values, incoming, rest, dM, skipped, p, P, has_D, GATED, EXACT, BLOCK_P)
             if not WHOLE:
-                for first in tl.range(BLOCK_P, P, BLOCK_P, disable_licm=True):
+                # not pipelined: Triton may refill a buffer before a branch reads it (triton-lang/triton#8139)
+                for first in tl.range(BLOCK_P, P, BLOCK_P, num_stages=1, disable_licm=True):
                     p = first + tl.arange(0, BLOCK_P)
                     values = tile(x_here, row, alive, x_stride, p, P)
                     incoming = tile(dy_here, row, alive, dy_stride, p, P)

@@ -27,6 +27,7 @@ def read_record(file: str) -> Mapping[str, Resources]:
                 shared=int(form["shared"]),
                 dot=bool(form["dot"]),
                 atomics=[str(kind) for kind in form["atomics"]],
+                refilled=int(form["refilled"]),
             )
             for form in forms
         }

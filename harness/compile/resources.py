@@ -1,7 +1,7 @@
 """What one compiled form of a kernel takes of a GPU: registers, spills, shared memory.
 
-It is kept in Triton's cache, by the source of the kernel, the target, the options, the version of Triton and this file:
-a form is compiled again only where one of these has changed.
+It is kept in Triton's cache, by the source of the kernel, the target, the options, the version of Triton and what reads
+the result: a form is compiled again only where one of these has changed.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypedDict
 
+from packproof.harness.compile import refills
 from packproof.kernels.variant import Variant
 
 _FILE = "resources.json"
@@ -21,13 +22,15 @@ _FILE = "resources.json"
 
 class Resources(TypedDict):
     """registers: per thread. spills: bytes stored and loaded (on AMD: registers). shared: bytes per program. dot:
-    whether it multiplies matrices. atomics: the kinds of `tl.atomic_*` found."""
+    whether it multiplies matrices. atomics: the kinds of `tl.atomic_*` found. refilled: how many
+    buffers a loop refills too early (`refills`)."""
 
     registers: int
     spills: int
     shared: int
     dot: bool
     atomics: list[str]
+    refilled: int
 
 
 def known_resources(variant: Variant, target: str) -> Resources | None:
@@ -51,6 +54,7 @@ def compiled_resources(variant: Variant, target: str) -> Resources:
         shared=int(kernel.metadata.shared),
         dot="tt.dot" in kernel.asm["ttir"],
         atomics=sorted(set(re.findall(r"tt\.atomic_(?:rmw )?(\w+)", kernel.asm["ttir"]))),
+        refilled=refills.refilled_buffers(kernel.asm["ttgir"]),
     )
     keep_resources(variant, target, found)
     return found
@@ -95,7 +99,7 @@ def _store(variant: Variant, target: str) -> Any:
 
 
 def _own_digest() -> str:
-    return _digest_of(Path(__file__))
+    return "".join(_digest_of(Path(file)) for file in (__file__, refills.__file__))
 
 
 @cache

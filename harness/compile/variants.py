@@ -47,7 +47,8 @@ class Compiled(TypedDict):
     slow: in one line, that it spills more than declared, which costs time but no accuracy; "" if not.
     registers: per thread.
     spills: bytes stored and loaded (on AMD: registers). shared, shared_limit: bytes per program.
-    atomics: the kinds of `tl.atomic_*` found. Counts are None where compilation did not get that far.
+    atomics: the kinds of `tl.atomic_*` found. refilled: how many buffers a loop refills too early
+    (`refills`). Counts are None where compilation did not get that far.
     key: a digest of all that the result depends on. compiled: whether it was compiled now, not known.
     """
 
@@ -64,6 +65,7 @@ class Compiled(TypedDict):
     shared_limit: int
     dot: bool
     atomics: list[str]
+    refilled: int | None
     key: str
     compiled: bool
 
@@ -230,6 +232,7 @@ def _result(variant: Variant, target: str) -> Compiled:
         shared_limit=SHARED_LIMITS[target],
         dot=False,
         atomics=[],
+        refilled=None,
         key="",
         compiled=False,
     )
@@ -260,13 +263,17 @@ def compile_variant(variant: Variant, target: str) -> dict[str, Any]:
     known = known_resources(variant, target)
     found = known or compiled_resources(variant, target)
     registers, spills, shared, limit = found["registers"], found["spills"], found["shared"], SHARED_LIMITS[target]
-    refused = f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch"
+    failures = {
+        f"needs {shared} bytes of shared memory, {target} has {limit}: it would fail at launch": shared > limit,
+        "Triton refills buffers of a loop before a branch or loop inside of it has read them, so that results are "
+        "wrong: give that loop num_stages=1": found["refilled"] > 0,
+    }
     spilled = f"spills {spills} {'registers' if target.startswith('gfx') else 'bytes'} at {registers} registers"
     return {
         **found,
         "key": key_of(variant, target),
         "compiled": known is None,
-        "failure": refused if shared > limit else "",
+        "failure": "; ".join(reason for reason, fails in failures.items() if fails),
         "slow": spilled if spills > variant.spills else "",
     }
 

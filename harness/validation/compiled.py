@@ -14,7 +14,7 @@ from packproof.harness.compile.variants import compile_variants
 from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 from packproof.refs.errors import UsageError
 
-_FIELDS = ("registers", "spills", "shared", "dot", "atomics", "key")
+_FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
 
 
 def recorded_lines() -> Iterator[str]:

@@ -30,6 +30,21 @@ def _sum_kernel(x, y, B: tl.constexpr):
     tl.atomic_add(y, tl.sum(tl.load(x + tl.arange(0, B))))
 
 
+@triton.jit
+def _branch_kernel(x, y, out, width, wanted, STAGES: tl.constexpr):
+    """x @ yᵀ of 32 rows, by the way the diagonal of xᵀ y; on Hopper only that is a product from shared memory."""
+    row, column = tl.arange(0, 32), tl.arange(0, 64)
+    total = tl.zeros((32, 32), tl.float32)
+    for k in tl.range(0, width, 64, num_stages=STAGES):
+        at = row[:, None] * width + (k + column)[None, :]
+        a, b = tl.load(x + at), tl.load(y + at)
+        total = tl.dot(a, tl.trans(b), total)
+        if wanted != 0:
+            products = tl.dot(tl.trans(a), b)
+            tl.store(out + k + column, tl.sum(tl.where(column[:, None] == column[None, :], products, 0.0), 1))
+    tl.store(out + width + row[:, None] * 32 + row[None, :], total)
+
+
 def _dot(name: str, dtype: str, k: int, block: int) -> Variant:
     signature = {"a": f"*{dtype}", "b": f"*{dtype}", "c": "*fp32", "K": "constexpr", "B": "constexpr"}
     return Variant(name, _dot_kernel, signature, {"K": k, "B": block}, divisible=("a", "b", "c"))
@@ -51,6 +66,12 @@ def bad() -> list[Variant]:
         replace(_dot("spilling as declared", "fp32", 64, 64), spills=1_000_000),
         _line("mistyped", _carried_kernel),
     ]
+
+
+def pipelined() -> list[Variant]:
+    signature = {"x": "*bf16", "y": "*bf16", "out": "*fp32", "width": "i32", "wanted": "i32", "STAGES": "constexpr"}
+    divisible = ("x", "y", "out", "width")
+    return [Variant(f"{n} stages", _branch_kernel, signature, {"STAGES": n}, divisible) for n in (1, 2, 3)]
 
 
 def endless() -> list[Variant]:

@@ -28,6 +28,7 @@ def form(name: str, failure: str = "", slow: str = "", skipped: str = "", compil
         shared_limit=1,
         dot=False,
         atomics=[],
+        refilled=None,
         key="",
         compiled=compiled,
     )

@@ -14,7 +14,7 @@ from packproof.kernels.variant import Variant
 from packproof.refs.errors import UsageError
 
 SAMPLES = Path(__file__).parents[1] / "compile_samples.py"
-FIELDS = ("registers", "spills", "shared", "dot", "atomics", "key")
+FIELDS = ("registers", "spills", "shared", "dot", "atomics", "refilled", "key")
 CHANGE = ("tl.atomic_add(y,", "tl.atomic_max(y,")
 
 

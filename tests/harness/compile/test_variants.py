@@ -57,6 +57,17 @@ def test_bad_variants_fail_with_the_reason() -> None:
     assert found["tiny"]["failure"].startswith("CompilationError: Input shapes should have M >= ")
 
 
+def test_a_loop_that_refills_what_a_branch_will_read_fails() -> None:
+    found = results("pipelined", ("sm_80", "sm_90"))
+    wrong = {("2 stages", "sm_90"), ("3 stages", "sm_90")}
+    assert {key for key, one in found.items() if one["refilled"]} == wrong
+    assert {key for key, one in found.items() if one["failure"]} == wrong
+    assert found["2 stages", "sm_90"]["failure"] == (
+        "Triton refills buffers of a loop before a branch or loop inside of it has read them, so that results are "
+        "wrong: give that loop num_stages=1"
+    )
+
+
 def test_a_compilation_that_does_not_end_is_ended() -> None:
     started = time.monotonic()
     found = results("endless", ("sm_80",), limit_s=4.0)
