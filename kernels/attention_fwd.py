@@ -9,8 +9,8 @@ Scores are raw products q·k, or tanh(q·k / cap') under a softcap; times `scale
 fp16 are 2^15 times larger than usual until they are divided by their sum, so that small ones are not lost.
 
 Rounding y to bf16 has a relative error of 2^-7 / sqrt(12) times the root mean square of 1 / mantissa, 1.65e-3, and so
-has rounding each weight: 2.3e-3 together, were it not that the largest weight is 1, and exact. Where a block of queries
-sees few keys, which is where y is largest, its tiles also add what rounding took from their weights.
+has rounding each weight: 2.3e-3 together, were it not that the largest weight is 1, and exact. Where the queries of a
+block see few keys each, which is where y is largest, its tiles also add what rounding took from their weights.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -180,7 +180,7 @@ def _attend(
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
     begin, whole, whole_end, edges = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
     key_after = begin + edges * BLOCK_N + (whole_end - whole)
-    few = key_after - begin <= FEW
+    few = tl.max(high - low, 0) <= FEW
     ragged = tl.where(few, begin, tl.minimum(key_after, n_keys // BLOCK_N * BLOCK_N))
 
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)

@@ -34,8 +34,8 @@ _SHORT_ROWS, _SHORT_ROWS_INTERPRETED = {128: 16, 256: 8}, 8  # of a program
 _DELTA, _DELTA_INTERPRETED = {"BLOCK_T": 32, "BLOCK_V": 64}, {"BLOCK_T": 16, "BLOCK_V": 4}
 _MULTIPLE, _MULTIPLE_INTERPRETED = 16, 2  # elements: rows start at multiples, so that a kernel has one compiled form
 _CHANNELS, _CHANNELS_INTERPRETED = 32, 16  # of fp32 that meet in a product at a time
-# keys of a block of queries up to which its weights have two parts
-_FEW, _FEW_INTERPRETED = 256, 32
+# keys that each query of a block may see for its weights to have two parts
+_FEW, _FEW_INTERPRETED = 160, 32
 _LARGER = 15  # weights of fp16 are 2^15 times as large as usual
 
 

@@ -25,11 +25,12 @@ from packproof.kernels.variant import Variant
 _CLASSES = tl.constexpr(8)
 _LONGEST = 8192  # rows, from which on a sequence is of the first class
 _LONGEST_INTERPRETED = 256
-_BLOCK = 1024
-_BLOCK_INTERPRETED = 16  # so that the packs of tests take several iterations and programs
+# sequences of a program, and slots of the list; the interpreted ones let the packs of tests take several programs
+_BLOCK, _BLOCK_INTERPRETED = 1024, 16
+_SLOTS, _SLOTS_INTERPRETED = 256, 16
 _NUM_WARPS = 4
-# of a launch whose list may be almost empty: ten rounds of an H200, and an end of 10 µs where none finds a block
-_PROGRAMS, _PROGRAMS_INTERPRETED = 4096, 8
+# of a launch whose list may be almost empty: eight rounds of an H200, and an end of 6 µs where none finds a block
+_PROGRAMS, _PROGRAMS_INTERPRETED = 2048, 8
 
 
 class Blocks(NamedTuple):
@@ -95,9 +96,9 @@ def _blocks_offsets_kernel(cu_seqlens, cu_others, counts, offsets, T, U, S, size
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "slots", "size", "last_first"])
 def _blocks_items_kernel(
-    cu_seqlens, cu_others, offsets, blocks, T, U, S, slots, size, last_first, BLOCK: tl.constexpr
+    cu_seqlens, cu_others, offsets, blocks, T, U, S, slots, size, last_first, SLOTS: tl.constexpr
 ):  # fmt: skip
-    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    slot = tl.program_id(0) * SLOTS + tl.arange(0, SLOTS)
     row, alive = blocks + slot.to(tl.int64) * 8, slot < slots
     which = tl.zeros_like(slot)
     before = tl.zeros_like(slot)
@@ -111,7 +112,7 @@ def _blocks_items_kernel(
     offsets += tl.minimum(which, _CLASSES - 1) * (S + 1)
     slot -= before
     sequence = tl.zeros_like(slot)
-    left = tl.where(tl.program_id(0) * BLOCK < total, S - 1, 0)
+    left = tl.where(tl.program_id(0) * SLOTS < total, S - 1, 0)
     while left > 0:  # the last sequence whose blocks begin at or before the slot; those without blocks are skipped
         step = (left + 1) // 2
         further = sequence + step
@@ -155,7 +156,7 @@ def blocks_of(
     slots = n_slots(n_rows, n_others, n_sequences, size, short)
     items = cu_seqlens.new_empty(slots, 8)
     small = interpreted(_blocks_items_kernel)
-    block_size = _BLOCK_INTERPRETED if small else _BLOCK
+    block_size, slots_each = (_BLOCK_INTERPRETED, _SLOTS_INTERPRETED) if small else (_BLOCK, _SLOTS)
     parts, classes = max(cdiv(n_sequences, block_size), 1), _CLASSES.value + 1
     offsets = cu_seqlens.new_empty(classes, n_sequences + 1)
     arguments = {
@@ -164,21 +165,27 @@ def blocks_of(
         **{"blocks": items, "slots": slots},
         **{"size": size, "short": short},
         **{"longest": _LONGEST_INTERPRETED if small else _LONGEST, "last_first": int(last_first)},
-        "BLOCK": block_size,
+        **{"BLOCK": block_size, "SLOTS": slots_each},
     }
     if parts > 1:
         launch(_blocks_counts_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
     launch(_blocks_offsets_kernel, (parts, classes), arguments, num_warps=_NUM_WARPS)
     if slots:
-        launch(_blocks_items_kernel, (cdiv(slots, block_size),), arguments, num_warps=_NUM_WARPS)
+        launch(_blocks_items_kernel, (cdiv(slots, slots_each),), arguments, num_warps=_NUM_WARPS)
     return Blocks(items, offsets[-1, n_sequences:])
 
 
 def variants() -> list[Variant]:
     """Every compiled form of the kernels."""
     pointers = dict.fromkeys(("cu_seqlens", "cu_others", "counts", "offsets", "blocks"), "*i32")
+    of_sequences, of_slots = {"BLOCK": _BLOCK}, {"SLOTS": _SLOTS}
+    constants = {
+        _blocks_counts_kernel: of_sequences,
+        _blocks_offsets_kernel: of_sequences,
+        _blocks_items_kernel: of_slots,
+    }
     return [
         variant
-        for kernel in (_blocks_counts_kernel, _blocks_offsets_kernel, _blocks_items_kernel)
-        for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, {"BLOCK": _BLOCK}, _NUM_WARPS)
+        for kernel, sizes in constants.items()
+        for variant in alignments(kernel.__name__.strip("_"), kernel, pointers, sizes, _NUM_WARPS)
     ]

@@ -45,7 +45,7 @@ _FUSED = (64, 128, 256)  # channels of a head
 _UNIT = 16  # elements: heads start at multiples of it
 _HEADS = 8  # of a program, which reads cos and sin once for all of them
 _NUM_WARPS = 4
-_STAGES = 2  # heads that are being loaded while one is transformed
+_STAGES = 3  # a head that is transformed, and those that are being loaded by then
 _SPILLS = 40  # bytes, with the widest heads: ptxas for sm_100 keeps to the registers that let three programs run
 
 
