@@ -61,6 +61,9 @@ def model(
         typer.Option("--matrix", help="every attention, mode and dtype that it admits here, and torch.compile"),
     ] = False,
     profile: Annotated[str, typer.Option(help="how long the documents are: quick, standard or thorough")] = "standard",
+    timeout: Annotated[
+        float, typer.Option(help="seconds that one property of one setting may take", min=0.001, max=86_400)
+    ] = 600,
     seed: Annotated[int, typer.Option(help="another seed draws other weights and tokens")] = 0,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
@@ -121,6 +124,7 @@ def model(
         name=target,
         target=target,
         device=device,
+        timeout=timeout,
     )
     reports: list[Report] = [TerminalReport(), *files(json=json, junit=junit, html=html)]
     end = follow(run_module_check(request, apart=True), reports)

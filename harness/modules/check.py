@@ -57,7 +57,8 @@ class ModuleRequest:
     name: of the module in reports. origin: what a replay file says of how it was made, {} for no files; named: what
     finds a user's own convention again, by its name. modes, dtypes: in which it is run; matrix: they are all that it
     admits, so that what refuses one is said and does not count. notes: what cannot be run. layouts, padded: to be
-    tried, instead of those drawn around the sizes that the module has. laws: to be judged."""
+    tried, instead of those drawn around the sizes that the module has. laws: to be judged. timeout: seconds that one of
+    them may take in a setting that runs in a process of its own."""
 
     subject: Subject
     conventions: tuple[Convention, ...]
@@ -75,6 +76,7 @@ class ModuleRequest:
     layouts: tuple[Lengths, ...] = ()
     padded: tuple[Padded, ...] = ()
     laws: tuple[str, ...] = tuple(JUDGES)
+    timeout: float = 600.0
 
     def settings(self) -> "list[ModuleSetting]":
         """Each of them is judged apart."""
@@ -306,7 +308,8 @@ def _why(request: ModuleRequest, end: RunFinished) -> Iterator[str]:
 def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator[Event]:
     """Check the module in each setting, event by event.
 
-    apart: each in a process of its own, side by side. This process must not have differentiated yet.
+    apart: each in a process of its own, side by side, of which one that hangs is ended. This process must not have
+    differentiated yet.
     """
     started = time.monotonic()
     if request.device == "cpu":
@@ -318,9 +321,10 @@ def run_module_check(request: ModuleRequest, *, apart: bool = False) -> Iterator
 
     def lost(number: int, text: str) -> Callable[[], Iterator[Event]]:
         left = [cell for cell in request.cells(settings[number]) if cell not in done]
-        return partial(not_reached, left, f"the module crashed: {text}")
+        return partial(not_reached, left, f"the module did not return: {text}")
 
-    events = on_every_core(units, request.device, of=Event, again=lost) if apart else chain(*(u() for u in units))
+    side_by_side = partial(on_every_core, units, request.device, of=Event, again=lost, silence=request.timeout)
+    events = side_by_side() if apart else chain(*(unit() for unit in units))
     for event in events:
         if isinstance(event, CellFinished):
             done[event.verdict.cell] = event.verdict

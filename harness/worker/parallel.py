@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from packproof.harness.worker import gpus
+from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
 from packproof.harness.worker.settled import interrupts_later
@@ -50,10 +51,11 @@ def on_every_core(
     most: int = _MOST,
     again: "Again[T] | None" = None,
     until: float = math.inf,
+    silence: float = math.inf,
 ) -> Iterator[T]:
     """Run the units side by side; their workers come from one zygote, and torch has one thread in each.
 
-    most: units at a time, if there are as many cores. of, again, until: see `side_by_side`.
+    most: units at a time, if there are as many cores. of, again, until, silence: see `side_by_side`.
     On "cuda" the units are spread over the GPUs: the environment of a unit shows only its own GPU.
     """
     with ExitStack() as stack:
@@ -63,7 +65,8 @@ def on_every_core(
         torch.set_num_threads(1)
         shared(interpreted=device == "cpu")  # here, because each unit is a fork and would start its own
         placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
-        yield from side_by_side(placed, min(os.cpu_count() or 1, most), of=of, again=again, until=until)
+        at_once = min(os.cpu_count() or 1, most)
+        yield from side_by_side(placed, at_once, of=of, again=again, until=until, silence=silence)
 
 
 def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
@@ -77,12 +80,19 @@ def _on_a_gpu(number: int, unit: Unit[T]) -> Iterator[T]:
 
 
 def side_by_side(
-    units: Sequence[Unit[T]], most: int, *, of: Any, again: "Again[T] | None" = None, until: float = math.inf
+    units: Sequence[Unit[T]],
+    most: int,
+    *,
+    of: Any,
+    again: "Again[T] | None" = None,
+    until: float = math.inf,
+    silence: float = math.inf,
 ) -> Iterator[T]:
     """Run the units, at most `most` at a time, started in order; yields what they yield as it arrives.
 
     of: the type of what they yield. again: the unit to run instead of one whose process ended, by its number and
-    what happened; None for none. until: the time, by time.monotonic, at which those that still run are ended.
+    what happened; None for none. until: the time, by time.monotonic, at which those that still run are ended. silence:
+    seconds after which a unit that has yielded nothing is ended.
     An exception ends its own unit; the stream raises it once the others are done. Leaving the stream early, by
     an exception such as Ctrl-C or by closing it, ends every unit. Where this process has used autograd beside a GPU,
     which no fork survives, the units run in it, one after another.
@@ -90,7 +100,7 @@ def side_by_side(
     failed: list[BaseException] = []
     try:
         with closing(
-            _forks(units, most, of, again, until) if _forks_differentiate() else _sequentially(units)
+            _forks(units, most, of, again, until, silence) if _forks_differentiate() else _sequentially(units)
         ) as events:  # type: ignore[type-var]
             for event in events:
                 if isinstance(event, BaseException):
@@ -119,17 +129,28 @@ def _sequentially(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
 
 @dataclass
 class _Fork:
-    """A unit's process, as its parent sees it. number: of the unit; ended: its last frame has arrived."""
+    """A unit's process, as its parent sees it. number: of the unit; patience: until it has to yield something more;
+    ended: its last frame has arrived."""
 
     number: int
     pid: int
     channel: socket.socket
+    patience: Patience | None = None
     decoder: Decoder = field(default_factory=Decoder)
     ended: bool = False
 
+    def left(self) -> float:
+        """Seconds until it is overdue, or should be looked at again."""
+        return self.patience.left() if self.patience else _LONGEST_WAIT
+
 
 def _forks(
-    units: Sequence[Unit[T]], most: int, of: Any, again: "Again[T] | None", until: float = math.inf
+    units: Sequence[Unit[T]],
+    most: int,
+    of: Any,
+    again: "Again[T] | None",
+    until: float = math.inf,
+    silence: float = math.inf,
 ) -> Iterator[T | BaseException]:
     """What the units yield or raise, each in a fork of this process."""
     waiting, running = deque(enumerate(units)), dict[int, _Fork]()
@@ -138,23 +159,30 @@ def _forks(
         while (waiting or running) and (left := until - time.monotonic()) > 0:
             while waiting and len(running) < most:
                 with interrupts_later():
-                    fork = _started(*waiting.popleft())
+                    fork = _started(*waiting.popleft(), silence)
                     running[fork.channel.fileno()] = fork
                 poll.register(fork.channel, select.POLLIN)
-            for descriptor, _ in poll.poll(min(left, _LONGEST_WAIT) * 1000):
-                fork, garbage = running[descriptor], ""
+            soon = min(left, *(fork.left() for fork in running.values()))
+            heard = [descriptor for descriptor, _ in poll.poll(max(soon, 0.0) * 1000)]
+            overdue = [
+                descriptor for descriptor, fork in running.items() if fork.left() <= 0 and descriptor not in heard
+            ]
+            for descriptor in heard + overdue:
+                fork = running[descriptor]
+                fault = f"gave nothing for {silence:g} s" if descriptor in overdue else ""
                 try:
-                    if (yield from _heard(fork, of)):
+                    if not fault and (yield from _heard(fork, of)):
+                        fork.patience = _patience(silence, fork.pid)
                         continue
                 except (WireError, RecordError) as error:
-                    garbage = f"wrote something other than a result: {error}"
+                    fault = f"wrote something other than a result: {error}"
                 poll.unregister(descriptor)
                 del running[descriptor]
                 how = _ended(fork)
-                if garbage or not fork.ended:
-                    unit = again(fork.number, f"its process {garbage or how}") if again else None
+                if fault or not fork.ended:
+                    unit = again(fork.number, f"its process {fault or how}") if again else None
                     if unit is None:
-                        yield UnitError(f"a process that evaluated a kernel {garbage or how}")
+                        yield UnitError(f"a process that evaluated a kernel {fault or how}")
                     else:
                         waiting.append((fork.number, unit))
     finally:
@@ -185,7 +213,11 @@ def _error(frame: Frame) -> PackproofError:
     return error
 
 
-def _started(number: int, unit: Unit[Any]) -> _Fork:
+def _patience(silence: float, pid: int) -> Patience | None:
+    return Patience(silence, pid) if math.isfinite(silence) else None
+
+
+def _started(number: int, unit: Unit[Any], silence: float) -> _Fork:
     ours, its = socket.socketpair()
     parent = os.getpid()
     with warnings.catch_warnings():
@@ -196,7 +228,7 @@ def _started(number: int, unit: Unit[Any]) -> _Fork:
         _live(unit, its, parent)
     its.close()
     keep_private(ours)
-    return _Fork(number, pid, ours)
+    return _Fork(number, pid, ours, _patience(silence, pid))
 
 
 def _live(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:

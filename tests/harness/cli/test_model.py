@@ -37,6 +37,11 @@ class Exits(Right):
     def forward(self, x, cu_seqlens):
         raise SystemExit("no GPU")
 
+class Hangs(Right):
+    def forward(self, x, cu_seqlens):
+        while True:
+            pass
+
 class Nan(Right):
     def forward(self, x, cu_seqlens):
         return super().forward(x, cu_seqlens) * float("nan")
@@ -85,7 +90,8 @@ def test_a_correct_module_passes_and_is_found_among_all_conventions(capfd: pytes
         ),
         ("Named --output lgits", "output: forward returned dict of hidden, loss, without lgits; name the tensor"),
         ("Named --output loss", "output: it has shape (), expected (21, ...) or (1, 21, ...): one row for each token"),
-        ("Crashes", "the module crashed: its process was ended by SIGSEGV"),
+        ("Crashes", "the module did not return: its process was ended by SIGSEGV"),
+        ("Hangs --timeout 1", "the module did not return: its process gave nothing for 1 s"),
         ("Exits", "the module refused: SystemExit: no GPU"),
     ],
 )

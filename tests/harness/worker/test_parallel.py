@@ -29,6 +29,12 @@ def dies() -> Iterator[int]:
     os._exit(3)
 
 
+def hangs() -> Iterator[int]:
+    yield os.getpid()
+    while True:
+        pass
+
+
 def gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -94,6 +100,14 @@ def test_a_unit_that_dies_does_not_end_the_others() -> None:
     with pytest.raises(UnitError, match="ended with exit code 3"):
         drained(side_by_side([dies, partial(pids, 3)], most=1, of=int), found)
     assert len(found) == 4
+
+
+def test_a_unit_that_yields_nothing_for_too_long_is_ended_alone() -> None:
+    found: list[int] = []
+    with pytest.raises(UnitError, match="gave nothing for 1 s"):
+        drained(side_by_side([hangs, partial(pids, 4, 0.4)], most=2, of=int, silence=1.0), found)
+    assert len(found) == 5
+    assert all(map(gone, found))
 
 
 def test_an_exception_is_not_lost_to_an_interrupt() -> None:
