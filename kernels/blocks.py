@@ -24,7 +24,7 @@ from packproof.kernels.variant import Variant
 
 _CLASSES = tl.constexpr(8)
 _LONGEST = 8192  # rows, from which on a sequence is of the first class
-_LONGEST_INTERPRETED = 256
+_LONGEST_INTERPRETED = 1024  # as many times what is short as on a GPU
 # sequences of a program, and slots of the list; the interpreted ones let the packs of tests take several programs
 _BLOCK, _BLOCK_INTERPRETED = 1024, 16
 _SLOTS, _SLOTS_INTERPRETED = 256, 16
