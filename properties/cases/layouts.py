@@ -68,8 +68,8 @@ def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
 
     A narrow window: a tile of keys before it, tiles of which some queries see nothing, and queries and keys that see
     nothing at all. 2C + 1 tokens to one side reach a single token of one tile more; C - 2 leave out one token of a
-    tile; between such there are tiles that are seen whole. Then short sequences with fewer keys than queries. Last, more
-    sequences than a table of 32 holds, and as many as one of 16: each is empty or longer than a quarter of a tile.
+    tile; between such there are tiles that are seen whole. Then short sequences with fewer keys than queries. Last,
+    more sequences than a table of 32 holds, and as many as one of 16: each is empty or longer than a quarter of a tile.
     """
     c, apart = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk)
     long, short = (5, 4 * chunk + 6, 3), (1, 0, 2, 0, chunk)
