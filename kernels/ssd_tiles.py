@@ -68,7 +68,7 @@ _HOPPER = {
 _SPILLS = {
     "hopper": {
         "fused_chunk_scan": 64, "fused_x": 24, "inter_chunk_whole": 336,
-        "inter_chunk_gated": 8, "intra_chunk_whole": 228, "intra_chunk_gated": 8,
+        "inter_chunk_gated": 8, "intra_chunk_whole": 228, "intra_chunk_gated": 8, "intra_chunk_short_gated": 56,
     },
     "nvidia": {"inter_chunk_gated": 48, "intra_chunk": 16, "intra_chunk_gated": 612},
     "amd": {},
