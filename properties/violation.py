@@ -52,6 +52,12 @@ class Violation:
         return [f"{self.place}: {values}", *judged, *([self.note] if self.note else [])]
 
     @property
+    def error(self) -> str:
+        """The name of the exception that a call raised, "" for anything else."""
+        parts = self.text.partition("\n")[0].split(": ") if self.fault == "raised" else ()
+        return next((part for part in parts if part.isidentifier()), "")
+
+    @property
     def side(self) -> str:
         """Which of two runs is off, by what each may differ from the reference."""
         assert self.expected is not None

@@ -5,6 +5,7 @@ The latter are compiled on a GPU; on a CPU they run uncompiled, where they can b
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -20,7 +21,8 @@ from packproof.properties.promises import Promises
 F = TypeVar("F", bound=Callable[..., Any])
 
 _compile = cache(torch.compile)
-_compile_static = cache(partial(torch.compile, dynamic=False))
+_compile_any_size = cache(partial(torch.compile, dynamic=True))
+_SHAPES_OF_HEADS = 256  # that one process compiles; past torch's own limit of eight it would run uncompiled
 
 
 def _varlen_takes(name: str) -> bool:
@@ -32,10 +34,11 @@ def _varlen_takes(name: str) -> bool:
     return name in inspect.signature(attend).parameters
 
 
-def _compiled(function: F, like: Tensor, *, dynamic: bool = True) -> F:
-    if not like.is_cuda:
+def _compiled(function: F, like: Tensor, *, any_size: bool = False) -> F:
+    """Compiled by itself on a GPU, unless a caller is being compiled, of which it is a part then."""
+    if not like.is_cuda or torch.compiler.is_compiling():
         return function
-    return (_compile if dynamic else _compile_static)(function)  # type: ignore[return-value]
+    return (_compile_any_size if any_size else _compile)(function)  # type: ignore[return-value]
 
 
 @kernel(
@@ -123,6 +126,7 @@ def _in_16_bytes(x: Tensor) -> bool:
     op="attention",
     promises=Promises(compute="operand"),
     domain="k >= 16; v >= 16",
+    refuses=("No choices exist for backend",),
     slack=False,
 )
 def flex_attention(
@@ -142,8 +146,8 @@ def flex_attention(
     """FlexAttention with a document mask over a batch of one pack; its block mask is made once per batch.
 
     A softcap is a `score_mod`, and a sink enters after it, by way of the log-sum-exp. NaN in slack rows comes back in
-    slack rows. On a CPU it has no gradients. Compiled for each shape, since Inductor takes no numbers that a mask
-    captures where sizes vary; after eight shapes a process runs it uncompiled.
+    slack rows. On a CPU it has no gradients. Compiled for every length at once; what its mask and score capture are
+    tensors, since Inductor takes no numbers there where sizes vary.
     """
     from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415
     from torch.nn.attention.flex_attention import flex_attention as attend  # noqa: PLC0415
@@ -155,18 +159,21 @@ def flex_attention(
     mask = _block_mask(cu_seqlens, len(q), keys, len(k), (window_size[0], 0) if causal else window_size)
     q_, k_, v_ = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
 
-    def capped(score: Tensor, *_place: Tensor) -> Tensor:
-        return softcap * torch.tanh(score / softcap)
+    cap = torch.tensor(softcap, device=q.device)
 
-    compiled: Any = _compiled(attend, q, dynamic=False)
-    found = compiled(
-        *(q_, k_, v_),
-        score_mod=capped if softcap else None,
-        block_mask=mask,
-        scale=softmax_scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-        **({"return_aux": AuxRequest(lse=True)} if with_lse else {}),
-    )
+    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+        return cap * torch.tanh(score / cap)
+
+    compiled: Any = _compiled(attend, q, any_size=True)
+    with _many_shapes(q):
+        found = compiled(
+            *(q_, k_, v_),
+            score_mod=capped if softcap else None,
+            block_mask=mask,
+            scale=softmax_scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+            **({"return_aux": AuxRequest(lse=True)} if with_lse else {}),
+        )
     if not with_lse:
         return found.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
     y, lse = (x.squeeze(0).transpose(0, 1) for x in (found[0], found[1].lse))
@@ -175,12 +182,20 @@ def flex_attention(
     return (y, lse) if return_lse else y
 
 
+def _many_shapes(like: Tensor) -> AbstractContextManager[object]:
+    if not like.is_cuda or torch.compiler.is_compiling():
+        return nullcontext()
+    from torch._dynamo import config  # noqa: PLC0415
+
+    return config.patch(recompile_limit=_SHAPES_OF_HEADS)  # type: ignore[no-any-return]
+
+
 def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, window: tuple[int, int]) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask  # noqa: PLC0415
 
-    left, right = (tokens + n_keys if reach < 0 else reach for reach in window)
-
     def make() -> Any:
+        reaches = (tokens + n_keys if reach < 0 else reach for reach in window)
+        left, right = (torch.tensor(reach, device=cu_seqlens.device) for reach in reaches)
         (sequence, place), (key_sequence, key_place) = _located(cu_seqlens, tokens), _located(keys, n_keys)
 
         def together(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -188,10 +203,9 @@ def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, wind
             same = (sequence[i] == key_sequence[j]) & (sequence[i] >= 0)
             return same & (ahead >= -left) & (ahead <= right)
 
-        create = _compiled(
-            create_block_mask, cu_seqlens, dynamic=False
-        )  # uncompiled, it would allocate a mask of tokens x tokens
-        return create(together, None, None, tokens, n_keys, device=cu_seqlens.device.type)
+        create = _compiled(create_block_mask, cu_seqlens, any_size=True)  # else it would allocate tokens x tokens
+        with _many_shapes(cu_seqlens):
+            return create(together, None, None, tokens, n_keys, device=cu_seqlens.device.type)
 
     return once(("block mask", tokens, n_keys, window), make, cu_seqlens, keys)
 

@@ -72,7 +72,7 @@ def failure_of(
         if not (empty_packs or candidate.n_tokens):
             return False
         found = evaluated(kernel, law, candidate)[0]
-        return found is not None and found.fault == violation.fault
+        return found is not None and (found.fault, found.error) == (violation.fault, violation.error)
 
     allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, finding.untried)
     with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():

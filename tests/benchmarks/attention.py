@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.attention`: causal bf16 attention, 16 heads of 128, ours beside what else is installed.
 
 First the relative L2 error of values and gradients against the reference in fp64, in every dtype. Then, with --tiles,
-the times of tiles for each kernel, and of the best ones beside torch's varlen_attn, FlexAttention and flash-attn, in
+the times of tiles for each kernel, and of the best ones beside varlen_attn, FlexAttention and flash-attn 2, 3 and 4, in
 TFLOP/s of the products that a causal mask lets through, forward and forward + backward, and how often the time that
 reading and writing everything once takes. Tiles are compiled in parallel. Without a GPU a few tokens run through the
 reference: that shows that the script runs, and nothing else.
@@ -185,7 +185,11 @@ def others(layout: BenchLayout) -> Iterator[tuple[str, Attend]]:
         fa3 = import_module("flash_attn_interface").flash_attn_varlen_func
 
         yield "flash-attn 3", lambda q, k, v: _first(fa3(q, k, v, cu, cu, longest, longest, causal=True))
-    if find_spec("flash_attn"):
+    if find_spec("flash_attn") and find_spec("flash_attn.cute"):
+        fa4 = import_module("flash_attn.cute").flash_attn_varlen_func
+        given = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": longest, "max_seqlen_k": longest}
+        yield "flash-attn 4", lambda q, k, v: _first(fa4(q, k, v, **given, causal=True))
+    if find_spec("flash_attn_2_cuda"):
         fa2 = import_module("flash_attn").flash_attn_varlen_func
         yield "flash-attn 2", lambda q, k, v: fa2(q, k, v, cu, cu, longest, longest, causal=True)
     if layout.name != "ones":

@@ -162,3 +162,20 @@ def test_an_interrupt_keeps_a_failure_that_is_not_yet_small(monkeypatch: pytest.
     assert isinstance(end, RunFinished)
     assert end.interrupted
     assert end.verdicts == (so_far,)
+
+
+def test_a_failure_made_small_stays_the_same_error() -> None:
+    source = """
+def scaled(x, weight, *, cu_seqlens):
+    y = x * weight
+    if cu_seqlens[-1] == 0:
+        raise ValueError("an empty pack")
+    if len(cu_seqlens) > 2:
+        raise IndexError(f"{len(cu_seqlens)} offsets")
+    return y
+"""
+    found = events(source, properties=("permutation",))
+    failures = [event.verdict.failure for event in found if isinstance(event, CellFinished)]
+    assert [failure and (failure.lengths, failure.lines[1]) for failure in failures] == [
+        ((0, 1), "IndexError: 3 offsets (mine.py:7)")
+    ]

@@ -317,6 +317,22 @@ def test_a_second_derivative(make_call: Make) -> None:
     torch.testing.assert_close(found["cotangent:y"], 2 * x * weight)
 
 
+def test_what_a_kernel_compiles_is_compiled_for_opcheck_too(make_call: Make) -> None:
+    compiled: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., object]:
+        compiled.append(graph)
+        return graph.forward
+
+    fused = torch.compile(lambda x, weight: x * weight, backend=backend)
+
+    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        return cast(Tensor, fused(x, weight))
+
+    InProcess(kernel).run(replace(make_call(2, 3), mode="opcheck"))
+    assert len(compiled) == 1
+
+
 def test_between_the_rows_of_a_window(make_call: Make, rogue: Rogue) -> None:
     runner = InProcess(Location.parse(rogue("writes_between_rows")).load())
     with pytest.raises(KernelFault, match="wrote between the rows of x"):
