@@ -2,7 +2,8 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,23 +25,41 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
     sinks = Reports(reports)
     start = time.monotonic()
     started = False
-    try:
+
+    def sent(stream: Iterator[events.Event]) -> events.RunFinished | None:
+        """The last event, once those before it have been sent."""
+        nonlocal started
         for event in stream:
             started = True
             if isinstance(event, events.RunFinished):
-                return sinks.finish(event)
+                return event
             if isinstance(event, events.CellFinished):
                 verdicts.append(event.verdict)
             sinks.send(event)
-        raise RuntimeError("the stream of events ended without RunFinished")
-    except KeyboardInterrupt:
-        end = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
+        return None
+
+    try:
+        try:
+            end = sent(stream)
+        except KeyboardInterrupt as pressed:
+            so_far = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
+            end = sent(_rest(stream, pressed)) or so_far
+        if end is None:
+            raise RuntimeError("the stream of events ended without RunFinished")
     except Exception as error:
         if isinstance(error, PackproofError) and not started:
             raise
         traceback.print_exc()
         end = events.RunFinished(tuple(verdicts), time.monotonic() - start, error=in_one_line(error))
     return sinks.finish(end)
+
+
+def _rest(stream: Iterator[events.Event], pressed: KeyboardInterrupt) -> Iterator[events.Event]:
+    """What a stream still says that gets a Ctrl-C which came between two of its events; nothing if it has had it."""
+    if isinstance(stream, Generator):
+        with suppress(KeyboardInterrupt):
+            yield stream.throw(pressed)
+            yield from stream
 
 
 class Reports:

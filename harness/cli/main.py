@@ -11,6 +11,7 @@ from packproof.harness.cli import bench, check, diff, listing, model, models, mu
 from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
 from packproof.harness.cli.printing import print_safely
 from packproof.harness.cli.usage import usage
+from packproof.harness.worker.settled import end_as_by_ctrl_c
 from packproof.refs.errors import PackproofError
 from packproof.version import __version__
 
@@ -62,6 +63,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The `packproof` command. Its exit code does not depend on who reads its output, or in which encoding."""
+    """The `packproof` command. Its exit code does not depend on who reads its output, or in which encoding; ended by
+    SIGTERM, it still writes its reports."""
     print_safely()
+    end_as_by_ctrl_c()
     raise SystemExit(run(sys.argv[1:]))

@@ -139,7 +139,7 @@ def _first_failure(entry: Entry, folder: Path) -> float:
         assert process.stdout is not None
         failing = any(line.startswith(("failing ", "failed ")) for line in process.stdout)
         passed = time.monotonic() - started
-        process.terminate()
+        process.kill()
     if not failing:
         raise RuntimeError(f"{entry.id}: the check of a kernel with a bug printed no failure")
     return passed

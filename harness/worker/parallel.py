@@ -25,7 +25,7 @@ from packproof.harness.worker import gpus
 from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
-from packproof.harness.worker.settled import interrupts_later
+from packproof.harness.worker.settled import interrupts_later, leave_ctrl_c_to_the_parent
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
 from packproof.harness.worker.zygote_client import keep_private, shared
 from packproof.refs.errors import PackproofError, UsageError
@@ -236,7 +236,7 @@ def _live(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
     code = 1
     try:
         if end_with_parent(parent):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            leave_ctrl_c_to_the_parent()
             conceal()
             keep_private(channel)
             # a fork renews torch's thread pool at first use; autograd's threads, one for each GPU, would all start

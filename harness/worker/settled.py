@@ -53,3 +53,20 @@ def interrupts_later() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_as_by_ctrl_c() -> None:
+    """Let SIGTERM, by which CI and schedulers end a job, do what Ctrl-C does: a run reports what it has found."""
+
+    def press(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it twice
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in a shell's background
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, press)
+
+
+def leave_ctrl_c_to_the_parent() -> None:
+    """Ignore it in a process that has been forked, which SIGTERM ends as usual."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

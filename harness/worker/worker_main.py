@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import resource
-import signal
 import socket
 import sys
 import traceback
@@ -21,6 +20,7 @@ from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
+from packproof.harness.worker.settled import leave_ctrl_c_to_the_parent
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, Refused
 from packproof.properties.declaration import describe
@@ -76,7 +76,7 @@ def _settle(output: int, zygote: int) -> None:
         os._exit(1)
     confine()
     adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_ctrl_c_to_the_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     speak_into(output)
     os.close(output)

@@ -30,7 +30,7 @@ from typing import Any
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, conceal, end_with_parent, rename
-from packproof.harness.worker.settled import importing
+from packproof.harness.worker.settled import importing, leave_ctrl_c_to_the_parent
 from packproof.harness.worker.worker_main import work
 
 importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch.autograd.grad does so at its first call
@@ -160,7 +160,7 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None, *,
     conceal()
     rename(NAME)
     adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_ctrl_c_to_the_parent()
     me = os.getpid()
     zygote = os.fork()
     if zygote == 0:

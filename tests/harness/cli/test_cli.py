@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 
 from packproof.__main__ import main as command
 from packproof.harness.cli import main
+from packproof.harness.cli.ending import follow
 from packproof.harness.cli.printing import print_safely
 from packproof.harness.engine.replay import ReplayOutcome
 from packproof.harness.engine.request import CheckRequest
@@ -114,6 +117,46 @@ def test_what_was_found_before_an_interrupt_is_written(play, tmp_path: Path) -> 
     document = json.loads((tmp_path / "r.json").read_text())
     assert (document["verdict"], len(document["results"])) == ("error", 1)
     assert 'name="packing-fp32"' in (tmp_path / "r.xml").read_text()
+
+
+def test_ctrl_c_between_two_events_ends_the_run_with_what_it_found() -> None:
+    def run() -> Iterator[Event]:
+        try:
+            yield RunStarted((CELL,), "quick", 0)
+        except KeyboardInterrupt:
+            yield RunFinished((FAILED,), 0.1, interrupted=True)
+
+    def press(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            raise KeyboardInterrupt
+
+    end = follow(run(), [press])
+    assert (end.verdicts, end.interrupted) == ((FAILED,), True)
+
+
+SLOW = """
+import time
+
+def rope(x, cos, sin, *, cu_seqlens):
+    print("called")
+    time.sleep(1 if len(x) < 8 else 100)
+    return x
+"""
+
+
+def test_a_run_that_is_ended_writes_what_it_found(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "-m", "packproof", "check", "slow.py:rope", "--op", "rope", "--dtype", "fp32,bf16"]
+    command += ["--device", "cpu", "--json", "r.json", "--timeout", "200"]
+    shell = ["sh", "-c", '"$@" & trap "kill -TERM $!; kill -TERM $!; wait $!" TERM; wait $!', "sh", *command]
+    with subprocess.Popen(shell, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stdout is not None
+        next(line for line in run.stdout if line.startswith("failing "))
+        os.killpg(run.pid, signal.SIGTERM)  # to every process of the job, and to its command twice, as `timeout` does
+        run.communicate(timeout=30)
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert (document["finished"], document["verdict"]) == (False, "failed")
+    assert "killed" not in str(document)
 
 
 def test_a_bug_of_packproof_is_reported(play, capsys: pytest.CaptureFixture[str]) -> None:
