@@ -189,8 +189,8 @@ class Space:
 
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
-    """Every golden layout with all that the kernel offers, and some with one optional input left out, the first time
-    without options too, or with none at all; another seed, other data. Each is brought into the kernel's domain, and
+    """Every golden layout with all that the kernel offers, and some with one optional input left out, the first two also
+    without options, or with none at all; another seed, other data. Each is brought into the kernel's domain, and
     left out where no near case is in it."""
     if space.plain_sizes:
         every = _golden(space, seed)
@@ -219,7 +219,10 @@ def _golden(space: Space, seed: int) -> Iterator[Case]:
     for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional)):
         # sizes that leave a kernel's blocks, where a path of its own may begin
         case = at(k, [space.plain_sizes[(3 - i % 2) % len(space.plain_sizes)]], rich=True).without(name)
-        yield case if i else replace(case, options=off)
+        if i > 0 or case.options == off:
+            yield case
+        if i < 2 and case.options != off:  # two of them: each optional input comes without options once
+            yield replace(case, options=off)
 
 
 def _plain_layouts(space: Space) -> list[int]:

@@ -4,7 +4,7 @@ import pytest
 
 from packproof.properties.cases.layouts import CLASSES, classes, golden
 from packproof.properties.cases.space import Space, golden_cases, random_cases
-from packproof.properties.ops import CAUSAL_CONV1D
+from packproof.properties.ops import CAUSAL_CONV1D, OPS
 from packproof.properties.promises import Promises
 
 
@@ -41,7 +41,16 @@ def test_classes_by_name(lengths: tuple[int, ...], expected: set[str]) -> None:
     assert expected <= classes(lengths, 16, 4)
 
 
+@pytest.mark.parametrize("name", ["causal_conv1d", "ssd", "rope_hadamard", "kda"])
+def test_each_optional_input_comes_without_options_once(name: str) -> None:
+    """A kernel may have a path of its own for it."""
+    space = Space(OPS[name], "float32", Promises())
+    off = space.known_options({option: values[0] for option, values in space.options.items()})
+    without_options = [set(case.present) for case in golden_cases(space) if case.options == off]
+    assert set(space.optional) == set().union(*without_options)
+
+
 def test_golden_cases_are_few_and_small() -> None:
     cases = list(golden_cases(Space(CAUSAL_CONV1D, "float32", Promises())))
-    assert len(cases) == 23
+    assert len(cases) == 24
     assert max(c.n_tokens for c in cases) <= 130
