@@ -189,8 +189,8 @@ class Space:
 
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
-    """Every golden layout with all that the kernel offers, and some with one optional input left out, the first two also
-    without options, or with none at all; another seed, other data. Each is brought into the kernel's domain, and
+    """Every golden layout with all that the kernel offers, and some with one optional input left out, the first two
+    also without options, or with none at all; another seed, other data. Each is brought into the kernel's domain, and
     left out where no near case is in it."""
     if space.plain_sizes:
         every = _golden(space, seed)
