@@ -57,7 +57,7 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
 def _rest(stream: Iterator[events.Event], pressed: KeyboardInterrupt) -> Iterator[events.Event]:
     """What a stream still says that gets a Ctrl-C which came between two of its events; nothing if it has had it."""
     if isinstance(stream, Generator):
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt, StopIteration):
             yield stream.throw(pressed)
             yield from stream
 
