@@ -139,13 +139,13 @@ def whole(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, rule
     seen = rule.visible(queries.place[:, None], keys.place) & (queries.sequence[:, None] == keys.sequence)
     some = seen.any(-1)  # else a softmax and its derivatives are NaN
     scores = torch.where(seen | ~some[:, None], rule.scores(q, k), -torch.inf)
-    lse = torch.where(some, scores.logsumexp(-1), -torch.inf)
+    lse = scores.logsumexp(-1)
     y = torch.where(seen, scores.softmax(-1), 0) @ v
     if rule.sinks is None:
-        return y, lse
+        return y, torch.where(some, lse, -torch.inf)
     total = torch.logaddexp(lse, rule.sinks[:, None])
     share = (lse - total).exp()  # of the keys: the derivative of a sigmoid would lose the share of a small sink
-    return y * share[..., None], total
+    return y * share[..., None], torch.where(some, total, rule.sinks[:, None])
 
 
 def joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -52,6 +52,19 @@ CASES = {
             seed=2,
         ),
     ),
+    "a query that sees its sink alone has second derivatives": (
+        "attention.two_pass",
+        "double_backward",
+        Case(
+            lengths=(3, 1),
+            key_lengths=(0, 2),
+            dtype="float32",
+            sizes=(("hq", 2), ("hk", 2), ("k", 8), ("v", 8)),
+            present=("sinks",),
+            options=(("causal", True), ("return_lse", True)),
+            seed=2,
+        ),
+    ),
     "a sink without a share of a softmax has a gradient without one": (
         "attention.two_pass",
         "reference",
