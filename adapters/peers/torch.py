@@ -5,7 +5,6 @@ The latter are compiled on a GPU; on a CPU they run uncompiled, where they can b
 
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -21,7 +20,6 @@ from packproof.properties.promises import Promises
 F = TypeVar("F", bound=Callable[..., Any])
 
 _compile = cache(torch.compile)
-_compile_any_size = cache(partial(torch.compile, dynamic=True))
 _SHAPES_OF_HEADS = 256  # that one process compiles; past torch's own limit of eight it would run uncompiled
 
 
@@ -39,6 +37,19 @@ def _compiled(function: F, like: Tensor, *, any_size: bool = False) -> F:
     if not like.is_cuda or torch.compiler.is_compiling():
         return function
     return (_compile_any_size if any_size else _compile)(function)  # type: ignore[return-value]
+
+
+@cache
+def _compile_any_size(function: Callable[..., Any]) -> Callable[..., Any]:
+    from torch._dynamo import config  # noqa: PLC0415
+
+    compiled = torch.compile(function, dynamic=True)
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        with config.patch(recompile_limit=_SHAPES_OF_HEADS):
+            return compiled(*arguments, **options)
+
+    return run
 
 
 @kernel(
@@ -165,29 +176,20 @@ def flex_attention(
         return cap * torch.tanh(score / cap)
 
     compiled: Any = _compiled(attend, q, any_size=True)
-    with _many_shapes(q):
-        found = compiled(
-            *(q_, k_, v_),
-            score_mod=capped if softcap else None,
-            block_mask=mask,
-            scale=softmax_scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-            **({"return_aux": AuxRequest(lse=True)} if with_lse else {}),
-        )
+    found = compiled(
+        *(q_, k_, v_),
+        score_mod=capped if softcap else None,
+        block_mask=mask,
+        scale=softmax_scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        **({"return_aux": AuxRequest(lse=True)} if with_lse else {}),
+    )
     if not with_lse:
         return found.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
     y, lse = (x.squeeze(0).transpose(0, 1) for x in (found[0], found[1].lse))
     if sinks is not None:
         y, lse = (y * (lse - sinks).sigmoid()[..., None]).to(y.dtype), torch.logaddexp(lse, sinks.to(lse.dtype))
     return (y, lse) if return_lse else y
-
-
-def _many_shapes(like: Tensor) -> AbstractContextManager[object]:
-    if not like.is_cuda or torch.compiler.is_compiling():
-        return nullcontext()
-    from torch._dynamo import config  # noqa: PLC0415
-
-    return config.patch(recompile_limit=_SHAPES_OF_HEADS)  # type: ignore[no-any-return]
 
 
 def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, window: tuple[int, int]) -> Any:
@@ -204,8 +206,7 @@ def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, wind
             return same & (ahead >= -left) & (ahead <= right)
 
         create = _compiled(create_block_mask, cu_seqlens, any_size=True)  # else it would allocate tokens x tokens
-        with _many_shapes(cu_seqlens):
-            return create(together, None, None, tokens, n_keys, device=cu_seqlens.device.type)
+        return create(together, None, None, tokens, n_keys, device=cu_seqlens.device.type)
 
     return once(("block mask", tokens, n_keys, window), make, cu_seqlens, keys)
 

@@ -42,8 +42,8 @@ def follow(stream: Iterator[events.Event], reports: Sequence[Report]) -> events.
         try:
             end = sent(stream)
         except KeyboardInterrupt as pressed:
-            so_far = events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
-            end = sent(_rest(stream, pressed)) or so_far
+            end = sent(_rest(stream, pressed))
+            end = end or events.RunFinished(tuple(verdicts), time.monotonic() - start, interrupted=True)
         if end is None:
             raise RuntimeError("the stream of events ended without RunFinished")
     except Exception as error:
