@@ -119,17 +119,20 @@ def describe(function: Conversion) -> str:
 
 
 def convert(function: Conversion, x: Tensor, others: Mapping[str, Any], inside: Tensor | None, where: str) -> Tensor:
-    """What the function makes of x, in the dtype of x. inside: the rows of x that belong to a sequence, (t,); the rest
-    stays as it is, whatever it holds. ArgumentError if it returns no tensor, other rows, or a detached one."""
+    """What the function makes of x, in the dtype of x; of integers, in the dtype that it gives them. inside: the rows
+    of x that belong to a sequence, (t,); the rest stays as it is, whatever it holds. ArgumentError if it returns no
+    tensor, other rows, or a detached one."""
     rows = None if inside is None else inside.view(-1, *[1] * (x.ndim - 1))
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    floating = x.is_floating_point()
+    wide = x.to(torch.promote_types(x.dtype, torch.float32)) if floating else x
     y = function(wide if rows is None else torch.where(rows, wide, 1), **others)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else article(type(y).__name__)
         raise ArgumentError(f"{where}: {describe(function)} returned {came}, expected a tensor of {tuple(x.shape)}")
     if x.requires_grad and not y.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(f"{where}: {describe(function)} returned a detached tensor, expected torch functions of x")
-    return (y if rows is None else torch.where(rows, y, wide)).to(x.dtype)
+    y = y if rows is None else torch.where(rows, y, wide)
+    return y.to(x.dtype) if floating else y
 
 
 def _require_number(convention: str, name: str, value: Any, *, above_zero: bool = False, or_else: str = "") -> None:

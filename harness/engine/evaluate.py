@@ -356,7 +356,8 @@ def _declines(stopped: Refused | None) -> bool:
 
 def _why_skipped(space: Space, law: Property, seen: Coverage) -> str:
     """Why a cell in which the kernel refused no whole example was not judged."""
-    stopped = [f"refused: {limit.text}" for limit in seen.limits.values()] + [str(outside) for outside in seen.outside]
+    refused = [f"refused: {limit.text}" for limit in seen.limits.values() if not limit.gradients]
+    stopped = refused + [str(outside) for outside in seen.outside]
     if stopped or seen.drawn:
         return next(iter(stopped), law.nothing_to_compare)
     return law.skip_reason(space) or f"no example is in the kernel's domain: {'; '.join(space.domain.texts)}"

@@ -79,9 +79,11 @@ class _PlanRun:
         yield from map(self._noted, on_every_core(units, device, of=Event, again=again, until=until))
 
     def _unit(self, number: int, unit: Unit) -> Callable[[], Iterator[Event]]:
-        """What runs one unit. Its time is its share of the cores' time until the end, once it begins."""
-        waves = math.ceil((len(self._plan.units) - number) / (os.cpu_count() or 1))
-        return partial(_timed, unit, self._until, waves)
+        """What runs one unit. Its time is its share of its core's time until the end, once it begins, by the cells that
+        it and the units after it have: one that judges a dozen properties takes longer than one that judges one."""
+        cores = os.cpu_count() or 1
+        after = sum(len(later.cells) for later in self._plan.units[number + cores :]) / cores
+        return partial(_timed, unit, self._until, len(unit.cells) / (len(unit.cells) + after))
 
     def rest(self, why: str) -> Iterator[Event]:
         """The verdicts of the cells that have none: failed as found, or not reached."""
@@ -108,10 +110,10 @@ class _PlanRun:
         return event
 
 
-def _timed(unit: Unit, until: float, waves: int) -> Iterator[Event]:
-    """The events of a unit that is one of several waves of units, and where its time goes."""
+def _timed(unit: Unit, until: float, share: float) -> Iterator[Event]:
+    """The events of a unit that has this share of the time that is left, and where its time goes."""
     now = reported = time.monotonic()
-    for event in run_unit(unit, now + (until - now) / waves):
+    for event in run_unit(unit, now + (until - now) * share):
         if isinstance(event, CellFinished):
             reported, before = time.monotonic(), reported
             yield _timings(reported - before)

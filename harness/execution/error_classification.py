@@ -1,10 +1,8 @@
 """What an exception in a kernel's call means: a fault of the kernel, its launch or the device, or a lack of memory."""
 
-import os
 import re
 import resource
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 import torch
 
 from packproof.harness.execution.invocation import BACKWARD, Invocation, synchronise
-from packproof.harness.execution.refusals import Computing, own_statement, refuses
+from packproof.harness.execution.refusals import Computing, foreign, own_statement, refuses
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import refusals
 
@@ -165,17 +163,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-_FOREIGN = tuple(str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-
-
 def _line_of(error: BaseException) -> str:
     """The line of the kernel's own code that an error came through last, as " (file.py:12)"."""
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*_FOREIGN, "<"))
-        and (not frame.filename.startswith(_STDLIB) or "site-packages" in frame.filename)
-        and f"{os.sep}triton{os.sep}" not in frame.filename
-    ]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not foreign(frame.filename)]
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""

@@ -13,7 +13,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -114,25 +114,30 @@ class Computing(DispatchMode):
         return result
 
 
-def _foreign(filename: str) -> bool:
+def foreign(filename: str) -> bool:
     """Whether a file belongs to a library or to packproof, not to the kernel."""
-    own_or_stdlib = filename.startswith((_HARNESS, _RANKS, "<")) or (
-        filename.startswith(_STDLIB) and "site-packages" not in filename
-    )
-    return own_or_stdlib or any(f"{os.sep}{name}{os.sep}" in filename for name in _LIBRARIES)
+    stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
+    return stdlib or filename.startswith((_HARNESS, _RANKS, "<", *_libraries()))
+
+
+def _libraries() -> Iterator[str]:
+    """Where those that are imported lie: a kernel may lie in a folder of the same name, as in mamba_ssm/ops/triton."""
+    for name in _LIBRARIES:
+        if file := getattr(sys.modules.get(name), "__file__", None):
+            yield str(Path(file).parent) + os.sep
 
 
 def own_statement(error: BaseException) -> str | None:
     """The raise or assert in the kernel's own code that an exception came from, with the conditions around it; None
     where it came from anything else. One in a helper comes with the line that called the helper."""
     frames = list(traceback.extract_tb(error.__traceback__))
-    if not frames or _foreign(frames[-1].filename):
+    if not frames or foreign(frames[-1].filename):
         return None
     *outer, last = frames
     found = _statement(last, error)
     if found is None:
         return None
-    if outer and not _foreign(outer[-1].filename) and not _SPEAKS_OF.search(found):
+    if outer and not foreign(outer[-1].filename) and not _SPEAKS_OF.search(found):
         found += "\n" + (outer[-1].line or "")
     return found
 
@@ -177,7 +182,7 @@ def _from_extension(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or _foreign(trace.tb_frame.f_code.co_filename):
+    if trace is None or foreign(trace.tb_frame.f_code.co_filename):
         return False
     scope = {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}
     line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)

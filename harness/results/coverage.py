@@ -65,7 +65,7 @@ class Coverage:
                 self.values_only += 1
             else:
                 self.differentiated |= classes
-        elif stopped is not None and not isinstance(stopped, NOT_ITS_OWN):
+        elif stopped is not None and not stopped.backward and not isinstance(stopped, NOT_ITS_OWN):
             self.refused += 1
             self.wanted |= classes
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof.adapters import L2Norm, Scaled, adapt, base2_log, natural_log
+from packproof.adapters.conversions import convert
 from packproof.properties.declaration import describe
 from packproof.properties.promises import Promises
 from packproof.refs import causal_conv1d
@@ -99,3 +100,12 @@ def test_what_a_conversion_returns_is_checked(function: Any, message: str) -> No
     adapter = adapt(tripled, op="causal_conv1d", converted={"x": function})
     with pytest.raises(ArgumentError, match=message):
         adapter(torch.ones(5, 3, requires_grad=True), torch.ones(3, 2), cu_seqlens=torch.tensor([0, 5]))
+
+
+def test_integers_have_the_dtype_that_a_conversion_gives_them() -> None:
+    """Some kernels take slots, or offsets, in one of two integer dtypes alone."""
+    slots = torch.tensor([3, -1, 2**40])
+    narrow = convert(Tensor.int, slots[:2], {}, None, "")
+    assert (narrow.dtype, narrow.tolist()) == (torch.int32, [3, -1])
+    assert convert(lambda x: x + 1, slots, {}, None, "").tolist() == [4, 0, 2**40 + 1]
+    assert convert(Tensor.double, torch.ones(2, dtype=torch.bfloat16), {}, None, "").dtype == torch.bfloat16

@@ -14,6 +14,7 @@ from packproof.adapters.registry import PEERS
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.targets.location import Location
+from packproof.properties.call import OutsideDomain
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.comparison import comparisons
@@ -126,8 +127,9 @@ def test_a_kernel_that_updates_a_pool_is_a_step_of_a_server(law: str, name: str,
     compared = 0
     for case in golden_cases(space):
         with comparisons() as made:
-            violation, _ = evaluated(kernel, PROPERTIES[law], case)
+            violation, stopped = evaluated(kernel, PROPERTIES[law], case)
         assert violation is None, f"{case}: {violation}"
+        assert stopped is None or isinstance(stopped, OutsideDomain), f"{case}: {stopped}"
         compared += len(made)
     assert compared
     assert Domain.of("length == 1") == declared.domain.within({"length"})

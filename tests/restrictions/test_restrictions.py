@@ -18,6 +18,7 @@ from packproof.harness.engine.failure import ReplayInfo
 from packproof.harness.engine.shrink import Allowance
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.events import Cell, CellFinished, Verdict
+from packproof.harness.targets.location import Location
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import Declaration, describe
@@ -116,6 +117,35 @@ def test_values_are_judged_where_gradients_are_refused(op: str) -> None:
     assert leaking.status == "failed"
     assert leaking.failure is not None
     assert leaking.failure.tensor == "y"
+
+
+def test_where_gradients_are_refused_what_has_nothing_to_compare_is_no_refusal() -> None:
+    """Isolation at one sequence, and a kernel that is no operator: there the values were asked for, and given."""
+    verdicts = judged(
+        values_only("causal_conv1d", leaking=False),
+        "causal_conv1d",
+        properties=("isolation", "opcheck", "double_backward"),
+        dtype="float32",
+    )
+    isolation, opcheck, twice = verdicts.values()
+    assert (isolation.status, isolation.missing, isolation.refused) == ("passed", (), 0)
+    assert isolation.judged < isolation.examples
+    assert (opcheck.status, opcheck.reason) == ("skipped", LAWS["opcheck"].nothing_to_compare)
+    assert (twice.status, twice.reason) == ("skipped", LAWS["double_backward"].nothing_to_compare)
+
+
+def test_a_kernel_in_a_folder_called_like_a_library_declines_calls_too(tmp_path: Path) -> None:
+    """Such as mamba_ssm/ops/triton: its assertions are its own."""
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "mine.py").write_text(
+        "from packproof.refs import rope\n"
+        "def even(x, cos, sin, *, cu_seqlens, interleaved=False):\n"
+        "    assert x.shape[1] % 2 == 0\n"
+        "    return rope(x, cos, sin, cu_seqlens=cu_seqlens, interleaved=interleaved)\n"
+    )
+    verdict = judged(Location.parse("triton/mine.py:even").load(), "rope", properties=("reference",))["reference"]
+    assert (verdict.status, verdict.domain) == ("passed", ("h % 2 == 0",))
+    assert "(mine.py:3)" in verdict.limits[0].text
 
 
 @pytest.mark.parametrize("way", WAYS)

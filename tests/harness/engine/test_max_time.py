@@ -80,8 +80,17 @@ def test_without_time_for_one_example_every_class_is_missing() -> None:
         assert set(verdict.missing) >= set(CLASSES)
 
 
-def test_units_share_the_time_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has the same slice, once it begins; the last ones have the rest."""
+@pytest.mark.parametrize(
+    ("cells", "wanted"),
+    [
+        ((1, 1, 1, 1), (50, 67, 100, 100)),
+        ((9, 9, 1, 1), (90, 95, 100, 100)),  # those of one property need less than those of nine
+    ],
+)
+def test_units_share_the_time_of_the_cores(
+    cells: tuple[int, ...], wanted: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has the share of its cells in what its core has to do, once it begins; the last ones have the rest."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     ends: list[float] = []
 
@@ -90,12 +99,13 @@ def test_units_share_the_time_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> N
         return []
 
     monkeypatch.setattr(schedule, "run_unit", run_unit)
-    plan = Plan(CheckRequest(), (), (None,) * 4, ())  # type: ignore[arg-type]
+    units = tuple(Unit("evaluate", None, (None,) * n) for n in cells)  # type: ignore[arg-type]
+    plan = Plan(CheckRequest(), (), units, ())
     now = time.monotonic()
     planned = schedule._PlanRun(plan, now + 100)
     for number in range(4):
         list(planned._unit(number, plan.units[number])())
-    assert [round(end - now) for end in ends] == [50, 50, 100, 100]
+    assert tuple(round(end - now) for end in ends) == wanted
 
 
 def test_a_failure_within_the_time_is_made_small() -> None:
