@@ -110,16 +110,18 @@ def _asked_of(builtin: BuiltinKernel, request: CheckRequest) -> CheckRequest:
     return replace(request, properties=OF_INSTANCES) if builtin.instance_of and everything else request
 
 
-def open_target(request: CheckRequest, builtin: BuiltinKernel | None = None) -> CheckTarget:
+def open_target(
+    request: CheckRequest, builtin: BuiltinKernel | None = None, worker: Worker | None = None
+) -> CheckTarget:
     """Import the kernel in its own process and settle op and promises; UsageError if target or op makes no sense.
 
-    That process ends here: each unit of the plan judges the kernel in one of its own.
+    worker: its process, if one has begun. It ends here: each unit of the plan judges the kernel in one of its own.
     """
     kernel = builtin.target if builtin else request.target
     assert kernel is not None
     name = printable(kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel)))
-    with worker_for(request, kernel) as worker:
-        described = worker.describe()
+    with worker or worker_for(request, kernel) as process:
+        described = process.describe()
     declared = builtin.declaration(request.device) if builtin else declaration(described, name)
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)

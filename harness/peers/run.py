@@ -1,17 +1,20 @@
 """`packproof peers`: checks the installed third-party kernels, also for properties that they do not promise."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from packproof.adapters.registry import PEERS, Peer
 from packproof.harness.engine.plan import Unit, plan
 from packproof.harness.engine.request import CheckRequest, validate
 from packproof.harness.engine.schedule import run_plan
-from packproof.harness.engine.target import CheckTarget, open_target
+from packproof.harness.engine.target import CheckTarget, open_target, worker_for
 from packproof.harness.results.events import Event, Verdict
 from packproof.harness.results.names import known, short
 from packproof.harness.results.questions import OF_PEERS
+from packproof.harness.worker.worker import Worker
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.ops import OPS
@@ -50,7 +53,9 @@ def open_peers(request: CheckRequest, names: Sequence[str]) -> list[PeerRequest]
         if request.op not in (None, PEERS[name].op):
             raise UsageError(f"--op: {name} computes {PEERS[name].op}, not {request.op}")
     chosen = [PEERS[n] for n in names] if names else [p for p in PEERS.values() if p.packed]
-    return [_entry(peer, request) for peer in chosen if request.op in (None, peer.op)]
+    of_op = [peer for peer in chosen if request.op in (None, peer.op)]
+    cores = os.cpu_count() or 1
+    return [entry for k in range(0, len(of_op), cores) for entry in _entries(of_op[k : k + cores], request)]
 
 
 def check_peers(request: CheckRequest, entries: Sequence[PeerRequest]) -> Iterator[Event]:
@@ -79,16 +84,28 @@ def golden_classes(target: CheckTarget, verdict: Verdict, golden: Sequence[Case]
     return every & frozenset().union(verdict.classes, verdict.missing, *map(space.classes, refused))
 
 
-def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
-    if not peer.installed:
-        return PeerRequest(peer, "", reason="not installed")
-    entry = PeerRequest(peer, peer.version)
-    if not peer.runs_on(request.device):
-        return replace(entry, reason="needs a GPU")
+def _entries(peers: Sequence[Peer], request: CheckRequest) -> Iterator[PeerRequest]:
+    """An entry for each, whose packages are imported side by side: that takes seconds each."""
     timeout = request.timeout or (_COMPILING if request.device == "cuda" else None)
-    own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, questions=False)
+    usable = [peer for peer in peers if peer.installed and peer.runs_on(request.device)]
+    with ExitStack() as stack:
+        begun: dict[str, tuple[CheckRequest, Worker]] = {}
+        for peer in usable:
+            own = replace(request, target=peer.name, op=peer.op, timeout=timeout, draw_configs=True, questions=False)
+            begun[peer.name] = own, stack.enter_context(worker_for(own, peer.name))
+            begun[peer.name][1].begin(warm=False)
+        for peer in peers:
+            if peer.name in begun:
+                yield _entry(peer, *begun[peer.name])
+            else:
+                version, why = (peer.version, "needs a GPU") if peer.installed else ("", "not installed")
+                yield PeerRequest(peer, version, reason=why)
+
+
+def _entry(peer: Peer, request: CheckRequest, worker: Worker) -> PeerRequest:
+    entry = PeerRequest(peer, peer.version)
     try:
-        target = replace(open_target(own), empty_packs=False)
+        target = replace(open_target(request, worker=worker), empty_packs=False)
     except UsageError as error:
         return replace(entry, reason=f"cannot be used here: {str(error).partition(chr(10))[0]}")
     declared = target.declared
@@ -96,7 +113,7 @@ def _entry(peer: Peer, request: CheckRequest) -> PeerRequest:
     if not dtypes:
         return replace(entry, reason=f"takes {', '.join(map(short, declared.dtypes))} only")
     forward_only = request.forward_only or (peer.cpu == "forward" and request.device == "cpu")
-    target = replace(target, request=replace(own, dtypes=dtypes, forward_only=forward_only))
+    target = replace(target, request=replace(request, dtypes=dtypes, forward_only=forward_only))
     lacking = [*target.not_offered, *(short(d) for d in request.dtypes or () if d not in dtypes)]
     lacking += [] if target.gradients else ["gradients"]
     return replace(entry, targets=(target, *_unpromised(target)), offers_no=tuple(lacking))

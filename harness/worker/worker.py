@@ -75,6 +75,11 @@ class Worker:
                 "of a module and name it as package.module:function or path/file.py:function"
             )
 
+    def begin(self, *, warm: bool = True) -> None:
+        """Start the process, for `open` to wait for, so that several import their targets at a time."""
+        if self._child is None and self._spare is None:
+            self._spare = self._started(warm=warm)
+
     def open(self, *, warm: bool = True) -> None:
         """Start the process and import the target. Raises UsageError with the reason where that fails.
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _STEP = "mamba_ssm/ops/triton/selective_state_update.py"
+_RECURRENT = "fla/ops/common/fused_recurrent.py"
 _KDA, _DELTA = "fla/ops/kda/chunk.py", "fla/ops/delta_rule/chunk.py"
 _PADDING = """
 def without_padding(x, cu_seqlens):
@@ -75,6 +76,19 @@ FIXES = (
         "fla/ops/delta_rule/fused_recurrent.py",
         "    if initial_state is not None and initial_state.requires_grad:\n",
         "    if initial_state is not None:\n",
+    ),
+    *(
+        Fix("fla_compiled_scale", _RECURRENT, anchor, f"    scale = tl.cast(scale, tl.float32)\n{anchor}")
+        for anchor in ("    p_o = o + ((i_k * all + bos) + ((T-1) if REVERSE", "    NV = tl.cdiv(V, BV)\n\n    o_k")
+    ),
+    *(
+        Fix(
+            "fla_compiled_token",
+            "fla/ops/delta_rule/fused_recurrent.py",
+            anchor,
+            f"    T = tl.cast(T, tl.int64)\n{anchor}",
+        )
+        for anchor in ("    NV, NK = tl.cdiv(V, BV), tl.cdiv(K, BK)\n", "    NV = tl.cdiv(V, BV)\n")
     ),
     Fix(
         "fla_stale_chunks",
