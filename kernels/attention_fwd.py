@@ -131,13 +131,13 @@ def edge(index, begin, whole, whole_end, SIZE: tl.constexpr):
 @triton.jit
 def _fold(
     q, query_rows, query, k_tiles, v_tiles, key_rows, value_rows, key, low, high, masked, top, total, acc,
-    scale, cap_scale, SOFTCAP: tl.constexpr, RAGGED: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
+    scale, cap_scale, SOFTCAP: tl.constexpr, RAGGED: tl.constexpr, OFFSET: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys more: the largest logit so far, the sum of weights, and that of weighted values.
 
     masked: whether a query may not see all of it. RAGGED: whether it may go past the sequence; then what rounding takes
-    from the weights is added too, unless FEW is 0.
+    from the weights is added too.
     """
     keys = tile(key_rows, k_tiles, key, 0, BLOCK_N, BLOCK_K, RAGGED)
     values = tile(value_rows, v_tiles, key, 0, BLOCK_N, BLOCK_V, RAGGED)
@@ -150,22 +150,22 @@ def _fold(
     weights = tl.exp2(raw * scale - (shown - OFFSET)[:, None])
     fade = tl.exp2(top - shown)
     acc = weigh(weights, values, acc * fade[:, None])
-    if RAGGED and FEW > 0 and values.dtype != tl.float32:
+    if RAGGED and values.dtype != tl.float32:
         acc = weigh(weights - weights.to(values.dtype), values, acc)
     return new, total * fade + tl.sum(weights, 1), acc
 
 
 NEVER_ALIGNED = [
-    *("sinks", "dlse", "cu_seqlens", "cu_keys", "short_rows"),
-    *("T", "U", "S", "H", "HK", "left", "right", "has_sinks"),
+    *("sinks", "dlse", "cu_seqlens", "cu_keys", "unlisted"),
+    *("T", "U", "S", "H", "HK", "left", "right", "few", "has_sinks"),
 ]
 
 
 @triton.jit
 def _attend(
     index, head, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
-    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
-    SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, few, scale, cap_scale, has_sinks,
+    SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """A block of queries, for one head."""
@@ -180,8 +180,7 @@ def _attend(
     last = tl.minimum(first + BLOCK_M, n_queries) - 1
     begin, whole, whole_end, edges = tiles(first, last, n_queries, n_keys, left, right, BLOCK_N)
     key_after = begin + edges * BLOCK_N + (whole_end - whole)
-    few = tl.max(high - low, 0) <= FEW
-    ragged = tl.where(few, begin, tl.minimum(key_after, n_keys // BLOCK_N * BLOCK_N))
+    ragged = tl.where(tl.max(high - low, 0) <= few, begin, tl.minimum(key_after, n_keys // BLOCK_N * BLOCK_N))
 
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     if has_sinks != 0:  # a key of value 0
@@ -192,12 +191,12 @@ def _attend(
         masked = (key < whole) | (key >= whole_end)
         top, total, acc = _fold(
             queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, masked, top, total,
-            acc, scale, cap_scale, SOFTCAP, False, OFFSET, FEW, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            acc, scale, cap_scale, SOFTCAP, False, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     for key in tl.range(ragged, key_after, BLOCK_N):
         top, total, acc = _fold(
             queries, query_rows, first, k_tiles, v_tiles, key_rows, value_rows, key, low, high, True, top, total,
-            acc, scale, cap_scale, SOFTCAP, True, OFFSET, FEW, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            acc, scale, cap_scale, SOFTCAP, True, OFFSET, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip
     acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
     store_tile(rows_of(y, start, n_queries, head, H * V, V, V), first, acc, BLOCK_M, BLOCK_V)
@@ -208,8 +207,8 @@ def _attend(
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_fwd_kernel(
     q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
-    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
-    SEVERAL: tl.constexpr, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr, FEW: tl.constexpr,
+    q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, few, scale, cap_scale, has_sinks,
+    SEVERAL: tl.constexpr, SOFTCAP: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """y (t, h, v), and lse (h, t), natural. SEVERAL: a program takes blocks one after another, otherwise up to one."""
@@ -219,12 +218,12 @@ def _attention_fwd_kernel(
         for one in tl.range(item, n_items, tl.num_programs(0), disable_licm=True):
             _attend(
                 one // H, one % H, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
-                q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
-                SOFTCAP, OFFSET, FEW, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+                q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, few, scale, cap_scale, has_sinks,
+                SOFTCAP, OFFSET, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
             )  # fmt: skip
     elif item < n_items:
         _attend(
             item // H, item % H, q, k, v, k_tiles, v_tiles, sinks, blocks, y, lse, T, H, HK, K, V,
-            q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
-            SOFTCAP, OFFSET, FEW, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
+            q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, few, scale, cap_scale, has_sinks,
+            SOFTCAP, OFFSET, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_V, CHANNELS,
         )  # fmt: skip

@@ -39,7 +39,6 @@ from packproof.kernels.attention_tiles import (
 )
 from packproof.kernels.launch import aligned, architecture, cdiv, launch
 from packproof.kernels.sequences import offsets
-from packproof.kernels.slack import zero_slack
 
 _LOG2_E = 1 / math.log(2)
 _TINY = 2.0**-100  # times products of fp32 this leaves nothing
@@ -65,9 +64,9 @@ class AttentionProblem:
 
     def __post_init__(self) -> None:
         (self.T, self.H, self.k_channels), (self.U, self.HK, self.v_channels) = self.q.shape, self.v.shape
-        self.same = self.cu_keys is self.cu_seqlens
+        same = self.cu_keys is self.cu_seqlens
         self.cu_seqlens = offsets("attention", self.cu_seqlens, self.T)
-        self.cu_keys = self.cu_seqlens if self.same else offsets("attention", self.cu_keys, self.U)
+        self.cu_keys = self.cu_seqlens if same else offsets("attention", self.cu_keys, self.U)
         # the kernels take the largest product for the largest score: below 0 the scale turns q round, at 0 q is zero
         self.sign = 1.0 if self.scale > _TINY else -1.0 if self.scale < -_TINY else 0.0
         q = self.q if self.sign > 0 else self.q * self.sign
@@ -94,7 +93,7 @@ class AttentionProblem:
             "scale": cap * _LOG2_E if cap else self.factor * _LOG2_E,
             "cap_scale": self.factor / cap if cap else 0.0,
             **{"BLOCK_K": self.width, "BLOCK_V": self.width},
-            **{"CHANNELS": channels_of_product(), "FEW": few_keys()},
+            "CHANNELS": channels_of_product(),
         }
 
     def _new(self, *shape: int) -> Tensor:
@@ -147,11 +146,10 @@ class AttentionProblem:
         """y (t, h, v), zero in slack; fills lse (h, t) but in slack."""
         tile = self._tile("fwd")
         y = self._new(self.T, self.H, self.v.shape[2])
-        arguments = {"y": y, "lse": lse, **self._tiles(tile, tile.n, k=self.k, v=self.v)}
-        arguments |= self._query_blocks(tile.m)
+        arguments = {"y": y, "lse": lse, "few": few_keys(tile, self.left, self.right)}
+        arguments |= self._tiles(tile, tile.n, k=self.k, v=self.v) | self._query_blocks(tile.m)
         self._launch(_attention_fwd_kernel, self.T, self.U, self.H, tile.m, tile, **arguments)
         self._launch_short(_attention_fwd_short_kernel, self.T, **arguments)
-        zero_slack(self.cu_seqlens, y)
         return y[..., : self.v_channels].contiguous()
 
     def delta(self, y: Tensor, dy: Tensor, lse: Tensor, dlse: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -174,11 +172,6 @@ class AttentionProblem:
     def backward(self, dy: Tensor, lse: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk and dv, zero in slack."""
         dq, (dk, dv) = self.dq(dy, lse, delta), self.dk_dv(dy, lse, delta)
-        if self.same:
-            zero_slack(self.cu_seqlens, dq, dk, dv)
-        else:
-            zero_slack(self.cu_seqlens, dq)
-            zero_slack(self.cu_keys, dk, dv)
         dq = dq[..., : self.k_channels]
         return (
             dq.contiguous() if self.sign > 0 else dq * self.sign,
@@ -208,7 +201,7 @@ class AttentionProblem:
 
 
 def _listed(found: blocks.Blocks) -> dict[str, Any]:
-    return {"blocks": found.items, "short_rows": found.short_rows}
+    return {"blocks": found.items, "unlisted": found.unlisted}
 
 
 def _incoming(dy: Tensor) -> dict[str, Any]:

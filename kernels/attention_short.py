@@ -3,7 +3,8 @@
 A program takes a block of tokens of the pack, of whatever sequences, and walks over what each of them sees, one key (or
 query) of its own at a time, in fp32. No row meets another, and products are rounded before they are summed
 (SHORT_OPTIONS), so that where a sequence lies in a block changes no bit. A sequence is short if it has few queries and
-few keys; the other kernels leave it out. Where the pack has none, all programs end at once.
+few keys; the other kernels leave it out. Rows in slack, which see nothing, are zeroed here too. Where the pack has
+neither, all programs end at once.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -35,16 +36,17 @@ def _places(row, stride, column):
 
 @triton.jit
 def _range(cu_rows, cu_others, n_rows, n_others, S, before, after, SHORT: tl.constexpr, ROWS: tl.constexpr):
-    """The rows of this program, which of them are of a short sequence, and the first of the others that each of them
-    sees, and how many: in 64 bits, since Triton moves a tensor to another layout where it is widened, outside of loops.
-    """
+    """The rows of this program; which of them are of a short sequence, and which of those or in slack; and the first of
+    the others that each of them sees, and how many: in 64 bits, since Triton moves a tensor to another layout where it
+    is widened, outside of loops."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     sequence, start, end = locate(cu_rows, S, n_rows, row)
     other_start, other_end = bounds(cu_others, S, n_others, sequence)
     length, other_length = end - start, other_end - other_start
     short = (sequence < S) & (length <= SHORT) & (other_length <= SHORT)
+    own = short | ((sequence == S) & (row < n_rows))
     low, high = visible(row - start, length, other_length, before, after)
-    return row, short, other_start.to(tl.int64) + low, tl.where(short, high - low, 0).to(tl.int64)
+    return row, short, own, other_start.to(tl.int64) + low, tl.where(short, high - low, 0).to(tl.int64)
 
 
 @triton.jit
@@ -61,14 +63,14 @@ def _slope(raw, cap_scale):
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_fwd_short_kernel(
-    q, k, v, sinks, cu_seqlens, cu_keys, short_rows, y, lse, T, U, S, H, HK, K, V,
+    q, k, v, sinks, cu_seqlens, cu_keys, unlisted, y, lse, T, U, S, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, left, right, scale, cap_scale, has_sinks,
     SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(short_rows) == 0:
+    if tl.load(unlisted) == 0:
         return
-    row, short, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
-    if tl.max(short.to(tl.int32), 0) == 0:
+    row, short, own, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
+    if tl.max(own.to(tl.int32), 0) == 0:
         return
     column, most = tl.arange(0, BLOCK), tl.max(count.to(tl.int32), 0)
     of_key, of_value = _places(first, k_stride, column), _places(first, v_stride, column)
@@ -96,20 +98,20 @@ def _attention_fwd_short_kernel(
             weight, fade = tl.exp2(logit - shown), tl.exp2(top - shown)
             top, total, acc = new, total * fade + weight, acc * fade[:, None] + weight[:, None] * value
         acc = tl.where((total > 0)[:, None], acc * (1.0 / total)[:, None], 0.0)
-        _store_rows(y + head * V, acc, _places(row, H * V, column), short[:, None] & of_v)
+        _store_rows(y + head * V, acc, _places(row, H * V, column), own[:, None] & of_v)
         tl.store(lse + T.to(tl.int64) * head + row, top * LN_2 + tl.log(total), mask=short)
 
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_q_short_kernel(
-    q, k, v, dy, cu_seqlens, cu_keys, short_rows, lse, delta, dq, T, U, S, H, HK, K, V,
+    q, k, v, dy, cu_seqlens, cu_keys, unlisted, lse, delta, dq, T, U, S, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale, dq_factor,
     SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(short_rows) == 0:
+    if tl.load(unlisted) == 0:
         return
-    row, short, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
-    if tl.max(short.to(tl.int32), 0) == 0:
+    row, short, own, first, count = _range(cu_seqlens, cu_keys, T, U, S, left, right, SHORT, ROWS)
+    if tl.max(own.to(tl.int32), 0) == 0:
         return
     column, most = tl.arange(0, BLOCK), tl.max(count.to(tl.int32), 0)
     of_key, of_value = _places(first, k_stride, column), _places(first, v_stride, column)
@@ -132,19 +134,19 @@ def _attention_bwd_q_short_kernel(
             gradient = tl.exp2(raw * scale - log_sum) * (tl.sum(incoming * value, 1) - expected)
             gradient = tl.where(alive, gradient * _slope(raw, cap_scale), 0.0)
             acc += gradient[:, None] * key
-        _store_rows(dq + head * K, acc * dq_factor, _places(row, H * K, column), short[:, None] & of_k)
+        _store_rows(dq + head * K, acc * dq_factor, _places(row, H * K, column), own[:, None] & of_k)
 
 
 @triton.jit(do_not_specialize=NEVER_ALIGNED)
 def _attention_bwd_kv_short_kernel(
-    q, k, v, dy, cu_seqlens, cu_keys, short_rows, lse, delta, dk, dv, T, U, S, H, HK, K, V,
+    q, k, v, dy, cu_seqlens, cu_keys, unlisted, lse, delta, dk, dv, T, U, S, H, HK, K, V,
     q_stride, q_head, k_stride, k_head, v_stride, v_head, dy_stride, dy_head, left, right, scale, cap_scale,
     k_factor, SHORT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    if tl.load(short_rows) == 0:
+    if tl.load(unlisted) == 0:
         return
-    row, short, first, count = _range(cu_keys, cu_seqlens, U, T, S, right, left, SHORT, ROWS)
-    if tl.max(short.to(tl.int32), 0) == 0:
+    row, short, own, first, count = _range(cu_keys, cu_seqlens, U, T, S, right, left, SHORT, ROWS)
+    if tl.max(own.to(tl.int32), 0) == 0:
         return
     column, most = tl.arange(0, BLOCK), tl.max(count.to(tl.int32), 0)
     of_query, of_incoming = _places(first, q_stride, column), _places(first, dy_stride, column)
@@ -168,5 +170,5 @@ def _attention_bwd_kv_short_kernel(
                 gradient = weight * (tl.sum(value * incoming, 1) - expected) * _slope(raw, cap_scale)
                 sum_k += tl.where(alive, gradient, 0.0)[:, None] * query
                 sum_v += weight[:, None] * incoming
-        _store_rows(dk + kv_head * K, sum_k * k_factor, _places(row, HK * K, column), short[:, None] & of_k)
-        _store_rows(dv + kv_head * V, sum_v, _places(row, HK * V, column), short[:, None] & of_v)
+        _store_rows(dk + kv_head * K, sum_k * k_factor, _places(row, HK * K, column), own[:, None] & of_k)
+        _store_rows(dv + kv_head * V, sum_v, _places(row, HK * V, column), own[:, None] & of_v)

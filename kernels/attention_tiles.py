@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from packproof.kernels import blocks, slack
+from packproof.kernels import blocks
 from packproof.kernels.attention_bwd import (
     _attention_bwd_delta_kernel,
     _attention_bwd_kv_kernel,
@@ -128,8 +128,11 @@ def channels_of_product() -> int:
     return _CHANNELS_INTERPRETED if is_interpreted() else _CHANNELS
 
 
-def few_keys() -> int:
-    return _FEW_INTERPRETED if is_interpreted() else _FEW
+def few_keys(tile: Tile, left: int, right: int) -> int:
+    """Where queries see all that comes before them, those of the first block of a sequence see fewest: the error is
+    theirs, and the second block costs 2 % of a sequence of 1,024."""
+    few = _FEW_INTERPRETED if is_interpreted() else _FEW
+    return min(few, tile.m) if left < 0 and right == 0 else few
 
 
 def larger(dtype: torch.dtype) -> int:
@@ -139,7 +142,7 @@ def larger(dtype: torch.dtype) -> int:
 
 _TOKENS = ("q", "k", "v", "sinks", "y", "dy", "dq", "dk", "dv")
 _FP32 = ("lse", "delta", "dlse", "dsinks")
-_INT32 = ("cu_seqlens", "cu_keys", "blocks", "short_rows")
+_INT32 = ("cu_seqlens", "cu_keys", "blocks", "unlisted")
 _SCALARS = ("scale", "cap_scale", "dq_factor", "dk_factor", "dv_factor", "k_factor")
 _DESCRIPTORS = ("k_tiles", "v_tiles", "q_tiles", "dy_tiles")
 _KERNELS = {"fwd": _attention_fwd_kernel, "q": _attention_bwd_q_kernel, "kv": _attention_bwd_kv_kernel}
@@ -170,7 +173,7 @@ def variants() -> list[Variant]:
         _form(f"delta-{POINTERS[dtype][1:]}", _attention_bwd_delta_kernel, dtype, _DELTA, DELTA_WARPS)
         for dtype in _DTYPES
     ]
-    return [*found, *blocks.variants(), *slack.variants(_DTYPES)]
+    return [*found, *blocks.variants()]
 
 
 def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator[Variant]:
@@ -178,7 +181,7 @@ def _forms(name: str, dtype: torch.dtype, width: int, softcap: bool) -> Iterator
     for kind, targets in {kind_of(name, dtype, softcap, kind): t for kind, t in ARCHITECTURES.items()}.items():
         tile = tile_of(name, kind, width)
         constants = {"SOFTCAP": softcap, "OFFSET": larger(dtype), "BLOCK_M": tile.m, "BLOCK_N": tile.n}
-        constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS, "FEW": _FEW}
+        constants |= {"BLOCK_K": width, "BLOCK_V": width, "CHANNELS": _CHANNELS}
         label = f"{kind}-{name}-{POINTERS[dtype][1:]}-{width}{'-softcap' if softcap else ''}"
         for tma, constants["SEVERAL"] in product(*((False, True)[: 1 + having] for having in (tile.tma, tile.several))):
             full = label + "-tma" * tma + "-several" * constants["SEVERAL"]

@@ -4,7 +4,8 @@ It is an int32 tensor (slots, 8), a block in each row: the first row of its sequ
 same two of what the sequence is attended with, the first row of the block, -1 where there is none, and how many blocks
 there are. A program knows all it needs of a block after one load. What the host knows is a bound on their number, so
 that some programs find none; where it is far from what is likely, fewer programs take several blocks one after another.
-Beside it is how many rows short sequences have, which have no blocks: where that is 0, their kernels end at once.
+Beside it is how many rows lie in no block, those of short sequences and in slack: where that is 0, what is left to
+their kernels is nothing.
 
 Blocks of long sequences take longest and come first: otherwise a GPU would wait for one of them at the end. A sequence
 is of the class of its length, a power of two; inside a class, sequences are in the order of the pack.
@@ -34,10 +35,10 @@ _PROGRAMS, _PROGRAMS_INTERPRETED = 2048, 8
 
 
 class Blocks(NamedTuple):
-    """items (slots, 8): the list. short_rows (1,): how many rows the sequences have that are short. Both int32."""
+    """items (slots, 8): the list. unlisted (1,): how many rows lie in none of them. Both int32."""
 
     items: Tensor
-    short_rows: Tensor
+    unlisted: Tensor
 
 
 @triton.jit
@@ -85,13 +86,16 @@ def _blocks_counts_kernel(cu_seqlens, cu_others, counts, T, U, S, size, short, l
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "size", "short", "longest"])
 def _blocks_offsets_kernel(cu_seqlens, cu_others, counts, offsets, T, U, S, size, short, longest, BLOCK: tl.constexpr):
-    """Blocks of the class before each sequence, and their number in all: (classes + 1, s + 1)."""
+    """Blocks of the class before each sequence, and their number in all: (classes + 1, s + 1). Rows in slack count
+    among those of the short ones."""
     which, part, sequence, count = _counts(cu_seqlens, cu_others, T, U, S, size, short, longest, BLOCK)
     before = sum_of_first(counts + which * tl.cdiv(S, BLOCK), part, BLOCK)
     up_to = before + tl.cumsum(count, 0)
     offsets += which * (S + 1)
     tl.store(offsets + sequence, up_to - count, mask=sequence < S)
-    tl.store(offsets + S, before + tl.sum(count, 0), mask=(part + 1) * BLOCK >= S)
+    slack = T - tl.minimum(tl.maximum(tl.load(cu_seqlens + S), 0), T)
+    total = before + tl.sum(count, 0) + tl.where(which == _CLASSES, slack, 0)
+    tl.store(offsets + S, total, mask=(part + 1) * BLOCK >= S)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "slots", "size", "last_first"])

@@ -12,6 +12,4 @@ for tokens in (2, 1):  # such as one request of a server that decodes
         compiled(q, k, v, beta, cu_seqlens=cu_seqlens)
         print(f"{tokens} tokens: no error")
     except Exception as error:
-        print(
-            f"{tokens} tokens: {type(error).__name__}: {[l for l in str(error).splitlines() if 'AttributeError' in l]}"
-        )
+        print(f"{tokens} tokens: {type(error).__name__}: {[x for x in str(error).splitlines() if 'object' in x]}")

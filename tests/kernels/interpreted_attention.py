@@ -87,8 +87,11 @@ def test_where_a_query_sees_few_keys_only_the_value_is_rounded() -> None:
     for causal in (True, False):
         options: dict[str, Any] = {"cu_seqlens": offsets(lengths), "causal": causal}
         wanted = refs.attention(**{name: x.double() for name, x in inputs.items()}, **options).bfloat16()
-        other = float((attention(**inputs, **options) != wanted).float().mean())
-        assert other <= 0.01, f"{other:.1%} of the values are not those next to the exact ones, {causal=}"
+        other = (attention(**inputs, **options) != wanted).float()
+        if causal:  # the second block of the first sequence sees more
+            assert other[BLOCK : 2 * BLOCK].mean() > 0.05
+            other[BLOCK : 2 * BLOCK] = 0
+        assert other.mean() <= 0.01, f"{other.mean():.1%} of the values are not those next to the exact ones, {causal=}"
 
 
 def test_takes_any_strides_and_ignores_slack() -> None:
