@@ -307,6 +307,7 @@ class Evaluator:
             seconds,
             judged=seen.judged,
             refused=seen.refused,
+            unreached=seen.unreached,
             classes=seen.classes,
             missing=seen.missing if status == "inconclusive" else (),
             reason="; ".join(reasons),

@@ -29,6 +29,7 @@ from packproof.harness.targets.location import Location
 from packproof.harness.worker.parallel import on_every_core
 from packproof.properties.stopwatch import taken
 
+_WORTH_A_START = 5.0  # seconds: of less, starting processes takes most
 _GRACE = 30.0  # seconds past the time of a run, for a call that has to return and a failure to be made small
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
 
@@ -53,7 +54,7 @@ def run_plan(plan: Plan) -> Iterator[Event]:
         yield from run.rest(why)
     except KeyboardInterrupt:
         interrupted = True
-        yield from run.found_only()
+        yield from run.so_far()
     yield RunFinished(run.verdicts, time.monotonic() - started, interrupted, timings=run.timings)
 
 
@@ -65,6 +66,7 @@ class _PlanRun:
         self.timings = taken()  # until here; forks begin with none
         self._done: dict[Cell, Verdict] = {}
         self._found: dict[Cell, Verdict] = {}  # failures that are being made small
+        self._cut_short: dict[Cell, Verdict] = {}  # the furthest verdicts of cells whose unit ran out of its time
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -72,35 +74,57 @@ class _PlanRun:
         return tuple(self._done[cell] for cell in self._plan.cells if cell in self._done)
 
     def events(self) -> Generator[Event, None, None]:
-        """The events of all units."""
-        units = [self._unit(number, unit) for number, unit in enumerate(self._plan.units)]
-        again = _OnceMore(self._plan.units, self._done, self._unit)
-        device, until = self._plan.request.device, self._until + _GRACE
-        yield from map(self._noted, on_every_core(units, device, of=Event, again=again, until=until))
+        """The events of all units. Those that ran out of their share run again while the run has time and that takes
+        them further: what others did not need is theirs, and what they compiled is known."""
+        units: Sequence[Unit] = self._plan.units
+        while units:
+            before = dict(self._cut_short)
+            yield from self._once(units)
+            if self._cut_short == before or self._until - time.monotonic() < _WORTH_A_START:
+                return
+            units = [rest for unit in units if (rest := self._rest_of(unit)).cells]
 
-    def _unit(self, number: int, unit: Unit) -> Callable[[], Iterator[Event]]:
-        """What runs one unit. Its time is its share of its core's time until the end, once it begins, by the cells that
-        it and the units after it have: one that judges a dozen properties takes longer than one that judges one."""
+    def _once(self, units: Sequence[Unit]) -> Iterator[Event]:
+        run = partial(self._unit, units)
+        again = _OnceMore(units, self._done, run)
+        device, until = self._plan.request.device, self._until + _GRACE
+        for event in on_every_core([*map(run, range(len(units)))], device, of=Event, again=again, until=until):
+            if isinstance(event, CellFinished) and event.verdict.unreached:
+                known = self._cut_short.setdefault(event.verdict.cell, event.verdict)
+                if event.verdict.examples > known.examples:
+                    self._cut_short[known.cell] = event.verdict
+            else:
+                yield self._noted(event)
+
+    def _unit(self, units: Sequence[Unit], number: int, cells: tuple[Cell, ...] = ()) -> Callable[[], Iterator[Event]]:
+        """What runs one of the units, or some of its cells. Its time is its share of its core's time until the end,
+        once it begins, by the cells that it and those after it have: a dozen properties take longer than one."""
+        unit = replace(units[number], cells=cells) if cells else units[number]
         cores = os.cpu_count() or 1
-        after = sum(len(later.cells) for later in self._plan.units[number + cores :]) / cores
+        after = sum(len(later.cells) for later in units[number + cores :]) / cores
         return partial(_timed, unit, self._until, len(unit.cells) / (len(unit.cells) + after))
 
+    def _rest_of(self, unit: Unit) -> Unit:
+        return replace(unit, cells=tuple(cell for cell in unit.cells if cell in self._cut_short))
+
     def rest(self, why: str) -> Iterator[Event]:
-        """The verdicts of the cells that have none: failed as found, or not reached."""
-        yield from self.found_only()
+        """The verdicts of the cells that have none: as far as they came, or not reached."""
+        yield from self.so_far()
         left = [cell for cell in self._plan.cells if cell not in self._done]
         yield from map(self._noted, not_reached(left, why))
 
-    def found_only(self) -> Iterator[Event]:
-        """The verdicts of failures that have not been made small."""
-        for cell in [cell for cell in self._found if cell not in self._done]:
-            yield self._noted(CellFinished(self._found[cell]))
+    def so_far(self) -> Iterator[Event]:
+        """The verdicts of failures that have not been made small, and of cells that ran out of time."""
+        for cell, verdict in [*self._found.items(), *self._cut_short.items()]:
+            if cell not in self._done:
+                yield self._noted(CellFinished(verdict))
 
     def _noted(self, event: Event) -> Event:
         """The event, once it has been taken into account; of an expected failure, as what it is."""
         if isinstance(event, CellFinished):
             event = CellFinished(self._plan.request.expected.judged(event.verdict))
             self._done[event.verdict.cell] = event.verdict
+            self._cut_short.pop(event.verdict.cell, None)
         elif isinstance(event, FailureFound):
             self._found[event.so_far.cell] = event.so_far
             event = FailureFound(self._plan.request.expected.judged(event.so_far))
@@ -164,15 +188,14 @@ class _OnceMore:
         self,
         units: Sequence[Unit],
         done: Collection[Cell],
-        run: Callable[[int, Unit], Callable[[], Iterator[Event]]],
+        run: Callable[[int, tuple[Cell, ...]], Callable[[], Iterator[Event]]],
     ) -> None:
         self._units, self._done, self._run = units, done, run
         self._lost: set[int] = set()
 
     def __call__(self, number: int, text: str) -> Callable[[], Iterator[Event]]:
-        unit = self._units[number]
-        left = tuple(cell for cell in unit.cells if cell not in self._done)
-        if number in self._lost:
+        left = tuple(cell for cell in self._units[number].cells if cell not in self._done)
+        if number in self._lost or not left:
             return partial(not_judged, left, text)
         self._lost.add(number)
-        return self._run(number, replace(unit, cells=left))
+        return self._run(number, left)

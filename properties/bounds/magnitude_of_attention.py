@@ -34,7 +34,7 @@ def attention(
     def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         n, m = len(q), len(k)
         pick = torch.eye(m, dtype=v.dtype, device=v.device)[:, None].expand(m, k.shape[1], m)
-        ends = {"cu_seqlens": torch.tensor([0, n]), "cu_seqlens_k": torch.tensor([0, m])}
+        ends = {f"cu_seqlens{of}": torch.tensor([0, size], device=q.device) for of, size in (("", n), ("_k", m))}
         with torch.no_grad():  # with v = 1 the reference returns its weights
             p, lse = run(q, k, pick, sinks, **ends)
         k, v = (repeat(x, "j hk c -> j (hk g) c", g=group) for x in (k, v))

@@ -12,7 +12,7 @@ from packproof.harness.engine import schedule
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.events import Event, FailureFound, RunFinished
+from packproof.harness.results.events import Cell, CellFinished, Event, FailureFound, RunFinished, Verdict
 from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.errors import UsageError
 
@@ -104,8 +104,28 @@ def test_units_share_the_time_of_the_cores(
     now = time.monotonic()
     planned = schedule._PlanRun(plan, now + 100)
     for number in range(4):
-        list(planned._unit(number, plan.units[number])())
+        list(planned._unit(units, number)())
     assert tuple(round(end - now) for end in ends) == wanted
+
+
+def test_what_ran_out_of_its_share_runs_again_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as that takes it further; the furthest verdict counts."""
+    names, took = ("slow", "stuck", "quick"), []
+    reached = {"slow": iter([3, 7, 10]), "stuck": iter([4, 2]), "quick": iter([10])}
+
+    def run_unit(unit: Unit, _until: float) -> list[Event]:
+        took.append([cell.target for cell in unit.cells])
+        left = [(cell, next(reached[cell.target], 0)) for cell in unit.cells]
+        return [CellFinished(Verdict(c, "eager", "passed", n, 0.0, unreached=10 - n)) for c, n in left]
+
+    monkeypatch.setattr(schedule, "run_unit", run_unit)
+    monkeypatch.setattr(schedule, "on_every_core", lambda units, *_, **__: (e for unit in units for e in unit()))
+    cells = tuple(Cell("op", name, "reference", "float32", "cpu") for name in names)
+    units = tuple(Unit("evaluate", None, of) for of in (cells[:2], cells[2:]))  # type: ignore[arg-type]
+    *_, end = schedule.run_plan(Plan(CheckRequest(max_time=100.0), cells, units, ()))
+    assert isinstance(end, RunFinished)
+    assert took == [["slow", "stuck"], ["quick"], ["slow", "stuck"], ["slow", "stuck"], ["stuck"]]
+    assert [(v.cell.target, v.examples) for v in end.verdicts] == [("slow", 10), ("stuck", 4), ("quick", 10)]
 
 
 def test_a_failure_within_the_time_is_made_small() -> None:
