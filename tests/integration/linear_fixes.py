@@ -126,6 +126,12 @@ FIXES = (
         )
     ),
     Fix(
+        "fa4_small_heads",
+        "flash_attn/cute/flash_bwd_sm90.py",
+        "        hdim_multiple_of = 64 if dKV_swapAB else 16\n",
+        "        hdim_multiple_of = 64 if dKV_swapAB else 32\n",
+    ),
+    Fix(
         "mamba_update_softplus",
         "mamba_ssm/ops/triton/softplus.py",
         "        return tl.math.log(tl.math.exp(dt) + 1)\n",
