@@ -93,9 +93,8 @@ def _blocks_offsets_kernel(cu_seqlens, cu_others, counts, offsets, T, U, S, size
     up_to = before + tl.cumsum(count, 0)
     offsets += which * (S + 1)
     tl.store(offsets + sequence, up_to - count, mask=sequence < S)
-    slack = T - tl.minimum(tl.maximum(tl.load(cu_seqlens + S), 0), T)
-    total = before + tl.sum(count, 0) + tl.where(which == _CLASSES, slack, 0)
-    tl.store(offsets + S, total, mask=(part + 1) * BLOCK >= S)
+    slack = tl.where(which == _CLASSES, T - tl.load(cu_seqlens + S), 0)
+    tl.store(offsets + S, before + tl.sum(count, 0) + slack, mask=(part + 1) * BLOCK >= S)
 
 
 @triton.jit(do_not_specialize=["cu_seqlens", "cu_others", "T", "U", "S", "slots", "size", "last_first"])
