@@ -43,11 +43,13 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
     apart: each cell in a process of its own, so that none waits for what another one has to compile.
     """
     planned = [(target, tuple(_cells(target, compiled))) for target, compiled in _compiled_once(targets)]
+    # with fewer cores, a reference for each of two units of a kernel costs more, and so does compiling it in each
+    spare_cores = (os.cpu_count() or 1) > sum(len(target.dtypes) for target in targets)
     cells = tuple(cell for _, of_target in planned for cell in of_target)
     return Plan(
         request,
         cells,
-        tuple(unit for target, of_target in planned for unit in _units(target, of_target, apart=apart)),
+        tuple(u for target, of_it in planned for u in _units(target, of_it, apart=apart, spare_cores=spare_cores)),
         (*(note for target in targets for note in _notes(target)), *request.expected.notes(cells)),
     )
 
@@ -87,9 +89,8 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
                 yield cell(question.property, question.word, counts=request.strict)
 
 
-def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool) -> Iterator[Unit]:
+def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, spare_cores: bool) -> Iterator[Unit]:
     request = target.request
-    spare_cores = (os.cpu_count() or 1) > len(target.dtypes)  # else a reference for each of two units costs more
     together: dict[Hashable, list[Cell]] = {}
     for cell in cells:
         if request.sanitizer is not None:
