@@ -21,7 +21,9 @@ _LAUNCH = re.compile(
     r"|CUDA error: invalid argument|CUDA_ERROR_INVALID_VALUE|CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES|^out of resource:"
 )
 _FULL_OF_ADVICE = re.compile(r"(CUDA out of memory. Tried to allocate [^.]*\.\d+ \w+)\. .*?(?= \([\w.]+:\d+\)$|$)")
-_NO_GPU_MEMORY = re.compile(r"CUDA error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
+_NO_GPU_MEMORY = re.compile(
+    r"CUDA (driver )?error: out of memory|Triton Error \[CUDA\]: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+)
 _NO_MEMORY = re.compile(f"{_NO_GPU_MEMORY.pattern}|DefaultCPUAllocator: can't allocate")
 _ASKED = re.compile(r"Tried to allocate ([\d.]+) (\w+)\.")
 _BYTES = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -120,7 +122,8 @@ def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
     try:
         synchronise(device)
     except RuntimeError as error:
-        errors.insert(0, str(error))
+        if not _NO_GPU_MEMORY.search(str(error)):  # which a launch that needs local memory reports late
+            errors.insert(0, str(error))
     return errors[0].partition("\n")[0] if errors else ""
 
 

@@ -191,9 +191,14 @@ def test_a_kernel_that_allocates_more_memory_than_its_call_needs(
             0,
             r"^needs more than 40\.0 GB of GPU memory: RuntimeError",
         ),
+        (
+            RuntimeError("CUDA driver error: out of memory"),
+            0,
+            r"^needs more than 40\.0 GB of GPU memory: RuntimeError",
+        ),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 30.00 GiB. Advice"), 0, None),
     ],
-    ids=["torch", "triton", "pretended"],
+    ids=["torch", "triton", "inductor", "pretended"],
 )
 def test_a_gpu_without_memory_is_no_fault_of_the_kernel(
     monkeypatch: pytest.MonkeyPatch, error: Exception, refused: int, says: str | None
@@ -207,6 +212,20 @@ def test_a_gpu_without_memory_is_no_fault_of_the_kernel(
     found = error_classification.verdict_on(error, invocation, 100, lambda computing: None)
     assert isinstance(found, KernelFault if says is None else MachineLimit)
     assert re.search(says or "the tensors of this call take 100 bytes", str(found))
+
+
+def test_memory_that_was_lacking_is_reported_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next call that waits for the device, which goes on."""
+    late = RuntimeError("CUDA error: out of memory")
+
+    def synchronise(device: torch.device) -> None:
+        raise late
+
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 40 * 10**9)
+    monkeypatch.setattr(error_classification, "synchronise", synchronise)
+    invocation = cast(Invocation, SimpleNamespace(stage="on a side stream: ", device=torch.device("cuda")))
+    found = error_classification.verdict_on(late, invocation, 100, lambda computing: None)
+    assert isinstance(found, MachineLimit)
 
 
 def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
