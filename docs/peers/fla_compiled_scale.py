@@ -1,4 +1,4 @@
-"""flash-linear-attention: in torch.compile a recurrent kernel has no backward pass once its scale has changed."""
+"""flash-linear-attention: in torch.compile the recurrent simple GLA has no backward pass."""
 
 import torch
 from fla.ops.simple_gla import fused_recurrent_simple_gla
