@@ -13,11 +13,13 @@ from packproof.harness.results.questions import open_questions
 from packproof.harness.results.text import printable
 from packproof.properties.declaration import needed_inputs
 
+_MANY_CORES = 4  # for each kernel and dtype
+
 
 @dataclass(frozen=True)
 class Unit:
     """Cells that run one after another in one process: those of one kernel and dtype whose properties share the
-    reference's answers, or runs, or nothing. kind: how they are judged."""
+    reference's answers, or runs, or nothing, or half of those that share runs. kind: how they are judged."""
 
     kind: Literal["evaluate", "compile", "sanitize"]
     target: CheckTarget
@@ -43,13 +45,12 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
     apart: each cell in a process of its own, so that none waits for what another one has to compile.
     """
     planned = [(target, tuple(_cells(target, compiled))) for target, compiled in _compiled_once(targets)]
-    # with fewer cores, a reference for each of two units of a kernel costs more, and so does compiling it in each
-    spare_cores = (os.cpu_count() or 1) > sum(len(target.dtypes) for target in targets)
+    cores = (os.cpu_count() or 1) / max(sum(len(target.dtypes) for target in targets), 1)  # for each kernel and dtype
     cells = tuple(cell for _, of_target in planned for cell in of_target)
     return Plan(
         request,
         cells,
-        tuple(u for target, of_it in planned for u in _units(target, of_it, apart=apart, spare_cores=spare_cores)),
+        tuple(u for target, of_it in planned for u in _units(target, of_it, apart=apart, cores=cores)),
         (*(note for target in targets for note in _notes(target)), *request.expected.notes(cells)),
     )
 
@@ -89,8 +90,12 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
                 yield cell(question.property, question.word, counts=request.strict)
 
 
-def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, spare_cores: bool) -> Iterator[Unit]:
+def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: float) -> Iterator[Unit]:
+    """cores: for each kernel and dtype. With one or less, a reference for each of two units costs more than it saves,
+    and so does compiling the kernel in each; with many, even runs that could be shared are made twice."""
     request = target.request
+    halves = 2 if cores >= _MANY_CORES else 1
+    of_runs = [name for name, law in request.laws.items() if law.shares == "runs"]
     together: dict[Hashable, list[Cell]] = {}
     for cell in cells:
         if request.sanitizer is not None:
@@ -99,9 +104,10 @@ def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, spare_cor
             yield Unit("compile", target, (cell,))
         else:
             shares = request.laws[cell.property].shares
-            if shares == "reference" and not spare_cores:
+            if shares == "reference" and cores <= 1:
                 shares = "runs"
-            together.setdefault(cell if apart else (shares, cell.dtype), []).append(cell)
+            half = of_runs.index(cell.property) % halves if cell.property in of_runs else 0
+            together.setdefault(cell if apart else (shares, half, cell.dtype), []).append(cell)
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 
 

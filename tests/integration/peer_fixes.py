@@ -1,4 +1,4 @@
-"""`python -m tests.integration.peer_fixes DIR` copies fla, flash_attn and mamba_ssm to DIR, with the fixes of docs/peers.
+"""`python -m tests.integration.peer_fixes DIR` copies fla, flash_attn and mamba_ssm to DIR, with fixes of docs/peers.
 
 With `PYTHONPATH=DIR` a script of docs/peers then runs against the fixed package. Raises ValueError where an installed
 package is not the one that a fix is for.

@@ -101,6 +101,25 @@ def test_cells_run_beside_those_that_share_something_or_apart(tmp_path: Path, ap
     assert len(list(tmp_path.glob("by-*"))) == processes
 
 
+@pytest.mark.parametrize(
+    ("cores", "units"),
+    [
+        (1, [{"reference", "packing", "causality", "carry"}]),
+        (2, [{"reference"}, {"packing", "causality", "carry"}]),
+        (16, [{"reference"}, {"packing", "carry"}, {"causality"}]),
+    ],
+)
+def test_more_cores_share_less(
+    cores: int, units: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
+    properties = ("reference", "packing", "causality", "carry")
+    request = CheckRequest("scales.py:scaled", op=OP, device="cpu", dtypes=("float32",), properties=properties)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    planned = plan(request, [replace(open_target(request), request=replace(request, questions=False))])
+    assert [{cell.property for cell in unit.cells} for unit in planned.units] == units
+
+
 def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
