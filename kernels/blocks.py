@@ -4,8 +4,8 @@ It is an int32 tensor (slots, 8), a block in each row: the first row of its sequ
 same two of what the sequence is attended with, the first row of the block, -1 where there is none, and how many blocks
 there are. A program knows all it needs of a block after one load. What the host knows is a bound on their number, so
 that some programs find none; where it is far from what is likely, fewer programs take several blocks one after another.
-Beside it is how many rows lie in no block, those of short sequences and in slack: where that is 0, what is left to
-their kernels is nothing.
+Beside it is how many rows lie in no block, those of short sequences and in slack: where that is 0, their kernels have
+nothing to do.
 
 Blocks of long sequences take longest and come first: otherwise a GPU would wait for one of them at the end. A sequence
 is of the class of its length, a power of two; inside a class, sequences are in the order of the pack.

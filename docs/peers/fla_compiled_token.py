@@ -10,6 +10,6 @@ for tokens in (2, 1):  # such as one request of a server that decodes
     cu_seqlens = torch.tensor([0, tokens], device="cuda", dtype=torch.int32)
     try:
         compiled(q, k, v, beta, cu_seqlens=cu_seqlens)
-        print(f"{tokens} tokens: no error")
+        print(f"tokens {tokens}: no error")
     except Exception as error:
-        print(f"{tokens} tokens: {type(error).__name__}: {[x for x in str(error).splitlines() if 'object' in x]}")
+        print(f"tokens {tokens}: {type(error).__name__}: {[x for x in str(error).splitlines() if 'object' in x]}")
