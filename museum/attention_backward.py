@@ -1,4 +1,4 @@
-"""Attention with a backward pass of its own, as kernels have it, and four bugs in it.
+"""Attention with a backward pass of its own, as kernels have it, and five bugs in it.
 
 With P = softmax(s q kᵀ) and the incoming gradient dO: dv = Pᵀ dO, dS = P (dO vᵀ - Δ), Δ = rowsum(O dO), dq = s dS k,
 dk = s dSᵀ q.
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, einsum
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from packproof.museum.memory import as_contiguous
 from packproof.museum.variants import named
@@ -43,6 +44,8 @@ class Attention(torch.autograd.Function):
             dP = einsum("ihv,jhv->hij", dO[..., tile], v[..., tile])
             dS = P * (dP - (O * dO)[..., tile].sum(-1).T[..., None]) * ctx.scale
             dq, dk = einsum("hij,jhk->ihk", dS, k), einsum("hij,ihk->jhk", dS, q)
+        if ctx.bug == "accumulators_padded_apart":
+            dq = padded_apart(dq)
         if ctx.bug == "values_as_wide_as_queries" and v.shape[2] > q.shape[2]:
             dv = torch.cat([dv[..., : q.shape[2]], torch.empty_like(dv[..., q.shape[2] :])], -1)
         return dq, summed(dk, ctx), summed(dv, ctx), None, None, None
@@ -54,6 +57,14 @@ def summed(d: Tensor, ctx: Any) -> Tensor:
     if ctx.bug == "heads_divided_by_groups":  # head i goes to key i % g, where it belongs to i // (h / g)
         return d.reshape(t, ctx.groups, h // ctx.groups, c).sum(1)
     return d.reshape(t, h // ctx.groups, ctx.groups, c).sum(2)
+
+
+def padded_apart(d: Tensor) -> Tensor:
+    """Rows that are stored as wide as a multiple of WIDTH, and read as if they were as wide as one of twice that."""
+    rows = d.reshape(-1, d.shape[2])
+    stored, read = (-(-d.shape[2] // multiple) * multiple for multiple in (WIDTH, 2 * WIDTH))
+    flat = pad(pad(rows, (0, stored - d.shape[2])).flatten(), (0, len(rows) * (read - stored)))
+    return flat.view(-1, read)[:, : d.shape[2]].reshape(d.shape)
 
 
 def strided_like(x: Tensor, other: Tensor) -> Tensor:
@@ -91,5 +102,11 @@ def attention(
     return torch.where(real[:, None, None], y.to(q.dtype), 0)
 
 
-BUGS = ("output_by_gradient_strides", "tiles_overwrite", "values_as_wide_as_queries", "heads_divided_by_groups")
+BUGS = (
+    "output_by_gradient_strides",
+    "tiles_overwrite",
+    "values_as_wide_as_queries",
+    "heads_divided_by_groups",
+    "accumulators_padded_apart",
+)
 __getattr__ = named(attention, {"correct": {}}, BUGS)
