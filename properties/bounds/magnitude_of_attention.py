@@ -34,7 +34,8 @@ def attention(
     def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         n, m = len(q), len(k)
         pick = torch.eye(m, dtype=v.dtype, device=v.device)[:, None].expand(m, k.shape[1], m)
-        ends = {f"cu_seqlens{of}": torch.tensor([0, size], device=q.device) for of, size in (("", n), ("_k", m))}
+        offsets = partial(torch.tensor, device=q.device)
+        ends = {"cu_seqlens": offsets([0, n]), "cu_seqlens_k": offsets([0, m])}
         with torch.no_grad():  # with v = 1 the reference returns its weights
             p, lse = run(q, k, pick, sinks, **ends)
         k, v = (repeat(x, "j hk c -> j (hk g) c", g=group) for x in (k, v))

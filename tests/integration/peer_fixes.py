@@ -13,6 +13,7 @@ from pathlib import Path
 
 _STEP = "mamba_ssm/ops/triton/selective_state_update.py"
 _RECURRENT = "fla/ops/common/fused_recurrent.py"
+_RECURRENT_DELTA = "fla/ops/delta_rule/fused_recurrent.py"
 _KDA, _DELTA = "fla/ops/kda/chunk.py", "fla/ops/delta_rule/chunk.py"
 _PADDING = """
 def without_padding(x, cu_seqlens):
@@ -73,7 +74,7 @@ FIXES = (
     ),
     Fix(
         "fla_delta_state",
-        "fla/ops/delta_rule/fused_recurrent.py",
+        _RECURRENT_DELTA,
         "    if initial_state is not None and initial_state.requires_grad:\n",
         "    if initial_state is not None:\n",
     ),
@@ -84,7 +85,7 @@ FIXES = (
     *(
         Fix(
             "fla_compiled_token",
-            "fla/ops/delta_rule/fused_recurrent.py",
+            _RECURRENT_DELTA,
             anchor,
             f"    T = tl.cast(T, tl.int64)\n{anchor}",
         )
