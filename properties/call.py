@@ -129,6 +129,10 @@ class MachineLimit(Refused):
     """The machine has not the memory, or the time, that this call takes: the kernel is not judged."""
 
 
+class OutOfTime(PackproofError):
+    """The time of the run was up before the kernel answered: neither it nor the call is at fault."""
+
+
 class BoundVacuous(Refused):
     """The error bound that was derived from the reference is as large as the values: it cannot judge the kernel."""
 

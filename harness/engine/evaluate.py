@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -34,7 +35,7 @@ from packproof.harness.results.events import (
 from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import OutsideDomain, Refused
+from packproof.properties.call import OutOfTime, OutsideDomain, Refused
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths
@@ -49,6 +50,7 @@ from packproof.refs.errors import PackproofError
 
 _PROGRESS_SECONDS = 0.5
 _LATE_SECONDS = 10.0  # for making a failure small, whatever is left of the time
+_LAST_CALL = 20.0  # seconds past the time, when a call that has not returned is ended
 _FOR_A_QUESTION = Allowance(100, 5)
 _SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
 
@@ -72,7 +74,7 @@ def _evaluated_together(unit: Unit, until: float) -> Iterator[Event]:
     extra = [cell for cell in unit.cells if cell.beyond and not target.beyond]
     plain = [cell for cell in unit.cells if cell not in extra]
     failed: set[str] = set()
-    with target.worker() as worker:
+    with target.worker(until + _LAST_CALL) as worker:
         if time.monotonic() < until:
             with span("start"):
                 worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
@@ -219,8 +221,9 @@ class Evaluator:
                 course.seen.leave_out(course.space.classes(case))
         verdict = self._verdict(cell, law, course, failure, seconds)
         if verdict.status == "inconclusive" and self.declined is not None:
-            other = suggestions(self.kernel, law, self.declined, space)
-            verdict = replace(verdict, reason="; ".join(filter(None, [verdict.reason, *other])))
+            with suppress(OutOfTime):
+                other = suggestions(self.kernel, law, self.declined, space)
+                verdict = replace(verdict, reason="; ".join(filter(None, [verdict.reason, *other])))
         yield CellFinished(replace(verdict, seconds=seconds + time.monotonic() - resumed))
 
     def _course(self, law: Property, space: Space, seen: Coverage, begun: Sequence[Case] = ()) -> _Course:
@@ -237,16 +240,21 @@ class Evaluator:
         space, seen, cases = course.space, course.seen, course.left[0]
         while cases and not self.effort.out_of_time:
             case = cases.pop(0)
-            course.begun.append(case)
             if time.monotonic() - course.reported > _PROGRESS_SECONDS:
                 course.reported = time.monotonic()
                 yield Progress(cell, seen.drawn, course.planned, case.lengths)
-            violation, stopped = self._judged(law, space, case, seen)
+            try:
+                violation, stopped = self._judged(law, space, case, seen)
+            except OutOfTime:
+                cases.insert(0, case)
+                return None
+            course.begun.append(case)
             if violation is not None:
                 untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
                 return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
-                self.found, self.declined = probe(self.kernel, space, case), case
+                with suppress(OutOfTime):
+                    self.found, self.declined = probe(self.kernel, space, case), case
                 return None
         if not cases:
             course.left.pop(0)

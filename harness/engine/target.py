@@ -1,5 +1,6 @@
 """From a request to the kernels that it names: each opened in its own process, with its op, promises and domain."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,13 +83,13 @@ class CheckTarget:
             on_gpu=self.request.device == "cuda",
         )
 
-    def worker(self) -> Worker:
-        """A process for it, with the time that the request gives one call."""
-        return worker_for(self.request, self.kernel)
+    def worker(self, until: float = math.inf) -> Worker:
+        """A process for it, with the time that the request gives one call, and none after `until`."""
+        return worker_for(self.request, self.kernel, until)
 
 
-def worker_for(request: CheckRequest, kernel: str | Callable[..., Any]) -> Worker:
-    return Worker(kernel, request.device, request.time_limit, draw_configs=request.draw_configs)
+def worker_for(request: CheckRequest, kernel: str | Callable[..., Any], until: float = math.inf) -> Worker:
+    return Worker(kernel, request.device, request.time_limit, draw_configs=request.draw_configs, until=until)
 
 
 def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:

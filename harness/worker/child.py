@@ -65,13 +65,14 @@ class Child:
         for end in (self._channel, self._output, self._leash):
             self._poll.register(end, select.POLLIN)
 
-    def ask(self, frame: Frame, limit: float, most_bytes: int) -> Frame:
-        """Send a frame and wait `limit` seconds for its answer, with tensors of at most `most_bytes`.
+    def ask(self, frame: Frame, limit: float, most_bytes: int, until: float) -> Frame:
+        """Send a frame and wait `limit` seconds for its answer, with tensors of at most `most_bytes`; no longer than
+        `until`, by time.monotonic.
 
         Raises KernelFault where no answer comes, or the answer to another call.
         """
         self._decoder.max_tensors = most_bytes
-        patience = Patience(limit, self.pid)
+        patience = Patience(limit, self.pid, until)
         self._channel.settimeout(limit)
         with suppress(ConnectionError, TimeoutError):  # the wait for the answer reports how the process ended
             self._channel.sendall(encode(frame, self._magic))

@@ -1,5 +1,6 @@
 """How long a process has had to answer: only the time in which it could run, which a busy machine shortens."""
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ _FIRST = 0.05  # seconds until the first, which most calls of a kernel do not la
 
 
 class Patience:
-    """Counts from its creation. pid: of the awaited process, 0 where that is not known yet."""
+    """Counts from its creation. pid: of the awaited process, 0 where that is not known yet. until: when it ends by the
+    clock, by time.monotonic."""
 
-    def __init__(self, limit: float, pid: int) -> None:
-        self._limit, self._pid = limit, pid
+    def __init__(self, limit: float, pid: int, until: float = math.inf) -> None:
+        self._limit, self._pid, self._until = limit, pid, until
         self._started = self._looked = time.monotonic()
         self._waited = 0.0
         self._last: dict[int, float] | None = None
@@ -26,7 +28,8 @@ class Patience:
         if now - self._looked >= every or now - self._started - self._waited >= self._limit:
             self._look(now)
         spent = now - self._started
-        return min(every, max(self._limit - (spent - self._waited), 0.0), _MOST * self._limit - spent)
+        left = min(max(self._limit - (spent - self._waited), 0.0), _MOST * self._limit - spent, self._until - now)
+        return min(every, left)
 
     def _look(self, now: float) -> None:
         """Count what its threads have waited since the last look, of which several may have waited at once."""

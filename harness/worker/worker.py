@@ -4,6 +4,7 @@ On a GPU a fresh process takes a second or more until it can compute; so once on
 for the next loss.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -26,7 +27,7 @@ from packproof.harness.worker.zygote_client import (
     spawned,
     working_directory,
 )
-from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.properties.call import Call, KernelFault, OutOfTime, Refused, Result
 from packproof.refs.errors import UsageError
 
 _IMPORT_LIMIT = 120.0
@@ -40,7 +41,8 @@ class Worker:
     (a closure) runs in a fork of this process, on the CPU only.
     device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
     time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
-    compile (default: time_limit). draw_configs: see `tuning`; no effect on the CPU.
+    compile (default: time_limit). draw_configs: see `tuning`; no effect on the CPU. until: when no call goes on, by
+    time.monotonic.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class Worker:
         warmup_limit: float | None = None,
         *,
         draw_configs: bool = False,
+        until: float = math.inf,
     ) -> None:
-        self._target = target
+        self._target, self._until = target, until
         self._name = target if isinstance(target, str) else getattr(target, "__qualname__", repr(target))
         self.device = device
         self._time_limit = time_limit
@@ -144,14 +147,15 @@ class Worker:
         return self._description
 
     def run(self, call: Call) -> Result:
-        """Returns the result, or raises KernelFault or Refused."""
-        with exclusive(self.device) if call.large and self.device != "cpu" else nullcontext():
+        """Returns the result, or raises KernelFault or Refused; OutOfTime if the time of the run is up before."""
+        with exclusive(self.device, self._until) if call.large and self.device != "cpu" else nullcontext():
             try:
                 return self._run(call)
             except Killed:  # perhaps by another kernel or the system: this kernel is at fault only if it happens again
                 return self._run(call)
 
     def _run(self, call: Call) -> Result:
+        self._require_time()
         self._number += 1
         frame = call_frame(call, self._number)
         self.open()
@@ -161,12 +165,14 @@ class Worker:
         limit, self._limit = self._limit, self._time_limit
         started = time.monotonic()
         try:
-            answer = answer_of(self._child.ask(frame, limit, call.most_bytes), call.outputs)
+            answer = answer_of(self._child.ask(frame, limit, call.most_bytes, self._until), call.outputs)
             self._slowest = max(self._slowest, time.monotonic() - started)
             return answer
         except KernelFault as fault:
             if fault.kind not in ("raised", "launch") or call.mode == "graph":  # a failed capture may stay open
                 self.restart()
+            if fault.kind == "hung":
+                self._require_time()
             raise
         except WireError as error:
             self.restart()
@@ -183,6 +189,10 @@ class Worker:
         except BaseException:  # Ctrl-C: the answer would still come and be taken for the next call's
             self.restart()
             raise
+
+    def _require_time(self) -> None:
+        if time.monotonic() >= self._until:
+            raise OutOfTime("the time of the run was up")
 
     def restart(self) -> None:
         """Drop the process and the kernel's state in it: the next call runs in a fresh one."""

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.cli import main
-from packproof.harness.engine import schedule
+from packproof.harness.engine import evaluate, schedule
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.events import Cell, CellFinished, Event, FailureFound, RunFinished, Verdict
+from packproof.harness.worker.gpu_lock import exclusive
+from packproof.properties.call import OutOfTime
 from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.errors import UsageError
 
@@ -154,6 +156,25 @@ def scaled(x, weight, *, cu_seqlens, calls=[]):
     assert first.failure is not None
     assert first.failure.tried == 0
     assert (second.status, second.reason) == ("inconclusive", "out of time before it had a result")
+
+
+def test_a_call_that_does_not_return_in_time_keeps_no_verdict_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it called hung: the kernel had less time than its limit."""
+    monkeypatch.setattr(evaluate, "_LAST_CALL", 0.5)
+    source = SLOW.replace("time.sleep(0.1)", "time.sleep(0 if len(cu_seqlens) == 2 else 60)")
+    end = last(run(source, properties=("reference", "strides"), max_time=3.0))
+    assert end.seconds < 15
+    for verdict in end.verdicts:
+        assert verdict.status == "inconclusive"
+        assert verdict.judged == verdict.examples == 1
+        assert verdict.reason.startswith("out of time: 1 example of ")
+
+
+def test_waiting_for_the_memory_of_a_device_ends_with_the_time() -> None:
+    with exclusive("cuda:test"), pytest.raises(OutOfTime), exclusive("cuda:test", time.monotonic() + 0.1):
+        pass
+    with exclusive("cuda:test", time.monotonic()):
+        pass
 
 
 def test_the_time_has_to_be_above_zero() -> None:

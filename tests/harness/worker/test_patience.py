@@ -128,6 +128,14 @@ def test_an_answer_that_comes_at_once_costs_no_look(monkeypatch: pytest.MonkeyPa
     assert patience.left() > 0
 
 
+def test_it_ends_by_the_clock_where_that_was_asked(clock: Clock) -> None:
+    patience = Patience(60.0, 0, until=clock.now + 1)
+    clock.now += 0.9
+    assert 0 < patience.left() <= 0.1 + 1e-9
+    clock.now += 0.2
+    assert patience.left() <= 0
+
+
 @pytest.mark.parametrize(
     "work", ["while True: pass", "subprocess.run([sys.executable, '-c', 'while True: pass'])"], ids=["itself", "below"]
 )
