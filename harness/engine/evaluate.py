@@ -34,6 +34,7 @@ from packproof.harness.results.events import (
 )
 from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
+from packproof.harness.worker.sharing import CoreTime
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import OutOfTime, OutsideDomain, Refused
 from packproof.properties.cases.case import Case
@@ -55,12 +56,12 @@ _FOR_A_QUESTION = Allowance(100, 5)
 _SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
 
 
-def evaluate_unit(unit: Unit, until: float = math.inf) -> Iterator[Event]:
-    """The events of its cells; those whose process cannot be started are not judged, and what is not reached until that
+def evaluate_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
+    """The events of its cells; those whose process cannot be started are not judged, and what is not reached in the
     time is left out."""
     left = list(unit.cells)
     try:
-        for event in _evaluated_together(unit, until):
+        for event in _evaluated_together(unit, core_time):
             if isinstance(event, CellFinished):
                 left.remove(event.verdict.cell)
             yield event
@@ -68,17 +69,17 @@ def evaluate_unit(unit: Unit, until: float = math.inf) -> Iterator[Event]:
         yield from not_judged(left, str(error))
 
 
-def _evaluated_together(unit: Unit, until: float) -> Iterator[Event]:
+def _evaluated_together(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
     """First the properties of the plan, then those that the kernel does not promise."""
     target, dtype, laws = unit.target, unit.cells[0].dtype, unit.target.request.laws
     extra = [cell for cell in unit.cells if cell.beyond and not target.beyond]
     plain = [cell for cell in unit.cells if cell not in extra]
     failed: set[str] = set()
-    with target.worker(until + _LAST_CALL) as worker:
-        if time.monotonic() < until:
+    with target.worker(core_time.until + _LAST_CALL) as worker:
+        if not core_time.over:
             with span("start"):
                 worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
-        evaluator, space = _evaluator(target, worker, dtype, until), target.space(dtype)
+        evaluator, space = _evaluator(target, worker, dtype, core_time), target.space(dtype)
         for event in _in_rounds((cell, evaluator.cell(cell, laws[cell.property], space)) for cell in plain):
             if isinstance(event, CellFinished) and event.verdict.status == "failed":
                 failed.add(event.verdict.cell.property)
@@ -104,7 +105,7 @@ def _in_rounds(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator
             yield event
 
 
-def _evaluator(target: CheckTarget, worker: Worker, dtype: str, until: float) -> "Evaluator":
+def _evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreTime) -> "Evaluator":
     request, declared, profile = target.request, target.declared, PROFILES[target.request.profile]
     on_gpu = request.device == "cuda"
     # the dtypes share the layouts that none of them decides; on a GPU, where calls are fast, each has all of them
@@ -119,7 +120,7 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, until: float) ->
             conventions=declared.conventions,
             takes_cuts=declared.takes_cuts,
         ),
-        effort=Effort(profile.examples, profile.shrink, request.seed, share, target.empty_packs, until),
+        effort=Effort(profile.examples, profile.shrink, request.seed, share, target.empty_packs, core_time),
         replay=ReplayInfo(target.address, target.op_name, request.draw_configs, request.replay_dir),
         known_tier="gpu" if on_gpu else None,
     )
@@ -152,11 +153,7 @@ class Effort:
     seed: int = 0
     share: tuple[int, int] | None = None
     empty_packs: bool = True
-    until: float = math.inf
-
-    @property
-    def out_of_time(self) -> bool:
-        return time.monotonic() >= self.until
+    core_time: CoreTime = field(default_factory=CoreTime)
 
 
 @dataclass
@@ -199,19 +196,20 @@ class Evaluator:
         inside it.
         """
         yield CellStarted(cell)
-        resumed, seconds = time.monotonic(), 0.0
+        clock = self.effort.core_time.clock
+        resumed, seconds = clock(), 0.0
         course, failure = self._course(law, space, Coverage()), None
-        while course.left and not self.effort.out_of_time:
+        while course.left and not self.effort.core_time.over:
             finding = yield from self._round(cell, law, course)
             if finding is not None:
                 failure = as_found(self.kernel, finding)
-                yield FailureFound(self._verdict(cell, law, course, failure, seconds + time.monotonic() - resumed))
+                yield FailureFound(self._verdict(cell, law, course, failure, seconds + clock() - resumed))
                 failure = self._failure(finding)
                 break
             if course.left:
-                seconds += time.monotonic() - resumed
+                seconds += clock() - resumed
                 yield None
-                resumed = time.monotonic()
+                resumed = clock()
             if self.found is not course.found:
                 course = self._course(law, space, course.seen.again())
             elif self.tier != course.tier:
@@ -224,7 +222,7 @@ class Evaluator:
             with suppress(OutOfTime):
                 other = suggestions(self.kernel, law, self.declined, space)
                 verdict = replace(verdict, reason="; ".join(filter(None, [verdict.reason, *other])))
-        yield CellFinished(replace(verdict, seconds=seconds + time.monotonic() - resumed))
+        yield CellFinished(replace(verdict, seconds=seconds + clock() - resumed))
 
     def _course(self, law: Property, space: Space, seen: Coverage, begun: Sequence[Case] = ()) -> _Course:
         """The course of a cell from its first round, or from after the cases that were begun."""
@@ -238,7 +236,7 @@ class Evaluator:
     def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FoundViolation | None]:
         """Judge the next round, until a violation, or a refusal that leads to the kernel's domain."""
         space, seen, cases = course.space, course.seen, course.left[0]
-        while cases and not self.effort.out_of_time:
+        while cases and self.effort.core_time.goes_on():
             case = cases.pop(0)
             if time.monotonic() - course.reported > _PROGRESS_SECONDS:
                 course.reported = time.monotonic()
@@ -276,7 +274,7 @@ class Evaluator:
 
     def _failure(self, finding: FoundViolation) -> Failure:
         effort, empty = self.effort, self._draws_empty_packs(finding.law)
-        seconds = min(effort.allowance.seconds, max((effort.until - time.monotonic()) / 4, _LATE_SECONDS))
+        seconds = min(effort.allowance.seconds, max((effort.core_time.until - time.monotonic()) / 4, _LATE_SECONDS))
         with span("shrink", whole=True):
             allowance = replace(effort.allowance, seconds=seconds)
             try:
@@ -315,7 +313,6 @@ class Evaluator:
             seconds,
             judged=seen.judged,
             refused=seen.refused,
-            unreached=seen.unreached,
             classes=seen.classes,
             missing=seen.missing if status == "inconclusive" else (),
             reason="; ".join(reasons),

@@ -27,9 +27,9 @@ from packproof.harness.results.events import (
 )
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.parallel import on_every_core
+from packproof.harness.worker.sharing import CoreTime
 from packproof.properties.stopwatch import taken
 
-_WORTH_A_START = 5.0  # seconds: of less, starting processes takes most
 _GRACE = 30.0  # seconds past the time of a run, for a call that has to return and a failure to be made small
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
 
@@ -66,7 +66,6 @@ class _PlanRun:
         self.timings = taken()  # until here; forks begin with none
         self._done: dict[Cell, Verdict] = {}
         self._found: dict[Cell, Verdict] = {}  # failures that are being made small
-        self._cut_short: dict[Cell, Verdict] = {}  # the furthest verdicts of cells whose unit ran out of its time
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -74,38 +73,22 @@ class _PlanRun:
         return tuple(self._done[cell] for cell in self._plan.cells if cell in self._done)
 
     def events(self) -> Generator[Event, None, None]:
-        """The events of all units. Those that ran out of their share run again while the run has time and that takes
-        them further: what others did not need is theirs, and what they compiled is known."""
-        units: Sequence[Unit] = self._plan.units
-        while units:
-            before = dict(self._cut_short)
-            yield from self._once(units)
-            if self._cut_short == before or self._until - time.monotonic() < _WORTH_A_START:
-                return
-            units = [rest for unit in units if (rest := self._rest_of(unit)).cells]
+        """The events of all units. One that has had its share of the time waits while others have not had theirs, and
+        goes on with what they do not need."""
+        units, device = self._plan.units, self._plan.request.device
+        again = _OnceMore(units, self._done, self._unit)
+        begun = [*map(self._unit, range(len(units)))]
+        for event in on_every_core(begun, device, of=Event, again=again, until=self._until + _GRACE):
+            yield self._noted(event)
 
-    def _once(self, units: Sequence[Unit]) -> Iterator[Event]:
-        run = partial(self._unit, units)
-        again = _OnceMore(units, self._done, run)
-        device, until = self._plan.request.device, self._until + _GRACE
-        for event in on_every_core([*map(run, range(len(units)))], device, of=Event, again=again, until=until):
-            if isinstance(event, CellFinished) and event.verdict.unreached:
-                known = self._cut_short.setdefault(event.verdict.cell, event.verdict)
-                if event.verdict.examples > known.examples:
-                    self._cut_short[known.cell] = event.verdict
-            else:
-                yield self._noted(event)
-
-    def _unit(self, units: Sequence[Unit], number: int, cells: tuple[Cell, ...] = ()) -> Callable[[], Iterator[Event]]:
-        """What runs one of the units, or some of its cells. Its time is its share of its core's time until the end,
-        once it begins, by the cells that it and those after it have: a dozen properties take longer than one."""
+    def _unit(self, number: int, cells: tuple[Cell, ...] = ()) -> Callable[[], Iterator[Event]]:
+        """What runs one of the units, or some of its cells. Its share is that of its core's time until the end, once it
+        begins, by the cells that it and those after it have: a dozen properties take longer than one."""
+        units = self._plan.units
         unit = replace(units[number], cells=cells) if cells else units[number]
         cores = os.cpu_count() or 1
         after = sum(len(later.cells) for later in units[number + cores :]) / cores
         return partial(_timed, unit, self._until, len(unit.cells) / (len(unit.cells) + after))
-
-    def _rest_of(self, unit: Unit) -> Unit:
-        return replace(unit, cells=tuple(cell for cell in unit.cells if cell in self._cut_short))
 
     def rest(self, why: str) -> Iterator[Event]:
         """The verdicts of the cells that have none: as far as they came, or not reached."""
@@ -114,8 +97,8 @@ class _PlanRun:
         yield from map(self._noted, not_reached(left, why))
 
     def so_far(self) -> Iterator[Event]:
-        """The verdicts of failures that have not been made small, and of cells that ran out of time."""
-        for cell, verdict in [*self._found.items(), *self._cut_short.items()]:
+        """The verdicts of failures that have not been made small."""
+        for cell, verdict in list(self._found.items()):
             if cell not in self._done:
                 yield self._noted(CellFinished(verdict))
 
@@ -124,7 +107,6 @@ class _PlanRun:
         if isinstance(event, CellFinished):
             event = CellFinished(self._plan.request.expected.judged(event.verdict))
             self._done[event.verdict.cell] = event.verdict
-            self._cut_short.pop(event.verdict.cell, None)
         elif isinstance(event, FailureFound):
             self._found[event.so_far.cell] = event.so_far
             event = FailureFound(self._plan.request.expected.judged(event.so_far))
@@ -136,13 +118,15 @@ class _PlanRun:
 
 def _timed(unit: Unit, until: float, share: float) -> Iterator[Event]:
     """The events of a unit that has this share of the time that is left, and where its time goes."""
-    now = reported = time.monotonic()
-    for event in run_unit(unit, now + (until - now) * share):
+    now = time.monotonic()
+    core_time = CoreTime(until, now + (until - now) * share)
+    reported = core_time.clock()
+    for event in run_unit(unit, core_time):
         if isinstance(event, CellFinished):
-            reported, before = time.monotonic(), reported
+            reported, before = core_time.clock(), reported
             yield _timings(reported - before)
         yield event
-    yield _timings(time.monotonic() - reported)
+    yield _timings(core_time.clock() - reported)
 
 
 def _timings(seconds: float) -> Timings:
@@ -150,10 +134,10 @@ def _timings(seconds: float) -> Timings:
     return Timings({**spans, "other": max(seconds - sum(spans.values()), 0.0)})
 
 
-def run_unit(unit: Unit, until: float = math.inf) -> Iterator[Event]:
-    """The events of one unit, in the process that it was given, until about that time."""
+def run_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
+    """The events of one unit, in the process that it was given."""
     if unit.kind == "evaluate":
-        yield from evaluate_unit(unit, until)
+        yield from evaluate_unit(unit, core_time)
         return
     for cell in unit.cells:
         if unit.kind == "compile":
@@ -161,14 +145,14 @@ def run_unit(unit: Unit, until: float = math.inf) -> Iterator[Event]:
             events = compile_cell(cell, unit.target.builtin, unit.target.request.compiled)
         else:
             events = _sanitized(unit.target, cell)
-        yield from caught(cell, _in_time(cell, events, until))
+        yield from caught(cell, _in_time(cell, events, core_time))
 
 
-def _in_time(cell: Cell, events: Iterator[Event], until: float) -> Iterator[Event]:
+def _in_time(cell: Cell, events: Iterator[Event], core_time: CoreTime) -> Iterator[Event]:
     """The events of a cell, unless the time is up before it is done."""
     for event in events:
         yield event
-        if isinstance(event, Progress) and time.monotonic() >= until:
+        if isinstance(event, Progress) and not core_time.goes_on():
             yield from not_reached([cell], f"out of time after {event.examples} of its variants")
             return
 

@@ -78,9 +78,9 @@ class Verdict:
     the file of expected failures says; "stale" if it did not, so that its entry has to go; "error" if packproof could
     not judge it, through no fault of the kernel.
     examples: drawn. judged: examples for which the kernel was called and something was compared. refused: examples that
-    it declined; unreached: planned ones for which there was no time. classes: boundary classes of the judged examples;
-    missing: what was requested and not judged. reason: why the cell did not simply pass. limits: what the kernel
-    refused. domain: the inferred conditions within which it was judged, if it declares none.
+    it declined. classes: boundary classes of the judged examples; missing: what was requested and not judged. reason:
+    why the cell did not simply pass. limits: what the kernel refused. domain: the inferred conditions within which it
+    was judged, if it declares none.
 
     >>> import packproof
     >>> def lengths_that_break(verdicts: tuple[packproof.Verdict, ...]) -> list[tuple[int, ...]]:
@@ -94,7 +94,6 @@ class Verdict:
     seconds: float
     judged: int = 0
     refused: int = 0
-    unreached: int = 0
     classes: frozenset[str] = field(default_factory=frozenset)
     missing: tuple[str, ...] = ()
     reason: str = ""

@@ -26,6 +26,7 @@ from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
 from packproof.harness.worker.settled import interrupts_later, leave_ctrl_c_to_the_parent
+from packproof.harness.worker.sharing import Cores
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
 from packproof.harness.worker.zygote_client import keep_private, shared
 from packproof.refs.errors import PackproofError, UsageError
@@ -153,16 +154,13 @@ def _forks(
     silence: float = math.inf,
 ) -> Iterator[T | BaseException]:
     """What the units yield or raise, each in a fork of this process."""
-    waiting, running = deque(enumerate(units)), dict[int, _Fork]()
+    waiting, running, cores = deque(enumerate(units)), dict[int, _Fork](), Cores(most, len(units))
     poll = select.poll()
     try:
         while (waiting or running) and (left := until - time.monotonic()) > 0:
-            while waiting and len(running) < most:
-                with interrupts_later():
-                    fork = _started(*waiting.popleft(), silence)
-                    running[fork.channel.fileno()] = fork
+            for fork in _begun(waiting, running, cores, silence):
                 poll.register(fork.channel, select.POLLIN)
-            soon = min(left, *(fork.left() for fork in running.values()))
+            soon = min(left, cores.next_look(len(running)), *(fork.left() for fork in running.values()))
             heard = [descriptor for descriptor, _ in poll.poll(max(soon, 0.0) * 1000)]
             overdue = [
                 descriptor for descriptor, fork in running.items() if fork.left() <= 0 and descriptor not in heard
@@ -188,6 +186,18 @@ def _forks(
     finally:
         for fork in running.values():
             _ended(fork)
+
+
+def _begun(
+    waiting: "deque[tuple[int, Unit[Any]]]", running: dict[int, _Fork], cores: Cores, silence: float
+) -> Iterator[_Fork]:
+    """Start as many of those that wait as there are cores for, then let those that have begun share them."""
+    for _ in range(min(len(waiting), cores.for_others([fork.number for fork in running.values()]))):
+        with interrupts_later():
+            fork = _started(*waiting.popleft(), silence, cores)
+            running[fork.channel.fileno()] = fork
+        yield fork
+    cores.share([fork.number for fork in running.values()], len(waiting))
 
 
 def _heard(fork: _Fork, of: Any) -> Generator[Any, None, bool]:
@@ -217,14 +227,16 @@ def _patience(silence: float, pid: int) -> Patience | None:
     return Patience(silence, pid) if math.isfinite(silence) else None
 
 
-def _started(number: int, unit: Unit[Any], silence: float) -> _Fork:
+def _started(number: int, unit: Unit[Any], silence: float, cores: Cores) -> _Fork:
     ours, its = socket.socketpair()
     parent = os.getpid()
+    cores.begins(number)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the fork runs none of them
         pid = os.fork()
     if pid == 0:
         ours.close()
+        cores.belongs_to(number)
         _live(unit, its, parent)
     its.close()
     keep_private(ours)

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.child import Child, Killed, ZygoteLostError
-from packproof.harness.worker.gpu_lock import exclusive
 from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.privilege import concealed
+from packproof.harness.worker.sharing import exclusive
 from packproof.harness.worker.wire import WireError, answer_of, call_frame
 from packproof.harness.worker.zygote_client import (
     ZygoteClient,

@@ -12,8 +12,8 @@ from packproof.harness.engine import evaluate, schedule
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.plan import Plan, Unit
 from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.events import Cell, CellFinished, Event, FailureFound, RunFinished, Verdict
-from packproof.harness.worker.gpu_lock import exclusive
+from packproof.harness.results.events import Event, FailureFound, RunFinished
+from packproof.harness.worker.sharing import CoreTime, exclusive
 from packproof.properties.call import OutOfTime
 from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.errors import UsageError
@@ -96,8 +96,8 @@ def test_units_share_the_time_of_the_cores(
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     ends: list[float] = []
 
-    def run_unit(_unit: Unit, until: float) -> list[Event]:
-        ends.append(until)
+    def run_unit(_unit: Unit, core_time: CoreTime) -> list[Event]:
+        ends.append(core_time._own)
         return []
 
     monkeypatch.setattr(schedule, "run_unit", run_unit)
@@ -106,28 +106,29 @@ def test_units_share_the_time_of_the_cores(
     now = time.monotonic()
     planned = schedule._PlanRun(plan, now + 100)
     for number in range(4):
-        list(planned._unit(units, number)())
+        list(planned._unit(number)())
     assert tuple(round(end - now) for end in ends) == wanted
 
 
-def test_what_ran_out_of_its_share_runs_again_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as that takes it further; the furthest verdict counts."""
-    names, took = ("slow", "stuck", "quick"), []
-    reached = {"slow": iter([3, 7, 10]), "stuck": iter([4, 2]), "quick": iter([10])}
-
-    def run_unit(unit: Unit, _until: float) -> list[Event]:
-        took.append([cell.target for cell in unit.cells])
-        left = [(cell, next(reached[cell.target], 0)) for cell in unit.cells]
-        return [CellFinished(Verdict(c, "eager", "passed", n, 0.0, unreached=10 - n)) for c, n in left]
-
-    monkeypatch.setattr(schedule, "run_unit", run_unit)
-    monkeypatch.setattr(schedule, "on_every_core", lambda units, *_, **__: (e for unit in units for e in unit()))
-    cells = tuple(Cell("op", name, "reference", "float32", "cpu") for name in names)
-    units = tuple(Unit("evaluate", None, of) for of in (cells[:2], cells[2:]))  # type: ignore[arg-type]
-    *_, end = schedule.run_plan(Plan(CheckRequest(max_time=100.0), cells, units, ()))
-    assert isinstance(end, RunFinished)
-    assert took == [["slow", "stuck"], ["quick"], ["slow", "stuck"], ["slow", "stuck"], ["stuck"]]
-    assert [(v.cell.target, v.examples) for v in end.verdicts] == [("slow", 10), ("stuck", 4), ("quick", 10)]
+def test_what_had_its_share_goes_on_with_what_others_do_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same process, from where it was."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # fp32 waits until fp64 has had its share
+    source = """
+import pathlib, os, time
+def scaled(x, weight, *, cu_seqlens):
+    with pathlib.Path("calls").open("a") as file:
+        print(os.getpid(), str(x.dtype)[6:], file=file)
+    time.sleep(0.15 if x.dtype.itemsize == 8 else 0)
+    return x * weight
+"""
+    end = last(run(source, dtypes=("float64", "float32"), properties=("reference",), max_time=4.0))
+    calls = [line.split() for line in Path("calls").read_text().splitlines()]
+    order = [dtype for k, (_, dtype) in enumerate(calls) if k == 0 or calls[k - 1][1] != dtype]
+    assert order == ["float64", "float32", "float64"]
+    assert len({pid for pid, dtype in calls if dtype == "float64"}) == 1
+    slow, quick = end.verdicts
+    assert quick.status == "passed"
+    assert slow.seconds < end.seconds - quick.seconds  # what it waited is not its own
 
 
 def test_a_failure_within_the_time_is_made_small() -> None:

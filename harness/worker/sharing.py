@@ -1,0 +1,140 @@
+"""How processes side by side share the cores and a device's memory: one that waits for something else gives its core up
+meanwhile, one that has had its share waits while others have not had theirs, and one at a time fills the memory."""
+
+import fcntl
+import math
+import mmap
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from packproof.properties.call import OutOfTime
+
+_RUNS, _WAITS, _ASKS = range(3)
+_ALIVE = 2  # times as many processes as cores, with those that wait
+_LOOK = 0.5  # seconds until the next look at who waits
+_SLICE = 10.0  # seconds that a process has once it goes on
+_EVERY = 0.05  # seconds between two looks at whether it may
+_EVERY_TRY = 0.02  # seconds between two tries to get a device
+
+_mine: tuple[mmap.mmap, int] | None = None  # in a fork: what they all say, and its number
+
+
+class Cores:
+    """What the forks of this process say of themselves, by their numbers, in memory that they share."""
+
+    def __init__(self, most: int, forks: int) -> None:
+        self._most, self._said = most, mmap.mmap(-1, forks + 1)  # the last: whether anybody is without a core
+        self._asking: deque[int] = deque()
+
+    def begins(self, number: int) -> None:
+        """Called before the fork of that number is made."""
+        self._said[number] = _RUNS
+
+    def belongs_to(self, number: int) -> None:
+        """Called in the fork of that number."""
+        global _mine  # noqa: PLW0603  (one for each process)
+        _mine = self._said, number
+
+    def for_others(self, running: Collection[int]) -> int:
+        """How many more may begin beside the forks that run: one for each core that these leave."""
+        return min(self._free(running), _ALIVE * self._most - len(running))
+
+    def share(self, running: Collection[int], to_begin: int) -> None:
+        """Let those that ask go on as far as there are cores, in the order in which they asked. to_begin: how many
+        still wait for their first."""
+        asking = [number for number in running if self._said[number] == _ASKS]
+        self._asking = deque(number for number in self._asking if number in asking)
+        self._asking.extend(number for number in asking if number not in self._asking)
+        for _ in range(min(self._free(running), len(self._asking))):
+            self._said[self._asking.popleft()] = _RUNS
+        self._said[-1] = bool(to_begin or self._asking)
+
+    def next_look(self, running: int) -> float:
+        """Seconds until what they say may have changed; infinity where that makes no difference."""
+        return _LOOK if self._said[-1] or running > self._most else math.inf
+
+    def _free(self, running: Collection[int]) -> int:
+        return self._most - sum(self._said[number] == _RUNS for number in running)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """This process needs no core meanwhile."""
+    _say(_WAITS)
+    try:
+        yield
+    finally:
+        _say(_RUNS)
+
+
+class CoreTime:
+    """The time of a process: that of its share, and more while no other is without a core; all by time.monotonic.
+
+    until: when the time of all is up. own: when its share is.
+    """
+
+    def __init__(self, until: float = math.inf, own: float = math.inf) -> None:
+        self.until, self._own, self._waited = until, own, 0.0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def clock(self) -> float:
+        """Seconds in which it had a core."""
+        return time.monotonic() - self._waited
+
+    def goes_on(self) -> bool:
+        """Whether there is time left, once it is this process's again."""
+        asked = time.monotonic()
+        if asked >= self._own and _others_ask():
+            _say(_ASKS)
+            while _says(_ASKS) and not self.over:
+                time.sleep(_EVERY)
+            _say(_RUNS)
+            self._waited += time.monotonic() - asked
+            self._own = time.monotonic() + _SLICE
+        return not self.over
+
+
+@contextmanager
+def exclusive(device: str, until: float = math.inf) -> Iterator[None]:
+    """Wait until no other process holds the lock of this device, and hold it; it is released when its process ends.
+    Raises OutOfTime if that takes until that time, by time.monotonic."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all").replace(os.sep, "_")
+    file = Path(tempfile.gettempdir()) / f"packproof-{os.getuid()}-{device}-{visible}.lock".replace(":", "-")
+    with file.open("w") as held:
+        with waiting():
+            while not _taken(held):
+                if time.monotonic() >= until:
+                    raise OutOfTime(f"other processes needed the memory of {device} until the time was up")
+                time.sleep(_EVERY_TRY)
+        yield
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _say(what: int) -> None:
+    if _mine is not None:
+        said, number = _mine
+        said[number] = what
+
+
+def _says(what: int) -> bool:
+    return _mine is not None and _mine[0][_mine[1]] == what
+
+
+def _others_ask() -> bool:
+    return _mine is not None and bool(_mine[0][-1])

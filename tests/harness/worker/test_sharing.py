@@ -1,0 +1,77 @@
+"""Processes side by side share the cores."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+
+import pytest
+
+from packproof.harness.worker import sharing
+from packproof.harness.worker.parallel import side_by_side
+from packproof.harness.worker.sharing import CoreTime, waiting
+
+
+def counts(name: str, seconds: float, until: float, own: float) -> Iterator[str]:
+    """Its name every 0.05 s, as long as it may."""
+    core_time, enough = CoreTime(until, own), time.monotonic() + seconds
+    while time.monotonic() < enough and core_time.goes_on():
+        yield name
+        time.sleep(0.05)
+
+
+def sleeps(name: str, seconds: float) -> Iterator[str]:
+    with waiting():
+        yield name
+        time.sleep(seconds)
+    yield name
+
+
+def order(found: Iterator[str]) -> list[str]:
+    return [name for name, _ in groupby(found)]
+
+
+def test_one_that_had_its_share_waits_for_those_that_have_not_begun() -> None:
+    now = time.monotonic()
+    units = [partial(counts, "long", 30.0, now + 4, now + 0.5), partial(counts, "short", 0.5, now + 4, now + 4)]
+    assert order(side_by_side(units, 1, of=str)) == ["long", "short", "long"]
+    assert 3.5 < time.monotonic() - now < 6
+
+
+def test_nobody_waits_while_there_are_cores() -> None:
+    now = time.monotonic()
+    units = [partial(counts, name, 1.0, now + 20, now) for name in "ab"]
+    assert sorted(set(side_by_side(units, 2, of=str))) == ["a", "b"]
+    assert time.monotonic() - now < 4
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    infinity = float("inf")
+    units = [partial(counts, name, 0.3, infinity, infinity) for name in "ab"]
+    assert order(side_by_side(units, 1, of=str)) == ["a", "b"]
+
+
+def test_several_that_have_had_their_share_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_SLICE", 0.3)
+    now = time.monotonic()
+    units = [partial(counts, name, 30.0, now + 5, now + 0.2) for name in "ab"]
+    assert order(side_by_side(units, 1, of=str))[:4] == ["a", "b", "a", "b"]
+
+
+def test_what_needs_no_core_leaves_it_to_another() -> None:
+    units = [partial(sleeps, "waits", 2.0), partial(counts, "computes", 0.2, float("inf"), float("inf"))]
+    assert order(side_by_side(units, 1, of=str)) == ["waits", "computes", "waits"]
+
+
+def test_at_most_twice_as_many_run_as_there_are_cores() -> None:
+    now = time.monotonic()
+    list(side_by_side([partial(sleeps, str(k), 0.7) for k in range(5)], 1, of=str))
+    assert time.monotonic() - now > 3 * 0.7
+
+
+def test_outside_of_a_fork_there_is_nobody_to_wait_for() -> None:
+    with waiting():
+        pass
+    assert CoreTime(time.monotonic() + 5, time.monotonic()).goes_on()
+    assert not CoreTime(time.monotonic()).goes_on()
+    assert CoreTime(time.monotonic()).over
