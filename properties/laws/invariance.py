@@ -121,7 +121,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         after = kernel.run(sample.with_slack(float("nan")), note=note)
         for key, x in after.items():
             yield from kernel.agree(key, x, before[key], Origin(sample), other="before", note=note)
-    if len(case.lengths) < 2:
+    if not _has_several(case):
         return
     redrawn = kernel.sample(case.replace(seed=case.seed + 1000))
     poisons = (float("nan"), float("inf"), 1e30 if case.dtype != "float16" else 6e4) if kernel.promises.isolated else ()
@@ -139,10 +139,15 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
                 yield from rerun.agrees(kernel, key, sample.rows(j, kernel.row_map(key, sample).axes))
 
 
+def _with_others(_space: Space, drawn: Collection[Case]) -> list[Case]:
+    return [case for case in drawn if case.slack or _has_several(case)]
+
+
 ISOLATION = Property(
     "isolation",
     LAWS["isolation"],
     _isolation,
+    cases=_with_others,
     dtype_independent=True,
     perturbs_with_nan=True,
     nothing_to_compare="no example has another sequence, or slack rows",
@@ -161,7 +166,7 @@ ISOLATION = Property(
 
 def _causality(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
-    if not sample.causal or max(case.lengths, default=0) < 2:
+    if not sample.causal or not _has_later_tokens(case):
         return
     rng = random.Random(case.seed)
     last = [rng.randrange(-1, n) if n else -1 for n in case.lengths]
@@ -183,10 +188,15 @@ def _causality(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             yield from derivatives.agrees(kernel, key, sample.later(j, p, sample.axes[key.name]))
 
 
+def _with_later_tokens(_space: Space, drawn: Collection[Case]) -> list[Case]:
+    return [case for case in drawn if _has_later_tokens(case)]
+
+
 CAUSALITY = Property(
     "causality",
     LAWS["causality"],
     _causality,
+    cases=_with_later_tokens,
     dtype_independent=True,
     quick=True,
     nothing_to_compare="no example has a later token that must not be seen",
@@ -202,7 +212,7 @@ CAUSALITY = Property(
 def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     order = list(range(len(case.lengths)))
-    if len(order) < 2:
+    if not _has_several(case):
         return
     random.Random(case.seed).shuffle(order)
     if order == sorted(order):
@@ -222,10 +232,15 @@ def _permutation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             yield from kernel.agree(key, got, want, here, against=there, other="permuted", note=note)
 
 
+def _with_several(_space: Space, drawn: Collection[Case]) -> list[Case]:
+    return [case for case in drawn if _has_several(case)]
+
+
 PERMUTATION = Property(
     "permutation",
     LAWS["permutation"],
     _permutation,
+    cases=_with_several,
     dtype_independent=True,
     nothing_to_compare="no example has two sequences to reorder",
     illustration=Illustration(
@@ -235,6 +250,14 @@ PERMUTATION = Property(
         "bugs that occur in every order",
     ),
 )
+
+
+def _has_several(case: Case) -> bool:
+    return len(case.lengths) > 1
+
+
+def _has_later_tokens(case: Case) -> bool:
+    return max(case.lengths, default=0) > 1
 
 
 def _some(case: Case, most: int = _MOST_SEQUENCES) -> Sequence[int]:
