@@ -41,7 +41,8 @@ def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Ten
         return kept[what][2]  # type: ignore[no-any-return]
     made = make()
     if made is not cu_seqlens:  # which would keep itself alive
-        kept[what] = state, others, made  # holds the others, whose ids could be reused otherwise
+        held = [x for x in others if x is not cu_seqlens]  # their ids could be reused otherwise
+        kept[what] = state, held, made
     return made
 
 

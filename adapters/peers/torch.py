@@ -20,6 +20,8 @@ from packproof.properties.promises import Promises
 F = TypeVar("F", bound=Callable[..., Any])
 
 _compile = cache(torch.compile)
+_BLOCK = 128  # tokens of a block of FlexAttention's masks
+_MOST_BLOCKS = 2**28  # 2 million tokens: a gigabyte for each of four lists, and a second to look at each pair of tokens
 _SHAPES_OF_HEADS = 256  # that one process compiles; past torch's own limit of eight it would run uncompiled
 
 
@@ -165,6 +167,9 @@ def flex_attention(
 
     if not len(k):
         raise NotImplementedError("a mask over no keys cannot be made")
+    blocks = -(-len(q) // _BLOCK) * -(-len(k) // _BLOCK)
+    if blocks > _MOST_BLOCKS:
+        raise NotImplementedError(f"a block mask has an entry for each pair of blocks, which are {blocks:,}")
     with_lse = return_lse or sinks is not None
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     mask = _block_mask(cu_seqlens, len(q), keys, len(k), (window_size[0], 0) if causal else window_size)

@@ -13,32 +13,40 @@ _CALL = 128  # what a call costs beside its tokens, in tokens
 def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> list[list[Case]]:
     """The same cases in rounds: first one sequence alone, since code compiled for it may be used for packs later, and
     one by one those golden cases with tokens that meet the most boundary classes at the least cost, or the first cases
-    where none is golden; then the others in their order. Where there are only a few
-    cases, which then cost seconds each, as with torch.compile, they wait for the golden ones of other properties."""
+    where none is golden; then those that meet the classes left, and the others in their order. Where there are only a
+    few cases, which then cost seconds each, as with torch.compile, they wait for the golden ones of other properties.
+    """
     layouts: dict[Lengths, Case] = {}  # each with the first case, so that stale caches meet the others in their order
     for case in cases:
         if case.n_tokens and case in golden:
             layouts.setdefault(case.lengths, case)
-    first = _telling([*layouts.values()] or cases[:_TELLING], space)
-    rest = list(cases)
-    for case in first:
-        rest.remove(case)
+    telling = _telling([*layouts.values()] or cases[:_TELLING], space)
+    first, rest = telling[:_TELLING], [*telling[_TELLING:], *_without(telling, cases)]
     idle = _TELLING + len(golden) // _AT_A_TIME if len(cases) <= _TELLING else 0
     later = (rest[at : at + _AT_A_TIME] for at in range(0, len(rest), _AT_A_TIME))
     return [*([] for _ in range(idle)), first[:2], *([case] for case in first[2:]), *later]
 
 
 def _telling(cases: Sequence[Case], space: Space) -> list[Case]:
-    """A few of the cases: one sequence alone, then each time the one that meets the most classes for its cost that
-    those before it do not meet."""
+    """A few of the cases, which meet every class that any of them meets: one sequence alone, then each time the one
+    that meets the most classes for its cost that those before it do not meet."""
     left = {case: space.classes(case) for case in cases}
     chosen = [case for case in cases if len(case.lengths) == 1][:1]
     met = frozenset[str]().union(*map(left.pop, chosen))
-    while left and len(chosen) < _TELLING:
+    while left:
         best = max(left, key=lambda case: len(left[case] - met) / _cost(case))
+        if len(chosen) >= _TELLING and left[best] <= met:
+            break
         chosen.append(best)
         met |= left.pop(best)
     return chosen
+
+
+def _without(some: Sequence[Case], cases: Sequence[Case]) -> list[Case]:
+    rest = list(cases)
+    for case in some:
+        rest.remove(case)
+    return rest
 
 
 def _cost(case: Case) -> int:

@@ -7,7 +7,7 @@ for the next loss.
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,10 +27,11 @@ from packproof.harness.worker.zygote_client import (
     spawned,
     working_directory,
 )
-from packproof.properties.call import Call, KernelFault, OutOfTime, Refused, Result
+from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refused, Result
 from packproof.refs.errors import UsageError
 
 _IMPORT_LIMIT = 120.0
+_NO_TIME = "the time of the run was up"
 _STARTS = 3  # of processes that are killed before their first frame
 
 
@@ -147,14 +148,25 @@ class Worker:
         return self._description
 
     def run(self, call: Call) -> Result:
-        """Returns the result, or raises KernelFault or Refused; OutOfTime if the time of the run is up before."""
-        with exclusive(self.device, self._until) if call.large and self.device != "cpu" else nullcontext():
+        """Returns the result, or raises KernelFault or Refused; OutOfTime if the time of the run is up before. A call
+        that takes the memory of a GPU, for which others wait, has a quarter of the time that is left."""
+        if not call.large or self.device == "cpu":
+            return self._run_again(call, self._until)
+        with exclusive(self.device, self._until):
+            now = time.monotonic()
             try:
-                return self._run(call)
-            except Killed:  # perhaps by another kernel or the system: this kernel is at fault only if it happens again
-                return self._run(call)
+                return self._run_again(call, now + (self._until - now) / 4)
+            except OutOfTime as error:
+                self._require_time()
+                raise MachineLimit(f"took more than {time.monotonic() - now:.0f} s") from error
 
-    def _run(self, call: Call) -> Result:
+    def _run_again(self, call: Call, until: float) -> Result:
+        try:
+            return self._run(call, until)
+        except Killed:  # perhaps by another kernel or the system: this kernel is at fault only if it happens again
+            return self._run(call, until)
+
+    def _run(self, call: Call, until: float) -> Result:
         self._require_time()
         self._number += 1
         frame = call_frame(call, self._number)
@@ -165,14 +177,14 @@ class Worker:
         limit, self._limit = self._limit, self._time_limit
         started = time.monotonic()
         try:
-            answer = answer_of(self._child.ask(frame, limit, call.most_bytes, self._until), call.outputs)
+            answer = answer_of(self._child.ask(frame, limit, call.most_bytes, until), call.outputs)
             self._slowest = max(self._slowest, time.monotonic() - started)
             return answer
         except KernelFault as fault:
             if fault.kind not in ("raised", "launch") or call.mode == "graph":  # a failed capture may stay open
                 self.restart()
-            if fault.kind == "hung":
-                self._require_time()
+            if fault.kind == "hung" and time.monotonic() >= until:
+                raise OutOfTime(_NO_TIME) from fault
             raise
         except WireError as error:
             self.restart()
@@ -192,7 +204,7 @@ class Worker:
 
     def _require_time(self) -> None:
         if time.monotonic() >= self._until:
-            raise OutOfTime("the time of the run was up")
+            raise OutOfTime(_NO_TIME)
 
     def restart(self) -> None:
         """Drop the process and the kernel's state in it: the next call runs in a fresh one."""

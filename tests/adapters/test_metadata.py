@@ -1,5 +1,7 @@
 """Metadata for adapters: made once per batch, and again when what it was made from has changed."""
 
+import gc
+import weakref
 from typing import Any
 
 import torch
@@ -60,6 +62,15 @@ def test_it_is_made_again_for_another_table_or_an_edited_one() -> None:
     tables[1][0] = 5
     assert doubled(tables[1]) == [10, 2]
     assert doubled(tables[1]) is doubled(tables[1])
+
+
+def test_it_is_freed_with_the_offsets_even_where_they_are_given_twice() -> None:
+    cu_seqlens = torch.tensor([0, 2])
+    made = once("mask", lambda: torch.ones(3), cu_seqlens, cu_seqlens)
+    freed = weakref.ref(made)
+    del made, cu_seqlens
+    gc.collect()
+    assert freed() is None
 
 
 def test_packs_of_nothing_have_metadata() -> None:

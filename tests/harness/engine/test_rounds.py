@@ -68,6 +68,18 @@ def test_rounds_have_every_case_once_the_telling_ones_first() -> None:
     assert [case for case in order if case in other] == other
 
 
+def test_every_boundary_class_is_met_before_any_is_met_for_nothing() -> None:
+    golden = list(golden_cases(SPACE))
+    order = [case for cases in rounds(golden, frozenset(golden), SPACE) for case in cases]
+    met, new = frozenset[str](), []
+    for case in order:
+        new.append(bool(SPACE.classes(case) - met))
+        met |= SPACE.classes(case)
+    assert met == set(CLASSES)
+    assert not any(new[new.index(False) :])
+    assert sum(new) < 12
+
+
 def test_rounds_of_cases_without_a_golden_one() -> None:
     cases = [case.replace(seed=99) for case in golden_cases(SPACE)]
     assert sorted((case for each in rounds(cases, (), SPACE) for case in each), key=str) == sorted(cases, key=str)

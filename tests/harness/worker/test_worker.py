@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def test_a_result_comes_back(make_call: Make, rogue: Rogue) -> None:
     assert torch.equal(result.gradients["x"], dy * weight * 2)
     torch.testing.assert_close(result.gradients["weight"], (dy * x).sum(0) * 2)
     assert not result.interpreted
+
+
+def test_a_call_that_fills_a_gpu_has_a_quarter_of_the_time(make_call: Make, tmp_path: Path) -> None:
+    """Others wait for the memory meanwhile. It is the machine that is too slow, and no kernel that hangs."""
+    call, kernel = make_call(1), tmp_path / "slow.py"
+    kernel.write_text("import time\ndef slow(x, weight, *, cu_seqlens):\n    time.sleep(60)\n    return x * weight\n")
+    with Worker(f"{kernel}:slow", time_limit=60.0, until=time.monotonic() + 16) as worker:
+        worker.open()
+        worker.device, started = "cuda:test", time.monotonic()  # which only decides what waits for whom
+        with pytest.raises(MachineLimit, match=r"^took more than \d+ s$"):
+            worker.run(replace(call, copies=2))
+        assert 2 < time.monotonic() - started < 8
 
 
 def test_a_kernel_has_the_environment_of_its_caller(
