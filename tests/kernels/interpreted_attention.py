@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from packproof import refs
 from packproof.kernels.attention import INTERPRETED, attention
+from packproof.kernels.elementwise import tanh
 from packproof.refs.errors import ArgumentError, LayoutError
 from tests.kernels.cases import close, normal, offsets, same_bits, scattered, vjp
 
@@ -183,3 +186,19 @@ def test_refuses_wrong_arguments() -> None:
     refused(LayoutError, "cu_seqlens ends at 9 but q has 3 tokens", cu_seqlens=offsets([9]))
     refused(ArgumentError, "q has 257 channels per head", q=normal(3, 2, 257), k=normal(3, 1, 257))
     refused(ArgumentError, "q is float64", **{name: x.double() for name, x in sample([3]).items()})
+
+
+def test_tanh_is_exact_to_two_units_in_the_last_place() -> None:
+    """Near 0, where 1 - 2 / (e^2x + 1) cancels, and where its two formulas meet."""
+    x = torch.cat([torch.logspace(-30, 1.2, 4000), torch.linspace(0.55, 0.65, 4000)])
+    x = torch.cat([x, -x, torch.zeros(1)])
+    y = torch.empty_like(x)
+    _tanh_kernel[(1,)](x, y, len(x), BLOCK=triton.next_power_of_2(len(x)))
+    want = x.double().tanh()
+    assert ((y.double() - want).abs() <= 2 * 2**-23 * want.abs()).all()
+
+
+@triton.jit
+def _tanh_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tanh(tl.load(x + i, mask=i < n)), mask=i < n)

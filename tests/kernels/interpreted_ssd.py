@@ -47,6 +47,11 @@ def test_matches_the_reference_on_layouts() -> None:
         matches(lengths, sample(lengths), str(lengths), **STATES)
 
 
+def test_matches_the_reference_where_the_worklist_takes_many_programs() -> None:
+    lengths = [1 + k % 2 for k in range(100)]  # more than the square of a block of sequences
+    matches(lengths, sample(lengths), str(lengths), **STATES)
+
+
 def test_matches_the_reference_with_any_options() -> None:
     lengths = [CHUNK + 1, 1]
     for chosen in range(0, 16, 3):
