@@ -70,17 +70,24 @@ def evaluate_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
 
 
 def _evaluated_together(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
-    """First the properties of the plan, then those that the kernel does not promise."""
+    """First the properties of the plan, those for whose memory others wait last; then what the kernel does not
+    promise."""
     target, dtype, laws = unit.target, unit.cells[0].dtype, unit.target.request.laws
     extra = [cell for cell in unit.cells if cell.beyond and not target.beyond]
     plain = [cell for cell in unit.cells if cell not in extra]
+    large = [cell for cell in plain if laws[cell.property].fills_memory]
+    others = [cell for cell in plain if cell not in large]
     failed: set[str] = set()
     with target.worker(core_time.until + _LAST_CALL) as worker:
         if not core_time.over:
             with span("start"):
                 worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
         evaluator, space = _evaluator(target, worker, dtype, core_time), target.space(dtype)
-        for event in _in_rounds((cell, evaluator.cell(cell, laws[cell.property], space)) for cell in plain):
+        first, last = (
+            _in_rounds((cell, evaluator.cell(cell, laws[cell.property], space)) for cell in cells)
+            for cells in (others, large)
+        )
+        for event in chain(first, last):
             if isinstance(event, CellFinished) and event.verdict.status == "failed":
                 failed.add(event.verdict.cell.property)
             yield event

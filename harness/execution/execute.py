@@ -1,5 +1,6 @@
 """Runs one call of a function in this process: places the tensors, differentiates, and reports what went wrong."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -66,18 +67,21 @@ class InProcess:
 
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused."""
-        if not call.large or self._device.type != "cuda":
+        if not call.large:
             return self._run(call)
-        lost = False
+        on_gpu = self._device.type == "cuda"
         try:
-            self._require_memory(call)
+            if on_gpu:
+                self._require_memory(call)
             return self._run(call)
         except (KernelFault, Refused) as error:
-            lost = isinstance(error, KernelFault) and error.kind == "crashed"
+            on_gpu &= not (isinstance(error, KernelFault) and error.kind == "crashed")  # then the context is gone
             _let_go(error)
             raise
         finally:
-            if not lost:  # else the CUDA context is gone, and empty_cache would raise again
+            self._metadata.clear()  # and with it what an adapter has made from it
+            gc.collect()  # frames of errors and graphs that hold each other
+            if on_gpu:
                 torch.cuda.empty_cache()
 
     def _run(self, call: Call) -> Result:

@@ -4,7 +4,7 @@ Packing-unpacking invariance is f(S) = unpack(f(pack(S))) (Xu et al. 2024, secti
 """
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from packproof.properties.cases.case import Case, shorten
@@ -57,10 +57,8 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     sample = kernel.sample(case)
     packed = kernel.remembered(sample)
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
-    kinds = [kernel.row_map(key, sample).axes for key in packed]
-    states = any(role(axes) == "sequence" or in_pool(axes) for axes in kinds)
-    filled = [min(pair) for pair in zip(case.lengths, case.key_lengths or case.lengths, strict=True)]
-    chosen = [j for j in (range(len(case.lengths)) if every else _some(case)) if filled[j] or states]
+    comparable = _comparable(kernel, sample, packed, min)
+    chosen = comparable if every else _some(case, comparable)
     sees_nothing = any(n and j not in chosen for j, n in enumerate(case.lengths))
     parts = {j: sample.alone(j) for j in chosen}
     alone = {j: kernel.remembered(part) for j, part in parts.items()}
@@ -125,7 +123,8 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         return
     redrawn = kernel.sample(case.replace(seed=case.seed + 1000))
     poisons = (float("nan"), float("inf"), 1e30 if case.dtype != "float16" else 6e4) if kernel.promises.isolated else ()
-    for number, j in enumerate(_some(case, most=2), start=case.seed):
+    chosen = _some(case, _comparable(kernel, sample, before, max), most=2)
+    for number, j in enumerate(chosen, start=case.seed):
         wild = bool(poisons) and number % 2 == 1
         if wild:
             value = poisons[(number // 2 + case.n_tokens) % len(poisons)]
@@ -260,13 +259,23 @@ def _has_later_tokens(case: Case) -> bool:
     return max(case.lengths, default=0) > 1
 
 
-def _some(case: Case, most: int = _MOST_SEQUENCES) -> Sequence[int]:
-    """Some sequences, the first, the last and the longest among them, as the seed decides."""
-    n = len(case.lengths)
-    if n <= most:
-        return range(n)
-    longest = max(range(n), key=lambda j: case.lengths[j])
-    chosen = dict.fromkeys([0, n - 1, longest])
-    rest = [j for j in range(n) if j not in chosen]
+def _comparable(
+    kernel: KernelUnderTest, sample: Sample, found: Tensors, of_both: Callable[[tuple[int, int]], int]
+) -> list[int]:
+    """The sequences that have anything to compare: all where there are states, else those with tokens. of_both: from
+    the numbers of queries and keys to how many count."""
+    kinds = [kernel.row_map(key, sample).axes for key in found]
+    states = any(role(axes) == "sequence" or in_pool(axes) for axes in kinds)
+    counts = map(of_both, zip(sample.lengths, sample.key_lengths or sample.lengths, strict=True))
+    return [j for j, n in enumerate(counts) if n or states]
+
+
+def _some(case: Case, among: Sequence[int], most: int = _MOST_SEQUENCES) -> Sequence[int]:
+    """Some of these sequences, the first, the last and the longest among them, as the seed decides."""
+    if len(among) <= most:
+        return among
+    longest = max(among, key=lambda j: case.lengths[j])
+    chosen = dict.fromkeys([among[0], among[-1], longest])
+    rest = [j for j in among if j not in chosen]
     random.Random(case.seed).shuffle(rest)
     return sorted([*chosen, *rest][:most])

@@ -63,6 +63,7 @@ class Property:
     perturbs_with_nan: it puts NaN into other sequences, so that the map of a failure may have to as well.
     decides_mutants: mutants of a kernel's source are judged by it.
     quick: it judges few cases: a parallel test run leaves it for last.
+    fills_memory: its calls take the memory of a GPU, for which others wait: in its process it comes last.
     illustration: for docs/properties.md.
 
     >>> import packproof
@@ -88,6 +89,7 @@ class Property:
     perturbs_with_nan: bool = False
     decides_mutants: bool = True
     quick: bool = False
+    fills_memory: bool = False
     illustration: Illustration | None = None
 
     def __post_init__(self) -> None:

@@ -178,6 +178,7 @@ SIZE = Property(
     LAWS["size"],
     _size,
     cases=_whole_chunks,
+    fills_memory=True,
     skip_reason=_not_so_large,
     decides_mutants=False,
     shares="nothing",

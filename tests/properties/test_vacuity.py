@@ -62,6 +62,20 @@ def test_two_runs_that_disagree_are_shown_beside_the_reference(name: str) -> Non
     assert found.other in found.side or "both" in found.side
 
 
+@pytest.mark.parametrize("name", ["packing", "isolation", "permutation"])
+def test_every_pack_of_several_is_compared_whichever_of_them_are_empty(name: str) -> None:
+    promises = Promises()
+    space, kernel = (
+        Space(OPS["rope"], "float32", promises),
+        KernelUnderTest(OPS["rope"], InProcess(refs.rope), promises),
+    )
+    for case in PROPERTIES[name].suited(space, list(golden_cases(space))):
+        if case.n_tokens and len(case.lengths) > 1:
+            with comparisons() as made:
+                assert broken(kernel, PROPERTIES[name], case.replace(slack=0)) is None
+            assert made, case
+
+
 def test_every_property_has_an_incorrect_kernel() -> None:
     assert {kernel.law for kernel in INCORRECT} == set(PROPERTIES)
 

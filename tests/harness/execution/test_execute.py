@@ -1,7 +1,10 @@
 """One call in this process: placement, gradients, checks of the results, and settings restored afterwards."""
 
+import gc
 import re
+import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -10,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from packproof.adapters import once
 from packproof.harness.execution import error_classification, execute
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.invocation import Invocation
@@ -174,6 +178,35 @@ def test_a_kernel_that_allocates_more_memory_than_its_call_needs(
     ) as fault:
         InProcess(Location.parse(rogue("pretends_to_lack_memory")).load()).run(make_call(2, 3))
     assert fault.value.kind == "raised"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_large_call_leaves_nothing(make_call: Make, fails: bool) -> None:
+    """Others wait for the memory: neither frames of an error keep it, nor what is made from the offsets."""
+    seen: list[weakref.ref[Tensor]] = []
+
+    def kernel(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        wide = once("wide", lambda: torch.ones(1000), cu_seqlens)
+        seen.extend(map(weakref.ref, (x, wide)))
+        if fails:
+            try:
+                raise RuntimeError("out of shared memory")
+            except RuntimeError as error:
+                kept = error  # a cycle: this frame, the error, its traceback
+                raise ValueError("cannot be launched") from kept
+        return x * weight
+
+    call, runner = (
+        replace(make_call(3), copies=2, shared=("weight",), token_rows=("x", "y", "cotangent:y")),
+        InProcess(kernel),
+    )
+    gc.disable()
+    try:
+        with pytest.raises((KernelFault, Refused)) if fails else nullcontext():
+            runner.run(call)
+        assert [tensor() for tensor in seen] == [None] * len(seen) != []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
