@@ -15,8 +15,8 @@ from typing import IO
 
 from packproof.properties.call import OutOfTime
 
-_RUNS, _WAITS, _ASKS = range(3)
-_ALIVE = 2  # times as many processes as cores, with those that wait
+_RUNS, _WAITS, _ASKS, _ENDS = range(4)
+_ALIVE = 4  # times as many processes as cores, with those that wait
 _LOOK = 0.5  # seconds until the next look at who waits
 _SLICE = 10.0  # seconds that a process has once it goes on
 _EVERY = 0.05  # seconds between two looks at whether it may
@@ -26,10 +26,13 @@ _mine: tuple[mmap.mmap, int] | None = None  # in a fork: what they all say, and 
 
 
 class Cores:
-    """What the forks of this process say of themselves, by their numbers, in memory that they share."""
+    """What the forks of this process say of themselves, by their numbers, in memory that they share.
+
+    After the last of them: whether one of them, or one that has yet to begin, is without a core.
+    """
 
     def __init__(self, most: int, forks: int) -> None:
-        self._most, self._said = most, mmap.mmap(-1, forks + 1)  # the last: whether anybody is without a core
+        self._most, self._said = most, mmap.mmap(-1, forks + 1)
         self._asking: deque[int] = deque()
 
     def begins(self, number: int) -> None:
@@ -47,10 +50,13 @@ class Cores:
 
     def share(self, running: Collection[int], to_begin: int) -> None:
         """Let those that ask go on as far as there are cores, in the order in which they asked. to_begin: how many
-        still wait for their first."""
+        have yet to begin; where as many live as may, one that has had its share ends for them."""
         asking = [number for number in running if self._said[number] == _ASKS]
         self._asking = deque(number for number in self._asking if number in asking)
         self._asking.extend(number for number in asking if number not in self._asking)
+        alive = sum(self._said[number] != _ENDS for number in running)
+        if to_begin and self._asking and alive >= _ALIVE * self._most:
+            self._said[self._asking.pop()] = _ENDS
         for _ in range(min(self._free(running), len(self._asking))):
             self._said[self._asking.popleft()] = _RUNS
         self._said[-1] = bool(to_begin or self._asking)
@@ -66,11 +72,15 @@ class Cores:
 @contextmanager
 def waiting() -> Iterator[None]:
     """This process needs no core meanwhile."""
-    _say(_WAITS)
+    if _mine is None:
+        yield
+        return
+    said, number = _mine
+    before, said[number] = said[number], _WAITS
     try:
         yield
     finally:
-        _say(_RUNS)
+        said[number] = before
 
 
 class CoreTime:
@@ -84,7 +94,8 @@ class CoreTime:
 
     @property
     def over(self) -> bool:
-        return time.monotonic() >= self.until
+        ended = _mine is not None and _mine[0][_mine[1]] == _ENDS
+        return ended or time.monotonic() >= self.until
 
     def clock(self) -> float:
         """Seconds in which it had a core."""
@@ -93,11 +104,11 @@ class CoreTime:
     def goes_on(self) -> bool:
         """Whether there is time left, once it is this process's again."""
         asked = time.monotonic()
-        if asked >= self._own and _others_ask():
-            _say(_ASKS)
-            while _says(_ASKS) and not self.over:
+        if _mine is not None and asked >= self._own and _mine[0][-1]:
+            said, number = _mine
+            said[number] = _ASKS
+            while said[number] == _ASKS and not self.over:
                 time.sleep(_EVERY)
-            _say(_RUNS)
             self._waited += time.monotonic() - asked
             self._own = time.monotonic() + _SLICE
         return not self.over
@@ -124,17 +135,3 @@ def _taken(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _say(what: int) -> None:
-    if _mine is not None:
-        said, number = _mine
-        said[number] = what
-
-
-def _says(what: int) -> bool:
-    return _mine is not None and _mine[0][_mine[1]] == what
-
-
-def _others_ask() -> bool:
-    return _mine is not None and bool(_mine[0][-1])

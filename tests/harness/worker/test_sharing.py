@@ -13,8 +13,8 @@ from packproof.harness.worker.sharing import CoreTime, waiting
 
 
 def counts(name: str, seconds: float, until: float, own: float) -> Iterator[str]:
-    """Its name every 0.05 s, as long as it may."""
-    core_time, enough = CoreTime(until, own), time.monotonic() + seconds
+    """Its name every 0.05 s, as long as it may. own: seconds that are its share."""
+    core_time, enough = CoreTime(until, time.monotonic() + own), time.monotonic() + seconds
     while time.monotonic() < enough and core_time.goes_on():
         yield name
         time.sleep(0.05)
@@ -33,19 +33,19 @@ def order(found: Iterator[str]) -> list[str]:
 
 def test_one_that_had_its_share_waits_for_those_that_have_not_begun() -> None:
     now = time.monotonic()
-    units = [partial(counts, "long", 30.0, now + 4, now + 0.5), partial(counts, "short", 0.5, now + 4, now + 4)]
+    units = [partial(counts, "long", 30.0, now + 4, 0.5), partial(counts, "short", 0.5, now + 4, 4.0)]
     assert order(side_by_side(units, 1, of=str)) == ["long", "short", "long"]
     assert 3.5 < time.monotonic() - now < 6
 
 
-def test_nobody_waits_while_there_are_cores() -> None:
+def test_none_waits_while_there_are_cores() -> None:
     now = time.monotonic()
-    units = [partial(counts, name, 1.0, now + 20, now) for name in "ab"]
+    units = [partial(counts, name, 1.0, now + 20, 0.0) for name in "ab"]
     assert sorted(set(side_by_side(units, 2, of=str))) == ["a", "b"]
     assert time.monotonic() - now < 4
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_limit_none_waits() -> None:
     infinity = float("inf")
     units = [partial(counts, name, 0.3, infinity, infinity) for name in "ab"]
     assert order(side_by_side(units, 1, of=str)) == ["a", "b"]
@@ -54,7 +54,7 @@ def test_without_a_limit_nobody_waits() -> None:
 def test_several_that_have_had_their_share_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing, "_SLICE", 0.3)
     now = time.monotonic()
-    units = [partial(counts, name, 30.0, now + 5, now + 0.2) for name in "ab"]
+    units = [partial(counts, name, 30.0, now + 5, 0.2) for name in "ab"]
     assert order(side_by_side(units, 1, of=str))[:4] == ["a", "b", "a", "b"]
 
 
@@ -63,13 +63,17 @@ def test_what_needs_no_core_leaves_it_to_another() -> None:
     assert order(side_by_side(units, 1, of=str)) == ["waits", "computes", "waits"]
 
 
-def test_at_most_twice_as_many_run_as_there_are_cores() -> None:
+def test_everyone_has_its_share_where_there_are_more_than_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has had it ends then, before its time is up."""
+    monkeypatch.setattr(sharing, "_ALIVE", 2)
     now = time.monotonic()
-    list(side_by_side([partial(sleeps, str(k), 0.7) for k in range(5)], 1, of=str))
-    assert time.monotonic() - now > 3 * 0.7
+    units = [partial(counts, name, 30.0, now + 4, 0.3) for name in "abcde"]
+    found = order(side_by_side(units, 1, of=str))
+    assert set(found) == set("abcde")
+    assert time.monotonic() - now < 6
 
 
-def test_outside_of_a_fork_there_is_nobody_to_wait_for() -> None:
+def test_outside_of_a_fork_there_is_none_to_wait_for() -> None:
     with waiting():
         pass
     assert CoreTime(time.monotonic() + 5, time.monotonic()).goes_on()
