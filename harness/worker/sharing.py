@@ -84,9 +84,9 @@ def waiting() -> Iterator[None]:
 
 
 class CoreTime:
-    """The time of a process: that of its share, and more while no other is without a core; all by time.monotonic.
+    """The time of a process: that of its share, and in a fork more while no other is without a core.
 
-    until: when the time of all is up. own: when its share is.
+    until: when the time of all is up, by time.monotonic. own: when its share is.
     """
 
     def __init__(self, until: float = math.inf, own: float = math.inf) -> None:
@@ -94,8 +94,10 @@ class CoreTime:
 
     @property
     def over(self) -> bool:
-        ended = _mine is not None and _mine[0][_mine[1]] == _ENDS
-        return ended or time.monotonic() >= self.until
+        if _mine is None:
+            return time.monotonic() >= min(self._own, self.until)
+        said, number = _mine
+        return said[number] == _ENDS or time.monotonic() >= self.until
 
     def clock(self) -> float:
         """Seconds in which it had a core."""

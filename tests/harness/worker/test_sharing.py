@@ -76,6 +76,8 @@ def test_everyone_has_its_share_where_there_are_more_than_may_live(monkeypatch: 
 def test_outside_of_a_fork_there_is_none_to_wait_for() -> None:
     with waiting():
         pass
-    assert CoreTime(time.monotonic() + 5, time.monotonic()).goes_on()
-    assert not CoreTime(time.monotonic()).goes_on()
+    now = time.monotonic()
+    assert CoreTime(now + 5, now + 4).goes_on()
+    assert not CoreTime(now + 5, now).goes_on()  # what comes after it, in this process, would have nothing
+    assert not CoreTime(now).goes_on()
     assert CoreTime(time.monotonic()).over
