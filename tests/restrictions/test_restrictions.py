@@ -120,7 +120,7 @@ def test_values_are_judged_where_gradients_are_refused(op: str) -> None:
 
 
 def test_where_gradients_are_refused_what_has_nothing_to_compare_is_no_refusal() -> None:
-    """Isolation at one sequence, and a kernel that is no operator: there the values were asked for, and given."""
+    """A kernel that is no operator, or has no second derivative: there the values were asked for, and given."""
     verdicts = judged(
         values_only("causal_conv1d", leaking=False),
         "causal_conv1d",
@@ -129,7 +129,7 @@ def test_where_gradients_are_refused_what_has_nothing_to_compare_is_no_refusal()
     )
     isolation, opcheck, twice = verdicts.values()
     assert (isolation.status, isolation.missing, isolation.refused) == ("passed", (), 0)
-    assert isolation.judged < isolation.examples
+    assert isolation.judged == isolation.examples
     assert (opcheck.status, opcheck.reason) == ("skipped", LAWS["opcheck"].nothing_to_compare)
     assert (twice.status, twice.reason) == ("skipped", LAWS["double_backward"].nothing_to_compare)
 
