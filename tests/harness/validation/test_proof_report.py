@@ -103,4 +103,5 @@ def test_the_readme_quotes_the_report() -> None:
     ):
         assert sentence in readme
     assert museum["missed"] == mutants["survivors"] == []
-    assert mutants["killed of all"] >= 0.95
+    # of all it would be a matter of how many compute the same, one in twenty now, which nothing can kill
+    assert mutants["killed of those that differ"] >= 0.985
