@@ -169,7 +169,7 @@ def flex_attention(
         raise NotImplementedError("a mask over no keys cannot be made")
     blocks = -(-len(q) // _BLOCK) * -(-len(k) // _BLOCK)
     if blocks > _MOST_BLOCKS:
-        raise NotImplementedError(f"a block mask has an entry for each pair of blocks, which are {blocks:,}")
+        raise NotImplementedError(f"a block mask of {blocks:,} pairs of blocks; at most {_MOST_BLOCKS:,} are tried")
     with_lse = return_lse or sinks is not None
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
     mask = _block_mask(cu_seqlens, len(q), keys, len(k), (window_size[0], 0) if causal else window_size)

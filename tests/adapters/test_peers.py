@@ -12,6 +12,7 @@ from torch import Tensor
 
 import packproof
 from packproof import refs
+from packproof.adapters.peers.torch import flex_attention
 from packproof.adapters.registry import PEERS
 from packproof.harness.bench.layouts import BenchLayout
 from packproof.harness.bench.settings import setting
@@ -219,3 +220,9 @@ def test_a_peer_that_is_not_installed_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"module \w+ is not installed; pip install ") as caught:
         packproof.check(name)
     assert "\n" not in str(caught.value)
+
+
+def test_flex_attention_declines_a_pack_whose_mask_would_fill_the_memory() -> None:
+    many = torch.zeros(1, 1, 16).expand(2**14 * 128 + 1, 1, 16)
+    with pytest.raises(NotImplementedError, match=r"^a block mask of 268,468,225 pairs of blocks; at most 268,435,456"):
+        flex_attention(many, many, many, cu_seqlens=torch.tensor([0, len(many)]))

@@ -196,14 +196,11 @@ def test_a_large_call_leaves_nothing(make_call: Make, fails: bool) -> None:
                 raise ValueError("cannot be launched") from kept
         return x * weight
 
-    call, runner = (
-        replace(make_call(3), copies=2, shared=("weight",), token_rows=("x", "y", "cotangent:y")),
-        InProcess(kernel),
-    )
+    call = replace(make_call(3), copies=2, shared=("weight",), token_rows=("x", "y", "cotangent:y"))
     gc.disable()
     try:
         with pytest.raises((KernelFault, Refused)) if fails else nullcontext():
-            runner.run(call)
+            InProcess(kernel).run(call)
         assert [tensor() for tensor in seen] == [None] * len(seen) != []
     finally:
         gc.enable()

@@ -103,5 +103,5 @@ def test_the_readme_quotes_the_report() -> None:
     ):
         assert sentence in readme
     assert museum["missed"] == mutants["survivors"] == []
-    # of all it would be a matter of how many compute the same, one in twenty now, which nothing can kill
-    assert mutants["killed of those that differ"] >= 0.985
+    # 95 % of all, where 200 of 5,250 computed the same; how many do grows with the kernels, and nothing can kill them
+    assert mutants["killed of those that differ"] >= 0.95 / (1 - 200 / 5250)
