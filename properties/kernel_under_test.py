@@ -88,6 +88,7 @@ class KernelUnderTest:
         self._samples: OrderedDict[Hashable, Sample] = OrderedDict()
         self._results: OrderedDict[Hashable, Tensors] = OrderedDict()
         self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
+        self._reruns: OrderedDict[Hashable, Tensors] = OrderedDict()
 
     def sample(self, case: Case) -> Sample:
         with span("draw"):
@@ -136,7 +137,7 @@ class KernelUnderTest:
     def with_promises(self, promises: Promises) -> "KernelUnderTest":
         """The same kernel, as if it promised this; what is remembered of its results and of the oracle stays known."""
         other = self._alike(promises)
-        other._samples, other._results = self._samples, self._results
+        other._samples, other._results, other._reruns = self._samples, self._results, self._reruns
         if not promises.cumsum:
             other._expected = self._expected
         return other
@@ -176,6 +177,11 @@ class KernelUnderTest:
         """As `run` for a plain call, which is made once."""
         return _remember(self._results, sample.digest, lambda: self.run(sample))
 
+    def rerun(self, case: Case, make: Callable[[], Tensors]) -> Tensors:
+        """What a second run of a case returned, which is made once: `determinism` compares it twice where the kernel
+        does not promise the same bits."""
+        return _remember(self._reruns, case, make)
+
     def expect(self, sample: Sample) -> Expected:
         """The oracle's answer. Raises BoundVacuous where its derived bound is as large as the values."""
         with span("reference"):
@@ -191,6 +197,7 @@ class KernelUnderTest:
     def renew(self) -> None:
         """Forget the kernel's results, as if it were another kernel; the oracle's answers stay."""
         self._results.clear()
+        self._reruns.clear()
 
     def _checked_form(self, sample: Sample, result: Result, gradients: bool) -> Tensors:
         """The result's tensors by key. Raises KernelFault where a shape, a dtype or the link to the inputs is wrong."""

@@ -53,7 +53,7 @@ def verdict_on(
     if lost := _device_error(causes, device):
         return KernelFault("crashed", f"{stage}{lost}{_line_of(error)}")
     text = f"{stage}{_in_full(error)}"
-    if any(map(_lacks_memory, causes)):
+    if any(map(lacks_memory, causes)):
         return _without_memory(_FULL_OF_ADVICE.sub(r"\1", text), causes, n_bytes, device)
     if _declined(error, invocation, again):
         return Refused(text, backward=stage == BACKWARD)
@@ -137,7 +137,8 @@ def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | None:
     return None
 
 
-def _lacks_memory(cause: BaseException) -> bool:
+def lacks_memory(cause: BaseException) -> bool:
+    """Whether an exception says, in the words of torch, Triton or CUDA, that there is no memory left."""
     return isinstance(cause, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(cause)))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.harness.execution.error_classification import free_bytes, verdict_on
+from packproof.harness.execution.error_classification import free_bytes, lacks_memory, verdict_on
 from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.harness.execution.modes import MODES
 from packproof.harness.execution.refusals import Computing
@@ -90,7 +90,9 @@ class InProcess:
         guarded = call.guard or interpreting
         try:
             invocation = self._prepared(guard, call)
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not lacks_memory(error):
+                raise
             raise MachineLimit(f"the tensors of this call do not fit: {error}") from error
         inputs = {**invocation.inputs, **invocation.metadata}
         incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}

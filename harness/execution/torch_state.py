@@ -27,7 +27,14 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 )
 
 
-_OURS = ("packproof.harness.", "packproof.properties.", "packproof.refs.")
+# of packproof what runs beside a kernel, but for the kernels: its references are called in other processes
+_OURS = (
+    "packproof.harness.",
+    "packproof.properties.call",
+    "packproof.properties.declaration",
+    "packproof.properties.dispatch_mode",
+    "packproof.refs.errors",
+)
 _OTHERS = ("safetensors.torch", "json")
 _code = attrgetter("__code__")
 
@@ -63,7 +70,7 @@ class TorchState:
             self._watch(label, namespace, tuple(name for name in dir(namespace) if _watched(namespace, name)))
 
     def watch_packproof(self) -> None:
-        """Watch the modules of packproof that are loaded, but for its kernels, with all that they define."""
+        """Watch the modules of packproof that run beside a kernel and are loaded, with all that they define."""
         for name in (*(n for n in sorted(sys.modules) if n.startswith(_OURS)), *_OTHERS):
             module = sys.modules[name]
             classes = [(f"{name}.{n}", c) for n, c in vars(module).items() if _defines(module, c)]

@@ -7,7 +7,7 @@ for the next loss.
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -149,10 +149,16 @@ class Worker:
 
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused; OutOfTime if the time of the run is up before. A call
-        that takes the memory of a GPU, for which others wait, has a quarter of the time that is left."""
-        if not call.large or self.device == "cpu":
+        that takes the memory of a GPU, for which others wait, has a quarter of the time that is left; another one that
+        lacked memory meanwhile runs once more."""
+        if self.device == "cpu":
             return self._run_again(call, self._until)
+        if not call.large:
+            with suppress(MachineLimit):
+                return self._run_again(call, self._until)
         with exclusive(self.device, self._until):
+            if not call.large:
+                return self._run_again(call, self._until)
             now = time.monotonic()
             try:
                 return self._run_again(call, now + (self._until - now) / 4)

@@ -258,6 +258,21 @@ def test_memory_that_was_lacking_is_reported_late(monkeypatch: pytest.MonkeyPatc
     assert isinstance(found, MachineLimit)
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, torch.OutOfMemoryError])
+def test_a_gpu_that_has_no_memory_for_the_inputs_is_too_small(
+    make_call: Make, monkeypatch: pytest.MonkeyPatch, kind: type[RuntimeError]
+) -> None:
+    """Other processes use it, and a launch of torch's own that lacks memory says so in its own words."""
+
+    def refuse(*_: object) -> None:
+        raise kind("CUDA error: out of memory")
+
+    runner = InProcess(lambda x, *, cu_seqlens: x)
+    monkeypatch.setattr(runner, "_place", refuse)
+    with pytest.raises(MachineLimit, match=r"^the tensors of this call do not fit: CUDA error: out of memory"):
+        runner.run(make_call())
+
+
 def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from packproof.harness.interpreter.memory_guard import is_poison
+from packproof.harness.worker import worker as worker_module
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import Call, KernelFault, MachineLimit, Refused
+from packproof.properties.call import Call, KernelFault, MachineLimit, Refused, Result
 from packproof.refs.errors import PackproofError, UsageError
 
 Make = Callable[..., Call]
@@ -44,6 +45,34 @@ def test_a_call_that_fills_a_gpu_has_a_quarter_of_the_time(make_call: Make, tmp_
         with pytest.raises(MachineLimit, match=r"^took more than \d+ s$"):
             worker.run(replace(call, copies=2))
         assert 2 < time.monotonic() - started < 8
+
+
+def test_a_small_call_that_lacks_memory_runs_once_more_when_no_other_may_fill_it(
+    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, waited = make_call(1), []
+
+    @contextmanager
+    def alone(device: str, until: float) -> Iterator[None]:
+        waited.append(device)
+        yield
+
+    monkeypatch.setattr(worker_module, "exclusive", alone)
+    with Worker(rogue("good")) as worker:
+        run = worker._run_again
+
+        def crowded(call: Call, until: float) -> Result:
+            if not waited:
+                raise MachineLimit("another process has it all")
+            return run(call, until)
+
+        worker.open()
+        monkeypatch.setattr(worker, "_run_again", crowded)
+        with pytest.raises(MachineLimit):  # on a CPU no one waits for another
+            worker.run(call)
+        worker.device = "cuda:test"
+        assert worker.run(call).outputs["y"].shape == call.inputs["x"].shape
+    assert waited == ["cuda:test"]
 
 
 def test_a_kernel_has_the_environment_of_its_caller(
