@@ -3,7 +3,7 @@
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.target import CheckTarget
@@ -45,7 +45,7 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
     apart: each cell in a process of its own, so that none waits for what another one has to compile.
     """
     planned = [(target, tuple(_cells(target, compiled))) for target, compiled in _compiled_once(targets)]
-    cores = (os.cpu_count() or 1) / max(sum(len(target.dtypes) for target in targets), 1)  # for each kernel and dtype
+    cores = _Cores.of(targets)
     cells = tuple(cell for _, of_target in planned for cell in of_target)
     return Plan(
         request,
@@ -53,6 +53,28 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
         tuple(u for target, of_it in planned for u in _units(target, of_it, apart=apart, cores=cores)),
         (*(note for target in targets for note in _notes(target)), *request.expected.notes(cells)),
     )
+
+
+@dataclass(frozen=True)
+class _Cores:
+    """each: cores for each kernel and dtype. last: those kernels and dtypes that would run at the end beside idle ones,
+    by the names of both: each in two halves, since there are cores for two."""
+
+    each: float
+    last: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, targets: Sequence[CheckTarget]) -> Self:
+        cores = os.cpu_count() or 1
+        every = [(target.name, dtype) for target in targets for dtype in target.dtypes]
+        left = len(every) % cores
+        few = len(every) > cores and 2 * left <= cores
+        return cls(cores / max(len(every), 1), frozenset(every[-left:] if left and few else ()))
+
+    def halves(self, cell: Cell) -> bool:
+        """Whether the properties of a kernel and dtype that share runs are worth two units, which both ask the
+        reference and compile the kernel."""
+        return self.each >= _MANY_CORES or (cell.target, cell.dtype) in self.last
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:
@@ -90,11 +112,8 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
                 yield cell(question.property, question.word, counts=request.strict)
 
 
-def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: float) -> Iterator[Unit]:
-    """cores: for each kernel and dtype. With one or less, a reference for each of two units costs more than it saves,
-    and so does compiling the kernel in each; with many, even runs that could be shared are made twice."""
+def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _Cores) -> Iterator[Unit]:
     request = target.request
-    halves = 2 if cores >= _MANY_CORES else 1
     of_runs = [name for name, law in request.laws.items() if law.shares == "runs"]
     together: dict[Hashable, list[Cell]] = {}
     for cell in cells:
@@ -104,9 +123,9 @@ def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: fl
             yield Unit("compile", target, (cell,))
         else:
             shares = request.laws[cell.property].shares
-            if shares == "reference" and cores <= 1:
+            if shares == "reference" and cores.each <= 1:  # else each of two units would ask the reference
                 shares = "runs"
-            half = of_runs.index(cell.property) % halves if cell.property in of_runs else 0
+            half = cell.property in of_runs and cores.halves(cell) and of_runs.index(cell.property) % 2
             together.setdefault(cell if apart else (shares, half, cell.dtype), []).append(cell)
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 

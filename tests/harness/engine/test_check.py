@@ -120,6 +120,26 @@ def test_more_cores_share_less(
     assert [{cell.property for cell in unit.cells} for unit in planned.units] == units
 
 
+@pytest.mark.parametrize(
+    ("cores", "dtypes", "halves"),
+    [(1, 3, 0), (2, 2, 0), (2, 3, 1), (3, 2, 0), (3, 4, 1), (4, 6, 2), (4, 7, 0)],
+)
+def test_who_would_run_beside_idle_cores_is_halved(
+    cores: int, dtypes: int, halves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three dtypes on two cores: the third in two halves, one on each."""
+    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
+    properties = ("packing", "causality")
+    request = CheckRequest("scales.py:scaled", op=OP, device="cpu", dtypes=("float32",), properties=properties)
+    target = replace(open_target(request), request=replace(request, questions=False))
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    targets = [replace(target, name=str(number)) for number in range(dtypes)]
+    units = [(unit.cells[0].target, [cell.property for cell in unit.cells]) for unit in plan(request, targets).units]
+    whole, halved = targets[: dtypes - halves], targets[dtypes - halves :]
+    expected = [(t.name, list(properties)) for t in whole]
+    assert units == [*expected, *((t.name, [name]) for t in halved for name in properties)]
+
+
 def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
