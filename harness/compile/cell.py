@@ -1,30 +1,37 @@
-"""The compile cell: every variant that a kernel's wrapper can choose, compiled for every target without a GPU."""
+"""The compile cells: every variant that a kernel's wrapper can choose, compiled for every target without a GPU."""
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from importlib.metadata import version
 
-from packproof.harness.compile.variants import Compiled, compile_variants
+from packproof.harness.compile.variants import Compiled, compile_listings, of_one_listing
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, Failure, Progress, Status, Verdict
-from packproof.harness.targets.builtin_kernels import BuiltinKernel
 
 _MOST_LINES = 8
 _TUNED_WITH = "3.7."  # the Triton version that the forms were tuned with; another may spill a few bytes of some
 
 
-def compile_cell(cell: Cell, own: BuiltinKernel, record: str | None = None) -> Iterator[Event]:
-    """Compile the variants; the kernel fails if one does not compile or needs more shared memory than there is.
+def compile_cells(cells: Mapping[Cell, str], record: str | None = None) -> Iterator[tuple[Cell, Iterator[Event]]]:
+    """Each cell with its events, which have to be taken before the next cell. cells: where the forms of each are
+    listed. record: a file of forms that need not be compiled again. A form whose sample disagrees with it fails too."""
+    jobs = max(2, (os.cpu_count() or 1) // 4)
+    with closing(compile_listings(list(cells.values()), jobs=jobs, record=record)) as results:
+        for cell in cells:
+            yield cell, _compiled(cell, of_one_listing(results))
 
-    record: a file of forms that need not be compiled again. A form whose sample disagrees with it fails too.
 
-    A variant that spills more than it declares is still correct. It fails with the Triton that its form was tuned with,
-    and is reported as a note with any other.
+def _compiled(cell: Cell, forms: Iterator[Compiled]) -> Iterator[Event]:
+    """The kernel fails if a form does not compile or needs more shared memory than there is.
+
+    A form that spills more than it declares is still correct. It fails with the Triton that it was tuned with, and is
+    reported as a note with any other.
     """
     yield CellStarted(cell)
     started = time.monotonic()
     results: list[Compiled] = []
-    for compiled in compile_variants(own.forms, jobs=max(2, (os.cpu_count() or 1) // 4), record=record):
+    for compiled in forms:
         results.append(compiled)
         yield Progress(cell, len(results))
     triton = version("triton")

@@ -1,6 +1,6 @@
 """The compile tier: every variant of a kernel is compiled ahead of time for real targets, on a machine without a GPU.
 
-`compile_variants` starts a process (`python -m packproof.harness.compile.variants module[:function]`, one JSON
+`compile_listings` starts a process (`python -m packproof.harness.compile.variants module[:function]...`, one JSON
 object per line), because a kernel that was defined under TRITON_INTERPRET=1 cannot be compiled. What an earlier run has
 compiled is known (`resources`). For each other variant and target that process forks a child, so that one that never
 ends, or crashes the compiler, does not affect the rest.
@@ -15,17 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypedDict
 
 from packproof.harness.compile.record import adopt, disagreement, read_record
-from packproof.harness.compile.resources import compiled_resources, digest_tools, key_of, known_resources
+from packproof.harness.compile.resources import Resources, compiled_resources, digest_tools, key_of, known_resources
 from packproof.harness.targets.location import Location
 from packproof.kernels.variant import Variant
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import PackproofError, UsageError
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 SHARED_LIMITS = {  # bytes that one program may use
@@ -80,7 +80,20 @@ def compile_variants(
     jobs: compilations at the same time. record: a file of forms that need not be compiled again (`record`).
     Raises UsageError if the variants cannot be listed.
     """
-    command = [sys.executable, "-m", "packproof.harness.compile.variants", variants]
+    with closing(compile_listings([variants], targets, limit_s, jobs, record)) as results:
+        yield from of_one_listing(results)
+
+
+def compile_listings(
+    listings: Sequence[str],
+    targets: Sequence[str] = TARGETS,
+    limit_s: float = 60.0,
+    jobs: int = 2,
+    record: str | None = None,
+) -> Generator[Compiled | UsageError | None, None, None]:
+    """The same for several functions, one after another in one process: half of what a record saves is its start. After
+    the results of each comes None, or a UsageError where its variants cannot be listed."""
+    command = [sys.executable, "-m", "packproof.harness.compile.variants", *listings]
     command += ["--limit", str(limit_s), "--jobs", str(jobs), "--targets", *targets]
     command += ["--record", record] if record else []
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -92,45 +105,69 @@ def compile_variants(
         )
         try:
             assert process.stdout is not None
-            for line in process.stdout:
-                yield json.loads(line)
+            for found in map(json.loads, process.stdout):
+                yield UsageError(found) if isinstance(found, str) else found
             if process.wait() != 0:
                 errors.seek(0)
                 lines = errors.read().strip().splitlines() or [f"exit code {process.returncode}"]
-                raise UsageError(f"{variants} cannot be compiled: {lines[-1]}")
+                raise UsageError(f"{', '.join(listings)} cannot be compiled: {lines[-1]}")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the compilers too
             process.communicate()
 
 
+def of_one_listing(results: Iterator[Compiled | UsageError | None]) -> Iterator[Compiled]:
+    """The results of the next function that `compile_listings` was given. Raises UsageError if they cannot be listed."""
+    for found in results:
+        if found is None:
+            return
+        if isinstance(found, UsageError):
+            raise found
+        yield found
+    raise PackproofError("the process that compiles ended before it had compiled all")
+
+
 def _main() -> int:
-    parser = argparse.ArgumentParser(description="Compile the variants of a Triton kernel; one JSON object per line.")
-    parser.add_argument("variants", help="module[:function]")
+    parser = argparse.ArgumentParser(description="Compile the variants of Triton kernels; one JSON object per line.")
+    parser.add_argument("listings", nargs="+", help="module[:function]")
     parser.add_argument("--targets", nargs="+", default=TARGETS, choices=sorted(SHARED_LIMITS))
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one variant and target")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--record", help="a file of forms that need not be compiled again")
     wanted = parser.parse_args()
-    spec = wanted.variants if ":" in wanted.variants else f"{wanted.variants}:variants"
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers and kernels print must not mix with the results
     try:
-        variants = Location.parse(spec).load()()
-        unable = _prepare(wanted.targets)
-        for variant, target in ((v, t) for v in variants for t in unable if _chosen(v, t)):
-            skipped = _result(variant, target) | {"skipped": unable[target]}
-            print(json.dumps(skipped), file=results, flush=True)
-        work = [(v, t) for v in variants for t in wanted.targets if t not in unable and _chosen(v, t)]
-        expected = adopt(read_record(wanted.record), work) if wanted.record else {}
-        for result in _compile_all(work, wanted.limit, wanted.jobs):
-            if result["key"] in expected and not result["failure"]:
-                result["failure"] = disagreement(result, expected[result["key"]])
-            print(json.dumps(result), file=results, flush=True)
+        record = read_record(wanted.record) if wanted.record else {}
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
+    unable = _prepare(wanted.targets)
+    for listing in wanted.listings:
+        for found in _of_listing(listing, unable, record, wanted):
+            print(json.dumps(found), file=results, flush=True)
     return 0
+
+
+def _of_listing(
+    listing: str, unable: Mapping[str, str], record: Mapping[str, Resources], wanted: argparse.Namespace
+) -> Iterator[Compiled | str | None]:
+    """Its results; at the end None, or why its variants cannot be listed."""
+    try:
+        variants = Location.parse(listing if ":" in listing else f"{listing}:variants").load()()
+    except UsageError as error:
+        yield f"{listing} cannot be compiled: {error}"
+        return
+    for variant, target in ((v, t) for v in variants for t in unable if _chosen(v, t)):
+        yield _result(variant, target) | {"skipped": unable[target]}
+    work = [(v, t) for v in variants for t in wanted.targets if t not in unable and _chosen(v, t)]
+    expected = adopt(record, work)
+    for result in _compile_all(work, wanted.limit, wanted.jobs):
+        if result["key"] in expected and not result["failure"]:
+            result["failure"] = disagreement(result, expected[result["key"]])
+        yield result
+    yield None
 
 
 def _chosen(variant: Variant, target: str) -> bool:

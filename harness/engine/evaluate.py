@@ -13,7 +13,7 @@ from itertools import chain
 
 from packproof.harness.diagnosis.conventions import suggestions
 from packproof.harness.engine.failure import FoundViolation, ReplayInfo, as_found, failure_of
-from packproof.harness.engine.own_faults import caught, not_judged, said
+from packproof.harness.engine.own_faults import caught, not_judged, not_reached, said
 from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
 from packproof.harness.engine.request import PROFILES, Allowance
@@ -65,6 +65,8 @@ def evaluate_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
             if isinstance(event, CellFinished):
                 left.remove(event.verdict.cell)
             yield event
+    except OutOfTime as error:
+        yield from not_reached(left, str(error))
     except PackproofError as error:
         yield from not_judged(left, str(error))
 

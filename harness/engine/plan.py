@@ -19,11 +19,13 @@ _MANY_CORES = 4  # for each kernel and dtype
 @dataclass(frozen=True)
 class Unit:
     """Cells that run one after another in one process: those of one kernel and dtype whose properties share the
-    reference's answers, or runs, or nothing, or half of those that share runs. kind: how they are judged."""
+    reference's answers, or runs, or nothing, or half of those that share runs; and all that are compiled. kind: how
+    they are judged. forms: where those that are compiled are listed, for each cell."""
 
     kind: Literal["evaluate", "compile", "sanitize"]
     target: CheckTarget
     cells: tuple[Cell, ...]
+    forms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
     return Plan(
         request,
         cells,
-        tuple(u for target, of_it in planned for u in _units(target, of_it, apart=apart, cores=cores)),
+        (
+            *_compiled_together(planned),
+            *(u for target, of_it in planned for u in _units(target, of_it, apart=apart, cores=cores)),
+        ),
         (*(note for target in targets for note in _notes(target)), *request.expected.notes(cells)),
     )
 
@@ -112,6 +117,14 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
                 yield cell(question.property, question.word, counts=request.strict)
 
 
+def _compiled_together(planned: Sequence[tuple[CheckTarget, Sequence[Cell]]]) -> Iterator[Unit]:
+    """The unit of the cells that are compiled: one process imports the compiler for all."""
+    found = [(target, cell) for target, cells in planned for cell in cells if cell.property == COMPILE]
+    if found:
+        targets, cells = zip(*found, strict=True)
+        yield Unit("compile", targets[0], cells, tuple(target.builtin.forms for target in targets))
+
+
 def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _Cores) -> Iterator[Unit]:
     request = target.request
     of_runs = [name for name, law in request.laws.items() if law.shares == "runs"]
@@ -119,9 +132,7 @@ def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _C
     for cell in cells:
         if request.sanitizer is not None:
             yield Unit("sanitize", target, (cell,))
-        elif cell.property == COMPILE:
-            yield Unit("compile", target, (cell,))
-        else:
+        elif cell.property != COMPILE:
             shares = request.laws[cell.property].shares
             if shares == "reference" and cores.each <= 1:  # else each of two units would ask the reference
                 shares = "runs"

@@ -3,12 +3,12 @@
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from packproof.harness.compile.cell import compile_cell
+from packproof.harness.compile.cell import compile_cells
 from packproof.harness.compute_sanitizer.cell import sanitized_cell
 from packproof.harness.engine.evaluate import evaluate_unit
 from packproof.harness.engine.own_faults import caught, not_judged, not_reached
@@ -139,17 +139,20 @@ def run_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
     if unit.kind == "evaluate":
         yield from evaluate_unit(unit, core_time)
         return
-    for cell in unit.cells:
-        if unit.kind == "compile":
-            assert unit.target.builtin is not None
-            events = compile_cell(cell, unit.target.builtin, unit.target.request.compiled)
-        else:
-            events = _sanitized(unit.target, cell)
+    each: Iterable[tuple[Cell, Iterator[Event]]]
+    if unit.kind == "compile":
+        each = compile_cells(dict(zip(unit.cells, unit.forms, strict=True)), unit.target.request.compiled)
+    else:
+        each = ((cell, _sanitized(unit.target, cell)) for cell in unit.cells)
+    for cell, events in each:
         yield from caught(cell, _in_time(cell, events, core_time))
 
 
 def _in_time(cell: Cell, events: Iterator[Event], core_time: CoreTime) -> Iterator[Event]:
     """The events of a cell, unless the time is up before it is done."""
+    if core_time.over:
+        yield from not_reached([cell], "out of time before it had a result")
+        return
     for event in events:
         yield event
         if isinstance(event, Progress) and not core_time.goes_on():

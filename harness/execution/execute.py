@@ -54,11 +54,13 @@ class InProcess:
         )
 
     def warm(self) -> None:
-        """Create the device's context now, which takes about a second. Raises UsageError where that fails."""
+        """Create the device's context now, which takes about a second. Raises UsageError where that fails, MachineLimit
+        where the device has no memory for it."""
         try:
             torch.empty(1, device=self._device)
         except RuntimeError as error:
-            raise UsageError(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
+            kind = MachineLimit if lacks_memory(error) else UsageError
+            raise kind(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
 
     def reach(self) -> None:
         """Raises UsageError where the device cannot be used; creates no context where it can."""

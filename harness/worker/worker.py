@@ -73,6 +73,7 @@ class Worker:
         self._description: dict[str, Any] = {}
         self._number = 0
         self._slowest = 0.0
+        self._is_alone = False
         if self._location is None and device != "cpu":
             raise UsageError(
                 f"{self._name} cannot be imported by name, so it cannot run on {device}: put it at the top level "
@@ -87,8 +88,18 @@ class Worker:
     def open(self, *, warm: bool = True) -> None:
         """Start the process and import the target. Raises UsageError with the reason where that fails.
 
-        warm: also create the device's context, which takes about a second.
+        warm: also create the device's context, which takes about a second, and memory that others may have filled.
         """
+        try:
+            self._open_despite_losses(warm=warm)
+        except MachineLimit:
+            with self._alone():
+                try:
+                    self._open_despite_losses(warm=warm)
+                except MachineLimit as limit:
+                    raise UsageError(str(limit)) from limit
+
+    def _open_despite_losses(self, *, warm: bool) -> None:
         for left in reversed(range(_STARTS)):
             try:
                 self._open(warm=warm)
@@ -125,7 +136,8 @@ class Worker:
         zygote.proven = True
         if hello.kind != "ready":
             self.restart()
-            raise UsageError(str(hello.body.get("text", "the target cannot be imported")))
+            kind = MachineLimit if hello.kind == "crowded" else UsageError
+            raise kind(str(hello.body.get("text", "the target cannot be imported")))
         self._description = dict(hello.body)
 
     def _started(self, *, warm: bool = True) -> Child:
@@ -156,7 +168,7 @@ class Worker:
         if not call.large:
             with suppress(MachineLimit):
                 return self._run_again(call, self._until)
-        with exclusive(self.device, self._until):
+        with self._alone():
             if not call.large:
                 return self._run_again(call, self._until)
             now = time.monotonic()
@@ -165,6 +177,19 @@ class Worker:
             except OutOfTime as error:
                 self._require_time()
                 raise MachineLimit(f"took more than {time.monotonic() - now:.0f} s") from error
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While no other process may fill the memory of the device."""
+        if self._is_alone:
+            yield
+            return
+        with exclusive(self.device, self._until):
+            self._is_alone = True
+            try:
+                yield
+            finally:
+                self._is_alone = False
 
     def _run_again(self, call: Call, until: float) -> Result:
         try:

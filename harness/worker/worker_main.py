@@ -22,7 +22,7 @@ from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
 from packproof.harness.worker.settled import leave_ctrl_c_to_the_parent
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
-from packproof.properties.call import KernelFault, Refused
+from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import describe
 from packproof.refs.errors import UsageError
 
@@ -116,8 +116,8 @@ def _serve(
         runner = InProcess(function, order["device"], snapshot)
         runner.warm() if order["warm"] else runner.reach()
         hello = Frame("ready", body=describe(function))
-    except UsageError as error:
-        hello = Frame("unusable", body={"text": str(error)})
+    except (UsageError, MachineLimit) as error:
+        hello = Frame("crowded" if isinstance(error, MachineLimit) else "unusable", body={"text": str(error)})
     me = getpid()
     decoder = Decoder(magic)
     started = set(children())

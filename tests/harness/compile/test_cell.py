@@ -1,14 +1,13 @@
 """The compile cell of a kernel: what fails it, and what is only reported."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
-from packproof.harness.compile import cell as compile_cells
+from packproof.harness.compile import cell as module
 from packproof.harness.compile.variants import Compiled
 from packproof.harness.results.events import Cell, CellFinished, Verdict
-from packproof.harness.targets.builtin_kernels import BUILTIN_KERNELS
 
 VerdictOf = Callable[..., Verdict]
 
@@ -37,14 +36,16 @@ def form(name: str, failure: str = "", slow: str = "", skipped: str = "", compil
 @pytest.fixture
 def verdict_of(monkeypatch: pytest.MonkeyPatch) -> VerdictOf:
     def found(triton: str, *forms: Compiled) -> Verdict:
-        def compiled(module: str, jobs: int, record: str | None) -> Iterator[Compiled]:
+        def compiled(modules: list[str], jobs: int, record: str | None) -> Generator[Compiled | None, None, None]:
             assert jobs >= 2
-            yield from forms
+            assert modules == ["rope.py"]
+            yield from (*forms, None)
 
-        monkeypatch.setattr(compile_cells, "compile_variants", compiled)
-        monkeypatch.setattr(compile_cells, "version", lambda name: triton)
+        monkeypatch.setattr(module, "compile_listings", compiled)
+        monkeypatch.setattr(module, "version", lambda name: triton)
         cell = Cell("rope", "packproof.kernels.rope:rope", "cpu", "compile", "")
-        *_, last = compile_cells.compile_cell(cell, BUILTIN_KERNELS["rope"])
+        ((_, events),) = ((of, list(events)) for of, events in module.compile_cells({cell: "rope.py"}))
+        *_, last = events
         assert isinstance(last, CellFinished)
         return last.verdict
 
@@ -53,7 +54,7 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> VerdictOf:
 
 def test_forms_were_tuned_with_the_triton_of_the_constraints() -> None:
     pinned = Path(__file__).parents[3].joinpath("constraints.txt").read_text(encoding="utf-8")
-    assert f"\ntriton=={compile_cells._TUNED_WITH}" in pinned
+    assert f"\ntriton=={module._TUNED_WITH}" in pinned
 
 
 SLOW = form("rope-bf16", slow="spills 8 bytes at 255 registers")

@@ -1,12 +1,13 @@
 """The compile tier: variants compile for GPUs that are absent; those that a GPU could not run fail with a reason."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from packproof.harness.compile.variants import TARGETS, Compiled, compile_variants
-from packproof.refs.errors import UsageError
+from packproof.harness.compile.variants import TARGETS, Compiled, compile_listings, compile_variants, of_one_listing
+from packproof.refs.errors import PackproofError, UsageError
 
 pytest.importorskip("triton")
 
@@ -95,6 +96,18 @@ def test_closing_the_stream_ends_the_compilers() -> None:
 def test_variants_that_cannot_be_listed() -> None:
     with pytest.raises(UsageError, match=r"compile_samples.py:nothing cannot be compiled: .* has no nothing"):
         list(compile_variants(f"{SAMPLES}:nothing"))
+
+
+def test_one_process_compiles_for_several_kernels() -> None:
+    """The variants of one cannot be listed, which stops no other."""
+    listings = [f"{SAMPLES}:good", f"{SAMPLES}:nothing", f"{SAMPLES}:good"]
+    with closing(compile_listings(listings, ("sm_90",))) as results:
+        first = [one["variant"] for one in of_one_listing(results)]
+        with pytest.raises(UsageError, match=r"compile_samples.py:nothing cannot be compiled: .* has no nothing"):
+            list(of_one_listing(results))
+        assert [one["variant"] for one in of_one_listing(results)] == first != []
+        with pytest.raises(PackproofError, match="ended before it had compiled all"):
+            list(of_one_listing(results))
 
 
 def test_only_what_changed_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

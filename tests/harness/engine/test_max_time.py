@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from packproof.harness.cli import main
 from packproof.harness.engine import evaluate, schedule
 from packproof.harness.engine.check import run_check
-from packproof.harness.engine.plan import Plan, Unit
+from packproof.harness.engine.evaluate import evaluate_unit
+from packproof.harness.engine.plan import Plan, Unit, plan
 from packproof.harness.engine.request import CheckRequest
-from packproof.harness.results.events import Event, FailureFound, RunFinished
+from packproof.harness.engine.target import open_target
+from packproof.harness.results.events import CellFinished, Event, FailureFound, RunFinished
 from packproof.harness.worker.sharing import CoreTime, exclusive
+from packproof.harness.worker.worker import Worker
 from packproof.properties.call import OutOfTime
 from packproof.properties.cases.layouts import CLASSES
 from packproof.refs.errors import UsageError
@@ -80,6 +84,20 @@ def test_without_time_for_one_example_every_class_is_missing() -> None:
         planned = 21 if verdict.cell.property == "reference" else 15  # layouts
         assert verdict.reason == f"out of time: 0 examples of {planned} reached"
         assert set(verdict.missing) >= set(CLASSES)
+
+
+def test_who_waits_for_memory_until_the_end_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crowded(worker: Worker, *, warm: bool = True) -> None:
+        raise OutOfTime("other processes needed the memory of cuda until the time was up")
+
+    Path("mine.py").write_text(SLOW + "\n")
+    request = CheckRequest("mine.py:scaled", op=OP, device="cpu", dtypes=("float32",), properties=("reference",))
+    target = open_target(replace(request, questions=False))
+    monkeypatch.setattr(Worker, "open", crowded)
+    (unit,) = plan(target.request, [target]).units
+    (event,) = evaluate_unit(unit, CoreTime())
+    assert isinstance(event, CellFinished)
+    assert (event.verdict.status, event.verdict.reason[:15]) == ("inconclusive", "other processes")
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,15 @@ def test_a_gpu_that_has_no_memory_for_the_inputs_is_too_small(
         runner.run(make_call())
 
 
+def test_a_gpu_that_has_no_memory_for_a_context_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(MachineLimit, match=r"^cpu cannot be used: CUDA error: out of memory$"):
+        InProcess(lambda x, *, cu_seqlens: x).warm()
+
+
 def test_a_device_lost_in_a_large_call_gets_no_more_work(make_call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_more() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")

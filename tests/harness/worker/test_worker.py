@@ -16,6 +16,7 @@ from torch import Tensor
 
 from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.worker import worker as worker_module
+from packproof.harness.worker.wire import Frame
 from packproof.harness.worker.worker import Worker
 from packproof.properties.call import Call, KernelFault, MachineLimit, Refused, Result
 from packproof.refs.errors import PackproofError, UsageError
@@ -47,17 +48,24 @@ def test_a_call_that_fills_a_gpu_has_a_quarter_of_the_time(make_call: Make, tmp_
         assert 2 < time.monotonic() - started < 8
 
 
-def test_a_small_call_that_lacks_memory_runs_once_more_when_no_other_may_fill_it(
-    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call, waited = make_call(1), []
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices whose memory was waited for."""
+    devices: list[str] = []
 
     @contextmanager
     def alone(device: str, until: float) -> Iterator[None]:
-        waited.append(device)
+        devices.append(device)
         yield
 
     monkeypatch.setattr(worker_module, "exclusive", alone)
+    return devices
+
+
+def test_a_small_call_that_lacks_memory_runs_once_more_when_no_other_may_fill_it(
+    make_call: Make, rogue: Rogue, monkeypatch: pytest.MonkeyPatch, waited: list[str]
+) -> None:
+    call = make_call(1)
     with Worker(rogue("good")) as worker:
         run = worker._run_again
 
@@ -73,6 +81,34 @@ def test_a_small_call_that_lacks_memory_runs_once_more_when_no_other_may_fill_it
         worker.device = "cuda:test"
         assert worker.run(call).outputs["y"].shape == call.inputs["x"].shape
     assert waited == ["cuda:test"]
+
+
+def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(
+    rogue: Rogue, monkeypatch: pytest.MonkeyPatch, waited: list[str]
+) -> None:
+    enough = False
+    with Worker(rogue("good")) as worker:
+        start = worker._open
+
+        def crowded(*, warm: bool) -> None:
+            if not (waited and enough):
+                raise MachineLimit("cuda cannot be used: CUDA error: out of memory")
+            start(warm=warm)
+
+        monkeypatch.setattr(worker, "_open", crowded)
+        with pytest.raises(UsageError, match="^cuda cannot be used: CUDA error: out of memory$"):
+            worker.open()
+        enough = True
+        worker.open()
+        worker.open()
+    assert waited == ["cpu"]
+
+
+def test_what_finds_no_memory_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's process, to its parent."""
+    monkeypatch.setattr(worker_module.Child, "receive", lambda *_: Frame("crowded", body={"pid": 0, "text": "full"}))
+    with Worker(rogue("good")) as worker, pytest.raises(UsageError, match="^full$"):
+        worker.open()
 
 
 def test_a_kernel_has_the_environment_of_its_caller(
