@@ -118,7 +118,8 @@ def compile_listings(
 
 
 def of_one_listing(results: Iterator[Compiled | UsageError | None]) -> Iterator[Compiled]:
-    """The results of the next function that `compile_listings` was given. Raises UsageError if they cannot be listed."""
+    """The results of the next function that `compile_listings` was given. Raises UsageError where they cannot be
+    listed."""
     for found in results:
         if found is None:
             return

@@ -96,7 +96,7 @@ def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(
             start(warm=warm)
 
         monkeypatch.setattr(worker, "_open", crowded)
-        with pytest.raises(UsageError, match="^cuda cannot be used: CUDA error: out of memory$"):
+        with pytest.raises(UsageError, match=r"^cuda cannot be used: CUDA error: out of memory$"):
             worker.open()
         enough = True
         worker.open()
@@ -107,7 +107,7 @@ def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(
 def test_what_finds_no_memory_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker's process, to its parent."""
     monkeypatch.setattr(worker_module.Child, "receive", lambda *_: Frame("crowded", body={"pid": 0, "text": "full"}))
-    with Worker(rogue("good")) as worker, pytest.raises(UsageError, match="^full$"):
+    with Worker(rogue("good")) as worker, pytest.raises(UsageError, match=r"^full$"):
         worker.open()
 
 
