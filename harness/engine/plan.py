@@ -1,8 +1,8 @@
 """From kernels to the cells that will run, and the units in which they run side by side."""
 
 import os
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from packproof.harness.engine.request import CheckRequest
@@ -20,12 +20,12 @@ _MANY_CORES = 4  # for each kernel and dtype
 class Unit:
     """Cells that run one after another in one process: those of one kernel and dtype whose properties share the
     reference's answers, or runs, or nothing, or half of those that share runs; and all that are compiled. kind: how
-    they are judged. forms: where those that are compiled are listed, for each cell."""
+    they are judged. forms: where those that are compiled are listed, by cell."""
 
     kind: Literal["evaluate", "compile", "sanitize"]
     target: CheckTarget
     cells: tuple[Cell, ...]
-    forms: tuple[str, ...] = ()
+    forms: Mapping[Cell, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,14 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
 
 def _compiled_together(planned: Sequence[tuple[CheckTarget, Sequence[Cell]]]) -> Iterator[Unit]:
     """The unit of the cells that are compiled: one process imports the compiler for all."""
-    found = [(target, cell) for target, cells in planned for cell in cells if cell.property == COMPILE]
-    if found:
-        targets, cells = zip(*found, strict=True)
-        yield Unit("compile", targets[0], cells, tuple(target.builtin.forms for target in targets))
+    forms = {
+        cell: target.builtin.forms
+        for target, cells in planned
+        for cell in cells
+        if cell.property == COMPILE and target.builtin
+    }
+    if forms:
+        yield Unit("compile", planned[0][0], tuple(forms), forms)
 
 
 def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _Cores) -> Iterator[Unit]:

@@ -141,7 +141,7 @@ def run_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
         return
     each: Iterable[tuple[Cell, Iterator[Event]]]
     if unit.kind == "compile":
-        each = compile_cells(dict(zip(unit.cells, unit.forms, strict=True)), unit.target.request.compiled)
+        each = compile_cells({cell: unit.forms[cell] for cell in unit.cells}, unit.target.request.compiled)
     else:
         each = ((cell, _sanitized(unit.target, cell)) for cell in unit.cells)
     for cell, events in each:

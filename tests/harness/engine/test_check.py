@@ -1,7 +1,7 @@
 """The check end to end on kernels that misbehave: each fails with a plain message, and the run goes on."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,16 @@ import packproof
 from packproof import refs
 from packproof.harness.cli import main
 from packproof.harness.engine import check as engine
+from packproof.harness.engine import schedule
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.evaluate import Evaluator
 from packproof.harness.engine.plan import plan
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.engine.schedule import run_plan
-from packproof.harness.engine.target import OF_INSTANCES, open_target
+from packproof.harness.engine.target import OF_INSTANCES, open_target, open_targets
 from packproof.harness.results.events import Cell, CellFinished, CellStarted, Event, RunFinished, RunStarted, Verdict
 from packproof.harness.results.failed import CheckFailed
+from packproof.harness.worker.sharing import CoreTime
 from packproof.properties.cases.space import Space
 from packproof.properties.laws.property import Property
 from packproof.refs.errors import UsageError
@@ -56,6 +58,30 @@ def test_variants_of_a_module_are_compiled_once() -> None:
     alone = next(run_check(CheckRequest(op="rope_qk", properties=("compile",))))
     assert isinstance(alone, RunStarted)
     assert [cell.target for cell in alone.cells] == ["packproof.kernels.rope:rope_qk"]
+
+
+def test_one_process_compiles_for_all_and_after_a_loss_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Mapping[Cell, str]] = []
+
+    def compile_cells(cells: Mapping[Cell, str], record: str | None) -> list[tuple[Cell, Iterator[Event]]]:
+        given.append(cells)
+        return []
+
+    monkeypatch.setattr(schedule, "compile_cells", compile_cells)
+    request = CheckRequest(properties=("compile",))
+    (unit,) = plan(request, list(open_targets(request))).units
+    for cells in (unit.cells, unit.cells[-2:]):
+        assert list(schedule.run_unit(replace(unit, cells=cells), CoreTime())) == []
+    first, second = given
+    assert len(first) == 8
+    assert (
+        list(second.values())
+        == list(first.values())[-2:]
+        == [
+            "packproof.kernels.rope_hadamard",
+            "packproof.kernels.quantize_fp8",
+        ]
+    )
 
 
 def test_of_all_kernels_an_instance_of_another_op_is_judged_on_a_cpu_for_what_it_decides() -> None:
