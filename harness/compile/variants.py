@@ -91,8 +91,8 @@ def compile_listings(
     jobs: int = 2,
     record: str | None = None,
 ) -> Generator[Compiled | UsageError | None, None, None]:
-    """The same for several functions, one after another in one process: half of what a record saves is its start. After
-    the results of each comes None, or a UsageError where its variants cannot be listed."""
+    """The same for several functions, one after another in one process, which imports the compiler once. After the
+    results of each comes None, or a UsageError where its variants cannot be listed."""
     command = [sys.executable, "-m", "packproof.harness.compile.variants", *listings]
     command += ["--limit", str(limit_s), "--jobs", str(jobs), "--targets", *targets]
     command += ["--record", record] if record else []
