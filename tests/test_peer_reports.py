@@ -24,7 +24,7 @@ def test_a_report_has_what_a_maintainer_needs(script: Path) -> None:
     assert re.search(r"\d\.\d", environment)
     assert re.search(r"\d{4}-\d\d-\d\d", environment)
     cause = text[text.index("## Cause") : text.index("## Fix")]
-    assert re.search(r"`[\w/.]+\.(py|cu|cuh|py\.jinja)(:\d+)?`", cause), "a file of their code"
+    assert re.search(r"`[\w/.]+\.(py|cu|cuh)(:\d+)?`", cause), "a file of their code"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

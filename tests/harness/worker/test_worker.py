@@ -104,11 +104,12 @@ def test_a_process_that_finds_no_memory_for_its_context_starts_once_more(
     assert waited == ["cpu"]
 
 
-def test_what_finds_no_memory_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker's process, to its parent."""
+def test_what_finds_no_memory_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch, waited: list[str]) -> None:
+    """The worker's process, to its parent, which then waits for the memory."""
     monkeypatch.setattr(worker_module.Child, "receive", lambda *_: Frame("crowded", body={"pid": 0, "text": "full"}))
     with Worker(rogue("good")) as worker, pytest.raises(UsageError, match=r"^full$"):
         worker.open()
+    assert waited == ["cpu"]
 
 
 def test_a_kernel_has_the_environment_of_its_caller(
