@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from packproof.adapters.metadata import max_seqlen, once, positions, seq_idx
-from packproof.refs.errors import ArgumentError, UsageError
+from packproof.refs.errors import ArgumentError, OutsideConvention, UsageError
 
 _MOST_ELEMENTS = 2**31
 
@@ -104,7 +104,7 @@ class Padded(Tokens):
     """A batch with a row for each sequence, padded after its tokens to the longest: (s, longest, ...).
 
     axis: where the tokens lie in it, as in Batched. fill: what padding holds; not zero, so that a kernel that reads it
-    is noticed. Slack is left out. A pack that would need a tensor of more than 2^31 elements is declined.
+    is noticed. Slack is left out. A pack that would need a tensor of 2^31 elements or more is outside of it.
 
     >>> import torch
     >>> from packproof import adapters
@@ -122,8 +122,9 @@ class Padded(Tokens):
 
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
         sequences, longest = len(cu_seqlens) - 1, once("longest", lambda: max_seqlen(cu_seqlens, len(x)), cu_seqlens)
-        if sequences * longest * x[:1].numel() > _MOST_ELEMENTS:
-            raise NotImplementedError(f"a padded batch of {sequences} x {longest} tokens would have 2^31 elements")
+        if sequences * longest * x[:1].numel() >= _MOST_ELEMENTS:
+            batch = f"a padded batch of {sequences} x {longest} tokens"
+            raise OutsideConvention(f"{batch} would have 2^31 elements or more")
         fill = self.fill if outside is None else outside
         padded = _spread(x, self._rows(cu_seqlens, len(x)), sequences * longest, fill)
         return _moved(padded.view(sequences, longest, *x.shape[1:]), self.axis)

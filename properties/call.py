@@ -138,7 +138,8 @@ class BoundVacuous(Refused):
 
 
 class OutsideDomain(Refused):
-    """A property would make a call that the kernel's domain excludes: nothing was called."""
+    """A property would make a call that the kernel's domain, or the convention of its adapter, excludes: the kernel was
+    not called."""
 
 
 class Runner(Protocol):

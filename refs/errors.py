@@ -55,6 +55,18 @@ class UsageError(PackproofError):
     """
 
 
+class OutsideConvention(PackproofError, NotImplementedError):
+    """A pack that a convention of an adapter cannot express. What its kernel would do with it is not judged.
+
+    >>> import torch
+    >>> from packproof import adapters
+    >>> adapters.Padded().to(torch.zeros(1, 1).expand(2**20, 8), torch.tensor([0, *range(2**20 - 4096, 2**20 + 1)]))
+    Traceback (most recent call last):
+        ...
+    packproof.refs.errors.OutsideConvention: a padded batch of 4097 x 1044480 tokens would have 2^31 elements or more
+    """
+
+
 def checked_call(function: F) -> F:
     """The function; a call with an unknown or missing argument raises ArgumentError, with the names that it takes."""
 

@@ -11,8 +11,9 @@ import torch
 
 from packproof.harness.execution.invocation import BACKWARD, Invocation, synchronise
 from packproof.harness.execution.refusals import Computing, foreign, own_statement, refuses
-from packproof.properties.call import KernelFault, MachineLimit, Refused
+from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Refused
 from packproof.properties.declaration import refusals
+from packproof.refs.errors import OutsideConvention
 
 _MAX_MESSAGE = 1000
 # errors of CUDA, Triton and cuda.core for a grid, a block or shared memory that the device does not accept
@@ -127,11 +128,14 @@ def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
     return errors[0].partition("\n")[0] if errors else ""
 
 
-def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | None:
-    """A fault that was raised earlier, or an exception whose text cannot be read."""
+def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | OutsideDomain | None:
+    """A fault that was raised earlier, a pack that the adapter cannot express, or an exception whose text cannot be
+    read."""
     for cause in causes:
         if isinstance(cause, KernelFault):
             return cause
+        if isinstance(cause, OutsideConvention):
+            return OutsideDomain(f"{stage}{cause}")
         if not _readable(cause):
             return KernelFault("raised", f"{stage}{type(cause).__name__} whose message cannot be read")
     return None

@@ -39,7 +39,7 @@ class Coverage:
     wanted: frozenset[str] = frozenset()
     boundary: bool = False
     too_large: list[MachineLimit] = field(default_factory=list)
-    not_as_far: dict[str, MachineLimit] = field(default_factory=dict)
+    not_as_far: dict[str, MachineLimit | OutsideDomain] = field(default_factory=dict)
     outside: list[OutsideDomain] = field(default_factory=list)
     vacuous: list[BoundVacuous] = field(default_factory=list)
     limits: dict[str, Limit] = field(default_factory=dict)
@@ -76,8 +76,8 @@ class Coverage:
 
     def note(self, case: Case, refused: Refused) -> None:
         """Record a refusal among the kernel's limits, with the smallest case of each kind. What the machine cannot
-        hold is none of them."""
-        if isinstance(refused, MachineLimit):
+        hold, or its domain excludes, is none of them."""
+        if isinstance(refused, MachineLimit | OutsideDomain):
             self.not_as_far[refused.note] = refused
             return
         key = refused.note + kind_of(str(refused))
@@ -117,9 +117,13 @@ class Coverage:
             yield f"not judged: {', '.join(self.missing)}"
         if self.vacuous:
             yield f"{len(self.vacuous)} of {counted(self.drawn, 'example')} cannot be judged: {self.vacuous[0]}"
-        if self.too_large:
-            drawn, are = counted(self.drawn, "example"), "is" if len(self.too_large) == 1 else "are"
-            yield f"{len(self.too_large)} of {drawn} {are} too large to be judged here: {self.too_large[0]}"
+        drawn = counted(self.drawn, "example")
+        for stopped, what in (
+            (self.outside if self.judged else [], "outside of the kernel's domain"),
+            (self.too_large, "too large to be judged here"),
+        ):
+            if stopped:
+                yield f"{len(stopped)} of {drawn} {'is' if len(stopped) == 1 else 'are'} {what}: {stopped[0]}"
         for note, limit in self.not_as_far.items():
             yield f"not judged {note}: {limit}"
         if self.values_only:

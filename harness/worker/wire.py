@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.harness.results.text import printable
-from packproof.properties.call import Call, KernelFault, MachineLimit, Mode, Placement, Refused, Result
+from packproof.properties.call import Call, KernelFault, MachineLimit, Mode, OutsideDomain, Placement, Refused, Result
 from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError, UsageError
 
@@ -188,14 +188,14 @@ def result_frame(result: Result, number: int) -> Frame:
     return Frame("result", number, body, tensors)
 
 
+_LIMITS = {"machine": MachineLimit, "domain": OutsideDomain}  # what stops a call that the kernel has not declined
+
+
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
     """The frame that reports why there is no result."""
     if isinstance(error, Refused):
-        return Frame(
-            "refused",
-            number,
-            {"text": str(error), "memory": isinstance(error, MachineLimit), "backward": error.backward},
-        )
+        limit = next((name for name, kind in _LIMITS.items() if isinstance(error, kind)), "")
+        return Frame("refused", number, {"text": str(error), "limit": limit, "backward": error.backward})
     return Frame("fault", number, {"fault": error.kind, "text": str(error)})
 
 
@@ -218,8 +218,8 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             outliers=_outliers(frame),
         )
     if frame.kind == "refused":
-        if frame.body.get("memory") is True:
-            raise MachineLimit(text)
+        if kind := _LIMITS.get(str(frame.body.get("limit"))):
+            raise kind(text)
         raise Refused(text, backward=frame.body.get("backward") is True)
     if frame.kind == "fault" and frame.body.get("fault") in get_args(FaultKind):
         raise KernelFault(frame.body["fault"], text)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Collection, Iterator
 
-from packproof.properties.call import KernelFault, MachineLimit, Placement, Refused
+from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Placement, Refused
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.sample import Sample
@@ -60,12 +60,12 @@ def _small(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
 
 def _past_elements(kernel: KernelUnderTest, sample: Sample, each: int, of: str) -> Iterator[Violation]:
     """The pack repeated until a tensor with so many elements in each copy is past the largest limit that fits."""
-    limited: list[MachineLimit] = []
+    limited: list[MachineLimit | OutsideDomain] = []
     for most in MOST_ELEMENTS:
         try:
             yield from _repeated(kernel, sample, most // each + 1, f"2^{most.bit_length() - 1} elements {of}")
             break
-        except MachineLimit as limit:
+        except (MachineLimit, OutsideDomain) as limit:
             limit.note = f"past 2^{most.bit_length() - 1} elements {of}"
             limited.append(limit)
     else:

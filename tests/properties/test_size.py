@@ -11,7 +11,8 @@ from packproof import refs
 from packproof.harness.execution import execute
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.results.coverage import Coverage
-from packproof.properties.call import Call, MachineLimit, Result
+from packproof.properties.call import Call, MachineLimit, OutsideDomain, Refused, Result
+from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws import size
@@ -91,24 +92,46 @@ def test_what_zeros_change_is_no_violation() -> None:
     assert not any("zeros" in violation.note for violation in judged(affine, "causal_conv1d"))
 
 
-class Small(InProcess):
-    """A machine without memory for the largest limit."""
-
-    def run(self, call: Call) -> Result:
-        if call.copies * call.inputs["x"].numel() > MOST_ELEMENTS[0]:
-            raise MachineLimit("needs about 52 GB of GPU memory, 9 GB are free")
-        return super().run(call)
+MEMORY = MachineLimit("needs about 52 GB of GPU memory, 9 GB are free")
+PADDED = OutsideDomain("a padded batch of 9 x 9 tokens would have 2^31 elements or more")
 
 
-def test_what_the_memory_does_not_allow_is_reported_and_the_rest_judged() -> None:
+def wide_case(largest: int, stopped: Refused) -> tuple[KernelUnderTest, Case]:
+    """A kernel that takes so many elements of x, and its case of wide tokens."""
+
+    class Small(InProcess):
+        def run(self, call: Call) -> Result:
+            if call.copies * call.inputs["x"].numel() > largest:
+                raise stopped
+            return super().run(call)
+
     space = Space(OPS["rope"], "float32", PROMISES, on_gpu=True)
     *_, wide = size.SIZE.suited(space, list(golden_cases(space)))
-    kernel = KernelUnderTest(OPS["rope"], Small(refs.rope), PROMISES)
+    return KernelUnderTest(OPS["rope"], Small(refs.rope), PROMISES), wide
+
+
+@pytest.mark.parametrize("stopped", [MEMORY, PADDED], ids=["memory", "convention"])
+def test_what_cannot_be_as_large_is_reported_and_the_rest_judged(stopped: Refused) -> None:
+    kernel, wide = wide_case(MOST_ELEMENTS[0], stopped)
     assert list(size.SIZE.check(kernel, wide)) == []
     [limit] = kernel.refusals
     seen = Coverage()
     seen.note(wide, limit)
-    assert list(seen.reasons()) == [
-        "not judged past 2^16 elements of a token's tensor: needs about 52 GB of GPU memory, 9 GB are free"
-    ]
+    assert list(seen.reasons()) == [f"not judged past 2^16 elements of a token's tensor: {stopped}"]
     assert not seen.limits
+
+
+@pytest.mark.parametrize(
+    ("stopped", "reason"),
+    [(MEMORY, "is too large to be judged here"), (PADDED, "is outside of the kernel's domain")],
+    ids=["memory", "convention"],
+)
+def test_a_case_that_cannot_be_large_at_all_is_no_refusal_of_the_kernel(stopped: Refused, reason: str) -> None:
+    kernel, wide = wide_case(0, stopped)
+    with pytest.raises(type(stopped)):
+        list(size.SIZE.check(kernel, wide))
+    seen = Coverage()
+    seen.count(wide, frozenset({"a class"}), compared=False, stopped=stopped)
+    seen.count(wide, frozenset({"another class"}), compared=True, stopped=None)
+    assert (seen.refused, seen.wanted, len(seen.limits)) == (0, frozenset({"another class"}), 0)
+    assert f"1 of 2 examples {reason}: {stopped}" in list(seen.reasons())

@@ -151,7 +151,7 @@ def frames() -> list[Frame]:
         Frame("ready", body={"op": "rope", "parameters": ["x", "cos"], "promises": {"chunk": 64}}),
         Frame("result", 3, {"interpreted": False}, tensors),
         Frame("fault", 3, {"fault": "raised", "text": "ValueError: odd"}),
-        Frame("refused", 3, {"text": "no fp16", "memory": False, "backward": True}),
+        Frame("refused", 3, {"text": "no fp16", "limit": "", "backward": True}),
         Frame("event", 0, {"event": to_json(Progress(Cell("rope", "m:f", "packing", "float32", "cpu"), 3))}),
     ]
 

@@ -18,7 +18,7 @@ from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.worker import worker as worker_module
 from packproof.harness.worker.wire import Frame
 from packproof.harness.worker.worker import Worker
-from packproof.properties.call import Call, KernelFault, MachineLimit, Refused, Result
+from packproof.properties.call import Call, KernelFault, MachineLimit, OutsideDomain, Refused, Result
 from packproof.refs.errors import PackproofError, UsageError
 
 Make = Callable[..., Call]
@@ -180,6 +180,16 @@ def test_too_little_memory_is_not_a_fault_of_the_kernel(make_call: Make, rogue: 
         with pytest.raises(MachineLimit, match=r"^RuntimeError: .*DefaultCPUAllocator: can't allocate memory"):
             worker.run(make_call(5))
         worker.run(make_call(4))
+
+
+def test_a_pack_that_its_adapter_cannot_express_is_outside_of_its_domain(make_call: Make, tmp_path: Path) -> None:
+    kernel = tmp_path / "padded.py"
+    kernel.write_text(
+        "from packproof.refs.errors import OutsideConvention\n"
+        "def padded(x, weight, *, cu_seqlens):\n    raise OutsideConvention('2^31 elements or more')\n"
+    )
+    with Worker(f"{kernel}:padded") as worker, pytest.raises(OutsideDomain, match=r"^2\^31 elements or more$"):
+        worker.run(make_call(5))
 
 
 def test_a_machine_with_memory_to_spare_is_no_excuse(make_call: Make, rogue: Rogue) -> None:
