@@ -1,8 +1,10 @@
 """Which addresses belong to which tensor of a launch, and how its programs have accessed them so far."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,10 @@ class Region:
         elements = np.where(inside, addresses - self.start, 0) // self.itemsize
         return np.where(inside, elements if self._flat is None else self._flat[elements], -1)
 
+    def bits(self) -> NDArray[Any]:
+        """The elements in their place, as bits. Without torch, which would count writing them as a change."""
+        return np.asarray(_Memory(self))
+
     def element(self, address: int) -> str:
         """The element at `address`, for messages: `x[3, 0]`."""
         position = int(self.positions(np.array([address]))[0])
@@ -49,28 +55,65 @@ class Region:
         return f"{self.name}, {str(self.tensor.dtype).removeprefix('torch.')} {tuple(self.tensor.shape)}"
 
 
+class _Memory:
+    def __init__(self, region: Region) -> None:
+        tensor, size = region.tensor, region.itemsize
+        steps = tensor.stride()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (region.start, False),
+            "typestr": f"<u{size}" if size <= 8 else f"|V{size}",
+            "shape": tuple([n if step else min(n, 1) for n, step in zip(tensor.shape, steps, strict=True)]),
+            "strides": tuple([step * size for step in steps]),
+        }
+
+
 @dataclass
 class Segment:
     """Regions that share addresses, as one row of cells with the shadow state of each cell.
 
     writer, reader: program index, NONE, or for readers MANY. written_at, read_at: that program's clock at the time.
-    atomic: the last write was an atomic one. written: whether there was any write. dense: there are no gaps.
+    atomic: the last write was an atomic one. written, read: whether there was any, in a batch; reads: of a batch, that
+    are not in `reader` yet. dense: there are no gaps.
     """
 
     start: int
     end: int
     regions: list[Region]
+    written: bool = False
+    read: bool = False
+    reads: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cell = min(region.itemsize for region in self.regions)
-        cells = -((self.start - self.end) // self.cell)
-        self.writer = np.full(cells, NONE, dtype=np.int32)
-        self.written_at = np.zeros(cells, dtype=np.int32)
-        self.reader = np.full(cells, NONE, dtype=np.int32)
-        self.read_at = np.zeros(cells, dtype=np.int32)
-        self.atomic = np.zeros(cells, dtype=bool)
-        self.written = False
-        self.dense = len(self.regions) == 1 and self.regions[0].dense
+        self.count = -((self.start - self.end) // self.cell)
+        whole = (self.start, self.end, self.cell)
+        self.dense = all(r.dense and (r.start, r.end, r.itemsize) == whole for r in self.regions)
+
+    @cached_property
+    def writer(self) -> NDArray[np.int32]:
+        return np.full(self.count, NONE, dtype=np.int32)
+
+    @cached_property
+    def written_at(self) -> NDArray[np.int32]:
+        return np.zeros(self.count, dtype=np.int32)
+
+    @cached_property
+    def reader(self) -> NDArray[np.int32]:
+        return np.full(self.count, NONE, dtype=np.int32)
+
+    @cached_property
+    def read_at(self) -> NDArray[np.int32]:
+        return np.zeros(self.count, dtype=np.int32)
+
+    @cached_property
+    def atomic(self) -> Lanes:
+        return np.zeros(self.count, dtype=bool)
+
+    @cached_property
+    def bits(self) -> NDArray[Any]:
+        """What the cells of a dense segment hold."""
+        return self.regions[0].bits().reshape(-1)
 
     def cells(self, addresses: Indices, itemsize: int) -> Indices:
         """The cells of elements of `itemsize` bytes: (lanes, cells per element)."""
@@ -89,15 +132,20 @@ class Segment:
         return next(region for region in self.regions if region.positions(np.array([address]))[0] >= 0)
 
 
+def regions_of(tensors: Mapping[str, Tensor]) -> list[Region]:
+    """The tensors of a launch by argument name; those without elements own no address."""
+    return [Region(name, tensor) for name, tensor in tensors.items() if tensor.numel()]
+
+
 def _elements(count: int) -> str:
     return "1 element" if count == 1 else f"{count} elements"
 
 
 class MemoryMap:
-    """The tensors of one launch by argument name; tensors without elements own no address."""
+    """The tensors of one launch, and how its programs have accessed them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.regions = [Region(name, tensor) for name, tensor in tensors.items() if tensor.numel()]
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self.regions = regions
         self.segments: list[Segment] = []
         for region in sorted(self.regions, key=lambda region: region.start):
             if self.segments and region.start < self.segments[-1].end:
@@ -128,6 +176,11 @@ class MemoryMap:
                 yield segment, lanes
         if outside.any():
             yield None, outside
+
+    def dense_around(self, address: int) -> Segment | None:
+        """The segment that holds an address, if it has no gaps."""
+        segment = self._around(address, address)
+        return segment if segment is not None and segment.dense else None
 
     def _around(self, low: int, high: int) -> Segment | None:
         """The segment that holds all addresses from low to high."""

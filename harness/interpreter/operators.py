@@ -6,6 +6,7 @@ Triton's own path.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
 from packproof.harness.interpreter.patch import replace
-from packproof.harness.interpreter.types import Handle, core, itemsize, joint, type_of
+from packproof.harness.interpreter.types import core, itemsize, joint, made
 
 Operation = Callable[..., Any]
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -52,6 +53,7 @@ def repair() -> None:
         replace(core.tensor, f"__{name}__", _operator(operation, _NUMBERS))
         replace(core.tensor, f"__r{name}__", _operator(operation, _NUMBERS, reflected=True))
     replace(core.tensor, "__add__", _offsets_of_pointers_first)
+    replace(core.tensor, "__neg__", _plain_negations_first)
     replace(core.tensor, "__truediv__", _operator(np.divide, _FLOATS))
     replace(core.tensor, "__floordiv__", _operator(_divide_integers, INTEGERS))
     replace(core.tensor, "__mod__", _operator(np.fmod, INTEGERS))
@@ -73,13 +75,21 @@ def _operator(operation: Operation, kinds: Mapping[str, Any], *, result: Any = N
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, other: Any, *rest: Any, **named: Any) -> Any:
-            found = values(self, other, kinds) if type(self) is core.tensor and not rest and not named else None
-            if found is None:
+            if type(self) is not core.tensor or rest or named:
                 return original(self, other, *rest, **named)
-            mine, others, dtype, sizes = found
+            kind, mine, dtype, sizes = self.dtype.name, self.handle.data, self.dtype, self.sizes
+            if type(other) is not core.tensor:
+                others = _constant(other, kind) if kind in kinds else None
+            else:  # nearly always alike
+                others = other.handle.data if kind in kinds and other.dtype.name == kind else None
+                others = others if other.sizes == sizes else None
+            if others is None:
+                found = values(self, other, kinds)
+                if found is None:
+                    return original(self, other)
+                mine, others, dtype, sizes = found
             data = operation(others, mine) if reflected else operation(mine, others)
-            dtype = result or dtype
-            return core.tensor(Handle(data, dtype), type_of(dtype, sizes))
+            return made(data, result or dtype, sizes)
 
         return apply
 
@@ -92,7 +102,7 @@ def values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
     if kind not in kinds:
         return None
     if type(other) is not core.tensor:
-        number = _number(other, kind)
+        number = _constant(other, kind)
         return None if number is None else (self.handle.data, number, self.dtype, self.sizes)
     sizes = self.sizes if self.sizes == other.sizes else joint(self.sizes, other.sizes)
     if sizes is None:
@@ -104,9 +114,14 @@ def values(self: Any, other: Any, kinds: Mapping[str, Any]) -> Any:
     return None
 
 
-def _number(value: Any, kind: str) -> Any:
+def _constant(value: Any, kind: str) -> Any:
     """A number as a value of the dtype of the tensor beside it; None where Triton would choose another dtype."""
     value = value.value if type(value) is core.constexpr else value
+    return _number(value, kind) if type(value) in (int, float) else None
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _number(value: float, kind: str) -> Any:
     if type(value) is int and -(2**31) <= value < 2**31:
         return _NUMBERS[kind](value) if kind in _NUMBERS else None
     if type(value) is float and kind in _FLOATS and _is_float32(value):
@@ -131,7 +146,7 @@ def _offsets_of_pointers_first(original: Callable[..., Any]) -> Callable[..., An
         if sizes is None:
             return original(self, other)
         data = self.handle.data + offset * np.uint64(itemsize(self.dtype.element_ty))
-        return core.tensor(Handle(data, self.handle.dtype), type_of(self.dtype, sizes))
+        return made(data, self.dtype, sizes)
 
     return add
 
@@ -149,7 +164,7 @@ def _plain_conversions_first(original: Callable[..., Any]) -> Callable[..., Any]
         convert = _CONVERSIONS.get((self.dtype.name, dtype.name))
         if convert is None:
             return original(self, dtype)
-        return core.tensor(Handle(convert(self.handle.data), dtype), type_of(dtype, self.sizes))
+        return made(convert(self.handle.data), dtype, self.sizes)
 
     return to
 
@@ -160,7 +175,15 @@ def _as_bits(t: Any, dtype: Any) -> Any:
         return t
     if not any(t.dtype.name in alike and dtype.name in alike for alike in _BITS):
         return None
-    return core.tensor(Handle(t.handle.data.view(shipped._get_np_dtype(dtype)), dtype), type_of(dtype, t.sizes))
+    return made(t.handle.data.view(shipped._get_np_dtype(dtype)), dtype, t.sizes)
+
+
+def _plain_negations_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    def negate(self: Any) -> Any:
+        zero = _number(0, self.dtype.name)
+        return original(self) if zero is None else made(zero - self.handle.data, self.dtype, self.sizes)
+
+    return negate
 
 
 def _plain_shifts_first(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,7 +198,7 @@ def _plain_products_first(original: Callable[..., Any]) -> Callable[..., Any]:
         if found is None:
             return original(input, other, acc, *rest, **named)
         left, right, total, sizes = found
-        return core.tensor(Handle(np.matmul(left, right) + total, tl.float32), type_of(tl.float32, sizes))
+        return made(np.matmul(left, right) + total, tl.float32, sizes)
 
     return dot
 
@@ -209,6 +232,6 @@ def _plain_selections_first(original: Callable[..., Any]) -> Callable[..., Any]:
         if sizes is None:
             return original(condition, x, y)
         chosen = np.where(condition.handle.data, *((data, others) if first is x else (others, data)))
-        return core.tensor(Handle(chosen, dtype), type_of(dtype, sizes))
+        return made(chosen, dtype, sizes)
 
     return where

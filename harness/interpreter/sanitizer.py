@@ -26,7 +26,7 @@ from torch import Tensor
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.memory_guard import is_poison
-from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Lanes, MemoryMap, Region, Segment
+from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Lanes, MemoryMap, Region, Segment, regions_of
 from packproof.harness.interpreter.patch import replaced
 from packproof.properties.call import KernelFault
 
@@ -97,7 +97,8 @@ class Sanitizer:
     def _run(self, original: Callable[..., Any], executor: Any, args: Any, kwargs: Any) -> Any:
         """A launch whose programs run one after another."""
         named = {**dict(zip(executor.arg_names, args, strict=False)), **kwargs}
-        self._launch = Launch(executor.fn.__name__, MemoryMap(dict(tensors_of(named.items()))), self._read_only)
+        regions = regions_of(dict(tensors_of(named.items())))
+        self._launch = Launch(executor.fn.__name__, MemoryMap(regions), self._read_only)
         try:
             return original(executor, *args, **kwargs)
         except KernelFault as fault:

@@ -46,6 +46,27 @@ def type_of(dtype: Any, sizes: Sizes) -> Any:
     return _types[key]
 
 
+def made(data: Any, dtype: Any, sizes: Sizes) -> Any:
+    """A tensor of values whose width is that of the dtype, as `core.tensor(Handle(data, dtype), type_of(dtype, sizes))`
+    makes it."""
+    handle, tensor = _new(Handle), _new(core.tensor)
+    handle.data, handle.dtype, handle.attr = data, dtype, {}
+    kind, parts = _forms.get((dtype.name, sizes)) or _form(dtype, sizes)
+    tensor.handle, tensor.type = handle, kind
+    tensor.dtype, tensor.sizes, tensor.shape, tensor.numel = parts
+    return tensor
+
+
+def _form(dtype: Any, sizes: Sizes) -> Any:
+    kind = type_of(dtype, sizes)
+    _forms[dtype.name, sizes] = form = kind, kind.__dict__.get("_parts") or _remember_parts(kind)
+    return form
+
+
+_forms: dict[Any, Any] = {}
+_new = object.__new__
+
+
 @cache
 def joint(left: Sizes, right: Sizes) -> Sizes | None:
     """The sizes of the result of two operands; None where Triton has to refuse them."""
@@ -65,6 +86,17 @@ def itemsize(dtype: Any) -> int:
     if name not in _itemsizes:
         _itemsizes[name] = 8 if dtype.is_ptr() else max(1, dtype.primitive_bitwidth // 8)
     return _itemsizes[name]
+
+
+def pointed(dtype: Any) -> Any:
+    """Bytes of what a pointer points to, a np.uint64; None for any other dtype."""
+    name = dtype.name
+    if name not in _pointed:
+        _pointed[name] = np.uint64(itemsize(dtype.element_ty)) if dtype.is_ptr() else None
+    return _pointed[name]
+
+
+_pointed: dict[str, Any] = {}
 
 
 def _plain_values_first(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,6 +46,20 @@ def masks() -> list[Tensor]:
 
 
 @triton.jit
+def _halfway_kernel(x, y):
+    p = tl.program_id(0)
+    between = (x.to(tl.pointer_type(tl.int8)) + 2).to(tl.pointer_type(tl.int32))  # the halves of two elements
+    tl.store(y + p, tl.load(between + p))
+
+
+@launch
+def unaligned() -> list[Tensor]:
+    x, y = torch.arange(PROGRAMS + 1, dtype=torch.int32) * 100_001, fresh(PROGRAMS, dtype=torch.int32)
+    _halfway_kernel[(PROGRAMS,)](x, y)
+    return [y]
+
+
+@triton.jit
 def _dot_kernel(a, b, y, N: tl.constexpr, K: tl.constexpr):
     i, k = tl.arange(0, N), tl.arange(0, K)
     left = tl.load(a + tl.program_id(0) * N * K + i[:, None] * K + k[None, :])

@@ -52,6 +52,27 @@ def _shared_counter_kernel(x):
 
 
 @triton.jit
+def _next_element_kernel(y):
+    p = tl.program_id(0)
+    tl.store(y + p, 1.0)
+    tl.store(y + p + 1, p + 2.0)
+
+
+@triton.jit
+def _pass_on_kernel(x):
+    p = tl.program_id(0)
+    tl.store(x + p + 1, tl.load(x + p) + 1)
+
+
+@triton.jit
+def _first_writes_kernel(x, y):
+    p = tl.program_id(0)
+    first = tl.load(x)
+    tl.store(y + p, first)
+    tl.store(x, first + 1, mask=p == 0)
+
+
+@triton.jit
 def _same_value_kernel(y):
     tl.store(y, 7.0)
 
@@ -126,6 +147,24 @@ def programs_write_what_others_read() -> None:
 def lost_update() -> None:
     with Sanitizer():
         _shared_counter_kernel[(3,)](torch.zeros(1))
+
+
+@case
+def programs_overlap_in_their_second_stores() -> None:
+    with Sanitizer():
+        _next_element_kernel[(3,)](fresh(4))
+
+
+@case
+def programs_write_what_others_have_read() -> None:
+    with Sanitizer():
+        _pass_on_kernel[(3,)](numbers(4))
+
+
+@case
+def one_program_writes_what_all_read() -> None:
+    with Sanitizer():
+        _first_writes_kernel[(3,)](numbers(1), fresh(3))
 
 
 @case

@@ -125,7 +125,7 @@ def broadcast(x: Any, sizes: Sizes) -> Any:
     """`types.broadcast`."""
     if x.sizes == sizes:
         return x
-    return core.tensor(Handle(_stretched(x.handle.data, sizes), x.handle.dtype), type_of(x.dtype, sizes))
+    return types.made(_stretched(x.handle.data, sizes), x.dtype, sizes)
 
 
 def expand_dims(self: Any, value: Any, axis: int) -> Any:
@@ -134,7 +134,26 @@ def expand_dims(self: Any, value: Any, axis: int) -> Any:
     axis = axis + len(sizes) + 1 if axis < 0 else axis
     sizes = (*sizes[:axis], 1, *sizes[axis:])
     data = value.handle.data.reshape(value.handle.data.shape[0], *sizes)
-    return core.tensor(Handle(data, value.handle.dtype), type_of(value.dtype, sizes))
+    return types.made(data, value.dtype, sizes)
+
+
+def indexed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`tensor.__getitem__`, of whole axes and new ones."""
+
+    def getitem(self: Any, slices: Any) -> Any:
+        if type(slices) is not tuple or not all(each is None or each == _WHOLE for each in slices):
+            return original(self, slices)
+        if len(slices) - slices.count(None) != len(self.sizes):
+            return original(self, slices)
+        axes = iter(self.sizes)
+        sizes = tuple([1 if each is None else next(axes) for each in slices])
+        data = self.handle.data
+        return types.made(data.reshape(data.shape[0], *sizes), self.dtype, sizes)
+
+    return getitem
+
+
+_WHOLE = slice(None)
 
 
 def values(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,14 +180,16 @@ def add(original: Callable[..., Any]) -> Callable[..., Any]:
     """`tensor.__add__`, of pointers."""
 
     def add_offsets(self: Any, other: Any) -> Any:
-        if not self.dtype.is_ptr() or type(other) is not core.tensor or other.dtype.name not in operators.INTEGERS:
+        n_bytes = types.pointed(self.dtype)
+        if n_bytes is None or type(other) is not core.tensor or other.dtype.name not in operators.INTEGERS:
             return original(self, other)
-        sizes = types.joint(self.sizes, other.sizes)
-        if sizes is None:
-            return original(self, other)
-        offsets = lift(other.handle.data, len(sizes)).astype(np.uint64)
-        data = lift(self.handle.data, len(sizes)) + offsets * np.uint64(types.itemsize(self.dtype.element_ty))
-        return core.tensor(Handle(data, self.handle.dtype), type_of(self.dtype, sizes))
+        mine, offsets, sizes = self.handle.data, other.handle.data, self.sizes
+        if sizes != other.sizes:
+            sizes = types.joint(sizes, other.sizes)
+            if sizes is None:
+                return original(self, other)
+            mine, offsets = lift(mine, len(sizes)), lift(offsets, len(sizes))
+        return types.made(mine + offsets.astype(np.uint64) * n_bytes, self.dtype, sizes)
 
     return add_offsets
 

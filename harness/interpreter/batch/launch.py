@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,12 @@ from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter import arguments
 from packproof.harness.interpreter.batch import blocks, rewrite, world
-from packproof.harness.interpreter.batch.programs import Array, TooLarge, programs
+from packproof.harness.interpreter.batch.programs import TooLarge, programs
 from packproof.harness.interpreter.batch.shadow import Shadow
-from packproof.harness.interpreter.memory_map import MemoryMap, Region
+from packproof.harness.interpreter.memory_map import MemoryMap, Region, regions_of
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEWEST = 2  # programs: below, a batch costs more than it saves
 FEW = 16  # programs that run in a given order, if one is given; more of them only where a batch gives up
 GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
 
@@ -43,7 +43,7 @@ class BatchingSanitizer(Sanitizer):
         if self.unfit or kernel is None or kernel in self.refused or rewrite.ordered(kernel):
             return super()._run(original, executor, args, kwargs)
         launch = _prepared(executor, args, kwargs)
-        if launch.count < FEWEST or (self._order != "forward" and launch.count <= FEW):
+        if not launch.count or (self._order != "forward" and launch.count <= FEW):
             return super()._run(original, launch.executor, args, kwargs)
         failed = self._attempt(kernel, launch)
         if failed is None:
@@ -58,7 +58,7 @@ class BatchingSanitizer(Sanitizer):
 
     def _attempt(self, kernel: Kernel, launch: "_Prepared") -> Exception | None:
         """Run the programs together. What prevented it, with the tensors as they were; None where it has succeeded."""
-        saved = [(elements, elements.copy()) for elements in map(_elements, launch.memory().regions)]
+        saved = [(elements, elements.copy()) for elements in map(Region.bits, launch.regions)]
         failed: Exception | None = None
         for size in GROUPS:
             try:
@@ -76,7 +76,7 @@ class BatchingSanitizer(Sanitizer):
     def _together(self, kernel: Kernel, launch: "_Prepared", size: int) -> None:
         """Run the programs in groups of a size."""
         function = rewrite.batched(kernel)
-        self._launch = shadow = Shadow(kernel.__name__, launch.memory(), self._read_only)
+        self._launch = shadow = Shadow(kernel.__name__, MemoryMap(launch.regions), self._read_only)
         try:
             with world.entered(shadow), np.errstate(all="ignore"):
                 shipped.interpreter_builder.set_grid_dim(*launch.grid)
@@ -98,8 +98,9 @@ class _Prepared:
     grid: tuple[int, ...]
     count: int
 
-    def memory(self) -> MemoryMap:
-        return MemoryMap(dict(tensors_of(self.given.items())))
+    @cached_property
+    def regions(self) -> list[Region]:
+        return regions_of(dict(tensors_of(self.given.items())))
 
 
 def _prepared(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
@@ -116,22 +117,3 @@ def _prepared(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
     again.pre_run_hooks, again.grid = [], grid
     wide = tuple([int(size) for size in grid] + [1] * (3 - len(grid)))
     return _Prepared(again, given, converted, wide, math.prod(wide))
-
-
-class _Memory:
-    """The elements of a tensor as bits. Without torch, which would count writing them as a change of the tensor."""
-
-    def __init__(self, region: Region) -> None:
-        tensor, size = region.tensor, region.itemsize
-        steps = tensor.stride()
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (region.start, False),
-            "typestr": f"<u{size}" if size <= 8 else f"|V{size}",
-            "shape": tuple([n if step else min(n, 1) for n, step in zip(tensor.shape, steps, strict=True)]),
-            "strides": tuple([step * size for step in steps]),
-        }
-
-
-def _elements(region: Region) -> Array:
-    return np.asarray(_Memory(region))

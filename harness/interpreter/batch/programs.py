@@ -4,7 +4,7 @@ A handle has a leading axis: one element for each program, or a single one where
 such axis. So a scalar is (programs,) or (1,), and a block of 16 x 16 is (programs, 16, 16) or (1, 16, 16).
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import triton.language as tl
@@ -15,6 +15,7 @@ from packproof.harness.interpreter.types import Handle, core
 
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
+Value = TypeVar("Value", bound=np.generic)
 
 
 class Unsupported(Exception):
@@ -88,8 +89,15 @@ programs = Programs()
 
 
 def stretched(data: Array, shape: tuple[int, ...]) -> Array:
-    """`np.broadcast_to`, which costs as much as an addition where there is nothing to do."""
-    return data if data.shape == shape else np.broadcast_to(data, shape)
+    """`np.broadcast_to`, which costs several additions."""
+    if data.shape == shape:
+        return data
+    if data.ndim != len(shape) or not data.flags.c_contiguous or 0 in shape:
+        return np.broadcast_to(data, shape)
+    steps = [0 if n == 1 else step for n, step in zip(data.shape, data.strides, strict=True)]
+    view = np.ndarray(shape, data.dtype, data, 0, steps)
+    view.flags.writeable = False
+    return view
 
 
 def lift(data: Array, rank: int) -> Array:
@@ -98,9 +106,9 @@ def lift(data: Array, rank: int) -> Array:
     return data if missing <= 0 else data.reshape(data.shape[0], *(1,) * missing, *data.shape[1:])
 
 
-def along(flags: Flags, rank: int) -> Flags:
-    """Flags of programs as a mask of blocks."""
-    return flags.reshape(-1, *(1,) * rank)
+def along(each: NDArray[Value], rank: int) -> NDArray[Value]:
+    """What each program has, such as flags, beside blocks of a rank."""
+    return each.reshape(-1, *(1,) * rank)
 
 
 def select(flags: Flags, new: Any, old: Any) -> Any:
@@ -153,4 +161,4 @@ UNDEFINED = _Undefined()
 
 
 def to_tensor(value: Any, check: bool = True) -> Any:
-    return shipped.interpreter_semantic.to_tensor(value, check)
+    return value if type(value) is core.tensor else shipped.interpreter_semantic.to_tensor(value, check)

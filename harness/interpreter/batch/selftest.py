@@ -59,8 +59,8 @@ def _halved(x, at):
 
 
 @triton.jit
-def _flow_kernel(x, w, y, n):
-    """Conditions, loops and early returns that differ between programs."""
+def _flow_kernel(x, w, y, steps, n):
+    """Conditions, loops and early returns that differ between programs; a store that converts."""
     pid = tl.program_id(0)
     if pid == n:
         return
@@ -79,6 +79,7 @@ def _flow_kernel(x, w, y, n):
     first = tl.load(x + pid) if not pid > 2 else total
     tl.device_assert(left <= 0, "the loop has ended")
     tl.store(y + pid, total + first)
+    tl.store(steps + pid, pid - left)
 
 
 def _blocks(dtype: torch.dtype) -> Callable[[], list[Tensor]]:
@@ -92,9 +93,9 @@ def _blocks(dtype: torch.dtype) -> Callable[[], list[Tensor]]:
 
 
 def _flow() -> list[Tensor]:
-    x, y = _normal(_PROGRAMS), torch.zeros(_PROGRAMS)
-    _flow_kernel[(_PROGRAMS,)](x, _normal(_PROGRAMS), y, _PROGRAMS - 1)
-    return [x, y]
+    x, y, steps = _normal(_PROGRAMS), torch.zeros(_PROGRAMS), torch.zeros(_PROGRAMS, dtype=torch.int8)
+    _flow_kernel[(_PROGRAMS,)](x, _normal(_PROGRAMS), y, steps, _PROGRAMS - 1)
+    return [x, y, steps]
 
 
 def _normal(*shape: int) -> Tensor:

@@ -6,7 +6,7 @@ one of them writes, `Unsupported` is raised, and the launch runs one program aft
 is a race. So a batch that ends has read and written what its programs would have in any order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,22 @@ from triton.runtime import interpreter as shipped
 from packproof.harness.interpreter.batch.blocks import require_size
 from packproof.harness.interpreter.batch.programs import Array, Flags, Unsupported, along, programs, stretched
 from packproof.harness.interpreter.memory_guard import is_poison
-from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Segment
+from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, MemoryMap, Region, Segment
 from packproof.harness.interpreter.sanitizer import TORCH, Launch, itemsize_of, undefined
 from packproof.harness.interpreter.types import Handle, Sizes
+
+_SHARES = "programs of one launch share an element that one of them writes"
+_SHARED = np.array([MANY])
+_HELD = 2**21  # lanes, 16 MB
 
 
 class Shadow(Launch):
     """The shadow state of a launch whose programs run together."""
+
+    def __init__(self, kernel: str, memory: MemoryMap, read_only: Sequence[Region]) -> None:
+        super().__init__(kernel, memory, read_only)
+        self._inputs: dict[int, bool] = {}  # by the start of a segment
+        self._held = 0  # lanes of loads that are not marked yet
 
     def read(self, access: "Access") -> None:
         for segment, lanes in self._bounded(access, "reads"):
@@ -30,11 +39,43 @@ class Shadow(Launch):
             cells, mine = segment.cells(access.addresses[lanes], access.itemsize), access.programs[lanes][:, None]
             if segment.written:
                 _alone(segment.writer[cells], mine)
-            before = segment.reader[cells]
-            now = np.where((before == NONE) | (before == mine), mine, MANY)
-            segment.reader[cells] = now
-            shared = segment.reader[cells] != now  # another program reads it in this very load
-            segment.reader[cells[shared]] = MANY
+            _mark_read(segment, cells, mine)
+
+    def gathered(self, segment: Segment, cells: Indices, lanes: Flags | None) -> None:
+        """Programs have read these cells, in the lanes that are given, or in all. Marked once that matters."""
+        if self._is_input(segment):
+            return
+        linear = programs.linear if len(cells) == programs.count else _SHARED
+        mine = along(linear, cells.ndim - 1)
+        if segment.written:
+            writer = segment.writer.take(cells, mode="clip")
+            foreign = (writer != NONE) & (writer != mine)
+            if np.count_nonzero(foreign if lanes is None else foreign & lanes):
+                raise Unsupported(_SHARES)
+        segment.reads.append((cells, mine, lanes))
+        self._held += cells.size
+        if self._held > _HELD:
+            for each in self.memory.segments:
+                _mark_gathered(each)
+            self._held = 0
+
+    def scattered(self, segment: Segment, cells: Indices, mine: Array) -> bool:
+        """Whether a store to these cells needs no look at its values: each program stores to cells of its own, which
+        no input of the op has. They are marked then."""
+        if any(region.start < segment.end and segment.start < region.end for region in self.read_only):
+            return False
+        lane = np.arange(len(cells), dtype=np.int32)
+        segment.written_at[cells] = lane
+        if np.count_nonzero(segment.written_at.take(cells) != lane):
+            return False
+        _mark_gathered(segment)
+        if segment.written:
+            _alone(segment.writer.take(cells), mine)
+        if segment.read:
+            _alone(segment.reader.take(cells), mine)
+        segment.written = True
+        segment.writer[cells] = mine
+        return True
 
     def write(self, access: "Access", values: Array) -> None:
         for segment, lanes in self._bounded(access, "writes"):
@@ -42,6 +83,7 @@ class Shadow(Launch):
             self.program = int(mine[0])
             self._check_read_only(addresses)
             cells = segment.cells(addresses, access.itemsize)
+            _mark_gathered(segment)
             self._agree(segment, cells, addresses, mine, values[lanes])
             _alone(segment.writer[cells], mine[:, None])
             _alone(segment.reader[cells], mine[:, None])
@@ -94,9 +136,12 @@ class Shadow(Launch):
             yield segment, lanes
 
     def _is_input(self, segment: Segment) -> bool:
-        return segment.dense and any(
-            region.dense and region.start <= segment.start and segment.end <= region.end for region in self.read_only
-        )
+        if segment.start not in self._inputs:
+            self._inputs[segment.start] = segment.dense and any(
+                region.dense and region.start <= segment.start and segment.end <= region.end
+                for region in self.read_only
+            )
+        return self._inputs[segment.start]
 
     def _fail_in(self, program: int, what: str) -> None:
         self.program = int(programs.linear[0] if program == MANY else program)
@@ -106,7 +151,27 @@ class Shadow(Launch):
 def _alone(others: Array, mine: Array) -> None:
     """Raises Unsupported where another program has accessed an element that one writes."""
     if ((others != NONE) & (others != mine)).any():
-        raise Unsupported("programs of one launch share an element that one of them writes")
+        raise Unsupported(_SHARES)
+
+
+def _mark_read(segment: Segment, cells: Array, mine: Array) -> None:
+    segment.read = True
+    before = segment.reader[cells]
+    now = np.where((before == NONE) | (before == mine), mine, MANY)
+    segment.reader[cells] = now
+    shared = segment.reader[cells] != now  # another program reads it in this very load
+    segment.reader[cells[shared]] = MANY
+
+
+def _mark_gathered(segment: Segment) -> None:
+    """Mark what plain loads have read; their order does not matter where nothing is written in between."""
+    for cells, mine, lanes in segment.reads:
+        each = np.broadcast_to(mine, cells.shape)
+        if lanes is None:
+            _mark_read(segment, cells.reshape(-1), each.reshape(-1))
+        else:
+            _mark_read(segment, cells[lanes], each[lanes])
+    segment.reads.clear()
 
 
 class Access:

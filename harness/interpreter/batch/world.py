@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import triton.language as tl
@@ -11,7 +12,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter import operators, scan, types
-from packproof.harness.interpreter.batch import blocks, pointers, reductions, rewrite, shadow
+from packproof.harness.interpreter.batch import blocks, plain, pointers, reductions, rewrite, shadow
 from packproof.harness.interpreter.batch.programs import programs
 from packproof.harness.interpreter.patch import replace
 from packproof.harness.interpreter.types import core
@@ -32,6 +33,10 @@ def learn() -> None:
         original = replace(owner, name, make)
         _known.append((owner, name, original, owner.__dict__[name]))
         setattr(owner, name, original)
+    for module in (libdevice, cuda_libdevice):  # a hundred functions, which stay replaced
+        for name, member in vars(module).items():
+            if getattr(member, "__name__", "") == "elementwise":
+                replace(module, name, _within_batches(blocks.one_program_each))
 
 
 @contextmanager
@@ -63,25 +68,37 @@ def _replacements() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     yield semantic, "expand_dims", _always(blocks.expand_dims)
     yield operators, "values", blocks.values
     yield tensor, "__add__", blocks.add
+    yield tensor, "__getitem__", blocks.indexed
     yield tensor, "__index__", _always(blocks.index)
     yield tensor, "__bool__", _always(blocks.truth)
     yield tensor, "T", _always(property(blocks.transposed))
     for language in (tl, core):
         yield language, "where", blocks.where
+        yield language, "load", plain.load(_current)
+        yield language, "store", plain.store(_current)
     yield shipped.ReduceOps, "apply_impl", reductions.reduce
     yield shipped.ReduceOps, "generic_reduce", _always(reductions.generic_reduce)
     yield shipped.ReduceScanOpInterface, "to_tensor", _always(reductions.to_tensor)
     yield shipped.ScanOps, "apply_impl", _always(reductions.scan_along)
     yield scan, "block", _always(reductions.block)
     yield shipped.InterpretedFunction, "__call__", _always(_call_device_function)
-    for module in (libdevice, cuda_libdevice):
-        for name, member in vars(module).items():
-            if getattr(member, "__name__", "") == "elementwise":
-                yield module, name, blocks.one_program_each
 
 
 def _current() -> shadow.Shadow:
     return _memory[-1]
+
+
+def _within_batches(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def made(original: Any) -> Any:
+        inside = make(original)
+
+        @wraps(original)
+        def either(*args: Any, **kwargs: Any) -> Any:
+            return (inside if _memory else original)(*args, **kwargs)
+
+        return either
+
+    return made
 
 
 def _always(operation: Any) -> Callable[[Any], Any]:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from triton.language.extra import libdevice
 
 from packproof.harness.debug.local import Local
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.interpreter import repair
-from packproof.harness.interpreter.batch import blocks, selftest, world
+from packproof.harness.interpreter.batch import blocks, selftest, shadow, world
 from packproof.harness.interpreter.batch import launch as batch
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
 from packproof.harness.interpreter.batch.programs import programs
@@ -37,7 +38,6 @@ def _samples_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def sanitizer(read_only: Any = (), order: Order = "forward", seed: int = 0) -> Sanitizer:
         return BatchingSanitizer(read_only) if order == "forward" else Sanitizer(read_only, order, seed)
 
-    monkeypatch.setattr(batch, "FEWEST", 1)
     for module in (triton_samples, triton_races):
         monkeypatch.setattr(module, "Sanitizer", sanitizer)
 
@@ -132,6 +132,15 @@ def test_faults_have_the_texts_of_one_program_after_another(case: str) -> None:
     assert str(found.value) == FAULTS[case]
 
 
+@pytest.mark.parametrize("case", [name for name in FAULTS if "write" in name or "lost" in name])
+@pytest.mark.usefixtures("_samples_in_batches")
+def test_loads_are_known_to_later_stores_however_few_are_kept(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadow, "_HELD", 0)
+    with pytest.raises(KernelFault) as found:
+        CASES[case]()
+    assert str(found.value) == FAULTS[case]
+
+
 @pytest.mark.parametrize("case", CORRECT)
 @pytest.mark.usefixtures("_samples_in_batches")
 def test_correct_kernels_pass(case: str) -> None:
@@ -173,13 +182,27 @@ def test_who_runs_programs_together(
 
 @pytest.mark.parametrize(
     "name",
-    ["create_trans", "create_masked_store", "values", "__add__", "apply_impl", "generic_reduce", "tanh", "__call__"],
+    [
+        "create_trans",
+        "create_masked_load",
+        "create_masked_store",
+        "values",
+        "__add__",
+        "apply_impl",
+        "generic_reduce",
+        "__call__",
+    ],
 )
 def test_without_a_replacement_the_self_test_refuses_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert selftest.run() == ""
     known = [replacement for replacement in world._known if replacement[1] != name]
     assert len(known) < len(world._known)
     monkeypatch.setattr(world, "_known", known)
+    assert selftest.run()
+
+
+def test_without_a_function_of_libdevice_for_batches_it_does_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libdevice, "tanh", libdevice.tanh.__wrapped__)
     assert selftest.run()
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from packproof import kernels
 from packproof.harness.interpreter import repair
-from packproof.harness.interpreter.batch import launch as batch
 from packproof.harness.interpreter.batch.launch import BatchingSanitizer
 from packproof.harness.interpreter.memory_guard import Guard
 from packproof.harness.interpreter.sanitizer import Sanitizer
@@ -79,10 +78,7 @@ def _results(op: str, inputs: Inputs, options: Mapping[str, Any], sanitizer: San
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("op", CALLS)
-def test_a_batch_has_the_bits_of_one_program_after_another(
-    op: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch, "FEWEST", 1)
+def test_a_batch_has_the_bits_of_one_program_after_another(op: str, dtype: torch.dtype) -> None:
     inputs, options = CALLS[op](dtype)
     constant = ("cos", "sin")
     inputs = {name: value.requires_grad_(name not in constant) for name, value in inputs.items()}

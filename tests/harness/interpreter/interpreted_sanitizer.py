@@ -43,6 +43,12 @@ FAULTS = {
     f"{NO_ORDER}",
     "programs_write_what_others_read": "_look_back_kernel: program (1) writes x[1], which program (2) read before: "
     f"{NO_ORDER}",
+    "programs_overlap_in_their_second_stores": "_next_element_kernel: program (1) overwrites y[1], which program (0) "
+    f"wrote: {NO_ORDER}",
+    "programs_write_what_others_have_read": "_pass_on_kernel: program (1) reads x[1], which program (0) wrote: "
+    f"{NO_ORDER}",
+    "one_program_writes_what_all_read": f"_first_writes_kernel: program (1) reads x[0], which program (0) wrote: "
+    f"{NO_ORDER}",
     "lost_update": f"_shared_counter_kernel: program (1) reads x[0], which program (0) wrote: {NO_ORDER}",
     "atomic_sum_from_unwritten": "_atomic_sum_kernel: program (0) reads total[0], which was never written",
     "atomic_past_the_end": "_beyond_atomic_kernel: program (0) changes 1 element past the end of total, float32 (1,) "
