@@ -302,19 +302,49 @@ def test_the_workflow_for_gpus_runs_what_pytest_takes(line: str) -> None:
         assert not {name for name in BUILTIN_KERNELS if not name.endswith("_triton") and f'op="{name}"' not in source}
 
 
+def set_up(folder: Path, extras: str) -> None:
+    """What .ci/env finds where it has installed packproof before."""
+    for name in (".ci/env", "pyproject.toml", "constraints.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/bin/python").symlink_to(sys.executable)
+    stamp = "".join((folder / name).read_text() for name in ("pyproject.toml", "constraints.txt"))
+    (folder / f".venv/stamp{extras}").write_text(f"{folder}\n{stamp}")
+
+
 def test_what_one_process_has_compiled_is_there_for_the_next(tmp_path: Path) -> None:
     """Whatever the environment says: a check starts several processes, the tests hundreds."""
-    for name in (".ci/env", "pyproject.toml", "constraints.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
-    stamp = "".join((tmp_path / name).read_text() for name in ("pyproject.toml", "constraints.txt"))
-    (tmp_path / ".venv/stamp").write_text(f"{tmp_path}\n{stamp}")
+    set_up(tmp_path, "[dev]")
     command = [".ci/env", "python", "-c", "import sys; print(sys.dont_write_bytecode)"]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extras", "command", "installed"),
+    [
+        ("", "python -m packproof check --help", []),
+        ("[dev]", "python -m packproof check --help", []),
+        ("[dev]", "python -m packproof --version", []),
+        ("", "python -m packproof --version", [".[dev]"]),
+        ("", "python -m pytest --version", [".[dev]"]),
+    ],
+)
+def test_a_check_needs_no_tools(extras: str, command: str, installed: list[str], tmp_path: Path) -> None:
+    """All else does, and they are added to what a check has installed."""
+    set_up(tmp_path, extras)
+    python, calls = tmp_path / ".venv/bin/python", tmp_path / "calls"
+    python.unlink()
+    python.write_text(f'#!/bin/sh\necho "$*" >>{calls}\n')
+    python.chmod(0o755)
+    (tmp_path / ".venv/made-here").touch()
+    subprocess.run([".ci/env", *command.split()], cwd=tmp_path, capture_output=True, check=True)
+    *before, last = calls.read_text().splitlines()
+    assert last == command.removeprefix("python ")
+    assert [call.split()[-1] for call in before if call.startswith("-m pip install")] == installed
+    assert (tmp_path / ".venv/stamp[dev]").exists() == bool(installed or extras)
 
 
 def test_the_nightly_run_tries_every_python_that_is_allowed() -> None:
