@@ -157,11 +157,9 @@ def test_what_a_thread_waits_counts_as_in_a_backward_pass_on_a_gpu(work: str) ->
 def test_what_a_compiler_waits_counts_however_far_below_it_runs() -> None:
     core = min(os.sched_getaffinity(0))
     spinning = f"{sys.executable} -c 'while True: pass'"
-    below = subprocess.Popen(
-        ["sh", "-c", f'sh -c "{spinning} & {spinning} & wait" & wait'], start_new_session=True, preexec_fn=None
-    )
+    both = f'sh -c "{spinning} & {spinning} & wait" & wait'
+    below = subprocess.Popen(["taskset", "--cpu-list", str(core), "sh", "-c", both], start_new_session=True)
     try:
-        os.sched_setaffinity(below.pid, {core})
         assert waited(Patience(0.6, below.pid)) > 0.9
     finally:
         os.killpg(below.pid, signal.SIGKILL)
