@@ -72,34 +72,40 @@ def evaluate_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
 
 
 def _evaluated_together(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
-    """First the properties of the plan, those for whose memory others wait last; then what the kernel does not
-    promise."""
-    target, dtype, laws = unit.target, unit.cells[0].dtype, unit.target.request.laws
-    extra = [cell for cell in unit.cells if cell.beyond and not target.beyond]
-    plain = [cell for cell in unit.cells if cell not in extra]
-    large = [cell for cell in plain if laws[cell.property].fills_memory]
-    others = [cell for cell in plain if cell not in large]
-    failed: set[str] = set()
-    with target.worker(core_time.until + _LAST_CALL) as worker:
+    """Dtype after dtype, in one process."""
+    with unit.target.worker(core_time.until + _LAST_CALL) as worker:
         if not core_time.over:
             with span("start"):
                 worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
-        evaluator, space = _evaluator(target, worker, dtype, core_time), target.space(dtype)
-        first, last = (
-            _in_rounds((cell, evaluator.cell(cell, laws[cell.property], space)) for cell in cells)
-            for cells in (others, large)
-        )
-        for event in chain(first, last):
-            if isinstance(event, CellFinished) and event.verdict.status == "failed":
-                failed.add(event.verdict.cell.property)
-            yield event
-        asked = [cell for cell in extra if cell.property not in failed]
-        for cell in extra:
-            if cell not in asked:
-                reason = f"{cell.property} failed"
-                yield CellFinished(Verdict(cell, evaluator.tier, "skipped", 0, 0.0, reason=reason))
-        chosen = [(cell, _with_question(evaluator, target, cell)) for cell in asked]
-        yield from _in_rounds((cell, each.cell(cell, laws[cell.property], space)) for cell, each in chosen)
+        for dtype in dict.fromkeys(cell.dtype for cell in unit.cells):
+            yield from _evaluated(unit.target, worker, [c for c in unit.cells if c.dtype == dtype], core_time)
+
+
+def _evaluated(target: CheckTarget, worker: Worker, cells: Sequence[Cell], core_time: CoreTime) -> Iterator[Event]:
+    """The cells of one dtype: first the properties of the plan, those for whose memory others wait last; then what the
+    kernel does not promise."""
+    dtype, laws = cells[0].dtype, target.request.laws
+    evaluator, space = _evaluator(target, worker, dtype, core_time), target.space(dtype)
+    extra = [cell for cell in cells if cell.beyond and not target.beyond]
+    plain = [cell for cell in cells if cell not in extra]
+    large = [cell for cell in plain if laws[cell.property].fills_memory]
+    others = [cell for cell in plain if cell not in large]
+    failed: set[str] = set()
+    first, last = (
+        _in_rounds((cell, evaluator.cell(cell, laws[cell.property], space)) for cell in some)
+        for some in (others, large)
+    )
+    for event in chain(first, last):
+        if isinstance(event, CellFinished) and event.verdict.status == "failed":
+            failed.add(event.verdict.cell.property)
+        yield event
+    asked = [cell for cell in extra if cell.property not in failed]
+    for cell in extra:
+        if cell not in asked:
+            reason = f"{cell.property} failed"
+            yield CellFinished(Verdict(cell, evaluator.tier, "skipped", 0, 0.0, reason=reason))
+    chosen = [(cell, _with_question(evaluator, target, cell)) for cell in asked]
+    yield from _in_rounds((cell, each.cell(cell, laws[cell.property], space)) for cell, each in chosen)
 
 
 def _in_rounds(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator[Event]:

@@ -14,13 +14,15 @@ from packproof.harness.results.text import printable
 from packproof.properties.declaration import needed_inputs
 
 _MANY_CORES = 4  # for each kernel and dtype
+_MANY_KERNELS = 4  # for each core
 
 
 @dataclass(frozen=True)
 class Unit:
     """Cells that run one after another in one process: those of one kernel and dtype whose properties share the
-    reference's answers, or runs, or nothing, or half of those that share runs; and all that are compiled. kind: how
-    they are judged. forms: where those that are compiled are listed, by cell."""
+    reference's answers, or runs, or nothing, or half of those that share runs; where kernels are many, those of all
+    dtypes; and all that are compiled. kind: how they are judged. forms: where those that are compiled are listed, by
+    cell."""
 
     kind: Literal["evaluate", "compile", "sanitize"]
     target: CheckTarget
@@ -62,19 +64,21 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
 
 @dataclass(frozen=True)
 class _Cores:
-    """each: cores for each kernel and dtype. last: those kernels and dtypes that would run at the end beside idle ones,
-    by the names of both: each in two halves, since there are cores for two."""
+    """each: cores for each kernel and dtype. few: for so many kernels that the dtypes of each may follow one another.
+    last: those kernels and dtypes that would run at the end beside idle cores, by the names of both: each in two
+    halves, since there are cores for two."""
 
     each: float
+    few: bool
     last: frozenset[tuple[str, str]]
 
     @classmethod
     def of(cls, targets: Sequence[CheckTarget]) -> Self:
         cores = os.cpu_count() or 1
         every = [(target.name, dtype) for target in targets for dtype in target.dtypes]
-        left = len(every) % cores
-        few = len(every) > cores and 2 * left <= cores
-        return cls(cores / max(len(every), 1), frozenset(every[-left:] if left and few else ()))
+        few, left = len(targets) >= _MANY_KERNELS * cores, len(every) % cores
+        beside_idle = not few and len(every) > cores and 0 < 2 * left <= cores
+        return cls(cores / max(len(every), 1), few, frozenset(every[-left:] if beside_idle else ()))
 
     def halves(self, cell: Cell) -> bool:
         """Whether the properties of a kernel and dtype that share runs are worth two units, which both ask the
@@ -141,7 +145,8 @@ def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _C
             if shares == "reference" and cores.each <= 1:  # else each of two units would ask the reference
                 shares = "runs"
             half = cell.property in of_runs and cores.halves(cell) and of_runs.index(cell.property) % 2
-            together.setdefault(cell if apart else (shares, half, cell.dtype), []).append(cell)
+            dtype = "" if cores.few else cell.dtype  # what one dtype has imported and rewritten is there for the next
+            together.setdefault(cell if apart else (shares, half, dtype), []).append(cell)
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 
 

@@ -187,6 +187,7 @@ class Launch:
         self.order: list[int] = [0]
         self.program = 0
         self.clocks = _Clocks()
+        self._inputs: dict[int, bool] = {}  # by the start of a segment
 
     def coordinates(self, program: int) -> tuple[int, int, int]:
         _, ny, nz = self.grid
@@ -194,6 +195,8 @@ class Launch:
 
     def load(self, addresses: Indices, itemsize: int) -> None:
         for segment, lanes in self._split(addresses, "reads"):
+            if self._is_input(segment):  # no program may write it
+                continue
             cells = segment.cells(addresses[lanes], itemsize)
             if segment.written:
                 self._check_writers(segment, cells, addresses[lanes], "reads", atomics_too=True)
@@ -298,6 +301,14 @@ class Launch:
     def _name(self, program: int) -> str:
         used = max((axis for axis, size in enumerate(self.grid) if size > 1), default=0) + 1
         return f"program ({', '.join(str(i) for i in self.coordinates(program)[:used])})"
+
+    def _is_input(self, segment: Segment) -> bool:
+        if segment.start not in self._inputs:
+            self._inputs[segment.start] = segment.dense and any(
+                region.dense and region.start <= segment.start and segment.end <= region.end
+                for region in self.read_only
+            )
+        return self._inputs[segment.start]
 
     def _fail(self, what: str) -> None:
         raise KernelFault("memory", f"{self.kernel}: {self._name(self.program)} {what}")

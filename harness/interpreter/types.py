@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton.language as tl
+from numpy.typing import NDArray
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as shipped
 
@@ -203,11 +204,26 @@ def broadcast(x: Any, sizes: Sizes) -> Any:
     """A tensor as a block of these sizes."""
     if x.sizes == sizes:
         return x
-    return core.tensor(Handle(np.broadcast_to(x.handle.data, sizes), x.handle.dtype), type_of(x.dtype, sizes))
+    return made(stretched(x.handle.data, sizes), x.dtype, sizes)
+
+
+def stretched(data: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """`np.broadcast_to`, which costs several additions."""
+    if data.shape == shape:
+        return data
+    if data.size == 1 and 0 not in shape:
+        steps = [0] * len(shape)
+    elif data.ndim != len(shape) or not data.flags.c_contiguous or 0 in shape:
+        return np.broadcast_to(data, shape)
+    else:
+        steps = [0 if n == 1 else step for n, step in zip(data.shape, data.strides, strict=True)]
+    view = np.ndarray(shape, data.dtype, data, 0, steps)
+    view.flags.writeable = False
+    return view
 
 
 def _expand_dims(self: Any, value: Any, axis: int) -> Any:
     sizes = value.sizes
     axis = axis + len(sizes) + 1 if axis < 0 else axis
-    data = value.handle.data.reshape((*sizes[:axis], 1, *sizes[axis:]))
-    return core.tensor(Handle(data, value.handle.dtype), type_of(value.dtype, data.shape))
+    sizes = (*sizes[:axis], 1, *sizes[axis:])
+    return made(value.handle.data.reshape(sizes), value.dtype, sizes)

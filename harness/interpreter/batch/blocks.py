@@ -11,8 +11,8 @@ from triton.language import semantic
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter import operators, types
-from packproof.harness.interpreter.batch.programs import Array, TooLarge, Unsupported, lift, programs, stretched
-from packproof.harness.interpreter.types import Handle, Sizes, core, type_of
+from packproof.harness.interpreter.batch.programs import Array, TooLarge, Unsupported, lift, programs
+from packproof.harness.interpreter.types import Handle, Sizes, core, stretched, type_of
 
 LARGEST = 2**21  # elements of a block of all programs: 16 MB of addresses
 

@@ -18,7 +18,7 @@ from packproof.harness.interpreter.memory_map import MemoryMap, Region, regions_
 from packproof.harness.interpreter.sanitizer import Sanitizer, tensors_of
 from packproof.properties.call import KernelFault
 
-FEW = 16  # programs that run in a given order, if one is given; more of them only where a batch gives up
+FEW = 8  # programs that run in a given order, if one is given; more of them only where a batch gives up
 GROUPS = (1024, 128, 16)  # programs of a batch; the next where their blocks are too large
 
 Kernel = Callable[..., Any]

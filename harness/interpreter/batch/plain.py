@@ -13,13 +13,13 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as shipped
 
-from packproof.harness.interpreter.batch.programs import Array, Flags, along, lift, programs, stretched
+from packproof.harness.interpreter.batch.programs import Array, Flags, along, lift, programs
 from packproof.harness.interpreter.batch.shadow import Shadow
 from packproof.harness.interpreter.floats import float32_to_bfloat16
 from packproof.harness.interpreter.memory_guard import POISON
 from packproof.harness.interpreter.memory_map import Segment
 from packproof.harness.interpreter.sanitizer import TORCH, undefined
-from packproof.harness.interpreter.types import core, joint, made
+from packproof.harness.interpreter.types import core, joint, made, stretched
 
 _HINTS = {  # of speed alone
     "eviction_policy": {"", "evict_first", "evict_last"},

@@ -11,7 +11,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime import interpreter as shipped
 
-from packproof.harness.interpreter.types import Handle, core
+from packproof.harness.interpreter.types import Handle, core, stretched
 
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
@@ -86,18 +86,6 @@ class Programs:
 
 
 programs = Programs()
-
-
-def stretched(data: Array, shape: tuple[int, ...]) -> Array:
-    """`np.broadcast_to`, which costs several additions."""
-    if data.shape == shape:
-        return data
-    if data.ndim != len(shape) or not data.flags.c_contiguous or 0 in shape:
-        return np.broadcast_to(data, shape)
-    steps = [0 if n == 1 else step for n, step in zip(data.shape, data.strides, strict=True)]
-    view = np.ndarray(shape, data.dtype, data, 0, steps)
-    view.flags.writeable = False
-    return view
 
 
 def lift(data: Array, rank: int) -> Array:

@@ -13,11 +13,11 @@ import numpy as np
 from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.batch.blocks import require_size
-from packproof.harness.interpreter.batch.programs import Array, Flags, Unsupported, along, programs, stretched
+from packproof.harness.interpreter.batch.programs import Array, Flags, Unsupported, along, programs
 from packproof.harness.interpreter.memory_guard import is_poison
 from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, MemoryMap, Region, Segment
 from packproof.harness.interpreter.sanitizer import TORCH, Launch, itemsize_of, undefined
-from packproof.harness.interpreter.types import Handle, Sizes
+from packproof.harness.interpreter.types import Handle, Sizes, stretched
 
 _SHARES = "programs of one launch share an element that one of them writes"
 _SHARED = np.array([MANY])
@@ -29,7 +29,6 @@ class Shadow(Launch):
 
     def __init__(self, kernel: str, memory: MemoryMap, read_only: Sequence[Region]) -> None:
         super().__init__(kernel, memory, read_only)
-        self._inputs: dict[int, bool] = {}  # by the start of a segment
         self._held = 0  # lanes of loads that are not marked yet
 
     def read(self, access: "Access") -> None:
@@ -134,14 +133,6 @@ class Shadow(Launch):
                 where, active = self.memory.describe_outside(int(addresses[0])), (access.programs == mine[0]).sum()
                 self._fail_in(mine[0], f"{verb} {where} ({first.sum()} of {active} active lanes are out of bounds)")
             yield segment, lanes
-
-    def _is_input(self, segment: Segment) -> bool:
-        if segment.start not in self._inputs:
-            self._inputs[segment.start] = segment.dense and any(
-                region.dense and region.start <= segment.start and segment.end <= region.end
-                for region in self.read_only
-            )
-        return self._inputs[segment.start]
 
     def _fail_in(self, program: int, what: str) -> None:
         self.program = int(programs.linear[0] if program == MANY else program)

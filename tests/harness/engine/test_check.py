@@ -166,6 +166,49 @@ def test_who_would_run_beside_idle_cores_is_halved(
     assert units == [*expected, *((t.name, [name]) for t in halved for name in properties)]
 
 
+@pytest.mark.parametrize(("kernels", "dtypes"), [(7, ["float32"]), (8, ["float32", "float64"])])
+def test_of_many_kernels_each_has_one_process(
+    kernels: int, dtypes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four for each core: its dtypes follow one another, and none is halved."""
+    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
+    request = CheckRequest(
+        "scales.py:scaled", op=OP, device="cpu", dtypes=("float32", "float64"), properties=("carry",)
+    )
+    target = replace(open_target(request), request=replace(request, questions=False))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    units = plan(request, [replace(target, name=str(number)) for number in range(kernels)]).units
+    assert [cell.dtype for cell in units[0].cells] == dtypes
+    assert len(units) * len(dtypes) == 2 * kernels
+
+
+def test_the_dtypes_of_one_process_have_the_verdicts_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "halves.py").write_text(
+        "def scaled(x, weight, *, cu_seqlens):\n"
+        "    return x * weight if x.itemsize == 8 else (x * weight).cumsum(0).to(x.dtype)\n"
+    )
+    request = CheckRequest(
+        "halves.py:scaled",
+        op=OP,
+        device="cpu",
+        dtypes=("float32", "float64"),
+        properties=("reference", "causality"),
+        profile="quick",
+        questions=False,
+    )
+    target = open_target(request)
+
+    def verdicts() -> set[tuple[str, str, str]]:
+        found = [event.verdict for event in run_plan(plan(request, [target])) if isinstance(event, CellFinished)]
+        return {(v.cell.property, v.cell.dtype, v.status) for v in found}
+
+    apart = verdicts()
+    assert {status for _, dtype, status in apart if dtype == "float64"} == {"passed"}
+    assert ("reference", "float32", "failed") in apart
+    monkeypatch.setattr("packproof.harness.engine.plan._MANY_KERNELS", 0)
+    assert verdicts() == apart
+
+
 def test_a_fault_of_ours_in_one_cell_lets_the_others_be_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
