@@ -15,7 +15,7 @@ from triton.runtime import interpreter as shipped
 
 from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
 from packproof.harness.interpreter.patch import replace
-from packproof.harness.interpreter.types import core, itemsize, joint, made
+from packproof.harness.interpreter.types import core, joint, made, pointed
 
 Operation = Callable[..., Any]
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -135,7 +135,8 @@ def _is_float32(value: float) -> bool:
 
 def _offsets_of_pointers_first(original: Callable[..., Any]) -> Callable[..., Any]:
     def add(self: Any, other: Any) -> Any:
-        if not self.dtype.is_ptr():
+        n_bytes = pointed(self.dtype)
+        if n_bytes is None:
             return original(self, other)
         if type(other) is core.tensor and other.dtype.name in INTEGERS:
             sizes, offset = joint(self.sizes, other.sizes), other.handle.data.astype(np.uint64)
@@ -145,7 +146,7 @@ def _offsets_of_pointers_first(original: Callable[..., Any]) -> Callable[..., An
             return original(self, other)
         if sizes is None:
             return original(self, other)
-        data = self.handle.data + offset * np.uint64(itemsize(self.dtype.element_ty))
+        data = self.handle.data + offset * n_bytes
         return made(data, self.dtype, sizes)
 
     return add

@@ -19,7 +19,6 @@ from packproof.harness.interpreter.memory_map import MANY, NONE, Indices, Memory
 from packproof.harness.interpreter.sanitizer import TORCH, Launch, itemsize_of, undefined
 from packproof.harness.interpreter.types import Handle, Sizes, stretched
 
-_SHARES = "programs of one launch share an element that one of them writes"
 _SHARED = np.array([MANY])
 _HELD = 2**21  # lanes, 16 MB
 
@@ -47,10 +46,7 @@ class Shadow(Launch):
         linear = programs.linear if len(cells) == programs.count else _SHARED
         mine = along(linear, cells.ndim - 1)
         if segment.written:
-            writer = segment.writer.take(cells, mode="clip")
-            foreign = (writer != NONE) & (writer != mine)
-            if np.count_nonzero(foreign if lanes is None else foreign & lanes):
-                raise Unsupported(_SHARES)
+            _alone(segment.writer.take(cells, mode="clip"), mine, lanes)
         segment.reads.append((cells, mine, lanes))
         self._held += cells.size
         if self._held > _HELD:
@@ -139,10 +135,11 @@ class Shadow(Launch):
         self._fail(what)
 
 
-def _alone(others: Array, mine: Array) -> None:
-    """Raises Unsupported where another program has accessed an element that one writes."""
-    if ((others != NONE) & (others != mine)).any():
-        raise Unsupported(_SHARES)
+def _alone(others: Array, mine: Array, lanes: Flags | None = None) -> None:
+    """Raises Unsupported where another program has accessed an element that one writes. lanes: those that count."""
+    foreign = (others != NONE) & (others != mine)
+    if np.count_nonzero(foreign if lanes is None else foreign & lanes):
+        raise Unsupported("programs of one launch share an element that one of them writes")
 
 
 def _mark_read(segment: Segment, cells: Array, mine: Array) -> None:
