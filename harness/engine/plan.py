@@ -11,7 +11,9 @@ from packproof.harness.results.events import Cell
 from packproof.harness.results.names import COMPILE
 from packproof.harness.results.questions import open_questions
 from packproof.harness.results.text import printable
+from packproof.properties.cases.space import Space
 from packproof.properties.declaration import needed_inputs
+from packproof.properties.laws.property import Property, Shared
 
 _MANY_CORES = 4  # for each kernel and dtype
 _MANY_KERNELS = 4  # for each core
@@ -135,19 +137,34 @@ def _compiled_together(planned: Sequence[tuple[CheckTarget, Sequence[Cell]]]) ->
 
 def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _Cores) -> Iterator[Unit]:
     request = target.request
-    of_runs = [name for name, law in request.laws.items() if law.shares == "runs"]
     together: dict[Hashable, list[Cell]] = {}
     for cell in cells:
         if request.sanitizer is not None:
             yield Unit("sanitize", target, (cell,))
         elif cell.property != COMPILE:
-            shares = request.laws[cell.property].shares
-            if shares == "reference" and cores.each <= 1:  # else each of two units would ask the reference
-                shares = "runs"
-            half = cell.property in of_runs and cores.halves(cell) and of_runs.index(cell.property) % 2
             dtype = "" if cores.few else cell.dtype  # what one dtype has imported and rewritten is there for the next
-            together.setdefault(cell if apart else (shares, half, dtype), []).append(cell)
+            key = cell if apart else (*_shared(target, cell, cores), dtype)
+            together.setdefault(key, []).append(cell)
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
+
+
+def _shared(target: CheckTarget, cell: Cell, cores: _Cores) -> tuple[Shared, bool]:
+    """What the unit of a cell shares, and which half of it the cell is in."""
+    laws = target.request.laws
+    law = laws[cell.property]
+    if law.shares == "nothing":  # a process for what is skipped would only start and end
+        return "runs" if _is_skipped(law, target.space(cell.dtype)) else "nothing", False
+    if law.shares == "reference":
+        return ("reference", False) if cores.each > 1 else ("runs", cores.halves(cell))  # else both would ask for it
+    of_runs = [name for name, other in laws.items() if other.shares == "runs"]
+    return "runs", cores.halves(cell) and of_runs.index(cell.property) % 2 == 1
+
+
+def _is_skipped(law: Property, space: Space) -> bool:
+    try:
+        return bool(law.skip_reason(space))
+    except Exception:  # its cell will report it
+        return False
 
 
 def _notes(target: CheckTarget) -> Iterator[str]:

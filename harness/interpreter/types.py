@@ -21,6 +21,11 @@ Sizes = tuple[int, ...]
 
 core = tl.core
 Handle = shipped.TensorHandle
+_ELEMENTS = {
+    **{torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16},
+    **{torch.int64: tl.int64, torch.int32: tl.int32, torch.int16: tl.int16, torch.int8: tl.int8},
+    **{torch.uint8: tl.uint8, torch.bool: tl.int1},
+}
 _PLAIN = frozenset({int, float, bool, str, type(None), core.tensor, core.dtype})
 
 
@@ -157,7 +162,8 @@ def _once_per_type(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain_arguments_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    pointers: dict[torch.dtype, Any] = {}
+    # where Triton itself looks for one, it imports all of Gluon
+    pointers: dict[torch.dtype, Any] = {dtype: tl.pointer_type(kind) for dtype, kind in _ELEMENTS.items()}
 
     def convert(argument: Any) -> Any:
         if type(argument) is int and -(2**31) <= argument < 2**31:

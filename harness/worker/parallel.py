@@ -279,6 +279,8 @@ def _frames(unit: Unit[Any]) -> Iterator[Frame]:
 
 def _forks_differentiate() -> bool:
     """Whether a fork of this process can use autograd: not where autograd already has threads here, as beside a GPU."""
+    if torch.accelerator.current_accelerator() is None:  # torch was built for none
+        return True
     tries = iter([_differentiate] * 2)
     with closing(_forks([next(tries)], 1, bool, lambda *_: next(tries, None))) as found:  # type: ignore[type-var]
         for fit in found:

@@ -100,7 +100,6 @@ def _serve(
     """Report the id of the process, import, report that all is ready, answer calls. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
     channel.sendall(encode(Frame("begun", body={"pid": getpid()}), magic))
-    snapshot.watch_packproof()
     check = snapshot.checker  # taken before the kernel's module runs
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)

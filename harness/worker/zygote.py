@@ -51,7 +51,7 @@ class Zygote:
     ) -> None:
         self._control = control
         self._function = function
-        self._snapshot = TorchState()
+        self._snapshot = _as_imported()
         self._idle_ms: int | None = _IDLE_MS if late else None
         self._leashes: dict[int, socket.socket] = {}
         self._poll = select.poll()
@@ -89,7 +89,7 @@ class Zygote:
     def _import_late(self) -> None:
         """While no one waits, import what only some kernels need."""
         import_compiler()
-        self._snapshot, self._idle_ms = TorchState(), None
+        self._snapshot, self._idle_ms = _as_imported(), None
 
     def _hire(self) -> bool:
         """Fork one worker as ordered; False when there will be no more orders."""
@@ -143,6 +143,13 @@ class Zygote:
                 self._poll.unregister(leash)
                 leash.sendall(STATUS.pack(status))
         end_children(but=self._leashes)  # processes that workers have left in other groups and sessions
+
+
+def _as_imported() -> TorchState:
+    """Everything that workers watch: here, since each of them would first copy the memory that this reads."""
+    state = TorchState()
+    state.watch_packproof()
+    return state
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

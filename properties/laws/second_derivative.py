@@ -97,7 +97,6 @@ DOUBLE_BACKWARD = Property(
     nothing_to_compare="no second derivative: differentiating twice raises an error, or gradients are not judged",
     decides_mutants=False,
     quick=True,
-    shares="nothing",
     illustration=Illustration(
         "f″(S) = r″(S),   or an error",
         ("kernel", "aaa bbbbb cc"),

@@ -146,6 +146,28 @@ def test_more_cores_share_less(
     assert [{cell.property for cell in unit.cells} for unit in planned.units] == units
 
 
+def test_what_is_skipped_has_no_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fp64 nothing is left for a second one; a property that cannot tell has it, and reports why."""
+    (tmp_path / "scales.py").write_text("def scaled(x, weight, *, cu_seqlens):\n    return x * weight\n")
+    (tmp_path / "laws.py").write_text(
+        "from dataclasses import replace\n"
+        "from packproof.properties.laws.torch_integration import OPCHECK\n"
+        "def reason(space):\n"
+        "    raise RuntimeError('no reason')\n"
+        "UNSURE = replace(OPCHECK, name='unsure', skip_reason=reason)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    properties = ("causality", "opcheck", "torch_compile", "laws:UNSURE")
+    request = CheckRequest("scales.py:scaled", op=OP, device="cpu", dtypes=("float64",), properties=properties)
+    planned = plan(request, [replace(open_target(request), request=replace(request, questions=False))])
+    units = [{cell.property for cell in unit.cells} for unit in planned.units]
+    assert units == [{"causality", "opcheck", "torch_compile"}, {"laws:UNSURE"}]
+    verdicts = {e.verdict.cell.property: e.verdict for e in run_plan(planned) if isinstance(e, CellFinished)}
+    assert verdicts["causality"].status == "passed"
+    assert verdicts["opcheck"].status == "skipped"
+    assert verdicts["laws:UNSURE"].reason == "packproof itself failed: RuntimeError: no reason"
+
+
 @pytest.mark.parametrize(
     ("cores", "dtypes", "halves"),
     [(1, 3, 0), (2, 2, 0), (2, 3, 1), (3, 2, 0), (3, 4, 1), (4, 6, 2), (4, 7, 0)],
