@@ -152,11 +152,14 @@ def _shared(target: CheckTarget, cell: Cell, cores: _Cores) -> tuple[Shared, boo
     """What the unit of a cell shares, and which half of it the cell is in."""
     laws = target.request.laws
     law = laws[cell.property]
-    if law.shares == "nothing":  # a process for what is skipped would only start and end
-        return "runs" if _is_skipped(law, target.space(cell.dtype)) else "nothing", False
-    if law.shares == "reference":
-        return ("reference", False) if cores.each > 1 else ("runs", cores.halves(cell))  # else both would ask for it
-    of_runs = [name for name, other in laws.items() if other.shares == "runs"]
+    if law.shares == "nothing" and _is_skipped(law, target.space(cell.dtype)):
+        return "runs", False  # a process of its own would only start and end
+    alone = (
+        {"reference", "nothing"} if cores.each > 1 else {"nothing"}
+    )  # else each of two units would ask the reference
+    if law.shares in alone:
+        return law.shares, False
+    of_runs = [name for name, other in laws.items() if other.shares not in alone]
     return "runs", cores.halves(cell) and of_runs.index(cell.property) % 2 == 1
 
 

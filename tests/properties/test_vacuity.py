@@ -18,7 +18,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws import size as sizes
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.invariance import REFERENCE
-from packproof.properties.laws.torch_integration import OPCHECK
+from packproof.properties.laws.torch_integration import OPCHECK, TORCH_COMPILE
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import gradient
@@ -185,3 +185,15 @@ def test_a_kernel_that_registers_no_operator_has_nothing_for_opcheck() -> None:
     with comparisons() as made:
         assert not any(broken(kernel, OPCHECK, case) for case in cases)
     assert not made
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_on_a_cpu_one_small_case_is_compiled_with_an_empty_sequence(op: str) -> None:
+    space = Space(OPS[op], "float32", Promises())
+    assert [case.lengths for case in TORCH_COMPILE.suited(space, list(golden_cases(space)))] == [(5, 0, 7)]
+
+
+def test_a_second_packing_keeps_its_sequences() -> None:
+    space = Space(OPS["attention"], "float32", Promises())
+    (case,) = OPCHECK.cases(space, [Case((0, 5, 0, 7), "float32", (("hq", 1),), key_lengths=(1, 5, 2, 7))])
+    assert case.lengths == (0, 5, 0, 7)
