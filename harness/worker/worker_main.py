@@ -20,7 +20,7 @@ from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
-from packproof.harness.worker.settled import leave_ctrl_c_to_the_parent
+from packproof.harness.worker.settled import in_one_chunk, leave_ctrl_c_to_the_parent
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import describe
@@ -94,6 +94,7 @@ def speak_into(descriptor: int) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
 
 
+@in_one_chunk
 def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
 ) -> int:
