@@ -154,9 +154,8 @@ def _shared(target: CheckTarget, cell: Cell, cores: _Cores) -> tuple[Shared, boo
     law = laws[cell.property]
     if law.shares == "nothing" and _is_skipped(law, target.space(cell.dtype)):
         return "runs", False  # a process of its own would only start and end
-    alone = (
-        {"reference", "nothing"} if cores.each > 1 else {"nothing"}
-    )  # else each of two units would ask the reference
+    # without a core for it, a process for what shares the reference would only ask it once more
+    alone = {"reference", "nothing"} if cores.each > 1 else {"nothing"}
     if law.shares in alone:
         return law.shares, False
     of_runs = [name for name, other in laws.items() if other.shares not in alone]

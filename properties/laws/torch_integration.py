@@ -28,8 +28,10 @@ def few(space: Space, drawn: Collection[Case]) -> list[Case]:
 def _few_and_tiny(space: Space, drawn: Collection[Case]) -> list[Case]:
     """On a CPU, where torch's own checks take seconds, a few tokens in fp32 with nothing optional, and no second empty
     sequence."""
-    tiny = [c for c in few(space, drawn) if c.n_tokens <= SMALL and not _is_rich(space, c)]
-    return few(space, drawn) if space.on_gpu else [*map(_with_one_empty, tiny)]
+    chosen = few(space, drawn)
+    if space.on_gpu:
+        return chosen
+    return [_with_one_empty(c) for c in chosen if c.n_tokens <= SMALL and not _is_rich(space, c)]
 
 
 def _with_one_empty(case: Case) -> Case:

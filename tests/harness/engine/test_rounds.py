@@ -122,8 +122,8 @@ def test_the_run_ends_at_the_first_failure(capsys: pytest.CaptureFixture[str]) -
     assert document["finished"]
     assert document["verdict"] == "failed"
     assert len(document["results"]) == document["planned"]
-    statuses = {result["status"]: result for result in document["results"]}
-    assert set(statuses) - {"skipped"} == {"failed", "inconclusive"}
+    statuses = {r["status"]: r for r in document["results"] if r["property"] != "opcheck"}  # done in no time, beside it
+    assert set(statuses) == {"failed", "inconclusive"}
     assert statuses["inconclusive"]["reason"] == "stopped after the first failure"
     assert statuses["failed"]["lengths"]
     assert "inconclusive scaled" not in capsys.readouterr().out  # no line for each cell that was not reached
