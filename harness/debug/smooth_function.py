@@ -11,6 +11,7 @@ from packproof.properties.bounds.budget import UNIT_ROUNDOFF, accumulator
 from packproof.properties.call import KernelFault
 from packproof.refs.arguments import FLOATS
 from packproof.refs.errors import ArgumentError, PackproofError
+from packproof.refs.pullback import pulled_back
 from packproof.refs.wording import counted
 
 NAME = "dot product"
@@ -45,7 +46,7 @@ class Function:
             return [torch.zeros_like(x) for x in self.points]
         try:
             outputs, incoming = zip(*reached, strict=True)
-            found = torch.autograd.grad(outputs, points, incoming, allow_unused=True)
+            found = pulled_back(outputs, points, incoming)
         except Exception as error:
             raise _raised(error, "in the backward pass: ") from error
         return [torch.zeros_like(x) if g is None else g for x, g in zip(self.points, found, strict=True)]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.call import Call, KernelFault
+from packproof.refs.pullback import pulled_back
 
 Tensors = dict[str, Tensor]
 
@@ -65,8 +66,8 @@ def vjp(
     if not pairs or not wrt:
         return {}
     heads, incoming = zip(*pairs, strict=True)
-    gradients = torch.autograd.grad(heads, list(wrt.values()), incoming, create_graph=again, allow_unused=True)
-    return {name: g for name, g in zip(wrt, gradients, strict=True) if g is not None}
+    found = pulled_back(heads, list(wrt.values()), incoming, create_graph=again)
+    return {name: g for name, g in zip(wrt, found, strict=True) if g is not None}
 
 
 def _named_outputs(returned: Any, names: tuple[str, ...], device: torch.device) -> dict[str, Tensor]:

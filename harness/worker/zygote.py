@@ -33,8 +33,6 @@ from packproof.harness.worker.privilege import adopt_orphans, children, conceal,
 from packproof.harness.worker.settled import importing, leave_ctrl_c_to_the_parent
 from packproof.harness.worker.worker_main import work
 
-importlib.import_module("torch.fx.experimental.symbolic_shapes")  # torch.autograd.grad does so at its first call
-
 NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
 ABORT, KILL = b"A", b"K"
 STATUS = struct.Struct("<i")

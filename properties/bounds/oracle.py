@@ -16,6 +16,7 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.refs.pullback import pulled_back
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
 
@@ -115,16 +116,8 @@ def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: boo
         reached = [n for n, y in named.items() if y.requires_grad]
         cotangents = [sample.cotangents[n].double() for n in reached]
         wrt = {n: inputs[n] for n in sample.wrt}
-        found = (
-            torch.autograd.grad(
-                [named[n] for n in reached],
-                list(wrt.values()),
-                [c.abs() for c in cotangents] if absolute else cotangents,
-                allow_unused=True,
-            )
-            if reached
-            else [None] * len(wrt)
-        )
+        incoming = [c.abs() for c in cotangents] if absolute else cotangents
+        found = pulled_back([named[n] for n in reached], list(wrt.values()), incoming) if reached else [None] * len(wrt)
         for (n, x), g in zip(wrt.items(), found, strict=True):
             values[gradient(n)] = torch.zeros_like(x) if g is None else g.detach()
     return values

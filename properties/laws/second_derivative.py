@@ -17,6 +17,7 @@ from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import few
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
+from packproof.refs.pullback import pulled_back
 
 _NOTE = "differentiated twice"
 
@@ -74,12 +75,11 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
     results = f(**inputs, **sample.metadata, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     reached = [n for n, y in named.items() if y.requires_grad]
-    first = autograd.grad(
+    first = pulled_back(
         [named[n] for n in reached],
         [inputs[n] for n in sample.wrt],
         [cotangents[n] for n in reached],
         create_graph=True,
-        allow_unused=True,
     )
     factors = {n: inputs[n].detach().abs() if absolute else inputs[n].detach() for n in sample.wrt}
     products = [(g * factors[n]).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
