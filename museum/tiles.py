@@ -10,7 +10,6 @@ from torch import Tensor
 from packproof import refs
 from packproof.museum.custom_backward import only_token
 from packproof.museum.variants import named
-from packproof.refs.pullback import pulled_back
 
 BLOCK_T = 16
 
@@ -87,22 +86,18 @@ class TiledConvolution(torch.autograd.Function):
         x, weight, bias, cu_seqlens = ctx.saved_tensors
         acc = torch.promote_types(x.dtype, torch.float32)
         leaves = [v.detach().to(acc).requires_grad_() for v in (x, weight, bias) if v is not None]
+        real = torch.arange(len(x), device=x.device)[:, None] < cu_seqlens[-1]
         with torch.enable_grad():
             pre, _ = only_token(refs.causal_conv1d(*leaves, cu_seqlens=cu_seqlens))
             y = torch.nn.functional.silu(pre) if ctx.activation == "silu" else pre * 1
-        real = torch.arange(len(x), device=x.device)[:, None] < cu_seqlens[-1]
-        dy = torch.where(real, dy, 0).to(acc)
-        dpre, *grads = pulled_back([y], [pre, *leaves], [dy], materialize_grads=True)
-        grads = [*grads, None][:3]
+            total = (y * torch.where(real, dy, 0).to(acc)).sum()
+        dpre, *found = torch.autograd.grad(total, [pre, *leaves], allow_unused=True, materialize_grads=True)
+        grads = [*found, None][:3]
         if ctx.bug == "programs_store_one_sum" and bias is not None and x.numel():
             dbias = torch.zeros_like(bias, dtype=torch.float32)
             block = triton.next_power_of_2(x.shape[1])
             _bias_bwd_kernel[(triton.cdiv(len(x), BLOCK_T),)](
-                dpre.float(),
-                dbias,
-                *x.shape,
-                BLOCK_T=BLOCK_T,
-                BLOCK_D=block,  # type: ignore[union-attr]
+                dpre.float(), dbias, *x.shape, BLOCK_T=BLOCK_T, BLOCK_D=block
             )
             grads[2] = dbias
         return *(g if g is None else g.to(x.dtype) for g in grads), None, None, None

@@ -16,7 +16,6 @@ from torch.distributed import ProcessGroup
 from packproof.parallel.ranks import Ranks
 from packproof.refs.axes import parse, role
 from packproof.refs.errors import ArgumentError, UsageError, checked_call, checked_init
-from packproof.refs.pullback import pulled_back
 from packproof.refs.signatures import SIGNATURES
 
 Arguments = dict[str, Any]
@@ -273,7 +272,7 @@ class _Passes:
             if not pairs:
                 return dict.fromkeys(wrt)
             ys, given = zip(*pairs, strict=True)
-            return dict(zip(wrt, pulled_back(ys, [*wrt.values()], given), strict=True))
+            return dict(zip(wrt, torch.autograd.grad(ys, [*wrt.values()], given, allow_unused=True), strict=True))
 
         found = self._ranks.run(program)
         return [found[rank].get(name) for rank, name in self._flat]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from packproof.harness.cli.beside import hand_over, resumable
 from packproof.harness.cli.durations import seconds
 from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Reports, exit_code, files, follow, say
 from packproof.harness.cli.printing import section
@@ -18,13 +19,14 @@ from packproof.harness.results.names import dtypes, known, some
 from packproof.harness.results.replay_file import content, read_replay, shown
 from packproof.harness.worker import zygote_client
 from packproof.harness.worker.isolation import isolated
-from packproof.harness.worker.settled import importing, is_fresh
+from packproof.harness.worker.settled import importing
 from packproof.properties.cases.domain import Domain
 from packproof.properties.stopwatch import add
 from packproof.refs.errors import UsageError
 from packproof.refs.signatures import SIGNATURES
 
 
+@resumable
 def check(
     target: Annotated[
         str | None,
@@ -146,6 +148,7 @@ def check(
     return exit_code(follow(run_check(request), reports))
 
 
+@resumable
 def peers(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="peers as `packproof list` names them; default: all")
@@ -219,6 +222,7 @@ def _page_of_peers(files: Sequence[str], markdown: str | None, json: str | None)
     return HELD
 
 
+@resumable
 def replay(
     file: Annotated[str, typer.Argument(help="a replay file that `packproof check` or `packproof model` wrote")],
     *,
@@ -240,6 +244,7 @@ def replay(
         section(file, of_module.shown() if of_module else shown(of_kernel))
         return HELD
 
+    hand_over()
     if of_kernel:
         _start(of_kernel["device"])
     with importing():
@@ -265,21 +270,22 @@ def _settled(device: str | None, op: str | None, *, isolate: bool = False, **giv
 
 
 def _start(device: str | None, *, isolate: bool = False, several: bool = False) -> str:
-    """Import torch, start the process that kernels are forked from, and return the device: the one named or found.
+    """Import torch, settle which process kernels are forked from, and return the device: the one named or found.
     several: whether it is about more than one kernel."""
-    settle = zygote_client.early() if is_fresh() and not isolate else None
+    hand_over()
     with importing():
         import torch  # noqa: PLC0415
 
     found = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if settle:
-        settle(found == "cpu", several or found != "cpu")  # on a CPU torch.compile is judged in one dtype
     if isolate:
         _isolate(found)
+    else:  # on a CPU torch.compile is judged in one dtype
+        zygote_client.settle(interpreted=found == "cpu", late=several or found != "cpu")
     return found
 
 
 def _isolate(device: str) -> None:
     if device != "cpu":
         raise UsageError(f"--isolate: no GPU can be reached from inside, and device is {device}; use --device cpu")
+    zygote_client.close_early()
     zygote_client.isolate(isolated())

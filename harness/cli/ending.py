@@ -1,13 +1,12 @@
 """From a stream of events to reports and an exit code; a message and its exit code where there is no stream."""
 
+import sys
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-
-import typer
 
 from packproof.harness.results import events
 from packproof.harness.results.files import Unwritten
@@ -131,7 +130,7 @@ def exit_code(end: events.RunFinished) -> int:
 
 
 def say(text: str, code: int) -> int:
-    typer.echo(f"packproof: {printable(text)}", err=True)
+    print(f"packproof: {printable(text)}", file=sys.stderr)
     return code
 
 

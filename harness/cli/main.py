@@ -4,16 +4,14 @@ import atexit
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from packproof.harness.cli import bench, check, diff, listing, model, models, museum, mutate, proof
+from packproof.harness.cli import bench, check, diff, listing, model, museum, mutate, proof
 from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
-from packproof.harness.cli.printing import print_safely
 from packproof.harness.cli.usage import usage
-from packproof.harness.worker.settled import end_as_by_ctrl_c
 from packproof.refs.errors import PackproofError
 from packproof.version import __version__
 
@@ -22,7 +20,7 @@ _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(museum.app, name="museum")
 for command in (
-    *(check.check, check.peers, check.replay, diff.diff, model.model, models.models),
+    *(check.check, check.peers, check.replay, diff.diff, model.model, model.models),
     *(bench.bench, bench.table, mutate.mutate, proof.proof),
 ):
     app.command()(command)
@@ -51,8 +49,18 @@ def about(
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code. A wrong one gets one line on stderr."""
+    line = list(arguments) or ["--help"]
+    return _answered(lambda: app(line, prog_name="packproof", standalone_mode=False), line)
+
+
+def resume(name: str, given: Mapping[str, Any]) -> int:
+    """Run a command that another process has read, and return its exit code."""
+    return _answered(lambda: getattr(check, name)(**given))
+
+
+def _answered(command: Callable[[], Any], arguments: Sequence[str] = ()) -> int:
     try:
-        return int(app(list(arguments) or ["--help"], prog_name="packproof", standalone_mode=False) or 0)
+        return int(command() or 0)
     except PackproofError as error:
         return say(str(error), WRONG_CALL)
     except (typer.Abort, KeyboardInterrupt):
@@ -64,15 +72,7 @@ def run(arguments: Sequence[str]) -> int:
         return say(f"packproof itself failed: {in_one_line(error)}", OWN_FAULT)
 
 
-def main() -> None:
-    """The `packproof` command. Its exit code does not depend on who reads its output, or in which encoding; ended by
-    SIGTERM, it still writes its reports."""
-    print_safely()
-    end_as_by_ctrl_c()
-    _leave(run(sys.argv[1:]))
-
-
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """End the process, but not object by object, as Python does: after torch that takes a sixth of a second."""
     atexit._run_exitfuncs()
     sys.stdout.flush()

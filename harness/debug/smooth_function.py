@@ -9,9 +9,9 @@ from torch import Tensor
 from packproof.harness.debug.own_tensors import kind, parameters
 from packproof.properties.bounds.budget import UNIT_ROUNDOFF, accumulator
 from packproof.properties.call import KernelFault
+from packproof.properties.light_torch import pulled_back
 from packproof.refs.arguments import FLOATS
 from packproof.refs.errors import ArgumentError, PackproofError
-from packproof.refs.pullback import pulled_back
 from packproof.refs.wording import counted
 
 NAME = "dot product"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.call import Call, KernelFault
-from packproof.refs.pullback import pulled_back
+from packproof.properties.light_torch import pulled_back
 
 Tensors = dict[str, Tensor]
 

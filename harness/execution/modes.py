@@ -16,7 +16,7 @@ from torch import Tensor
 from packproof.adapters.adapter import Adapter
 from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.properties.call import Mode
-from packproof.properties.dispatch_mode import DispatchMode
+from packproof.properties.light_torch import DispatchMode
 
 Ran = tuple[Tensors, Tensors]
 

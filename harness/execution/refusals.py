@@ -22,7 +22,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from packproof.properties.call import Call
-from packproof.properties.dispatch_mode import DispatchMode
+from packproof.properties.light_torch import DispatchMode
 
 _SPEAKS_OF = re.compile(
     r"shape|\bsizes?\b|\bndim|\bdims?\b|dimension|\brank\b|stride|contiguous|layout|dtype|\bfloat|half\b"

@@ -32,7 +32,7 @@ _OURS = (
     "packproof.harness.",
     "packproof.properties.call",
     "packproof.properties.declaration",
-    "packproof.properties.dispatch_mode",
+    "packproof.properties.light_torch",
     "packproof.refs.errors",
 )
 _OTHERS = ("safetensors.torch", "json")

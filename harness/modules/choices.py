@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.dispatch_mode import DispatchMode
+from packproof.properties.light_torch import DispatchMode
 
 _AXIS_AT = {  # where their axis stands among the arguments
     torch.ops.aten.topk.default: 2,

@@ -22,7 +22,7 @@ from packproof.harness.modules.conventions import Convention
 from packproof.harness.modules.isolation import largest
 from packproof.harness.modules.pack import FIRST, PADDING, Pack
 from packproof.harness.modules.subject import ModuleRefused, Subject
-from packproof.properties.dispatch_mode import DispatchMode
+from packproof.properties.light_torch import DispatchMode
 
 _SAFETY = 32  # rounding errors of one sample have a largest element within a few times that of another
 _VACUOUS = 0.1

@@ -92,6 +92,7 @@ class ZygoteClient:
 
 
 _shared: dict[bool, ZygoteClient] = {}
+_early: ZygoteClient | None = None
 
 
 def shared(interpreted: bool) -> ZygoteClient:
@@ -163,12 +164,12 @@ def forked(function: Callable[..., Any]) -> ZygoteClient:
     return _fork(lambda control: serve(control, function))
 
 
-def early() -> Callable[[bool, bool], None]:
-    """Import torch and fork the shared zygote; call the result once it is known whether Triton is interpreted there,
-    and whether several of its workers will use torch's compiler.
+def early() -> None:
+    """Import torch and fork the shared zygote, which `settle` or `close_early` answers.
 
     For a process that `is_fresh`: it has one thread and has not used CUDA.
     """
+    global _early  # noqa: PLW0603
     with importing():
         from packproof.harness.worker.zygote import serve  # noqa: PLC0415
 
@@ -180,13 +181,21 @@ def early() -> Callable[[bool, bool], None]:
             os.environ.update(_environment(interpreted=interpreted))
             serve(control, late=late)
 
-    client = _fork(become)
+    _early = _fork(become)
 
-    def settle(interpreted: bool, late: bool) -> None:
-        _share(client, interpreted=interpreted)
-        client.settle(interpreted=interpreted, late=late)
 
-    return settle
+def settle(*, interpreted: bool, late: bool) -> None:
+    """Let the zygote that `early` has forked, if it has, be the shared one, once it is known whether Triton is
+    interpreted there, and whether several of its workers will use torch's compiler (late)."""
+    if _early is not None:
+        _share(_early, interpreted=interpreted)
+        _early.settle(interpreted=interpreted, late=late)
+
+
+def close_early() -> None:
+    """End the zygote that `early` has forked, if it has: another one is needed."""
+    if _early is not None:
+        _early.close()
 
 
 def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:

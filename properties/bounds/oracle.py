@@ -13,10 +13,10 @@ from packproof.properties.bounds.drawn_roundings import deviations
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
+from packproof.properties.light_torch import pulled_back
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.refs.pullback import pulled_back
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
 

@@ -27,7 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_flatten, tree_map
 
 from packproof.properties.bounds.error_rules import LINEAR, RULES, SLOPES, SUMS, rounding_of_sums, size
-from packproof.properties.dispatch_mode import DispatchMode
+from packproof.properties.light_torch import DispatchMode
 from packproof.refs.errors import UsageError
 
 K = TypeVar("K")

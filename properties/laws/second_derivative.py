@@ -15,9 +15,9 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property
 from packproof.properties.laws.torch_integration import few
+from packproof.properties.light_torch import pulled_back
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation
-from packproof.refs.pullback import pulled_back
 
 _NOTE = "differentiated twice"
 
@@ -85,7 +85,7 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
     products = [(g * factors[n]).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
     leaves = {TensorKey(n, "second gradient"): inputs[n] for n in sample.wrt}
     leaves |= {TensorKey(n, "second gradient of incoming"): c for n, c in cotangents.items()}
-    found = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)  # type: ignore[arg-type]
+    found = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)
     return {key: zeros_like(x) if g is None else g for (key, x), g in zip(leaves.items(), found, strict=True)}
 
 

@@ -9,12 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
-from packproof.__main__ import main as command
 from packproof.harness.cli import main
 from packproof.harness.cli.ending import follow
 from packproof.harness.cli.printing import print_safely
@@ -262,8 +260,8 @@ def exit_code_of_a_command(prepare: Callable[[], None], encoding: str) -> int:
                     setattr(sys, name, open(number, "w", encoding=encoding, closefd=False))  # noqa: SIM115
                 except OSError:
                     setattr(sys, name, None)
-            sys.argv = ["packproof", "check"]
-            main.main()
+            print_safely()
+            main.leave(main.run(["check"]))
         except SystemExit as end:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
@@ -309,16 +307,19 @@ def test_a_report_that_cannot_be_written_does_not_stop_the_others(
     assert 'tests="1"' in file.read_text()
 
 
-class Pressed(ModuleType):
-    def __getattr__(self, name: str) -> object:
+PRESSED = """
+import sys, types
+from packproof.__main__ import main
+
+class Pressed(types.ModuleType):
+    def __getattr__(self, name):
         raise KeyboardInterrupt
 
+sys.modules["packproof.harness.cli.main"] = Pressed("main")
+main()
+"""
 
-def test_ctrl_c_while_it_starts_is_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "packproof.harness.cli.main", Pressed("main"))
-    monkeypatch.setattr(sys, "argv", ["packproof", "list"])
-    with pytest.raises(SystemExit) as end:
-        command()
-    assert (end.value.code, *capsys.readouterr()) == (130, "", "packproof: interrupted\n")
+
+def test_ctrl_c_while_it_starts_is_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", PRESSED, "list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "packproof: interrupted\n")

@@ -1,17 +1,21 @@
-"""How `packproof check` starts: torch is imported once, and the process that kernels run in is a fork of the command.
+"""How `packproof check` starts: torch is imported once, while the command line is read, and the process that kernels
+run in is a fork of the command.
 
 Such a fork has to be what a process started afresh would be: these kernels report what they find in theirs.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from packproof.harness.cli import beside, main
 from packproof.harness.worker.settled import ENVIRONMENT
 
 COMMAND = (sys.executable, "-m", "packproof", "check")
@@ -146,3 +150,70 @@ def test_a_process_that_has_imported_torch_is_not_forked() -> None:
     line[2] = run
     done = subprocess.run(line, env=os.environ | {"PYTHONHASHSEED": "1"}, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
+
+
+def replaced(folder: Path, module: str, source: str, *line: str) -> "subprocess.Popen[str]":
+    """A check that has begun, and imports this instead of the module of that name."""
+    (folder / f"{module}.py").write_text(source)
+    path = os.pathsep.join([str(folder), *sys.path])
+    line = (*COMMAND, "kernel.py:rope", *FEW, *line)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        line, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def test_a_wrong_call_does_not_wait_for_torch(tmp_path: Path) -> None:
+    with replaced(tmp_path, "torch", "import time; time.sleep(300)", "--profile", "fast") as check:
+        out, err = check.communicate(timeout=60)
+    assert (check.returncode, out) == (2, "")
+    assert err == "packproof: no profile is called 'fast'; there are: quick, standard, thorough\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_wait_for_torch(tmp_path: Path, number: int) -> None:
+    slow = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(300)"
+    with replaced(tmp_path, "torch", slow) as check:
+        while not (tmp_path / "begun").exists():
+            assert check.poll() is None
+            time.sleep(0.05)
+        check.send_signal(number)
+        out, err = check.communicate(timeout=60)
+    assert (check.returncode, out, err) == (130, "", "packproof: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, 0])
+def test_a_command_line_is_read_here_if_the_fork_that_reads_it_is_lost(tmp_path: Path, number: int) -> None:
+    lost = """
+import os, signal, sys
+if not os.path.exists("lost"):
+    os.mkdir("lost")
+    os.kill(os.getpid(), {number})
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["typer"]
+import typer
+"""
+    with replaced(tmp_path, "typer", lost.format(number=int(number)), "--profile", "fast") as check:
+        out, err = check.communicate(timeout=60)
+    assert (tmp_path / "lost").exists()
+    assert (check.returncode, out) == (2, "")
+    assert err == "packproof: no profile is called 'fast'; there are: quick, standard, thorough\n"
+
+
+def test_a_command_is_handed_over_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "early", lambda: None)
+    line = "check m:f --op rope --domain k==4 --domain t>1 --seed 3 -x --timeout 0.5 --device cpu"
+    command = beside.read_beside(line.split(), main.run)
+    assert command is not None
+    name, given = command
+    assert name == "check"
+    assert {n: x for n, x in given.items() if x not in (None, False)} == {
+        "target": "m:f",
+        "op": "rope",
+        "domain": ["k==4", "t>1"],
+        "seed": 3,
+        "exitfirst": True,
+        "timeout": 0.5,
+        "device": "cpu",
+        "profile": "standard",
+    }

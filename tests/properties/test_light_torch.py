@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from packproof.properties.dispatch_mode import DispatchMode
+from packproof.properties.light_torch import DispatchMode
 
 ALONE = """
 import sys
