@@ -158,13 +158,17 @@ def replaced(folder: Path, module: str, source: str, *line: str) -> "subprocess.
     path = os.pathsep.join([str(folder), *sys.path])
     line = (*COMMAND, "kernel.py:rope", *FEW, *line)
     pipe = subprocess.PIPE
-    return subprocess.Popen(
-        line, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdout=pipe, stderr=pipe, text=True
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    try:
+        return subprocess.Popen(
+            line, cwd=folder, env=os.environ | {"PYTHONPATH": path}, stdout=pipe, stderr=pipe, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_wrong_call_does_not_wait_for_torch(tmp_path: Path) -> None:
-    with replaced(tmp_path, "torch", "import time; time.sleep(300)", "--profile", "fast") as check:
+    with replaced(tmp_path, "torch", "import time; time.sleep(90)", "--profile", "fast") as check:
         out, err = check.communicate(timeout=60)
     assert (check.returncode, out) == (2, "")
     assert err == "packproof: no profile is called 'fast'; there are: quick, standard, thorough\n"
@@ -172,7 +176,7 @@ def test_a_wrong_call_does_not_wait_for_torch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_does_not_wait_for_torch(tmp_path: Path, number: int) -> None:
-    slow = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(300)"
+    slow = "import pathlib, time; pathlib.Path('begun').touch(); time.sleep(90)"
     with replaced(tmp_path, "torch", slow) as check:
         while not (tmp_path / "begun").exists():
             assert check.poll() is None
