@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.bounds.budget import Budget, same_bits, score
+from packproof.properties.light_torch import argmax
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey
 from packproof.properties.violation import Violation, number
@@ -82,7 +83,7 @@ class Comparison:
     def _past(self, budget: Budget) -> Iterator[Violation]:
         ratio = score(self.got, self.want.double(), budget.total)
         if float(ratio.max()) > 1:
-            index = _argmax(ratio)
+            index = argmax(ratio)
             term, value = budget.dominant(index)
             yield self._violation(index, float(ratio[index]), f"{term} {number(value)}")
 
@@ -90,7 +91,7 @@ class Comparison:
         differs = ~same_bits(self.got, self.want)
         if bool(differs.any()):
             distance = (self.got.double() - self.want.double()).abs().nan_to_num(nan=float("inf"))
-            yield self._violation(_argmax(torch.where(differs, distance, -1.0)), None, "")
+            yield self._violation(argmax(torch.where(differs, distance, -1.0)), None, "")
 
     def _violation(self, index: tuple[int, ...], excess: float | None, term: str) -> Violation:
         sequence, position = self.rows.locate(index[0] + self.start)
@@ -122,10 +123,6 @@ def comparisons() -> Iterator[list[Comparison]]:
         yield made
     finally:
         _comparisons.reset(token)
-
-
-def _argmax(x: Tensor) -> tuple[int, ...]:
-    return tuple(int(i) for i in torch.unravel_index(x.reshape(-1).argmax(), x.shape))
 
 
 def _are_equal_and_finite(a: Tensor, b: Tensor) -> bool:

@@ -1,5 +1,5 @@
-"""What torch has too, without the second that it takes to import its compiler for it: a mode that sees every operator,
-and gradients from incoming ones."""
+"""What torch has too, without the second that it takes to import its compiler or sympy for it: a mode that sees every
+operator, gradients from incoming ones, and the index of the largest element."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -37,6 +37,15 @@ def pulled_back(
     with torch.enable_grad():
         head = _head(incoming, *outputs)
     return torch.autograd.grad(head, wrt, allow_unused=True, **options)
+
+
+def argmax(x: Tensor) -> tuple[int, ...]:
+    """The index of the largest element, without `torch.unravel_index`."""
+    at, index = int(x.argmax()), []
+    for size in reversed(x.shape):
+        at, i = divmod(at, size)
+        index.append(i)
+    return tuple(reversed(index))
 
 
 class _Head(torch.autograd.Function):

@@ -22,6 +22,7 @@ from packproof.properties.bounds.oracle import vjp
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.sample import Sample
 from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.light_torch import argmax
 from packproof.properties.op import Op
 from packproof.properties.tensor_key import TensorKey
 from packproof.refs.axes import in_pool, role
@@ -293,7 +294,7 @@ def _divergence(
 ) -> Divergence:
     got, wanted, allowed, ratio = values
     row, rows = wrong[0], subject.row_map(key, sample)
-    channel = tuple(int(i) for i in torch.unravel_index(ratio[row].argmax(), ratio[row].shape))
+    channel = argmax(ratio[row])
     sequence, token = rows.locate(row)
     index = (row, *channel)
     inside = sequence >= 0 and token >= 0

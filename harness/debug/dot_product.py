@@ -36,6 +36,7 @@ from packproof.harness.results.failed import CheckFailed
 from packproof.properties.bounds.budget import K_ACC, K_OP, SMALLEST, UNIT_ROUNDOFF, accumulator, score
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.call import BoundVacuous
+from packproof.properties.light_torch import argmax
 from packproof.refs.errors import UsageError, checked_call
 
 _SHARE = 0.01  # of a row's value: an error as large has to show
@@ -245,7 +246,7 @@ def _narrow(
         allowed = u * (want.abs() + B) + SMALLEST[g.dtype] + K_ACC * accumulator(g.dtype) * (B + terms**0.5 * R)
         ratio = score(g, want, allowed)
         if ratio.numel() and float(ratio.max()) > 1:
-            index = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape))
+            index = argmax(ratio)
             sides = (
                 f"{float(g[index]):.6g} in {short_name(g.dtype)} but {float(want[index]):.6g} in {short_name(r.dtype)}"
             )

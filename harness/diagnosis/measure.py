@@ -18,6 +18,7 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison, comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
+from packproof.properties.light_torch import argmax
 from packproof.properties.violation import Violation
 from packproof.refs.axes import in_pool, role
 from packproof.refs.wording import counted
@@ -84,7 +85,7 @@ def _score(kernel: KernelUnderTest, sample: Sample, made: Comparison) -> Tensor:
 
 def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
     compared, ratio = max(zip(made, scores, strict=True), key=lambda pair: float(pair[1].max()))
-    index = tuple(int(i) for i in torch.unravel_index(ratio.reshape(-1).argmax(), ratio.shape))
+    index = argmax(ratio)
     got, wanted = float(compared.got[index]), float(compared.want[index])
     sequence, position = compared.rows.locate(index[0] + compared.start) if index else (-1, -1)
     slot = index[0] + compared.start if in_pool(compared.rows.axes) else -1

@@ -1,12 +1,13 @@
-"""A mode of packproof's sees operators, and imports no compiler for that."""
+"""What packproof does with torch imports neither its compiler nor sympy."""
 
 import subprocess
 import sys
 from typing import Any
 
+import pytest
 import torch
 
-from packproof.properties.light_torch import DispatchMode
+from packproof.properties.light_torch import DispatchMode, argmax, pulled_back
 
 ALONE = """
 import sys
@@ -17,6 +18,30 @@ with RunningError() as running:
     y = x * x
 assert running.error(y).min() > 0
 sys.exit("torch._dynamo" in sys.modules)
+"""
+IN_ONE_PROCESS = """
+import sys
+import torch
+from packproof import refs
+from packproof.harness.engine.violations import broken
+from packproof.harness.execution.execute import InProcess
+from packproof.properties.cases.space import Space, golden_cases
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.ops import OPS
+from packproof.properties.promises import Promises
+
+def wrong(x, weight, bias=None, *, cu_seqlens, activation=None):
+    return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation) * 1.5
+
+op, found = OPS["causal_conv1d"], 0
+space = Space(op, "float32", Promises(), frozenset(["x", "weight", "bias", "cu_seqlens", "activation"]))
+for function in (refs.causal_conv1d, wrong):
+    for case in golden_cases(space, 0):
+        kernel = KernelUnderTest(op, InProcess(function), Promises())
+        found += broken(kernel, PROPERTIES["reference"], case) is not None
+assert found
+sys.exit("sympy" in sys.modules or "torch._dynamo" in sys.modules)
 """
 
 
@@ -30,9 +55,45 @@ class Seen(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_operators_are_seen_without_importing_the_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("code", [ALONE, IN_ONE_PROCESS])
+def test_neither_the_compiler_nor_sympy_is_imported(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_gradients_are_those_of_autograd() -> None:
+    x, unused = torch.randn(3, 4, dtype=torch.float64, requires_grad=True), torch.ones(2, requires_grad=True)
+    ys, incoming = [x.exp(), x.sum(0)], [torch.randn(4, 3, dtype=torch.float64).T, torch.ones(1).double().expand(4)]
+    with torch.no_grad():
+        found = pulled_back(ys, [x, unused], incoming, retain_graph=True)
+    wanted = torch.autograd.grad(ys, [x], incoming)
+    assert torch.equal(found[0], wanted[0])
+    assert found[1] is None
+
+
+def test_a_backward_pass_gets_the_incoming_gradients_themselves() -> None:
+    got: list[torch.Tensor] = []
+    x, dy = torch.ones(3, 4, requires_grad=True), torch.ones(4, 3).T
+    y = x * 2
+    y.register_hook(got.append)
+    pulled_back([y], [x], [dy])
+    assert got[0].data_ptr() == dy.data_ptr()
+    assert got[0].stride() == dy.stride()
+
+
+def test_gradients_can_be_differentiated_again() -> None:
+    x, dy = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.ones(5, dtype=torch.float64).requires_grad_()
+    (g,) = pulled_back([x**3], [x], [dy], create_graph=True)
+    second = torch.autograd.grad(g.sum(), [x, dy])
+    assert torch.allclose(second[0], 6 * x)
+    assert torch.allclose(second[1], 3 * x**2)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (3, 1, 5)])
+def test_the_index_of_the_largest(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape[::-1]).T if len(shape) == 2 else torch.randn(shape)
+    assert x[argmax(x)] == x.max()
+    assert argmax(x) == tuple(int(i) for i in torch.unravel_index(x.argmax(), x.shape))
 
 
 def test_operators_are_seen_before_and_after_something_was_compiled() -> None:
