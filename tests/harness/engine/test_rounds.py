@@ -124,6 +124,7 @@ def test_the_run_ends_at_the_first_failure(capsys: pytest.CaptureFixture[str]) -
     assert len(document["results"]) == document["planned"]
     statuses = {r["status"]: r for r in document["results"] if r["property"] != "opcheck"}  # done in no time, beside it
     assert set(statuses) == {"failed", "inconclusive"}
+    assert {r["status"] for r in document["results"]} <= {"failed", "inconclusive", "skipped"}
     assert statuses["inconclusive"]["reason"] == "stopped after the first failure"
     assert statuses["failed"]["lengths"]
     assert "inconclusive scaled" not in capsys.readouterr().out  # no line for each cell that was not reached
