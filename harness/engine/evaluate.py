@@ -341,7 +341,7 @@ class Evaluator:
         golden, others = self._drawn(space)
         drawn = [*golden, *others]
         cases = [c for c in law.suited(space, drawn) if c.n_tokens or self._draws_empty_packs(law)]
-        return _dealt(law, cases, *effort.share) if effort.share and law.dtype_independent else cases
+        return shared_out(law, cases, *effort.share) if effort.share and law.dtype_independent else cases
 
     def _drawn(self, space: Space) -> tuple[list[Case], list[Case]]:
         """The golden cases and the random ones, of which every property has its choice."""
@@ -361,13 +361,20 @@ class Evaluator:
         return self.known_tier or ("interpret" if self.kernel.interpreted else "eager")
 
 
-def _dealt(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
-    """The share of one of several dtypes: one case of each of its layouts, chosen by the place of the property."""
+def shared_out(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
+    """The share of one of several dtypes: one case of each of its layouts, chosen by the place of the property.
+
+    Where there are fewer layouts with a boundary than dtypes, several dtypes have the same one.
+    """
     place = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
     layouts: dict[Lengths, list[Case]] = {}
     for case in cases:
         layouts.setdefault(case.lengths, []).append(case)
-    return [alike[place % len(alike)] for alike in layouts.values()][(dtype + place) % dtypes :: dtypes]
+    representatives = [alike[place % len(alike)] for alike in layouts.values()]
+    share = representatives[(dtype + place) % dtypes :: dtypes]
+    if not any(case.has_boundary for case in share):
+        share += [case for case in representatives if case.has_boundary][:1]
+    return share
 
 
 def _declines(stopped: Refused | None) -> bool:
@@ -381,4 +388,4 @@ def _why_skipped(space: Space, law: Property, seen: Coverage) -> str:
     stopped = refused + [str(outside) for outside in seen.outside]
     if stopped or seen.drawn:
         return next(iter(stopped), law.nothing_to_compare)
-    return law.skip_reason(space) or f"no example is in the kernel's domain: {'; '.join(space.domain.texts)}"
+    return law.skip_reason(space) or f"no example in the kernel's domain suits it: {'; '.join(space.domain.texts)}"

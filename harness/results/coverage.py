@@ -60,7 +60,7 @@ class Coverage:
             self.judged += 1
             self.wanted |= classes
             self.classes |= classes
-            self.boundary |= sum(n > 0 for n in case.lengths) > 1
+            self.boundary |= case.has_boundary
             if stopped is not None and stopped.backward:
                 self.values_only += 1
             else:

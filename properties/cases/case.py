@@ -59,6 +59,11 @@ class Case:
         return sum(self.lengths)
 
     @property
+    def has_boundary(self) -> bool:
+        """Whether two sequences with tokens meet in the pack."""
+        return sum(n > 0 for n in self.lengths) > 1
+
+    @property
     def size_words(self) -> dict[str, int]:
         """The sizes that the layout decides, by the words for them in `sizes`."""
         sequences, rows = len(self.lengths), self.n_tokens + self.slack

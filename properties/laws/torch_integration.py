@@ -16,22 +16,23 @@ _PACK = "aaa bbbbb cc"
 
 
 def few(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """The smallest cases that change when the order of lengths is reversed: with something optional and with nothing,
-    and in the sizes of a model. What torch makes of a kernel takes long, and does not depend on the layout."""
-    several = [c.replace(regime="normal") for c in drawn if c.n_tokens and c.lengths != c.lengths[::-1]]
-    kinds = {
-        (dict(c.sizes) in space.model_sizes, _is_rich(space, c)): c for c in sorted(several, key=lambda c: -c.n_tokens)
-    }
-    return list(kinds.values())
+    """The smallest packs with a boundary: with something optional and with nothing, and in the sizes of a model.
+
+    Reversing the order of their lengths changes them. Where no such pack is drawn, the smallest without a boundary
+    stands in. What torch makes of a kernel takes long, and does not depend on the layout.
+    """
+    asymmetric = [c.replace(regime="normal") for c in drawn if c.n_tokens and c.lengths != c.lengths[::-1]]
+    asymmetric.sort(key=lambda c: (c.has_boundary, -c.n_tokens))  # of each kind the last one stays
+    return list({(dict(c.sizes) in space.model_sizes, _is_rich(space, c)): c for c in asymmetric}.values())
 
 
 def _few_and_tiny(space: Space, drawn: Collection[Case]) -> list[Case]:
     """On a CPU, where torch's own checks take seconds, a few tokens in fp32 with nothing optional, and no second empty
     sequence."""
-    chosen = few(space, drawn)
     if space.on_gpu:
-        return chosen
-    return [_with_one_empty(c) for c in chosen if c.n_tokens <= SMALL and not _is_rich(space, c)]
+        return few(space, drawn)
+    tiny = [c for c in drawn if c.n_tokens <= SMALL and not _is_rich(space, c)]
+    return [_with_one_empty(c) for c in few(space, tiny)]
 
 
 def _with_one_empty(case: Case) -> Case:
