@@ -25,14 +25,14 @@ class Packing:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, rows: int, keys: "Packing | None" = None) -> "Packing":
-        row, cu = torch.arange(rows), torch.cat([cu_seqlens.long(), torch.tensor([rows])])
+        row, cu = torch.arange(rows, device=cu_seqlens.device), pad(cu_seqlens.long(), (0, 1), value=rows)
         sequence = torch.searchsorted(cu[1:], row, right=True)
         return cls(cu, sequence, row if keys is None else row + (keys.cu - cu)[sequence + 1])
 
     @property
     def real(self) -> Tensor:
         """Which rows are in a sequence, for rows of two axes."""
-        return (torch.arange(len(self.place)) < self.cu[-2])[:, None, None]
+        return (torch.arange(len(self.place), device=self.cu.device) < self.cu[-2])[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def sequence_grid(
     for q_start, q_end, k_start, k_end in zip(*ends, strict=False):
         n, m = q_end - q_start, k_end - k_start
         k_blocks, v_blocks = (filled(x[:, k_start:k_end], block) for x in (k, v))
-        rows, cols = (torch.split(torch.arange(-x, -x % block), block) for x in (n, m))
+        rows, cols = (torch.split(torch.arange(-x, -x % block, device=q.device), block) for x in (n, m))
         for i, q_i in enumerate(filled(q[:, q_start:q_end], block) if n else ()):
             softmax = Softmax(q_i, v, rule, "")
             for j, (k_j, v_j) in enumerate(zip(k_blocks, v_blocks, strict=True) if m else ()):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from packproof.museum.variants import named, numbered
 
@@ -28,8 +29,8 @@ class PackRows:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "PackRows":
-        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
-        row = torch.arange(n_rows)
+        cu = pad(cu_seqlens.long(), (0, 1), value=n_rows)
+        row = torch.arange(n_rows, device=cu.device)
         seq = torch.searchsorted(cu[1:], row, right=bug != "C10")
         return cls(row, seq, cu[seq], cu[seq + 1], cu[:-1], cu.diff(), len(cu) - 2)
 
@@ -89,7 +90,9 @@ def filtered(taps: list[Tensor], weight: Tensor, order: str, bug: str) -> Tensor
 def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> Tensor:
     """The final states [s, w-1, d]: the last w-1 entries of a sequence's initial state followed by its tokens."""
     lengths = rows.lengths[:, None]
-    local = lengths - (w - 1) + torch.arange(w - 1)  # counted from the sequence's start: negative in the initial state
+    local = (
+        lengths - (w - 1) + torch.arange(w - 1, device=x.device)
+    )  # counted from the sequence's start: negative in the initial state
     if bug == "C20":  # what a short sequence has begins at slot 0
         local = local + (w - 1 - lengths).clamp(min=0) * (lengths > 0)
     if bug == "C16":
@@ -98,7 +101,9 @@ def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> 
     if bug == "C7":
         inside = (inside | (lengths > 0)) & (rows.starts[:, None] + local >= 0)
     kept = load(
-        states.flatten(0, 1), torch.arange(len(states))[:, None] * (w - 1) + local + w - 1, ~inside & (local < 0)
+        states.flatten(0, 1),
+        torch.arange(len(states), device=x.device)[:, None] * (w - 1) + local + w - 1,
+        ~inside & (local < 0),
     )
     final = load(x, rows.starts[:, None] + local, inside) + kept
     final = final[: rows.n_sequences]
@@ -130,9 +135,9 @@ def grad_states(dpre: Tensor, dfinal: Tensor, weight: Tensor, rows: PackRows, bu
     """Each entry gathers from the first tokens, and from the final state of a short sequence: [s, w-1, d]."""
     w, n = weight.shape[1], rows.n_sequences
     starts, lengths = rows.starts[:n], rows.lengths[:n]
-    place = torch.arange(w - 1) - lengths[:, None]
+    place = torch.arange(w - 1, device=lengths.device) - lengths[:, None]
     kept = (place >= 0) & (bug != "C19")
-    dstates = load(dfinal.flatten(0, 1), torch.arange(n)[:, None] * (w - 1) + place, kept)
+    dstates = load(dfinal.flatten(0, 1), torch.arange(n, device=place.device)[:, None] * (w - 1) + place, kept)
     for i in range(w - 1):
         reached = i < lengths
         if bug == "C15":

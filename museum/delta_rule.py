@@ -93,7 +93,8 @@ def chunk(rows: DeltaTokens, S: Tensor, bug: str) -> tuple[Tensor, Tensor]:
     if rows.beta is not None:
         keys = rows.k.detach() if bug == "L2" and len(rows) > CHUNK else rows.k
         A = rows.beta.T[..., None] * einsum("ihc, hcij, jhc -> hij", keys, within, keys).tril(-1)
-        inverse = torch.linalg.solve_triangular(torch.eye(len(u)).to(A) + A, torch.eye(len(u)).to(A), upper=False)
+        identity = torch.eye(len(u)).to(A)
+        inverse = torch.linalg.solve_triangular(identity + A, identity, upper=False)
         memory = einsum("ihc, hci, hcp -> ihp", rows.k, from_S, S)
         u = einsum("hij, jhp -> ihp", inverse, rows.beta[..., None] * (u - memory))
     scores = einsum("ihc, hcij, jhc -> hij", rows.q, within, rows.k)
@@ -164,10 +165,10 @@ def rows_of(v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor | None, liv
     acc = torch.promote_types(v.dtype, torch.float32)
     v, q, k, g = (pad(x[:live].to(acc), (0, 0, 0, 0, 0, len(x) - live)) for x in (v, q, k, g))
     beta = None if beta is None else pad(beta[:live].to(acc), (0, 0, 0, len(beta) - live))
-    heads = torch.arange(v.shape[1]) // (v.shape[1] // k.shape[1])
+    heads = torch.arange(v.shape[1], device=v.device) // (v.shape[1] // k.shape[1])
     if bug == "L4":  # by the number of the value head, past the last key head
         q, k = (torch.cat([x, torch.full_like(v[:, :, :1], torch.nan).expand(-1, -1, x.shape[2])], 1) for x in (q, k))
-        heads = torch.arange(v.shape[1])
+        heads = torch.arange(v.shape[1], device=v.device)
     return DeltaTokens(v, q[:, heads], k[:, heads], g, beta)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from packproof.museum.variants import named, numbered
 
@@ -38,7 +39,7 @@ def matrix_form(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> Pair:
 
 def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
     """Position of each row in its sequence, -1 in slack: [t]."""
-    cu, row = cu_seqlens.long(), torch.arange(n_rows)
+    cu, row = cu_seqlens.long(), torch.arange(n_rows, device=cu_seqlens.device)
     n_tokens = int(cu[-1])
     seq = torch.searchsorted(cu[1:], row[:n_tokens], right=bug != "R3")
     start = cu[(seq - 1).clamp(min=0)] if bug == "R8" else cu[seq]
@@ -58,7 +59,7 @@ def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
         table = int(lengths[0 if bug == "R4" else -1])
     if bug:
         position = position.clamp(max=table - 1)
-    return torch.cat([position, torch.full((n_rows - n_tokens,), -1)])
+    return pad(position, (0, n_rows - n_tokens), value=-1)
 
 
 class Rotation(torch.autograd.Function):

@@ -27,8 +27,8 @@ class ScanPack:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, n_rows: int) -> "ScanPack":
-        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
-        return cls(torch.searchsorted(cu[1:], torch.arange(n_rows), right=True), cu[:-1], cu.diff())
+        cu = pad(cu_seqlens.long(), (0, 1), value=n_rows)
+        return cls(torch.searchsorted(cu[1:], torch.arange(n_rows, device=cu.device), right=True), cu[:-1], cu.diff())
 
     @property
     def real(self) -> Tensor:
@@ -38,7 +38,7 @@ class ScanPack:
     @property
     def first(self) -> Tensor:
         """[t]: the row starts its sequence."""
-        return torch.arange(len(self.seq)) == self.starts[self.seq]
+        return torch.arange(len(self.seq), device=self.seq.device) == self.starts[self.seq]
 
     def flip(self) -> "ScanPack":
         """The same rows from the last to the first."""
@@ -125,17 +125,17 @@ def pack_grid(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack, *, chunk: int
     owner, first = pack.seq, pack.first
     entering = reset = first
     if bug == "S1":
-        reset = first & (torch.arange(len(b)) == 0)
+        reset = first & (torch.arange(len(b), device=b.device) == 0)
     if bug == "S2":
         reset = torch.cat([first[:1], first[:-1]])
     if bug == "S25":
-        reset = first | (torch.arange(len(b)) % (chunk // 2) == 0)
+        reset = first | (torch.arange(len(b), device=b.device) % (chunk // 2) == 0)
     if bug == "S6":
         owner = (pack.lengths > 0).cumsum(0)[pack.seq] - 1
     if bug == "S17":
         reset = first & (pack.seq < 16)
     if bug == "S19" and pack.lengths[0] == 0:
-        entering = reset = first & (torch.arange(len(b)) > 0)
+        entering = reset = first & (torch.arange(len(b), device=b.device) > 0)
     if bug == "S20":
         empty = pad(pack.lengths == 0, (2, 0))
         owner = owner - (empty[1:-1] & empty[:-2])[pack.seq].long()
@@ -164,13 +164,13 @@ def sequence_grid(a: Tensor, b: Tensor, entry: Tensor, pack: ScanPack, *, chunk:
     shift = first_chunk * chunk - pack.starts
     if pack.flipped:  # the grid of the forward: the ragged chunk comes first
         shift = shift + chunks * chunk - pack.lengths
-    place = torch.arange(len(b)) + shift[pack.seq]
+    place = torch.arange(len(b), device=b.device) + shift[pack.seq]
     k, c = int(chunks.sum()), b.shape[1]
     a = a.new_ones(k * chunk, c).index_copy(0, place, a).view(k, chunk, c)
     b = b.new_zeros(k * chunk, c).index_copy(0, place, b).view(k, chunk, c)
     entering = a[:, 0].clone()  # meets the carry alone, so that a run cut here has the same products
     a[:, 0] = 1
-    decay, inner, _ = prefix(a, b, torch.zeros(k, chunk, 1, dtype=torch.bool))
+    decay, inner, _ = prefix(a, b, a.new_zeros(k, chunk, 1, dtype=torch.bool))
     given = dict(zip(first_chunk[chunks > 0].tolist(), entry[chunks > 0].unbind(), strict=True))
     carry, h = torch.zeros_like(entry[0]), []
     for i in range(k):
@@ -285,7 +285,7 @@ def selective_scan(
     la = step[:, :, None] * A
     b = (step * x)[:, :, None] * by_channel(B.to(acc), pack.real, d)
     h0 = A.new_zeros(len(pack.starts) - 1, d, n) if initial_states is None else initial_states
-    h0 = torch.cat([h0.to(acc), torch.zeros(1, d, n, dtype=acc)])
+    h0 = torch.cat([h0.to(acc), A.new_zeros(1, d, n, dtype=acc)])
     h, final = Recurrence.apply(  # type: ignore[no-untyped-call]
         la.flatten(1), b.flatten(1), h0.flatten(1), pack, scan, bug
     )

@@ -28,13 +28,13 @@ class SsdPack:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, n_rows: int) -> "SsdPack":
-        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows])])
-        return cls(torch.searchsorted(cu[1:], torch.arange(n_rows), right=True), cu[:-1], cu.diff())
+        cu = pad(cu_seqlens.long(), (0, 1), value=n_rows)
+        return cls(torch.searchsorted(cu[1:], torch.arange(n_rows, device=cu.device), right=True), cu[:-1], cu.diff())
 
     @property
     def last(self) -> Tensor:
         """[t]: the row ends its sequence."""
-        return torch.arange(len(self.seq)) == (self.starts + self.lengths - 1)[self.seq]
+        return torch.arange(len(self.seq), device=self.seq.device) == (self.starts + self.lengths - 1)[self.seq]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def sums(la: Tensor) -> Tensor:
 def terms(la: Tensor) -> Tensor:
     """The terms of `sums` over i: la of the rows after j."""
     k = len(la) + 1
-    later = torch.ones(k, k, dtype=torch.bool).tril(-1)
+    later = la.new_ones(k, k, dtype=torch.bool).tril(-1)
     return torch.where(later, pad(la, (0, 0, 1, 0)).T[:, :, None], 0)
 
 
@@ -138,15 +138,15 @@ def pack_grid(
         if bug == "D18":
             between = BackwardFromTotal.apply(terms(part.la))  # type: ignore[no-untyped-call]
         since = (pack.starts[seq] - c0).clamp(min=0)  # the start of the sequence or of the chunk
-        own = between[:, torch.arange(k) + 1, since].T
+        own = between[:, torch.arange(1, k + 1, device=since.device), since].T
         carried = (seq == pack.seq[c0 - 1]) & (c0 > 0)
         if bug == "D9" and c0 and pack.starts[seq[0]] == c0:
             carried = seq == seq[0]
         entering = torch.where(carried[:, None, None, None], carry, h0[seq])
 
-        before = torch.ones(k, k, dtype=torch.bool).tril()
+        before = tokens.x.new_ones(k, k, dtype=torch.bool).tril()
         same = seq[:, None] == seq
-        read = torch.cat([torch.nonzero(pack.last[rows])[:, 0], torch.tensor([k - 1])])
+        read = pad(torch.nonzero(pack.last[rows])[:, 0], (0, 1), value=k - 1)
         collected = (before & same)[read]
         if bug == "D5":
             collected[-1] = True
@@ -184,7 +184,7 @@ def sequence_grid(
     tokens: SsdTokens, h0: Tensor, pack: SsdPack, *, chunk: int = CHUNK, summed: Sums = differences
 ) -> tuple[Tensor, Tensor]:
     """The same, chunks counted from the start of each sequence, filled up to one shape; a state enters as a carry."""
-    before = torch.ones(chunk, chunk, dtype=torch.bool).tril()
+    before = h0.new_ones(chunk, chunk, dtype=torch.bool).tril()
     ys, finals = [tokens.x[:0]], []
     for start, length, entering in zip(pack.starts.tolist(), pack.lengths.tolist(), h0.unbind(), strict=True):
         carry = entering
@@ -260,7 +260,7 @@ def ssd(
     step = step if dt_bias is None else step + dt_bias
     step = softplus(step) if dt_softplus else step
     h0 = A.new_zeros(len(pack.starts) - 1, heads, p, n) if initial_states is None else initial_states
-    h0 = torch.cat([h0.to(acc), torch.zeros(1, heads, p, n, dtype=acc)])
+    h0 = torch.cat([h0.to(acc), A.new_zeros(1, heads, p, n, dtype=acc)])
     tokens = SsdTokens(step * A, step[..., None] * u, by_head(B, heads), by_head(C, heads))
     y, final = scan(tokens, h0, pack, bug=bug) if bug else scan(tokens, h0, pack)
     y = y if D is None else y + (D[:, None] if D.ndim == 1 else D) * u

@@ -106,7 +106,7 @@ def softmax_of_the_pack(x, *, cu_seqlens):
 def _cumsum(rows: Rows, cu_seqlens: Tensor, late: int = 0) -> Tensor:
     n = len(rows.x)
     starts = torch.cat([cu_seqlens.long(), cu_seqlens[-1:].long()])[rows.ids] + late
-    place = torch.arange(n)
+    place = torch.arange(n, device=cu_seqlens.device)
     below = (place[:, None] >= place) & (place >= starts[:, None].clamp(max=n))
     return rows.per_token(below.float() @ rows.x)
 
