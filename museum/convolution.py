@@ -90,9 +90,8 @@ def filtered(taps: list[Tensor], weight: Tensor, order: str, bug: str) -> Tensor
 def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> Tensor:
     """The final states [s, w-1, d]: the last w-1 entries of a sequence's initial state followed by its tokens."""
     lengths = rows.lengths[:, None]
-    local = (
-        lengths - (w - 1) + torch.arange(w - 1, device=x.device)
-    )  # counted from the sequence's start: negative in the initial state
+    # counted from the sequence's start: negative in the initial state
+    local = lengths - (w - 1) + torch.arange(w - 1, device=x.device)
     if bug == "C20":  # what a short sequence has begins at slot 0
         local = local + (w - 1 - lengths).clamp(min=0) * (lengths > 0)
     if bug == "C16":
@@ -100,11 +99,8 @@ def last_inputs(x: Tensor, states: Tensor, rows: PackRows, w: int, bug: str) -> 
     inside = (local >= 0) & (local < lengths)
     if bug == "C7":
         inside = (inside | (lengths > 0)) & (rows.starts[:, None] + local >= 0)
-    kept = load(
-        states.flatten(0, 1),
-        torch.arange(len(states), device=x.device)[:, None] * (w - 1) + local + w - 1,
-        ~inside & (local < 0),
-    )
+    of_state = torch.arange(len(states), device=x.device)[:, None] * (w - 1) + local + w - 1
+    kept = load(states.flatten(0, 1), of_state, ~inside & (local < 0))
     final = load(x, rows.starts[:, None] + local, inside) + kept
     final = final[: rows.n_sequences]
     if bug == "C8":

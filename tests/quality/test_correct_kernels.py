@@ -12,8 +12,10 @@ import pytest
 import torch
 
 import packproof
+from packproof.harness.results.failed import CheckFailed
 from packproof.museum import Control, controls
 from packproof.properties.promises import Promises
+from tests.in_process import packproof_in
 from tests.properties.own_ops import KERNELS
 
 FIELD = Path(__file__).parents[1] / "field"
@@ -49,6 +51,8 @@ CORRECT: Mapping[str, Mapping[str, Any]] = {
     "a choice by topk": in_field("smallest", "best", op=op_of("smallest", "BEST")),
 }
 
+SMALLEST = ("a shift", "a choice by topk")  # ops of users; there is no report of an incorrect kernel
+
 
 @pytest.mark.proof
 @pytest.mark.parametrize("device", DEVICES)
@@ -74,6 +78,22 @@ def test_correct_kernels_of_the_museum(control: Control, profile: str, device: s
 def test_correct_kernels_of_users_ops(name: str, profile: str, device: str) -> None:
     op, kernel, _ = KERNELS[name]
     packproof.check(kernel, op=op, profile=profile, device=device)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("model", "exit_code"), [("Correct", 0), ("Incorrect", 1)])
+def test_a_model_of_a_reported_bug(model: str, exit_code: int, tmp_path: Path) -> None:
+    target = f"{FIELD / 'longrope_of_the_longest'}.py:{model}"
+    done = packproof_in(tmp_path, "model", target, "--convention", "cu_seqlens", "--device", "cpu")
+    assert done.returncode == exit_code, done.stdout + done.stderr
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", [name for name in CORRECT if name not in ("no_gate_no_term, gated", *SMALLEST)])
+def test_incorrect_versions_of_reported_bugs(name: str) -> None:
+    incorrect = {**CORRECT[name], "target": CORRECT[name]["target"].replace(":correct", ":incorrect")}
+    with pytest.raises(CheckFailed, match="FAILED"):
+        packproof.check(**incorrect, profile="quick", device="cpu")
 
 
 def test_each_report_from_the_field_is_checked() -> None:
