@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from packproof.properties.tuned import Tuned
 from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError
 
@@ -36,6 +37,7 @@ class Call:
     history: the first sequence has so many tokens of zeros before its own; the results do not have their rows.
     token_rows: the inputs, outputs and "cotangent:<output>" whose rows are tokens.
     convention: another one that the kernel's adapter could declare, in its words; "" for the declared one.
+    configuration: the number of the configuration that autotuned kernels run with where none is timed.
     """
 
     inputs: Mapping[str, Tensor]
@@ -54,6 +56,7 @@ class Call:
     token_rows: tuple[str, ...] = ()
     convention: str = ""
     cu_seqlens_k: Tensor | None = None
+    configuration: int = 0
 
     @property
     def metadata(self) -> Mapping[str, Tensor]:
@@ -87,6 +90,7 @@ class Result:
         registered operators the kernel called.
     outliers: of a repeated pack, the copy that differs most from the last, by "output:<name>" and "gradient:<name>",
         with its number from 0; a tensor whose copies all have the same bits is left out.
+    tuned: the autotuned kernels that ran, with their configurations.
     """
 
     outputs: Mapping[str, Tensor]
@@ -95,6 +99,7 @@ class Result:
     interpreted: bool = False
     operators: int = 0
     outliers: Mapping[str, tuple[int, Tensor]] = field(default_factory=dict)
+    tuned: tuple[Tuned, ...] = ()
 
 
 class KernelFault(PackproofError):

@@ -23,6 +23,7 @@ from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey, gradient
+from packproof.properties.tuned import Tuned, merged
 from packproof.properties.violation import Violation
 from packproof.refs.axes import Axes, is_shared, role
 
@@ -85,6 +86,7 @@ class KernelUnderTest:
         self.convention = ""
         self.interpreted = False
         self.refusals: list[Refused] = []
+        self.tuned: dict[int, tuple[Tuned, ...]] = {}  # by the number of a configuration, what ran with it
         self._samples: OrderedDict[Hashable, Sample] = OrderedDict()
         self._results: OrderedDict[Hashable, Tensors] = OrderedDict()
         self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
@@ -121,6 +123,8 @@ class KernelUnderTest:
         with span("kernel"):
             result = self.runner.run(filled.call(**flags, convention=self.convention))
         self.interpreted |= result.interpreted
+        if result.tuned:
+            self.tuned[sample.configuration] = merged(self.tuned.get(sample.configuration, ()), result.tuned)
         return _cut(sample, result) if any(more) else result
 
     @contextmanager
@@ -151,7 +155,7 @@ class KernelUnderTest:
         return other
 
     def _alike(self, promises: Promises) -> "KernelUnderTest":
-        return KernelUnderTest(
+        other = KernelUnderTest(
             self.op,
             self.runner,
             promises,
@@ -160,6 +164,8 @@ class KernelUnderTest:
             conventions=self.conventions,
             takes_cuts=self.takes_cuts,
         )
+        other.tuned = self.tuned
+        return other
 
     @property
     def values_only(self) -> "KernelUnderTest":
@@ -170,12 +176,12 @@ class KernelUnderTest:
     @cached_property
     def _values_only(self) -> "KernelUnderTest":
         other = KernelUnderTest(self.op, self.runner, self.promises, gradients=False, takes_cuts=self.takes_cuts)
-        other.convention, other._samples = self.convention, self._samples
+        other.convention, other._samples, other.tuned = self.convention, self._samples, self.tuned
         return other
 
     def remembered(self, sample: Sample) -> Tensors:
         """As `run` for a plain call, which is made once."""
-        return _remember(self._results, sample.digest, lambda: self.run(sample))
+        return _remember(self._results, (sample.digest, sample.configuration), lambda: self.run(sample))
 
     def rerun(self, case: Case, make: Callable[[], Tensors]) -> Tensors:
         """What a second run of a case returned, which is made once: `determinism` compares it twice where the kernel

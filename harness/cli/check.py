@@ -70,8 +70,8 @@ def check(
         bool,
         typer.Option(
             "--draw-configs",
-            help="draw a random configuration of an autotuned Triton kernel for each kind of call, without timing: "
-            "faster, and checks more configurations",
+            help="draw a configuration of an autotuned Triton kernel for each kind of call, without timing, and take "
+            "the next one in each further case: faster on a GPU, and checks more configurations",
         ),
     ] = False,
     isolate: Annotated[

@@ -17,7 +17,7 @@ from packproof.harness.engine.own_faults import caught, not_judged, not_reached,
 from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
 from packproof.harness.engine.request import PROFILES, Allowance
-from packproof.harness.engine.rounds import rounds
+from packproof.harness.engine.rounds import numbered, rounds
 from packproof.harness.engine.target import CheckTarget
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.coverage import NOT_ITS_OWN, Coverage
@@ -46,6 +46,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
 from packproof.properties.stopwatch import span
+from packproof.properties.tuned import merged
 from packproof.properties.violation import Violation
 from packproof.refs.errors import PackproofError
 
@@ -203,6 +204,7 @@ class Evaluator:
     found: Found | None = None
     declined: Case | None = None
     _cases_in: dict[tuple[Domain, Tier], tuple[list[Case], list[Case]]] = field(default_factory=dict, init=False)
+    _numbers_in: dict[tuple[Domain, Tier], dict[Case, int]] = field(default_factory=dict, init=False)
 
     def cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
         """Run one cell; the last event holds its verdict. None ends a round, after which other cells may run theirs.
@@ -257,14 +259,15 @@ class Evaluator:
                 course.reported = time.monotonic()
                 yield Progress(cell, seen.drawn, course.planned, case.lengths)
             try:
-                violation, stopped = self._judged(law, space, case, seen)
+                configured = self._configured(case, course)
+                violation, stopped = self._judged(law, space, configured, seen)
             except OutOfTime:
                 cases.insert(0, case)
                 return None
             course.begun.append(case)
             if violation is not None:
                 untried = tuple(c for c in chain(*course.left) if c.n_tokens and c in course.golden)
-                return FoundViolation(cell, law, space, case, violation, seen.drawn, untried)
+                return FoundViolation(cell, law, space, configured, violation, seen.drawn, untried)
             if self.found is None and _declines(stopped):
                 with suppress(OutOfTime):
                     self.found, self.declined = probe(self.kernel, space, case), case
@@ -285,6 +288,7 @@ class Evaluator:
             if not isinstance(refused, OutsideDomain):
                 seen.note(case, refused)
         seen.count(case, space.classes(case), compared=bool(made) or violation is not None, stopped=stopped)
+        seen.tuned = merged(seen.tuned, self.kernel.tuned.get(case.configuration, ()) if made else ())
         return violation, stopped
 
     def _failure(self, finding: FoundViolation) -> Failure:
@@ -334,7 +338,17 @@ class Evaluator:
             limits=tuple(seen.limits.values()),
             domain=self.found.domain.texts if self.found else (),
             failure=failure,
+            tuned=seen.tuned,
         )
+
+    def _configured(self, case: Case, course: _Course) -> Case:
+        """The case with the number of a configuration, once the kernel has launched an autotuned one."""
+        if not self.kernel.tuned:
+            return case
+        key = course.space.domain, self.tier
+        if key not in self._numbers_in:
+            self._numbers_in[key] = numbered(*self._drawn(course.space), course.space)
+        return case.replace(configuration=self._numbers_in[key].get(case, len(course.begun)))
 
     def _cases(self, law: Property, space: Space) -> Sequence[Case]:
         effort = self.effort

@@ -18,6 +18,7 @@ from packproof.properties.cases.space import Space
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
+from packproof.properties.tuned import merged
 from packproof.properties.violation import Violation
 from packproof.refs.axes import parse
 from packproof.version import __version__
@@ -74,10 +75,12 @@ def failure_of(
         found = evaluated(kernel, law, candidate)[0]
         return found is not None and (found.fault, found.error) == (violation.fault, violation.error)
 
-    allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, finding.untried)
+    same = tuple(other.replace(configuration=case.configuration) for other in finding.untried)
+    allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, same)
     with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
         small, tried = shrink(case, finding.space, fails, allowance, others)
     kernel.renew()  # so that the kernel is called again, and prints again
+    kernel.tuned.clear()
     kernel.runner.printed()
     found = evaluated(kernel, law, small)[0]
     printed = kernel.runner.printed()
@@ -87,6 +90,8 @@ def failure_of(
     else:
         lines = [*found.lines(), *filter(None, [diagnose(kernel, small, found)])]
         lines += suggestions(kernel, law, small, finding.space)
+    if small.configuration or replay.draw_configs:
+        lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merged(*kernel.tuned.values())]
     if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
         lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
     file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)

@@ -55,8 +55,9 @@ class CheckRequest:
     domain: conditions on the calls that the kernel supports, beside those declared. promises: instead of declared ones.
     questions: whether it is tested for what it does not promise; strict: whether that counts like the rest.
     timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
-    draw_configs: kernels that tune themselves get drawn configurations, untimed, on a GPU; on a CPU they have the first
-    one. sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
+    draw_configs: kernels that tune themselves get configurations drawn for each kind of call, untimed; without it they
+    are timed on a GPU, and on a CPU each case has the next one.
+    sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
     fail_fast: the run ends at the first failure. max_time: seconds that it may take, once the kernels are imported;
     what it does not reach in them is inconclusive. compiled: a file of what forms of packproof's own kernels take of a
     GPU; those that have not changed since are not compiled again, but for a sample, which has to agree.

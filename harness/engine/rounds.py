@@ -1,8 +1,9 @@
 """The rounds in which a cell judges its cases: the small, most telling ones before any cell judges the rest."""
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 
-from packproof.properties.cases.case import Case
+from packproof.properties.cases.case import SHORT, Case
 from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space
 
@@ -25,6 +26,13 @@ def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> lis
     idle = _TELLING + len(golden) // _AT_A_TIME if len(cases) <= _TELLING else 0
     later = (rest[at : at + _AT_A_TIME] for at in range(0, len(rest), _AT_A_TIME))
     return [*([] for _ in range(idle)), first[:2], *([case] for case in first[2:]), *later]
+
+
+def numbered(golden: Sequence[Case], others: Sequence[Case], space: Space) -> dict[Case, int]:
+    """The number of the configuration of autotuned kernels in each case: its place among all as they are judged, one
+    further in each dtype. So the cells of a kernel share runs, and together take every configuration."""
+    ordered = chain.from_iterable(rounds([*golden, *others], golden, space))
+    return {case: place + list(SHORT).index(case.dtype) for place, case in enumerate(ordered)}
 
 
 def _telling(cases: Sequence[Case], space: Space) -> list[Case]:

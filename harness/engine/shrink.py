@@ -155,6 +155,7 @@ def _plain_changes(case: Case, space: Space) -> Iterator[Case]:
         {"slack": 0},
         {"slack": 1},
         {"seed": 0},
+        {"configuration": 0},
         {"axes": tuple((n, 0) for n, _ in case.axes)},
         {"float32": ()},
         {"narrow": ()},

@@ -18,6 +18,7 @@ from packproof.harness.execution.modes import MODES
 from packproof.harness.execution.refusals import Computing
 from packproof.harness.execution.torch_state import TorchState, settings_kept
 from packproof.harness.interpreter.memory_guard import FENCE_BYTES, POISON, Guard, GuardedTensor, distinct
+from packproof.harness.interpreter.tuning import configured
 from packproof.properties.call import Call, KernelFault, MachineLimit, Placement, Refused, Result
 from packproof.refs.errors import UsageError
 
@@ -98,7 +99,10 @@ class InProcess:
             raise MachineLimit(f"the tensors of this call do not fit: {error}") from error
         inputs = {**invocation.inputs, **invocation.metadata}
         incoming = {f"cotangent:{name}": dy for name, dy in invocation.cotangents.items()}
-        with self._classifying(invocation), settings_kept(), ExitStack() as watchers:
+        with ExitStack() as watchers:
+            launched = watchers.enter_context(configured(call.configuration))
+            watchers.enter_context(self._classifying(invocation))
+            watchers.enter_context(settings_kept())
             if guarded:
                 watchers.enter_context(guard)
             read_only = [*inputs.values(), *incoming.values()]
@@ -117,6 +121,7 @@ class InProcess:
             inputs_after=_on_host({**inputs, **incoming}) if call.guard else {},
             interpreted=sanitizer is not None and sanitizer.launches > 0,
             operators=invocation.operators,
+            tuned=launched(),
             outliers=_outliers(outputs, gradients, call) if call.copies > 1 else {},
         )
 

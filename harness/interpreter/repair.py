@@ -18,12 +18,11 @@ import triton.language as tl
 from triton.language import semantic
 from triton.runtime import JITFunction
 from triton.runtime import interpreter as shipped
-from triton.runtime.autotuner import Autotuner
 
 from packproof.harness.interpreter import arguments, floats, libdevice, operators, scan, types
 from packproof.harness.interpreter.batch import rewrite
 from packproof.harness.interpreter.patch import replace
-from packproof.harness.interpreter.tuning import run_once
+from packproof.harness.interpreter.tuning import choose_configurations
 from packproof.refs.errors import PackproofError
 
 _repaired = False
@@ -85,8 +84,7 @@ def _repair() -> None:
     replace(shipped.GridExecutor, "__call__", _launch)
     replace(shipped.GridExecutor, "_init_args_hst", _arguments_in_place)
     replace(shipped.GridExecutor, "_restore_args_dev", _nothing_to_copy_back)
-    replace(Autotuner, "prune_configs", _first_config)
-    replace(Autotuner, "do_bench", lambda original: property(lambda self: run_once))
+    choose_configurations()
     replace(shipped.InterpretedFunction, "rewrite", rewrite.remember)
     # device_assert fires; overflow checks would refuse the hashes and random numbers that wrap on purpose
     builder = shipped.interpreter_builder
@@ -143,7 +141,3 @@ def _arguments_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _nothing_to_copy_back(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, args_dev, args_hst, kwargs, kwargs_hst: None
-
-
-def _first_config(original: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, kwargs: original(self, kwargs)[:1]

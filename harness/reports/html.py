@@ -13,7 +13,7 @@ from packproof.harness.reports.layout_svg import error_svg, layout_svg, leak_svg
 from packproof.harness.reports.scoreboard import Board, boards
 from packproof.harness.reports.svg import LEVELS, palette
 from packproof.harness.results import events
-from packproof.harness.results.conclusions import limits_lines
+from packproof.harness.results.conclusions import limits_lines, tuned_lines
 from packproof.harness.results.environment import environment
 from packproof.harness.results.files import replace_text, writable
 from packproof.harness.results.names import short
@@ -101,7 +101,7 @@ def _templates() -> jinja2.Environment:
     )
     found.globals.update(SYMBOLS=SYMBOLS, classes=_classes, levels=_levels(), palette=palette(), terms=_TERMS)
     found.filters.update(short=short, slug=_slug, lengths=shorten, quoted=shlex.quote, literal=repr)
-    found.filters.update(limits=limits_lines, share=share_text)
+    found.filters.update(limits=limits_lines, share=share_text, tuned=tuned_lines)
     found.filters.update(layout_svg=layout_svg, error_svg=error_svg, leak_svg=leak_svg)
     return found
 

@@ -122,6 +122,8 @@ def _result(verdict: events.Verdict) -> dict[str, Any]:
         result["missing"] = list(verdict.missing)
     if verdict.limits:
         result["limits"] = [asdict(limit) for limit in verdict.limits]
+    if verdict.tuned:
+        result["tuned"] = [asdict(tuned) for tuned in verdict.tuned]
     if verdict.domain:
         result["domain"] = list(verdict.domain)
     if verdict.reason:

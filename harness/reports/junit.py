@@ -3,6 +3,7 @@
 from xml.etree import ElementTree
 
 from packproof.harness.results import events
+from packproof.harness.results.conclusions import tuned_lines
 from packproof.harness.results.files import replace_text, writable
 from packproof.harness.results.names import short
 from packproof.harness.results.text import printable
@@ -65,5 +66,6 @@ class JunitReport:
             expected.text = printable(failure_text(verdict))
         drawn = counted(verdict.examples, "example")
         counts = f"tier {verdict.tier}, {verdict.judged} of {drawn} judged, {verdict.refused} refused"
-        ElementTree.SubElement(case, "system-out").text = counts
+        lines = [counts, *tuned_lines([verdict])]
+        ElementTree.SubElement(case, "system-out").text = printable("\n".join(lines))
         return case

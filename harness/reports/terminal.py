@@ -10,7 +10,7 @@ from rich.text import Text
 from packproof.harness.reports.live import Headway
 from packproof.harness.reports.scoreboard import Board, boards
 from packproof.harness.results import events
-from packproof.harness.results.conclusions import limits_lines
+from packproof.harness.results.conclusions import limits_lines, tuned_lines
 from packproof.harness.results.names import short
 from packproof.harness.results.wording import (
     failure_text,
@@ -137,7 +137,7 @@ class TerminalReport:
             self._console.print(f"  {names}: {reason}")
         if any(v.classes for v in board.verdicts):
             self._console.print(f"  {layout_classes(board.verdicts, CLASSES)}")
-        for text in limits_lines(board.verdicts):
+        for text in (*tuned_lines(board.verdicts), *limits_lines(board.verdicts)):
             self._console.print(f"  {text}")
         if board.answers:
             self._console.print("  checked though not promised:")

@@ -9,6 +9,7 @@ from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
 from packproof.properties.cases.case import shorten
 from packproof.properties.cases.domain import Domain
+from packproof.properties.tuned import merged
 from packproof.refs.wording import counted
 
 
@@ -81,6 +82,12 @@ def usual_refused(domain: Sequence[str]) -> Iterator[str]:
     for what, (name, values, lengths) in _USUAL.items():
         if not whole.within({name}).holds(values, lengths):
             yield what
+
+
+def tuned_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """How many of the configurations of autotuned kernels were judged, over all cells."""
+    if tuned := merged(*(verdict.tuned for verdict in verdicts)):
+        yield f"configurations judged: {', '.join(map(str, tuned))}"
 
 
 def limits_lines(verdicts: Sequence[Verdict]) -> Iterator[str]:

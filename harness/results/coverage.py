@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from packproof.harness.results.events import Limit, Status
 from packproof.properties.call import BoundVacuous, MachineLimit, OutsideDomain, Refused
 from packproof.properties.cases.case import Case
+from packproof.properties.tuned import Tuned
 from packproof.refs.wording import counted
 
 BOUNDARY = "a boundary between two sequences"
@@ -26,7 +27,7 @@ class Coverage:
     values_only: judged, but the kernel refuses the gradients; unreached: planned when the time was up.
 
     classes: boundary classes of the judged cases; differentiated: of the cases judged with gradients; wanted: of the
-    judged and the refused cases.
+    judged and the refused cases. tuned: the autotuned kernels of the judged cases, with their configurations.
     """
 
     drawn: int = 0
@@ -43,6 +44,7 @@ class Coverage:
     outside: list[OutsideDomain] = field(default_factory=list)
     vacuous: list[BoundVacuous] = field(default_factory=list)
     limits: dict[str, Limit] = field(default_factory=dict)
+    tuned: tuple[Tuned, ...] = ()
 
     def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
         """Count one case. stopped: the refusal of the whole call, or of its gradients alone."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packproof.harness.results.maps import Evidence
+from packproof.properties.tuned import Tuned
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]
@@ -80,7 +81,7 @@ class Verdict:
     examples: drawn. judged: examples for which the kernel was called and something was compared. refused: examples that
     it declined. classes: boundary classes of the judged examples; missing: what was requested and not judged. reason:
     why the cell did not simply pass. limits: what the kernel refused. domain: the inferred conditions within which it
-    was judged, if it declares none.
+    was judged, if it declares none. tuned: autotuned kernels, with the configurations by which they were judged.
 
     >>> import packproof
     >>> def lengths_that_break(verdicts: tuple[packproof.Verdict, ...]) -> list[tuple[int, ...]]:
@@ -100,6 +101,7 @@ class Verdict:
     limits: tuple[Limit, ...] = ()
     domain: tuple[str, ...] = ()
     failure: Failure | None = None
+    tuned: tuple[Tuned, ...] = ()
 
     @property
     def failed(self) -> bool:

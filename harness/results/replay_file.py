@@ -86,6 +86,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, str]:
         "offsets": case.index_dtype,
         "values": f"{case.regime}: {MEANINGS[case.regime]}",
         "seed": str(case.seed),
+        "configuration": str(case.configuration or ""),
         "gradients": "judged" if data["gradients"] else "not judged",
         "promises": _listed(promised.items()),
         "domain": _texts(data.get("domain")),

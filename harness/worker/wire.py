@@ -20,7 +20,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from packproof.harness.results.text import printable
+from packproof.harness.worker.records import RecordError, of_json
 from packproof.properties.call import Call, KernelFault, MachineLimit, Mode, OutsideDomain, Placement, Refused, Result
+from packproof.properties.tuned import Tuned
 from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError, UsageError
 
@@ -147,6 +149,7 @@ def call_frame(call: Call, number: int) -> Frame:
         "history": call.history,
         "token_rows": call.token_rows,
         "convention": call.convention,
+        "configuration": call.configuration,
     }
     tensors = {**call.metadata, **_named("input", call.inputs), **_named("cotangent", call.cotangents)}
     return Frame("call", number, body, tensors)
@@ -171,6 +174,7 @@ def call_of(frame: Frame) -> Call:
         history=body["history"],
         token_rows=body["token_rows"],
         convention=body["convention"],
+        configuration=body["configuration"],
         cu_seqlens_k=frame.tensors.get("cu_seqlens_k"),
     )
 
@@ -184,7 +188,8 @@ def result_frame(result: Result, number: int) -> Frame:
         **_named("outlier", {name: rows for name, (_, rows) in result.outliers.items()}),
     }
     copies = {name: copy for name, (copy, _) in result.outliers.items()}
-    body = {"interpreted": result.interpreted, "operators": result.operators, "copies": copies}
+    tuned = [[one.kernel, one.ran, one.offered, one.declared] for one in result.tuned]
+    body = {"interpreted": result.interpreted, "operators": result.operators, "copies": copies, "tuned": tuned}
     return Frame("result", number, body, tensors)
 
 
@@ -216,6 +221,7 @@ def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
             interpreted=frame.body.get("interpreted") is True,
             operators=_whole(frame.body.get("operators")),
             outliers=_outliers(frame),
+            tuned=_tuned(frame),
         )
     if frame.kind == "refused":
         if kind := _LIMITS.get(str(frame.body.get("limit"))):
@@ -232,6 +238,14 @@ def _outliers(frame: Frame) -> dict[str, tuple[int, Tensor]]:
     copies = frame.body.get("copies")
     numbers = copies if isinstance(copies, dict) else {}
     return {name: (_whole(numbers.get(name)), rows) for name, rows in _group("outlier", frame.tensors).items()}
+
+
+def _tuned(frame: Frame) -> tuple[Tuned, ...]:
+    listed = frame.body.get("tuned", ())
+    try:
+        return tuple(Tuned(*of_json(tuple[str, tuple[str, ...], tuple[str, ...], int], one)) for one in listed)
+    except (RecordError, TypeError) as error:
+        raise WireError(f"the configurations of autotuned kernels do not fit: {error}") from error
 
 
 def _whole(value: Any) -> int:

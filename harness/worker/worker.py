@@ -42,8 +42,8 @@ class Worker:
     (a closure) runs in a fork of this process, on the CPU only.
     device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
     time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
-    compile (default: time_limit). draw_configs: see `tuning`; no effect on the CPU. until: when no call goes on, by
-    time.monotonic.
+    compile (default: time_limit). draw_configs: see `tuning.draw_configurations`. until: when no call
+    goes on, by time.monotonic.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Worker:
         self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
         self._keeps_spare = False
         self._hiding = ExitStack()  # conceals this process while a kernel's process may exist
-        self._draw_configs = draw_configs and device != "cpu"
+        self._draw_configs = draw_configs
         self._description: dict[str, Any] = {}
         self._number = 0
         self._slowest = 0.0

@@ -106,7 +106,7 @@ def _serve(
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
     try:
         if order["draw_configs"]:
-            draw_configurations()
+            draw_configurations(order["device"])
         if order["location"] is not None:
             function = Location(*order["location"]).load()
         else:

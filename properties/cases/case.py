@@ -17,6 +17,7 @@ MEANINGS = {
     "one-hot": "only one sequence has incoming gradients",
 }
 REGIMES = tuple(MEANINGS)
+_PLAIN_FIELDS = ("dtype", "slack", "regime", "index_dtype", "seed", "configuration")
 CUTS = "cuts"  # the argument of a kernel that cuts a pack over ranks itself
 SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -33,6 +34,8 @@ class Case:
     bf16 beside fp32 ones. seed: of the tensors.
     cuts: token positions of the pack at which it is cut over ranks, one less than ranks, in order; None where it is not
     about ranks. The same position twice leaves the rank between without tokens.
+    configuration: the number of the configuration that autotuned kernels run with, where none is timed: from the first
+    on, and from the start again. The same for the pack and for each of its sequences alone.
 
     >>> from packproof.properties import Case
     >>> print(Case(lengths=(3, 0, 5), dtype="float32", sizes=(("d", 3), ("w", 4))))
@@ -53,6 +56,7 @@ class Case:
     seed: int = 0
     key_lengths: tuple[int, ...] | None = None
     cuts: tuple[int, ...] | None = None
+    configuration: int = 0
 
     @property
     def n_tokens(self) -> int:
@@ -103,11 +107,13 @@ class Case:
         words += [f"{k}={v}" for k, v in self.options if v]
         words += [self.regime] if self.regime != "normal" else []
         words += [self.index_dtype] if self.index_dtype != "int32" else []
+        words += [f"configuration {self.configuration}"] if self.configuration else []
         return ", ".join([*words, f"seed {self.seed}"])
 
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)
-        return {k: v for k, v in data.items() if v not in (None, ()) or k not in ("key_lengths", "cuts", "narrow")}
+        left_out = ("key_lengths", "cuts", "narrow", "configuration")  # where they are empty
+        return {name: value for name, value in data.items() if value or name not in left_out}
 
     @classmethod
     def from_json(cls, data: Any) -> "Case":
@@ -128,7 +134,7 @@ class Case:
             raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
             raise UsageError(f"case: index_dtype is {data['index_dtype']!r}, expected int32 or int64")
-        for name in ("slack", "seed"):
+        for name in ("slack", "seed", "configuration"):
             if type(data.get(name, 0)) is not int or not 0 <= data.get(name, 0) < 2**31:
                 raise UsageError(f"case: {name} is {str(data[name])[:60]!r}, expected an integer from 0 to 2^31")
         try:
@@ -142,7 +148,7 @@ class Case:
         for name, value in (*(pair for pair in sizes if not isinstance(pair[1], str)), *axes):
             if type(value) is not int or not 0 <= value < 2**31:
                 raise UsageError(f"case: {name} is {str(value)[:60]!r}, expected an integer from 0 to 2^31")
-        rest = {k: data[k] for k in ("dtype", "slack", "regime", "index_dtype", "seed") if k in data}
+        rest = {k: data[k] for k in _PLAIN_FIELDS if k in data}
         rest |= {name: tuple(listed) for name, listed in names.items()}
         return cls(lengths=lengths, key_lengths=key_lengths, cuts=cuts, sizes=sizes, axes=axes, options=options, **rest)
 

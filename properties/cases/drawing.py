@@ -26,7 +26,8 @@ def draw(op: Op, case: Case) -> Sample:
     axes = {n: spec.alternatives[choice.get(n, 0)] for n, spec in specs.items()}
     given = [n for n in op.inputs if not specs[n].optional or n in case.present]
     index_dtype = getattr(torch, case.index_dtype)
-    empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, index_dtype, case.key_lengths)
+    where = (index_dtype, case.key_lengths, case.configuration)
+    empty = Sample(op, case.lengths, case.slack, {}, {}, options, axes, sizes, *where)
     inputs = {
         n: _draw_integers(op, case, n, sizes)
         if n in op.integers

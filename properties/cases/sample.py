@@ -23,7 +23,7 @@ class Sample:
     """Concrete inputs and incoming gradients for one call of an op, on the CPU.
 
     axes: of every input and output by name. cotangents: by output name. dtypes: of every output by name. key_lengths:
-    of the second packing, None where it is the first.
+    of the second packing, None where it is the first. configuration: as in a case.
 
     >>> def parts(kernel, case):  # in the check of a packproof.Property
     ...     sample = kernel.sample(case)
@@ -40,6 +40,7 @@ class Sample:
     sizes: Mapping[str, int]
     index_dtype: torch.dtype = torch.int32
     key_lengths: tuple[int, ...] | None = None
+    configuration: int = 0
 
     @cached_property
     def offsets(self) -> list[int]:
@@ -116,6 +117,7 @@ class Sample:
             inputs=self.inputs,
             cu_seqlens=self.cu_seqlens,
             cu_seqlens_k=self.metadata.get("cu_seqlens_k"),
+            configuration=self.configuration,
             options=self.options,
             outputs=tuple(self.outputs),
             wrt=self.wrt if gradients else (),

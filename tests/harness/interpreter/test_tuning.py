@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from packproof.harness.interpreter.tuning import draw_configurations
+from packproof.harness.interpreter import tuning
+from packproof.harness.interpreter.tuning import configured, draw_configurations, place
 
 triton = pytest.importorskip("triton")
 autotuner = pytest.importorskip("triton.runtime.autotuner")
@@ -32,18 +33,22 @@ class Launched:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("prune_configs", "_bench"):
-        monkeypatch.setattr(autotuner.Autotuner, name, getattr(autotuner.Autotuner, name))  # restored later
-    draw_configurations()
+    for name in ("run", "prune_configs", "_bench", "do_bench"):
+        monkeypatch.setattr(autotuner.Autotuner, name, vars(autotuner.Autotuner)[name])  # restored later
+    monkeypatch.setattr(tuning, "_tuning", tuning._Tuning())
+    draw_configurations("cuda")
 
 
-def launched(n: int) -> list[int]:
+def launched(n: int, number: int = 0) -> list[int]:
     """The configurations that a kernel launches in its own process for a call of this kind, made twice."""
     kernel = Launched()
     configs = [triton.Config({"BLOCK": block}) for block in (TOO_LARGE, 16, 32, 64)]
     tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)
-    for _ in range(2):
-        tuned.run(None, n)
+    with configured(number) as ran:
+        for _ in range(2):
+            tuned.run(None, n)
+    [report] = ran()
+    assert [text.partition(",")[0] for text in report.ran] == [f"BLOCK={kernel.blocks[-1]}"]
     return kernel.blocks
 
 
@@ -60,3 +65,23 @@ def test_a_kind_of_call_has_one_configuration_that_fits_and_other_kinds_have_oth
 @pytest.mark.usefixtures("drawn")
 def test_another_process_draws_the_same() -> None:
     assert [launched(n) for n in range(5)] == [launched(n) for n in range(5)]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_further_numbers_take_the_other_configurations_of_the_same_kind_of_call() -> None:
+    blocks = [launched(5, number)[-1] for number in range(4)]
+    assert set(blocks) == {16, 32, 64}
+    assert [launched(5, number)[-1] for number in range(4)] == blocks
+
+
+@pytest.mark.parametrize("configurations", [2, 3, 7])
+def test_each_turn_takes_every_configuration_once(configurations: int) -> None:
+    places = [place(number, configurations, "kernel") for number in range(10 * configurations)]
+    assert places[:configurations] == list(range(configurations))
+    for turn in range(10):
+        assert sorted(places[turn * configurations :][:configurations]) == list(range(configurations))
+
+
+def test_kernels_with_lists_of_the_same_length_meet_in_every_combination() -> None:
+    pairs = {(place(number, 3, "_forward_kernel"), place(number, 3, "_backward_kernel")) for number in range(60)}
+    assert len(pairs) == 9

@@ -1,0 +1,38 @@
+"""Which configurations an autotuned kernel has run with: a kernel is judged by these, and by no others."""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """An autotuned kernel, and its configurations as text: in one call, in one cell, or in a whole run."""
+
+    kernel: str
+    """The name of its function."""
+    ran: tuple[str, ...]
+    """Those that it ran with."""
+    offered: tuple[str, ...]
+    """Those that its own pruning left in any of its calls."""
+    declared: int
+    """How many it declares."""
+
+    def __str__(self) -> str:
+        pruned = self.declared - len(self.offered)
+        tail = f" ({pruned} more pruned by the kernel)" if pruned > 0 else ""
+        return f"{len(self.ran)} of {len(self.offered)} of {self.kernel}{tail}"
+
+
+def merged(*groups: Iterable[Tuned]) -> tuple[Tuned, ...]:
+    """Each kernel of the groups once, with all the configurations that it has in any of them."""
+    kernels: dict[str, Tuned] = {}
+    for tuned in (tuned for group in groups for tuned in group):
+        known = kernels.setdefault(tuned.kernel, tuned)
+        kernels[tuned.kernel] = dataclasses.replace(
+            known,
+            ran=tuple(dict.fromkeys((*known.ran, *tuned.ran))),
+            offered=tuple(dict.fromkeys((*known.offered, *tuned.offered))),
+            declared=max(known.declared, tuned.declared),
+        )
+    return tuple(kernels.values())
