@@ -1,19 +1,24 @@
 """A training run's own first batch: whether one of its documents reaches another, before a step is taken.
 
-Two passes without gradient: the batch, and the batch with every second document changed. The others keep their bits.
-Only where they do not, a third pass differentiates: experts round outputs otherwise, which has no gradient.
+Two passes as the run makes them, with gradients if it has them: the batch with every second document changed, and the
+batch itself. The others keep their bits, and have no gradient at the tokens that were changed. The gradient decides
+where both say something: experts round outputs otherwise, which has no gradient.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import inspect
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from packproof.harness.modules.trace import first_difference
-from packproof.harness.modules.watch import embedded
+from packproof.harness.modules.watch import embedded, tensors_in
 from packproof.harness.results.failed import CheckFailed
 from packproof.refs.errors import ArgumentError, checked_call
 
@@ -31,8 +36,10 @@ def guard(model: nn.Module, documents: Documents | None = None) -> RemovableHand
     each token (b, t); None reads seq_idx, segment_ids, document_ids, cu_seq_lens_q, cu_seqlens or position_ids.
 
     The first call of the model that has a row of two documents is checked with the arguments that it got, in the mode
-    and precision that it has: two forward passes without gradient. It raises CheckFailed with the first module that
-    leaks, or ArgumentError where nothing in the call says where documents begin. Then the hook is gone.
+    and precision that it has, with gradients if they are on: two forward passes and a backward pass to the embedding.
+    Buffers, gradients and random numbers are as before afterwards. It raises CheckFailed with the first module that
+    leaks, or where every output is NaN, and ArgumentError where nothing in the call says where documents begin. What it
+    cannot judge, it says in a warning. Then the hook is gone.
 
     Returns the hook, which `remove()` takes away. Raises ArgumentError for a model or documents of another type.
 
@@ -94,30 +101,87 @@ def documents_of(call: Arguments) -> Tensor:
 
 
 def check_batch(model: nn.Module, call: Arguments, documents: Tensor) -> None:
-    """Raise CheckFailed where changing every second document changes another one. documents: (b, t)."""
-    call = {name: value for name, value in call.items() if name != "labels"}
+    """Raise CheckFailed where changing every second document changes another one, or where every output is NaN; warn
+    where that cannot be judged. documents: (b, t)."""
+    call = _without_labels(model, call)
     number = _numbered(documents)
     keep, other = number % 2 == 1, _with_changed(call, number % 2 == 0)
-    with torch.no_grad():
-        before = _outputs(model, call)
-        same = [_agree(a, b, keep) for a, b in zip(before, _outputs(model, other), strict=True)]
-    if all(same) or not _has_gradient(model, call, keep):
-        return
-    with torch.no_grad():
-        where = first_difference(model, lambda: _repeatable(model, call), lambda: _repeatable(model, other), keep)
-    told = ", ".join(name for name in (*_IDS, *_OFFSETS, "position_ids", "attention_mask", "use_cache") if name in call)
-    raise CheckFailed(
-        f"documents of this batch reach each other: of {int(number.max()) + 1}, every second one was changed, and "
-        "others moved\n"
-        f"    first module that leaks: {where or 'the model itself'}\n    the call had {told or 'no boundaries'}\n"
-        "    `packproof model` says what else can be passed to this model, and docs/models_board.md what others need",
-        (),
+    with _unchanged(model, call):
+        after = [x.detach() for x in _outputs(model, other)]
+    with _unchanged(model, call), _leaves(model, call) as (followed, leaves):
+        outputs = _outputs(model, followed)
+        before = [x.detach() for x in outputs]
+        if not _can_be_judged(before, after, keep):
+            return
+        reached = _reached(outputs, leaves, keep)
+    del outputs
+    same = all(_agree(a, b, keep) for a, b in zip(before, after, strict=True))
+    if not same and reached is None and not torch.is_grad_enabled():
+        with torch.enable_grad(), _unchanged(model, call), _leaves(model, call) as (followed, leaves):
+            reached = _reached(_outputs(model, followed), leaves, keep)
+    if reached or (reached is None and not same):
+        documents_in_all = int(number.max()) + 1
+        text = _text_of(model, call, other, keep, documents=documents_in_all, moved=not same, reached=reached or "")
+        raise CheckFailed(text, ())
+
+
+def _text_of(
+    model: nn.Module, call: Arguments, other: Arguments, keep: Tensor, *, documents: int, moved: bool, reached: str
+) -> str:
+    """What leaks, and where first. reached: what the gradient says."""
+    if moved:
+        where = first_difference(model, lambda: _repeated(model, call), lambda: _repeated(model, other), keep)
+        what, where = "others moved", where or "the model itself"
+    else:
+        what, where = f"others keep their values, but {reached}", "not known: it does so in its backward pass"
+    boundaries = (*_IDS, *_OFFSETS, "position_ids", "attention_mask", "use_cache")
+    passed = ", ".join(name for name in boundaries if name in call)
+    return (
+        f"documents of this batch reach each other: of {documents}, every second one was changed, and {what}\n"
+        f"    first module that leaks: {where}\n    the call had {passed or 'no boundaries'}\n"
+        "    `packproof model` says what else can be passed to this model, and docs/models_board.md what others need"
     )
 
 
+def _can_be_judged(before: Sequence[Tensor], after: Sequence[Tensor], keep: Tensor) -> bool:
+    """Whether there are outputs that are no NaN; warns where some or all are missing. Raises CheckFailed where all are
+    NaN."""
+    if not before or [x.shape for x in before] != [x.shape for x in after]:
+        _warn("the model returned no tensor with one row for each token, of one shape in two calls")
+        return False
+    nan = torch.stack([_kept(x, keep).isnan().any(1).cpu() for x in before]).any(0)
+    if nan.all():
+        raise CheckFailed(
+            "every output of this batch is NaN, before anything in it was changed: whether its documents reach each "
+            "other cannot be judged, and nothing can be learned from it",
+            (),
+        )
+    if nan.any():
+        _warn(f"outputs of {int(nan.sum())} of {len(nan)} tokens are NaN; the others were judged")
+    return True
+
+
+def _warn(what: str) -> None:
+    warnings.warn(f"packproof.guard could not judge this batch completely: {what}", stacklevel=2)
+
+
+def _without_labels(model: nn.Module, call: Arguments) -> Arguments:
+    """No loss is needed, and some models return no logits beside one; where `forward` has to have labels, they stay."""
+    labels = _parameters(model).get("labels")
+    needed = labels is not None and labels.default is inspect.Parameter.empty
+    return {name: value for name, value in call.items() if name != "labels" or needed}
+
+
 def _names(module: nn.Module) -> list[str]:
-    code = module.forward.__code__ if hasattr(module.forward, "__code__") else None
-    return list(code.co_varnames[1 : code.co_argcount]) if code else ["input_ids"]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in _parameters(module).items() if parameter.kind in positional] or ["input_ids"]
+
+
+def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):  # of no Python function, as a scripted one
+        return {}
 
 
 def _tokens(call: Arguments) -> Tensor:
@@ -153,45 +217,98 @@ def _with_changed(call: Arguments, which: Tensor) -> Arguments:
 
 
 @contextmanager
-def _same_randomness(device: torch.device) -> Iterator[None]:
-    """Dropout draws the same numbers in each pass, and the training's own afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
-        yield
+def _unchanged(model: nn.Module, call: Arguments) -> Iterator[None]:
+    """Dropout draws the same numbers in each pass; afterwards the random numbers are the training's own again, and the
+    buffers hold what they held: a running mean counts no batch twice."""
+    buffers = [(module, name, x, x.clone()) for module in model.modules() for name, x in _buffers_of(module)]
+    gpus = {x.device for x in (_tokens(call), *model.parameters()) if x.device.type == "cuda"}
+    numbers, numpy_numbers = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(list(gpus)):
+            torch.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)
+            yield
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(numpy_numbers)
+        for module, name, x, value in buffers:
+            module._buffers[name] = x
+            if not torch.equal(x, value):
+                with torch.no_grad():
+                    x.copy_(value)
 
 
-def _repeatable(model: nn.Module, call: Arguments) -> Any:
-    with _same_randomness(_tokens(call).device):
+def _buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, x) for name, x in module._buffers.items() if x is not None]
+
+
+def _repeated(model: nn.Module, call: Arguments) -> Any:
+    with _unchanged(model, call):
         return model(**call)
 
 
 def _outputs(model: nn.Module, call: Arguments) -> list[Tensor]:
-    """The tensors along tokens (b, t, ...) of what the model returns."""
-    returned, shape = _repeatable(model, call), _tokens(call).shape[:2]
-    found = getattr(returned, "logits", None)
-    values = [found] if isinstance(found, Tensor) else returned if isinstance(returned, tuple | list) else [returned]
-    tensors = [x for x in values if isinstance(x, Tensor) and x.shape[:2] == shape]
-    if not tensors:
-        raise ArgumentError(f"the model returned {type(returned).__name__} without a tensor of one row for each token")
-    return tensors
+    """The tensors along tokens of what the model returns: (b, t, ...), or (b t, ...), as which documents end to end are
+    often returned."""
+    (rows, t), returned = _tokens(call).shape[:2], model(**call)
+    for name in ("logits", "last_hidden_state"):
+        tensor = returned.get(name) if isinstance(returned, Mapping) else getattr(returned, name, None)
+        if isinstance(tensor, Tensor):
+            returned = tensor
+    if not isinstance(returned, Tensor | Mapping | tuple | list):
+        returned = getattr(returned, "__dict__", {})
+    tensors = [x.unflatten(0, (rows, t)) if x.dim() and len(x) == rows * t else x for x in tensors_in(returned)]
+    return [x for x in tensors if x.shape[:2] == (rows, t)]
+
+
+def _kept(x: Tensor, keep: Tensor) -> Tensor:
+    """The rows of these tokens, each flat."""
+    rows = x[keep.to(x.device)]
+    return rows.reshape(len(rows), -1)
 
 
 def _agree(one: Tensor, other: Tensor, keep: Tensor) -> bool:
-    keep = keep.to(one.device)
-    return torch.equal(one[keep].nan_to_num(), other[keep].nan_to_num())
+    one, other = _kept(one, keep), _kept(other, keep)
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def _has_gradient(model: nn.Module, call: Arguments, keep: Tensor) -> bool:
-    """Whether the outputs of these tokens have a gradient at the others: zero, exactly, where nothing reaches them."""
+@contextmanager
+def _leaves(model: nn.Module, call: Arguments) -> Iterator[tuple[Arguments, list[Tensor]]]:
+    """A call whose tokens can be differentiated by, and a list that holds them once it was made: themselves, or the
+    output of the embedding that first sees their ids."""
     tokens = _tokens(call)
-    with ExitStack() as stack:
-        if tokens.is_floating_point():
-            found = [tokens.detach().clone().requires_grad_()]
-            call = {name: found[0] if value is tokens else value for name, value in call.items()}
-        else:
-            found = stack.enter_context(embedded(model, tokens))
-        with torch.enable_grad():
-            outputs = _outputs(model, call)
-            loss = sum((x[keep.to(x.device)].float().square().sum() for x in outputs), torch.zeros(()))
-            grads = torch.autograd.grad(loss, found, allow_unused=True) if found else (None,)
-    return any(g is None or bool((g[~keep.to(g.device)] != 0).any()) for g in grads)
+    if not tokens.is_floating_point():
+        with embedded(model, tokens) as leaves:
+            yield call, leaves
+        return
+    leaf = tokens.detach().clone().requires_grad_()
+    follows = leaf * 1  # a layer may write in place
+    yield {name: follows if value is tokens else value for name, value in call.items()}, [leaf]
+
+
+def _reached(outputs: Sequence[Tensor], leaves: Sequence[Tensor], keep: Tensor) -> str | None:
+    """What gradient the outputs of these tokens have at the others: "" for zero, exactly, where nothing reaches them;
+    None where autograd does not say: without gradients, or where an output is not finite."""
+    outputs = [x for x in outputs if x.requires_grad]
+    if not (outputs and leaves) or not all(bool(x.isfinite().all()) for x in outputs):
+        return None
+    cotangents = [_cotangent(x, keep) for x in outputs]
+    try:
+        gradients = torch.autograd.grad(outputs, list(leaves), cotangents, allow_unused=True)
+    except RuntimeError as error:  # as reentrant checkpointing, which takes no such call
+        _warn(f"its backward pass was not judged: {str(error).partition(chr(10))[0]}")
+        return None
+    if any(g is None for g in gradients):
+        return None
+    at_others = torch.cat([g[~keep.to(g.device)].flatten().cpu() for g in gradients])
+    if at_others.isnan().any():
+        return "their gradient at its tokens is NaN"
+    return "they have a gradient at its tokens" if bool((at_others != 0).any()) else ""
+
+
+def _cotangent(x: Tensor, keep: Tensor) -> Tensor:
+    """Another number for each channel: the sum of a normalised row has no gradient."""
+    row = x[0, 0]
+    pattern = torch.arange(1, row.numel() + 1, device=x.device, dtype=torch.float32).sin().reshape(row.shape).to(x)
+    return pattern * keep.to(x).reshape(*keep.shape, *[1] * row.dim())
