@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from packproof import kernels
+from packproof.parallel.cut import without_tokens
 from packproof.parallel.exchange import all_gathered
 from packproof.parallel.shard import Shard, require_shard
 from packproof.refs.errors import checked_call
@@ -50,7 +51,7 @@ def causal_conv1d(
             others = x.new_zeros(len(shard.lengths) - 1, x.shape[1], reach)
             states = torch.cat([halo.T[None], others])
     if not shard.tokens:
-        return x * 0
+        return without_tokens(x)
     given = {} if bias is None else {"bias": bias}
     result: Tensor = made(
         x, weight, **given, cu_seqlens=shard.cu_seqlens(x.device), initial_states=states, activation=activation

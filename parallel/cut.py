@@ -117,3 +117,8 @@ class Cut:
                 f"{op}: {name} has shape {tuple(x.shape)} but rank {self.rank} of {self.ranks} holds {self.tokens} "
                 f"tokens of the pack, {runs}"
             )
+
+
+def without_tokens(x: Tensor) -> Tensor:
+    """What an op returns for x on a rank without tokens: zeros, which backward goes through, whatever lies in slack."""
+    return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)

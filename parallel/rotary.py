@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from packproof import kernels
-from packproof.parallel.cut import Cut
+from packproof.parallel.cut import Cut, without_tokens
 from packproof.refs.errors import checked_call
 
 
@@ -38,7 +38,7 @@ def rope(
     """
     shard.require_tokens("rope", "x", x)
     if not shard.tokens:
-        return x * 0
+        return without_tokens(x)
     result: Tensor = (kernel or kernels.rope)(
         x, cos, sin, cu_seqlens=shard.cu_seqlens(x.device), offsets=shard.starts(x.device), interleaved=interleaved
     )
