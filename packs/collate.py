@@ -23,11 +23,15 @@ class PackCollator:
     there.
 
     A document is a tensor or list of tokens (t,), or a mapping of features of one length with `input_ids`; from
-    `PackStream` it comes with its piece. Returns, for T rows and s documents:
+    `PackStream` it comes with its piece: the tokens `start` to `stop` of the whole document, which may be none.
+    Returns, for T rows and s documents:
 
     - `input_ids` (1, T) int64, and every other feature of the documents; padding is `pad`, for others zero
     - `labels` (1, T) int64: of the documents, or else their tokens. The first token of each document, which a model
-      that shifts labels would predict from the document before, and padding are -100, and do not count
+      that shifts labels would predict from the document before, and padding are -100, and do not count. A piece that
+      goes on where the pack begins has the label of its first token, which the last row of the pack before predicts
+    - `shift_labels` (1, T) int64: in each row the label of the next token of the document, which for the last row of a
+      piece lies in the next pack; -100 in its last row. For a loss that does not shift: no cut costs a target
     - `position_ids` (1, T) int64, from 0 in each document, or from where its piece starts
     - `seq_idx` (1, T) int32, -1 in padding
     - `cu_seqlens` (s + 1,) int32, whose last entry is the number of tokens; `max_seqlen`, an int
@@ -64,8 +68,8 @@ class PackCollator:
         starts = torch.tensor([*(piece.start for piece in pieces), 0])  # the last: of padding
         joined = {name: self._joined(name, [of[name] for of in features], layout) for name in features[0]}
         labels = joined["labels"]
-        begins = [start for start, piece in zip(offsets.tolist(), pieces, strict=False) if len(piece)]
-        labels[0, begins] = IGNORED
+        begins = [(row, piece) for row, piece in zip(offsets.tolist(), pieces, strict=False) if len(piece)]
+        labels[0, [row for row, piece in begins if row or not piece.continues]] = IGNORED
         return {
             **joined,
             "position_ids": (position + starts[seq_idx.long()])[None],
@@ -85,7 +89,7 @@ class PackCollator:
 
     def _joined(self, name: str, parts: list[Tensor], layout: PackLayout) -> Tensor:
         """One feature of all documents, and of padding."""
-        filler = {"labels": IGNORED, "input_ids": self.pad}.get(name, 0)
+        filler = {"labels": IGNORED, "shift_labels": IGNORED, "input_ids": self.pad}.get(name, 0)
         padding = parts[0].new_full((layout.slack, *parts[0].shape[1:]), filler)
         return torch.cat([*parts, padding])[None]
 
@@ -99,13 +103,24 @@ def _opened(j: int, document: Any) -> tuple[dict[str, Tensor], Piece]:
     features = {str(name): _tensor(j, str(name), value) for name, value in given.items()}
     tokens = features["input_ids"].long()
     features |= {"input_ids": tokens, "labels": features.get("labels", tokens).long().clone()}
+    features.setdefault("shift_labels", _next(features["labels"]))
     for name, x in features.items():
         if len(x) != len(tokens):
             raise ArgumentError(f"PackCollator: {name} of document {j} has {len(x)} rows, input_ids {len(tokens)}")
-    piece = piece or Piece(j, 0, len(tokens))
+    if piece is None:
+        piece = Piece(j, 0, len(tokens))
     if piece.stop > len(tokens):
-        raise LayoutError(f"PackCollator: document {j} has {len(tokens)} tokens, its piece ends at {piece.stop}")
+        raise LayoutError(
+            f"PackCollator: document {j} has {counted(len(tokens), 'token')}, its piece ends at {piece.stop}; a piece "
+            "is tokens start to stop of the whole document, which comes with it"
+        )
     return {name: x[piece.start : piece.stop] for name, x in features.items()}, piece
+
+
+def _next(labels: Tensor) -> Tensor:
+    shifted = labels.roll(-1)
+    shifted[-1:] = IGNORED
+    return shifted
 
 
 def _has_piece(document: Any) -> bool:

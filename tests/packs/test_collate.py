@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packproof.packs import PackCollator
+from packproof.packs import PackCollator, PackStream
 from packproof.refs import ArgumentError, LayoutError, PackLayout, Piece
 
 lengths_of = st.lists(st.integers(0, 6), min_size=1, max_size=6)
@@ -36,8 +36,36 @@ def test_a_piece_goes_on_at_its_position() -> None:
     batch = PackCollator()([(list(range(10)), Piece(4, 6, 9)), [20, 21]])
     assert batch["input_ids"].tolist() == [[6, 7, 8, 20, 21]]
     assert batch["position_ids"].tolist() == [[6, 7, 8, 0, 1]]
-    assert batch["labels"].tolist() == [[-100, 7, 8, -100, 21]]
+    assert batch["labels"].tolist() == [[6, 7, 8, -100, 21]]
+    assert batch["shift_labels"].tolist() == [[7, 8, 9, 21, -100]]
     assert batch["pieces"] == (Piece(4, 6, 9), Piece(1, 0, 2))
+
+
+def test_a_piece_that_goes_on_after_another_document_is_not_predicted_from_it() -> None:
+    batch = PackCollator()([[20, 21], (list(range(10)), Piece(4, 6, 9))])
+    assert batch["labels"].tolist() == [[-100, 21, -100, 7, 8]]
+    assert batch["shift_labels"].tolist() == [[21, -100, 7, 8, 9]]
+
+
+def test_an_empty_piece_is_one() -> None:
+    batch = PackCollator()([([], Piece(7, 0, 0)), ([1, 2, 3], Piece(8, 1, 1)), [5, 6]])
+    assert batch["pieces"] == (Piece(7, 0, 0), Piece(8, 1, 1), Piece(2, 0, 2))
+    assert batch["input_ids"].tolist() == [[5, 6]]
+    assert batch["cu_seqlens"].tolist() == [0, 0, 0, 2]
+    assert batch["labels"].tolist() == [[-100, 6]]
+
+
+@settings(deadline=None, max_examples=50)
+@given(lengths=lengths_of, capacity=st.integers(1, 7))
+def test_no_cut_costs_a_target(lengths: list[int], capacity: int) -> None:
+    documents = [torch.arange(n) + 10 * (j + 1) for j, n in enumerate(lengths)]
+    packs = [PackCollator()(pack) for pack in PackStream(documents, capacity, packer="split")]
+    tokens = torch.cat([pack["input_ids"][0] for pack in packs])
+    for name, shift in (("labels", 0), ("shift_labels", 1)):
+        labels = torch.cat([pack[name][0] for pack in packs])
+        targets = (labels != -100).nonzero().flatten()
+        assert len(targets) == sum(max(n - 1, 0) for n in lengths)
+        assert torch.equal(labels[targets], tokens[targets + shift])
 
 
 def test_features_go_along_and_labels_of_the_document_stay() -> None:
@@ -56,11 +84,15 @@ def test_features_go_along_and_labels_of_the_document_stay() -> None:
         ([{"input_ids": [1, 2], "labels": [1]}], ArgumentError, "labels of document 0 has 1 rows, input_ids 2"),
         ([["a"]], ArgumentError, "input_ids of document 0 is"),
         ([[0.5]], ArgumentError, "input_ids of document 0 is torch.float32"),
-        ([([1, 2], Piece(0, 0, 3))], LayoutError, "document 0 has 2 tokens, its piece ends at 3"),
+        (
+            [([1, 2], Piece(0, 0, 3))],
+            LayoutError,
+            "document 0 has 2 tokens, its piece ends at 3;.* is tokens start",
+        ),
         (
             [{"input_ids": [1]}, {"input_ids": [1], "x": [1]}],
             ArgumentError,
-            "document 1 has input_ids, labels, x, and document 0",
+            "document 1 has input_ids, labels, shift_labels, x, and document 0",
         ),
     ],
 )
