@@ -20,6 +20,7 @@ from packproof.refs.signatures import QUANTIZE_FP8, ROUND_FP8
 
 LARGEST = 448.0  # of e4m3
 _PAST = 464.0  # half a spacing past it, where rounding to even still gives 448
+_LEAST_EXPONENT = -5  # of frexp, for what has all bits of its mantissa: below 2^-6 numbers are 2^-9 apart
 SMALLEST_EXPONENT = -126  # of a scale
 BLOCK = 128  # tokens
 
@@ -45,12 +46,19 @@ def quantize_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> tuple[
     """
     bind(QUANTIZE_FP8, cu_seqlens, x=x, values=True)
     block = whole_number("quantize_fp8", "block", block, least=1, error=ArgumentError)
-    rows = x.detach().float()
+    rows = x.detach().double().masked_fill(x.float().isinf(), torch.inf)  # past fp32, as the scales are
     blocks = [part for sequence in split_sequences(rows, cu_seqlens) for part in torch.split(sequence, block)]
     scales = [_scale(part).expand(part.shape[:2]) for part in blocks]
     values = join_sequences([part / scale[..., None] for part, scale in zip(blocks, scales, strict=True)], rows)
     values = torch.where(values.abs() <= _PAST, values, torch.nan)  # some versions of torch have 448 for infinity
-    return values.to(torch.float8_e4m3fn), join_sequences(scales, rows.new_zeros(x.shape[:2]))
+    return _nearest(values).to(torch.float8_e4m3fn), join_sequences(scales, rows.new_zeros(x.shape[:2])).float()
+
+
+def _nearest(values: Tensor) -> Tensor:
+    """The nearest numbers of e4m3, ties to even. torch rounds a float64 to fp32 on its way to 8 bits: twice."""
+    exponent = torch.frexp(values)[1]  # |values| from 2^(exponent - 1) on, where numbers are 2^(exponent - 4) apart
+    spacing = torch.ldexp(torch.ones_like(values), exponent.clamp(min=_LEAST_EXPONENT) - 4)
+    return (values / spacing).round() * spacing
 
 
 def _scale(part: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from packproof.refs import (
     dequantize_fp8,
     quantize_fp8,
     random_signs,
+    round_fp8,
 )
 
 LAYOUT = PackLayout((5, 0, 1, 9), slack=2)
@@ -48,6 +49,33 @@ def test_what_cannot_be_scaled() -> None:
     held = dequantize_fp8(values, scales)[:, 0, 0].tolist()
     assert held[:4] == [448.0, 448.0, 0.0, 2.0**-130]
     assert held[4] != held[4]
+
+
+NUMBERS = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).double()  # of e4m3, from 0 to 448
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("scale", [1.0, 2.0**-100, 2.0**90])
+def test_a_float64_is_rounded_once(scale: float, sign: float) -> None:
+    """Beside each midpoint of two numbers, nearer to it than fp32 tells, and at it, where the even one is right."""
+    lower, upper = NUMBERS[:-1], NUMBERS[1:]
+    middle = (lower + upper) / 2
+    even = torch.where(torch.arange(126) % 2 == 0, lower, upper)
+    for near, want in ((1 + 2.0**-40, upper), (1.0, even), (1 - 2.0**-40, lower)):
+        x = sign * scale * torch.stack([middle * near, torch.full_like(middle, 448.0)], 1)[:, None]  # with its scale
+        values, scales = quantize_fp8(x, cu_seqlens=torch.tensor([0, 126]), block=1)
+        assert torch.equal(scales.double(), torch.full((126, 1), scale, dtype=torch.float64))
+        assert torch.equal(values[:, 0, 0].double(), sign * want)
+        rounded = round_fp8(x, cu_seqlens=torch.tensor([0, 126]), block=1)
+        assert rounded.dtype == torch.float64
+        assert torch.equal(rounded[:, 0, 0], sign * scale * want)
+
+
+def test_what_fp32_cannot_hold_is_too_large() -> None:
+    x = torch.tensor([1e300, 1.0, 448.0 + 1e-9], dtype=torch.float64)[:, None, None]
+    values, scales = quantize_fp8(x, cu_seqlens=torch.tensor([0, 2, 3]))
+    assert values[:, 0, 0].double().nan_to_num(-1.0).tolist() == [-1.0, 1.0, 224.0]
+    assert scales.flatten().tolist() == [1.0, 1.0, 2.0]  # no value passes 448
 
 
 def test_infinity_is_not_448() -> None:
