@@ -81,8 +81,9 @@ class Sample:
         return tuple(name for name in self.inputs if name not in self.op.constants)
 
     def in_float64(self, *, gradients: bool = True) -> dict[str, Tensor]:
-        """The inputs in float64, those of `wrt` to be differentiated; integers as they are."""
-        exact = {n: x.double() if x.is_floating_point() else x for n, x in self.inputs.items()}
+        """The inputs in float64, those of `wrt` to be differentiated; integers as they are. The sample's own tensors,
+        which may be in float64 already, stay as they are."""
+        exact = {n: x.detach().double() if x.is_floating_point() else x for n, x in self.inputs.items()}
         return {n: x.requires_grad_(gradients) if n in self.wrt else x for n, x in exact.items()}
 
     @cached_property

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from packproof.harness.execution.execute import InProcess
+from packproof.properties.bounds.oracle import vjp
 from packproof.properties.call import Call, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
@@ -14,6 +15,7 @@ from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.call_contract import DETERMINISM
+from packproof.properties.laws.second_derivative import second_derivative
 from packproof.properties.laws.state_passing import CARRY
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -136,3 +138,26 @@ def test_a_single_sequence_is_repeated_after_a_pack_of_as_many_rows() -> None:
 
     assert not list(DETERMINISM.check(KernelUnderTest(OPS["rope"], Watched(OPS["rope"].reference), Promises()), case))
     assert any(len(lengths) == 2 and sum(lengths) == case.n_tokens + case.slack for lengths in seen)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_sample_in_float64_leaves_its_own_tensors_alone(dtype: str) -> None:
+    sample = draw(OPS["ssd"], Case((2, 3), dtype, tuple(OPS["ssd"].sizes[0].items())))
+    digest = sample.digest
+    exact = sample.in_float64()
+    assert {name for name, x in exact.items() if x.requires_grad} == set(sample.wrt)
+    assert not any(x.requires_grad for x in (*sample.inputs.values(), *sample.cotangents.values()))
+    vjp(OPS["ssd"].reference, sample, gradients=True)
+    second_derivative(OPS["ssd"].reference, sample)
+    assert not any(x.requires_grad for x in (*sample.inputs.values(), *sample.cotangents.values()))
+    assert sample.digest == digest
+
+
+def test_the_number_of_a_configuration_is_kept_by_every_sample_of_a_case() -> None:
+    op = OPS["causal_conv1d"]
+    case = Case((2, 3), "float32", tuple(op.sizes[0].items()), configuration=4)
+    assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+    assert "configuration" not in case.replace(configuration=0).to_json()
+    sample = draw(op, case)
+    for each in (sample, sample.alone(1), sample.select([1, 0]), sample.followed_by([2], 1), sample.with_slack(0.0)):
+        assert each.call().configuration == 4

@@ -45,7 +45,7 @@ def split_block(place: OnRanks) -> list[str]:
 def _run(module: nn.Module, u: Tensor, dy: Tensor, tokens: int, of: nn.Module | None = None) -> Tensors:
     """The output, and the gradients of the input and of the parameters by name: of the whole module, or of a part."""
     device = next(module.parameters()).device
-    leaf = u.to(device).requires_grad_()
+    leaf = u.detach().to(device).requires_grad_()
     offsets = torch.tensor([0, *_LENGTHS]).cumsum(0).clamp(max=tokens).to(device)
     named = dict((of or module).named_parameters())
     y = module(leaf, cu_seqlens=offsets)
