@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from packproof.properties.tuned import Tuned
+from packproof.properties.cases.tuned import Tuned
 from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError
 

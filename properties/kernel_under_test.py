@@ -18,12 +18,12 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw, dtype_of
 from packproof.properties.cases.fitting import fillers
 from packproof.properties.cases.sample import Sample
+from packproof.properties.cases.tuned import Tuned, merged
 from packproof.properties.comparison import Comparison, RowMap
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
 from packproof.properties.stopwatch import span
 from packproof.properties.tensor_key import TensorKey, gradient
-from packproof.properties.tuned import Tuned, merged
 from packproof.properties.violation import Violation
 from packproof.refs.axes import Axes, is_shared, role
 

@@ -41,12 +41,12 @@ from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.cases.tuned import merged
 from packproof.properties.comparison import comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
 from packproof.properties.stopwatch import span
-from packproof.properties.tuned import merged
 from packproof.properties.violation import Violation
 from packproof.refs.errors import PackproofError
 

@@ -15,10 +15,10 @@ from packproof.harness.results.replay_file import write_replay
 from packproof.harness.results.text import printable
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space
+from packproof.properties.cases.tuned import merged
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.property import Property
 from packproof.properties.op import Op
-from packproof.properties.tuned import merged
 from packproof.properties.violation import Violation
 from packproof.refs.axes import parse
 from packproof.version import __version__

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from packproof.properties.tuned import Tuned, merged
+from packproof.properties.cases.tuned import Tuned, merged
 
 _MODULE = "triton.runtime.autotuner"
 

@@ -258,7 +258,7 @@ def _outputs(model: nn.Module, call: Arguments) -> list[Tensor]:
             returned = tensor
     if not isinstance(returned, Tensor | Mapping | tuple | list):
         returned = getattr(returned, "__dict__", {})
-    tensors = [x.unflatten(0, (rows, t)) if x.dim() and len(x) == rows * t else x for x in tensors_in(returned)]
+    tensors = [x.reshape(rows, t, *x.shape[1:]) if x.dim() and len(x) == rows * t else x for x in tensors_in(returned)]
     return [x for x in tensors if x.shape[:2] == (rows, t)]
 
 

@@ -9,7 +9,7 @@ from packproof.harness.results.names import short
 from packproof.harness.results.questions import question_of
 from packproof.properties.cases.case import shorten
 from packproof.properties.cases.domain import Domain
-from packproof.properties.tuned import merged
+from packproof.properties.cases.tuned import merged
 from packproof.refs.wording import counted
 
 

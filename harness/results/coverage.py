@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from packproof.harness.results.events import Limit, Status
 from packproof.properties.call import BoundVacuous, MachineLimit, OutsideDomain, Refused
 from packproof.properties.cases.case import Case
-from packproof.properties.tuned import Tuned
+from packproof.properties.cases.tuned import Tuned
 from packproof.refs.wording import counted
 
 BOUNDARY = "a boundary between two sequences"

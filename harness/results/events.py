@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from packproof.harness.results.maps import Evidence
-from packproof.properties.tuned import Tuned
+from packproof.properties.cases.tuned import Tuned
 
 Tier = Literal["compile", "interpret", "eager", "gpu", "sanitizer"]
 Status = Literal["passed", "failed", "expected", "stale", "inconclusive", "skipped", "error"]

@@ -22,7 +22,7 @@ from torch import Tensor
 from packproof.harness.results.text import printable
 from packproof.harness.worker.records import RecordError, of_json
 from packproof.properties.call import Call, KernelFault, MachineLimit, Mode, OutsideDomain, Placement, Refused, Result
-from packproof.properties.tuned import Tuned
+from packproof.properties.cases.tuned import Tuned
 from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError, UsageError
 

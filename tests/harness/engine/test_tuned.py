@@ -12,7 +12,7 @@ from packproof.harness.engine.replay import replay
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.conclusions import tuned_lines
 from packproof.harness.results.events import CellFinished, Verdict
-from packproof.properties.tuned import Tuned, merged
+from packproof.properties.cases.tuned import Tuned, merged
 
 pytest.importorskip("triton")
 

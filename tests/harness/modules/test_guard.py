@@ -236,6 +236,8 @@ def test_some_outputs_that_are_nan_are_said_and_the_others_judged() -> None:
 class Normed(Summed):
     """Each document's mean, beside a norm that counts batches; draws from three generators."""
 
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(8)
@@ -290,13 +292,13 @@ class _LeakingBackward(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, *dy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, *dy: Tensor) -> Tensor:
         return dy[0].flip(1).cumsum(1).flip(1)
 
 
 class InBackward(Summed):
     def result(self, x: Tensor, seq_idx: Tensor) -> Tensor:
-        return _LeakingBackward.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+        return _LeakingBackward.apply(x)
 
 
 def test_a_leak_of_the_backward_pass_alone() -> None:
@@ -307,7 +309,7 @@ def test_a_leak_of_the_backward_pass_alone() -> None:
 
 class Checkpointed(Summed):
     def result(self, x: Tensor, seq_idx: Tensor) -> Tensor:
-        return torch.utils.checkpoint.checkpoint(self.alone, x, seq_idx, use_reentrant=True)  # type: ignore[no-any-return]
+        return torch.utils.checkpoint.checkpoint(self.alone, x, seq_idx, use_reentrant=True)
 
 
 def test_reentrant_checkpointing_is_judged_by_values_and_said() -> None:
