@@ -4,7 +4,8 @@
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -131,11 +132,23 @@ def _chosen_first(prune: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         self.__dict__.setdefault("offered", {}).update(dict.fromkeys(map(_text, configs)))
         if _tuning.draws:
             random.Random(repr(_kind(self, kwargs))).shuffle(configs)
+        configs = _alternating(configs)
         self.cache_results, self.has_run = False, False
         start = _place(self) % len(configs)
         return [*configs[start:], *configs[:start]]
 
     return prune_configs
+
+
+def _alternating(configs: Sequence[Any]) -> list[Any]:
+    """Each value of the kernel's own parameters once before any comes again: few cases meet all of them, and those
+    that differ in warps and stages alone are one program to the interpreter."""
+    times: Counter[str] = Counter()
+    turns = []
+    for config in configs:
+        turns.append(times[repr(config.kwargs)])
+        times[repr(config.kwargs)] += 1
+    return [config for _, config in sorted(zip(turns, configs, strict=True), key=lambda pair: pair[0])]
 
 
 def _kind(tuner: Any, kwargs: Mapping[str, Any]) -> list[Any]:

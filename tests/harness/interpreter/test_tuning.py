@@ -21,12 +21,14 @@ class Launched:
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
+        self.warps: list[int] = []
 
     @staticmethod
     def fn() -> None: ...
 
-    def run(self, *args: Any, BLOCK: int, **options: Any) -> None:
+    def run(self, *args: Any, BLOCK: int, num_warps: int, **options: Any) -> None:
         self.blocks.append(BLOCK)
+        self.warps.append(num_warps)
         if BLOCK == TOO_LARGE:
             raise autotuner.OutOfResources(2, 1, "shared memory")
 
@@ -85,3 +87,16 @@ def test_each_turn_takes_every_configuration_once(configurations: int) -> None:
 def test_kernels_with_lists_of_the_same_length_meet_in_every_combination() -> None:
     pairs = {(place(number, 3, "_forward_kernel"), place(number, 3, "_backward_kernel")) for number in range(60)}
     assert len(pairs) == 9
+
+
+@pytest.mark.usefixtures("drawn")
+def test_few_numbers_meet_every_value_of_the_kernels_own_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning._tuning, "draws", False)
+    configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 32) for warps in (1, 2, 4)]
+    kernel = Launched()
+    tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)
+    for number in range(6):
+        with configured(number):
+            tuned.run(None, 1)
+    ran = list(zip(kernel.blocks[::2], kernel.warps[::2], strict=True))
+    assert ran == [(16, 1), (32, 1), (16, 2), (32, 2), (16, 4), (32, 4)]
