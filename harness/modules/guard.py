@@ -113,12 +113,12 @@ def check_batch(model: nn.Module, call: Arguments, documents: Tensor) -> None:
         before = [x.detach() for x in outputs]
         if not _can_be_judged(before, after, keep):
             return
-        reached = _reached(outputs, leaves, keep)
+        reached = _reached(model, call, outputs, leaves, keep)
     del outputs
     same = all(_agree(a, b, keep) for a, b in zip(before, after, strict=True))
     if not same and reached is None and not torch.is_grad_enabled():
         with torch.enable_grad(), _unchanged(model, call), _leaves(model, call) as (followed, leaves):
-            reached = _reached(_outputs(model, followed), leaves, keep)
+            reached = _reached(model, call, _outputs(model, followed), leaves, keep)
     if reached or (reached is None and not same):
         documents_in_all = int(number.max()) + 1
         text = _text_of(model, call, other, keep, documents=documents_in_all, moved=not same, reached=reached or "")
@@ -287,24 +287,44 @@ def _leaves(model: nn.Module, call: Arguments) -> Iterator[tuple[Arguments, list
     yield {name: follows if value is tokens else value for name, value in call.items()}, [leaf]
 
 
-def _reached(outputs: Sequence[Tensor], leaves: Sequence[Tensor], keep: Tensor) -> str | None:
+def _reached(
+    model: nn.Module, call: Arguments, outputs: Sequence[Tensor], leaves: Sequence[Tensor], keep: Tensor
+) -> str | None:
     """What gradient the outputs of these tokens have at the others: "" for zero, exactly, where nothing reaches them;
     None where autograd does not say: without gradients, or where an output is not finite."""
     outputs = [x for x in outputs if x.requires_grad]
     if not (outputs and leaves) or not all(bool(x.isfinite().all()) for x in outputs):
         return None
-    cotangents = [_cotangent(x, keep) for x in outputs]
     try:
+        cotangents = [_cotangent(x, keep) for x in outputs]
         gradients = torch.autograd.grad(outputs, list(leaves), cotangents, allow_unused=True)
-    except RuntimeError as error:  # as reentrant checkpointing, which takes no such call
-        _warn(f"its backward pass was not judged: {str(error).partition(chr(10))[0]}")
+    except RuntimeError:
+        gradients = _by_backward(model, call, keep)
+    at_others = [g[~keep.to(g.device)].flatten().cpu() for g in gradients if g is not None]
+    if len(at_others) < len(leaves):
         return None
-    if any(g is None for g in gradients):
-        return None
-    at_others = torch.cat([g[~keep.to(g.device)].flatten().cpu() for g in gradients])
-    if at_others.isnan().any():
+    if any(g.isnan().any() for g in at_others):
         return "their gradient at its tokens is NaN"
-    return "they have a gradient at its tokens" if bool((at_others != 0).any()) else ""
+    return "they have a gradient at its tokens" if any((g != 0).any() for g in at_others) else ""
+
+
+def _by_backward(model: nn.Module, call: Arguments, keep: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of the leaves where only `backward()` can be called, as with reentrant checkpointing; parameters
+    need none meanwhile, so that it adds nothing to theirs. None, with a warning, where it fails too."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        with _unchanged(model, call), _leaves(model, call) as (followed, leaves):
+            outputs = [x for x in _outputs(model, followed) if x.requires_grad]
+            torch.autograd.backward(outputs, [_cotangent(x, keep) for x in outputs])
+        return tuple(leaf.grad for leaf in leaves)
+    except RuntimeError as error:
+        _warn(f"its backward pass failed: {str(error).partition(chr(10))[0]}")
+        return ()
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_()
 
 
 def _cotangent(x: Tensor, keep: Tensor) -> Tensor:

@@ -308,11 +308,46 @@ def test_a_leak_of_the_backward_pass_alone() -> None:
 
 
 class Checkpointed(Summed):
-    def result(self, x: Tensor, seq_idx: Tensor) -> Tensor:
-        return torch.utils.checkpoint.checkpoint(self.alone, x, seq_idx, use_reentrant=True)
+    """What is run twice, first without and then with gradients, by the checkpointing that takes `backward()` alone."""
+
+    def __init__(self, *, leaks: bool) -> None:
+        super().__init__()
+        self.leaks = leaks
+
+    def again(self, x: Tensor, seq_idx: Tensor) -> Tensor:
+        return x.cumsum(1) if self.leaks and torch.is_grad_enabled() else self.alone(x, seq_idx)
+
+    def result(self, x: Tensor, seq_idx: Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(self.again, x, seq_idx, use_reentrant=True)
 
 
-def test_reentrant_checkpointing_is_judged_by_values_and_said() -> None:
-    guard(model := Checkpointed())
-    with pytest.warns(UserWarning, match="its backward pass was not judged: When use_reentrant=True"):
+def test_reentrant_checkpointing_is_judged_in_its_backward_pass_too() -> None:
+    guard(model := Checkpointed(leaks=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(tokens(), seq_idx=SEQ_IDX)
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    guard(model := Checkpointed(leaks=True))
+    with pytest.raises(CheckFailed, match="others keep their values, but they have a gradient at its tokens"):
+        model(tokens(), seq_idx=SEQ_IDX)
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *dy: Tensor) -> Tensor:
+        raise RuntimeError("no backward pass here\nand more")
+
+
+class WithoutBackward(Summed):
+    def result(self, x: Tensor, seq_idx: Tensor) -> Any:
+        return _Once.apply(self.alone(x, seq_idx))
+
+
+def test_a_backward_pass_that_fails_is_said_and_values_are_judged() -> None:
+    guard(model := WithoutBackward())
+    with pytest.warns(UserWarning, match="its backward pass failed: no backward pass here$"):
         model(tokens(), seq_idx=SEQ_IDX)
