@@ -106,8 +106,9 @@ def _reported(run: Callable[..., Any]) -> Callable[..., Any]:
     def report(self: Any, *args: Any, **kwargs: Any) -> Any:
         if len(self.configs) == 1:
             return run(self, *args, **kwargs)
-        if _tuning.chooses:  # what was tuned for another place is no answer for this one
-            self.cache = self.__dict__.setdefault("caches", {}).setdefault(_place(self), {})
+        if _tuning.chooses:  # what was tuned for another place is no answer for this one; what was pinned stays
+            pinned = self.__dict__.setdefault("pinned", self.cache)
+            self.cache = self.__dict__.setdefault("caches", {}).setdefault(_place(self), dict(pinned))
         result = run(self, *args, **kwargs)
         declared = tuple(dict.fromkeys(map(_text, self.configs)))
         offered = tuple(self.__dict__.get("offered", declared))

@@ -295,8 +295,9 @@ def _reached(
     outputs = [x for x in outputs if x.requires_grad]
     if not (outputs and leaves) or not all(bool(x.isfinite().all()) for x in outputs):
         return None
+    cotangents = [_cotangent(x, keep) for x in outputs]
+    gradients: tuple[Tensor | None, ...]
     try:
-        cotangents = [_cotangent(x, keep) for x in outputs]
         gradients = torch.autograd.grad(outputs, list(leaves), cotangents, allow_unused=True)
     except RuntimeError:
         gradients = _by_backward(model, call, keep)

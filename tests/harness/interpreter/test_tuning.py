@@ -100,3 +100,15 @@ def test_few_numbers_meet_every_value_of_the_kernels_own_parameters(monkeypatch:
             tuned.run(None, 1)
     ran = list(zip(kernel.blocks[::2], kernel.warps[::2], strict=True))
     assert ran == [(16, 1), (32, 1), (16, 2), (32, 2), (16, 4), (32, 4)]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_configuration_that_the_kernel_has_pinned_stays() -> None:
+    configs = [triton.Config({"BLOCK": block}) for block in (16, 32, 64)]
+    kernel = Launched()
+    tuned = autotuner.Autotuner(kernel, ["x", "n"], configs, ["n"], None, None)
+    tuned.cache[(1,)] = configs[1]
+    for number in range(3):
+        with configured(number):
+            tuned.run(None, 1)
+    assert kernel.blocks == [32, 32, 32]
