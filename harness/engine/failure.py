@@ -75,8 +75,8 @@ def failure_of(
         found = evaluated(kernel, law, candidate)[0]
         return found is not None and (found.fault, found.error) == (violation.fault, violation.error)
 
-    same = tuple(other.replace(configuration=case.configuration) for other in finding.untried)
-    allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, same)
+    untried = tuple(golden.replace(configuration=case.configuration) for golden in finding.untried)
+    allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, untried)
     with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
         small, tried = shrink(case, finding.space, fails, allowance, others)
     kernel.renew()  # so that the kernel is called again, and prints again

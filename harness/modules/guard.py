@@ -149,7 +149,7 @@ def _can_be_judged(before: Sequence[Tensor], after: Sequence[Tensor], keep: Tens
     if not before or [x.shape for x in before] != [x.shape for x in after]:
         _warn("the model returned no tensor with one row for each token, of one shape in two calls")
         return False
-    nan = torch.stack([_kept(x, keep).isnan().any(1).cpu() for x in before]).any(0)
+    nan = torch.stack([_rows_of(x, keep).isnan().any(1).cpu() for x in before]).any(0)
     if nan.all():
         raise CheckFailed(
             "every output of this batch is NaN, before anything in it was changed: whether its documents reach each "
@@ -262,14 +262,14 @@ def _outputs(model: nn.Module, call: Arguments) -> list[Tensor]:
     return [x for x in tensors if x.shape[:2] == (rows, t)]
 
 
-def _kept(x: Tensor, keep: Tensor) -> Tensor:
+def _rows_of(x: Tensor, keep: Tensor) -> Tensor:
     """The rows of these tokens, each flat."""
     rows = x[keep.to(x.device)]
     return rows.reshape(len(rows), -1)
 
 
 def _agree(one: Tensor, other: Tensor, keep: Tensor) -> bool:
-    one, other = _kept(one, keep), _kept(other, keep)
+    one, other = _rows_of(one, keep), _rows_of(other, keep)
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 

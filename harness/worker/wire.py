@@ -188,7 +188,7 @@ def result_frame(result: Result, number: int) -> Frame:
         **_named("outlier", {name: rows for name, (_, rows) in result.outliers.items()}),
     }
     copies = {name: copy for name, (copy, _) in result.outliers.items()}
-    tuned = [[one.kernel, one.ran, one.offered, one.declared] for one in result.tuned]
+    tuned = [[kernel.kernel, kernel.ran, kernel.offered, kernel.declared] for kernel in result.tuned]
     body = {"interpreted": result.interpreted, "operators": result.operators, "copies": copies, "tuned": tuned}
     return Frame("result", number, body, tensors)
 
@@ -243,7 +243,7 @@ def _outliers(frame: Frame) -> dict[str, tuple[int, Tensor]]:
 def _tuned(frame: Frame) -> tuple[Tuned, ...]:
     listed = frame.body.get("tuned", ())
     try:
-        return tuple(Tuned(*of_json(tuple[str, tuple[str, ...], tuple[str, ...], int], one)) for one in listed)
+        return tuple(Tuned(*of_json(tuple[str, tuple[str, ...], tuple[str, ...], int], fields)) for fields in listed)
     except (RecordError, TypeError) as error:
         raise WireError(f"the configurations of autotuned kernels do not fit: {error}") from error
 

@@ -159,5 +159,11 @@ def test_the_number_of_a_configuration_is_kept_by_every_sample_of_a_case() -> No
     assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
     assert "configuration" not in case.replace(configuration=0).to_json()
     sample = draw(op, case)
-    for each in (sample, sample.alone(1), sample.select([1, 0]), sample.followed_by([2], 1), sample.with_slack(0.0)):
-        assert each.call().configuration == 4
+    for rearranged in (
+        sample,
+        sample.alone(1),
+        sample.select([1, 0]),
+        sample.followed_by([2], 1),
+        sample.with_slack(0.0),
+    ):
+        assert rearranged.call().configuration == 4

@@ -61,14 +61,14 @@ def test_a_float64_is_rounded_once(scale: float, sign: float) -> None:
     lower, upper = NUMBERS[:-1], NUMBERS[1:]
     middle = (lower + upper) / 2
     even = torch.where(torch.arange(126) % 2 == 0, lower, upper)
-    for near, want in ((1 + 2.0**-40, upper), (1.0, even), (1 - 2.0**-40, lower)):
+    for near, nearest in ((1 + 2.0**-40, upper), (1.0, even), (1 - 2.0**-40, lower)):
         x = sign * scale * torch.stack([middle * near, torch.full_like(middle, 448.0)], 1)[:, None]  # with its scale
         values, scales = quantize_fp8(x, cu_seqlens=torch.tensor([0, 126]), block=1)
         assert torch.equal(scales.double(), torch.full((126, 1), scale, dtype=torch.float64))
-        assert torch.equal(values[:, 0, 0].double(), sign * want)
+        assert torch.equal(values[:, 0, 0].double(), sign * nearest)
         rounded = round_fp8(x, cu_seqlens=torch.tensor([0, 126]), block=1)
         assert rounded.dtype == torch.float64
-        assert torch.equal(rounded[:, 0, 0], sign * scale * want)
+        assert torch.equal(rounded[:, 0, 0], sign * scale * nearest)
 
 
 def test_what_fp32_cannot_hold_is_too_large() -> None:

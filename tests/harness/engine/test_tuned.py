@@ -36,9 +36,9 @@ def verdicts(name: str, *properties: str, **fields: Any) -> list[Verdict]:
 
 
 def test_every_configuration_of_a_correct_kernel_is_judged_and_passes() -> None:
-    found = verdicts("correct", "reference", "packing", dtypes=("float32",))
-    assert {verdict.status for verdict in found} == {"passed"}
-    assert list(tuned_lines(found)) == [EVERY]
+    judged = verdicts("correct", "reference", "packing", dtypes=("float32",))
+    assert {verdict.status for verdict in judged} == {"passed"}
+    assert list(tuned_lines(judged)) == [EVERY]
 
 
 @pytest.mark.parametrize("draw_configs", [False, True])
@@ -65,22 +65,22 @@ def test_the_replay_file_has_the_configuration() -> None:
 
 
 def test_cells_with_few_examples_cover_them_together() -> None:
-    found = verdicts("correct", "permutation", "isolation", "determinism", "strides")
-    assert {verdict.status for verdict in found} == {"passed"}
-    assert list(tuned_lines(found)) == [EVERY]
+    judged = verdicts("correct", "permutation", "isolation", "determinism", "strides")
+    assert {verdict.status for verdict in judged} == {"passed"}
+    assert list(tuned_lines(judged)) == [EVERY]
 
 
 def test_a_pack_and_its_sequences_have_one_configuration() -> None:
     """Configurations that round elsewhere keep a promise of the same bits alone and in a pack."""
-    found = verdicts("rounds_elsewhere", "packing", "permutation", "determinism", dtypes=("float32",))
-    assert {verdict.status for verdict in found} == {"passed"}
-    assert "2 of 2 of _forward_kernel" in next(tuned_lines(found))
+    judged = verdicts("rounds_elsewhere", "packing", "permutation", "determinism", dtypes=("float32",))
+    assert {verdict.status for verdict in judged} == {"passed"}
+    assert "2 of 2 of _forward_kernel" in next(tuned_lines(judged))
 
 
 def test_what_the_kernel_prunes_does_not_run() -> None:
-    found = verdicts("short_is_pruned", "reference", dtypes=("float32",))
-    assert {verdict.status for verdict in found} == {"passed"}
-    assert next(tuned_lines(found)).endswith("2 of 2 of _backward_kernel (1 more pruned by the kernel)")
+    judged = verdicts("short_is_pruned", "reference", dtypes=("float32",))
+    assert {verdict.status for verdict in judged} == {"passed"}
+    assert next(tuned_lines(judged)).endswith("2 of 2 of _backward_kernel (1 more pruned by the kernel)")
 
 
 def test_the_reports_say_how_many(capsys: pytest.CaptureFixture[str]) -> None:

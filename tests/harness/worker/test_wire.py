@@ -18,6 +18,7 @@ from packproof.harness.worker.wire import (
     result_frame,
 )
 from packproof.properties.call import Call, KernelFault, Refused, Result
+from packproof.properties.cases.tuned import Tuned
 from packproof.refs.errors import PackproofError, UsageError
 
 
@@ -142,3 +143,12 @@ def test_an_option_that_is_not_a_json_value_is_refused() -> None:
     call = Call({}, torch.tensor([0]), {"dtype": torch.float32}, ("y",))
     with pytest.raises(UsageError, match=r"option dtype is torch.float32; expected None, a bool"):
         call_frame(call, 1)
+
+
+def test_the_configurations_of_autotuned_kernels_cross_whole_or_not_at_all() -> None:
+    tuned = (Tuned("kernel", ("B=16",), ("B=16", "B=32"), 3),)
+    frame = result_frame(Result({}, {}, tuned=tuned), 1)
+    assert answer_of(through(frame)).tuned == tuned
+    for damaged in (3, [["kernel", "B=16", [], 1]], [["kernel", ["B=16"], [1], 1]], [["kernel"]]):
+        with pytest.raises(WireError, match="the configurations of autotuned kernels do not fit"):
+            answer_of(through(Frame("result", 1, {**frame.body, "tuned": damaged})))
