@@ -17,7 +17,7 @@ from packproof.harness.engine.own_faults import caught, not_judged, not_reached,
 from packproof.harness.engine.plan import Unit
 from packproof.harness.engine.probe import Found, probe
 from packproof.harness.engine.request import PROFILES, Allowance
-from packproof.harness.engine.rounds import numbered, rounds
+from packproof.harness.engine.rounds import numbered, rounds, shared_out
 from packproof.harness.engine.target import CheckTarget
 from packproof.harness.engine.violations import evaluated
 from packproof.harness.results.coverage import NOT_ITS_OWN, Coverage
@@ -39,12 +39,10 @@ from packproof.harness.worker.worker import Worker
 from packproof.properties.call import OutOfTime, OutsideDomain, Refused
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.domain import Domain
-from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.cases.tuned import merged
 from packproof.properties.comparison import comparisons
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.laws.property import Property
 from packproof.properties.stopwatch import span
 from packproof.properties.violation import Violation
@@ -54,7 +52,6 @@ _PROGRESS_SECONDS = 0.5
 _LATE_SECONDS = 10.0  # for making a failure small, whatever is left of the time
 _LAST_CALL = 20.0  # seconds past the time, when a call that has not returned is ended
 _FOR_A_QUESTION = Allowance(100, 5)
-_SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
 
 
 def evaluate_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
@@ -373,22 +370,6 @@ class Evaluator:
     @property
     def tier(self) -> Tier:
         return self.known_tier or ("interpret" if self.kernel.interpreted else "eager")
-
-
-def shared_out(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
-    """The share of one of several dtypes: one case of each of its layouts, chosen by the place of the property.
-
-    Where there are fewer layouts with a boundary than dtypes, several dtypes have the same one.
-    """
-    place = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
-    layouts: dict[Lengths, list[Case]] = {}
-    for case in cases:
-        layouts.setdefault(case.lengths, []).append(case)
-    representatives = [alike[place % len(alike)] for alike in layouts.values()]
-    share = representatives[(dtype + place) % dtypes :: dtypes]
-    if not any(case.has_boundary for case in share):
-        share += [case for case in representatives if case.has_boundary][:1]
-    return share
 
 
 def _declines(stopped: Refused | None) -> bool:

@@ -6,7 +6,10 @@ from itertools import chain
 from packproof.properties.cases.case import SHORT, Case
 from packproof.properties.cases.layouts import Lengths
 from packproof.properties.cases.space import Space
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.laws.property import Property
 
+_SHARED = [law.name for law in PROPERTIES.values() if law.dtype_independent]
 _TELLING, _AT_A_TIME = 5, 4  # cases in the first rounds, and in each later round
 _CALL = 128  # what a call costs beside its tokens, in tokens
 
@@ -59,3 +62,19 @@ def _without(some: Sequence[Case], cases: Sequence[Case]) -> list[Case]:
 
 def _cost(case: Case) -> int:
     return _CALL + case.n_tokens + case.slack + len(case.lengths)
+
+
+def shared_out(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
+    """The share of one of several dtypes: one case of each of its layouts, chosen by the place of the property.
+
+    Where there are fewer layouts with a boundary than dtypes, several dtypes have the same one.
+    """
+    place = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
+    layouts: dict[Lengths, list[Case]] = {}
+    for case in cases:
+        layouts.setdefault(case.lengths, []).append(case)
+    representatives = [alike[place % len(alike)] for alike in layouts.values()]
+    share = representatives[(dtype + place) % dtypes :: dtypes]
+    if not any(case.has_boundary for case in share):
+        share += [case for case in representatives if case.has_boundary][:1]
+    return share
