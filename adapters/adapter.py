@@ -19,7 +19,7 @@ from packproof.adapters.tensor_axes import AxisOrder
 from packproof.adapters.tokens import Packed, Tokens
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES, kernel
-from packproof.properties.declared import long_dtypes, require
+from packproof.properties.declared import fixed_values, long_dtypes, require
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -55,6 +55,7 @@ def adapt(
     mixed: bool = False,
     float32: Sequence[str] = (),
     narrow: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
 ) -> "Adapter":
     """Declare how a kernel is called; returns a function that takes the op's arguments, to be checked and timed.
 
@@ -85,8 +86,8 @@ def adapt(
     declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of the
     exceptions with which it refuses a call. A call that is declined is not judged, and reports count it.
     domain: the calls that it supports, as data. Prefer it to `declines` for what is known before a call, since cases
-    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed, float32, narrow: as in
-    `packproof.kernel`.
+    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed, float32, narrow, fixed: as in
+    `packproof.kernel`; what the kernel itself takes of a fixed option belongs in given.
 
     The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
     Raises UsageError for an invalid declaration; for one that does not fit the kernel's signature, at the first call.
@@ -122,12 +123,13 @@ def adapt(
         dict(metadata),
         dict(names or {}),
         dict(given or {}),
-        frozenset(without),
+        frozenset({*without, *fixed_values(f"adapt({title_of(named)})", fixed)}),
         frozenset(in_place),
         declines,
         dict(axes or {}),
         dict(converted or {}),
         tuple(positional),
+        fixed_values("adapt", fixed),
     )
     adapter.check_declaration()
     promises = adapter.rounding(promises, dtypes)
@@ -142,6 +144,7 @@ def adapt(
         mixed=mixed,
         float32=float32,
         narrow=narrow,
+        fixed=fixed,
         refuses=refuses,
     )
     return mark(adapter)
@@ -163,6 +166,7 @@ class Adapter:
     axes: Mapping[str, str] = field(default_factory=dict)
     converted: Mapping[str, Conversion] = field(default_factory=dict)
     positional: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.__qualname__ = self.__name__ = f"adapter of {self.title}"
@@ -174,7 +178,10 @@ class Adapter:
 
     def __call__(self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **named: Any) -> Any:
         """The op, as packproof calls it. Raises NotImplementedError for a call that the kernel declines."""
-        arguments = {**dict(zip(self.op.inputs, positional, strict=False)), **named}
+        for name, value in self.fixed.items():
+            if named.get(name, value) != value:
+                raise NotImplementedError(f"{self.title}: {name} is {named[name]!r}, and fixed at {value!r}")
+        arguments = {**self.fixed, **dict(zip(self.op.inputs, positional, strict=False)), **named}
         if self.declines and (reason := self.declines(arguments)):
             raise NotImplementedError(reason)
         keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k

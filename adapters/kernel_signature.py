@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from packproof.properties.call_signature import call_signature, catches_all
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError
@@ -67,14 +68,11 @@ class KernelSignature:
 
     @cached_property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        try:
-            return inspect.signature(self.function).parameters
-        except ValueError:  # a builtin without a signature
-            return {"others": inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD)}
+        return call_signature(self.function).parameters
 
     @property
     def _open(self) -> bool:
-        return any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
+        return catches_all(call_signature(self.function))
 
     @property
     def _required(self) -> frozenset[str]:

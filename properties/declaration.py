@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from packproof.properties.call_signature import call_signature, catches_all, named_metadata
 from packproof.properties.cases.case import CUTS
 from packproof.properties.cases.domain import KEYS, Domain, optional_inputs
-from packproof.properties.declared import long_dtypes, require, require_switch, texts
+from packproof.properties.declared import fixed_values, long_dtypes, require, require_switch, texts
 from packproof.properties.op import Op
 from packproof.properties.promises import Promises
+from packproof.properties.suggested_adapter import suggested_adapter
 from packproof.refs.errors import UsageError, checked_call
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,6 +21,7 @@ _MARK = "__packproof__"
 _OP = "__packproof_op__"
 _NO_SLACK = "slack == 0"
 _MOST_CONVENTIONS = 200
+_BOUNDARIES = {"cu_seqlens_q", "seq_idx", "position_ids"}  # what tells a kernel where sequences end
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,11 @@ class Declaration:
 
     op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
     gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
-    takes, None if any; required: those without a default. domain: the calls that it supports. mixed: whether inputs
+    takes by name, None if any; required: those without a default. catch_all: whether it takes others, and may ignore
+    them: it gets what each call of the op has, and no optional input or option that it does not name. domain: the calls that it supports. mixed: whether inputs
     that may have the same several forms may have different ones in one call. conventions: others in which it can be
     called, in the words of an adapter. float32: inputs that it takes in fp32 beside bf16 or fp16 tokens. narrow: fixed
-    inputs that it takes in 16 bits.
+    inputs that it takes in 16 bits. fixed: options that it does not take, and the values that it has them at.
     """
 
     op: str | None = None
@@ -39,16 +43,31 @@ class Declaration:
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     parameters: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
+    catch_all: bool = False
     domain: Domain = field(default_factory=Domain)
     mixed: bool = False
     conventions: tuple[str, ...] = ()
     float32: tuple[str, ...] = ()
     narrow: tuple[str, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def takes_cuts(self) -> bool:
         """Whether it cuts packs over ranks of its own."""
         return CUTS in (self.parameters or ())
+
+    def metadata(self, op: Op) -> tuple[str, ...]:
+        """Its arguments that are made of `cu_seqlens`: they are none of the op's, and their names say how."""
+        if self.parameters is None:
+            return ()
+        parameters = {name: name in self.required for name in self.parameters}
+        return named_metadata(parameters, (*op.inputs, *op.options))
+
+    def left_out(self, op: Op) -> tuple[str, ...]:
+        """Its arguments that could be made of `cu_seqlens` too, and are left at their defaults."""
+        parameters = dict.fromkeys(self.parameters or (), True)
+        known = (*op.inputs, *op.options, *self.metadata(op), *([KEYS] if op.packs_keys else []))
+        return named_metadata(parameters, known)
 
     def inside(self, domain: Domain) -> "Declaration":
         """The same with more conditions on the calls that it supports; these decide about gradients and dtypes too."""
@@ -73,6 +92,7 @@ def kernel(
     mixed: bool = False,
     float32: Sequence[str] = (),
     narrow: Sequence[str] = (),
+    fixed: Mapping[str, Any] | None = None,
     refuses: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Declare a kernel, or a function that calls one; for another calling convention see `packproof.adapters.adapt`.
@@ -90,6 +110,8 @@ def kernel(
     mixed: whether inputs such as B and C of a scan, (t, n) or (t, g, n), may have different forms in one call.
     float32: the inputs, such as ["weight", "bias"], that it takes in fp32 beside bf16 or fp16 tokens, too.
     narrow: the inputs, such as ["D", "dt_bias"], that it takes in 16 bits, too, where the op has them in fp32.
+    fixed: the options that the function does not take and has fixed, such as {"causal": True}: it is judged with these
+    values alone.
     refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
 
     Raises UsageError for a condition that cannot be read, and for an argument of another type.
@@ -112,6 +134,7 @@ def kernel(
         "mixed": mixed,
         "float32": texts("kernel", "float32", float32, "float32=['weight', 'bias']"),
         "narrow": texts("kernel", "narrow", narrow, "narrow=['D', 'dt_bias']"),
+        "fixed": fixed_values("kernel", fixed),
         "refuses": texts("kernel", "refuses", refuses, "refuses=['only supports width']"),
     }
 
@@ -127,21 +150,14 @@ def kernel(
 
 def describe(function: Callable[..., Any]) -> dict[str, Any]:
     """What the function declares, as JSON data. Runs where the function is, in the kernel's process."""
-    forward = None if isinstance(function, type) else getattr(function, "forward", None)  # of an nn.Module
-    try:
-        parameters = inspect.signature(forward if callable(forward) else function).parameters
-    except (TypeError, ValueError):
-        names, required = None, list[str]()
-    else:
-        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        by_name = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        names = None if open_ended else by_name
-        required = [n for n in names or () if parameters[n].default is inspect.Parameter.empty]
+    signature = call_signature(function)
+    named = {n: p for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     others = getattr(function, "other_conventions", None)
     conventions = list(others) if isinstance(others, Mapping) else []
     return {
-        "parameters": names,
-        "required": required,
+        "parameters": list(named),
+        "required": [n for n, p in named.items() if p.default is p.empty],
+        "catch_all": catches_all(signature),
         "declared": getattr(function, _MARK, {}),
         "conventions": conventions,
     }
@@ -163,6 +179,12 @@ def refusals(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(getattr(function, _MARK, {}).get("refuses", ()))
 
 
+def fixed_options(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The options that the function was declared to have fixed, and their values."""
+    fixed: Mapping[str, Any] = getattr(function, _MARK, {}).get("fixed", {})
+    return fixed
+
+
 def declaration(described: dict[str, Any], target: str) -> Declaration:
     """The declaration from what a process under test answered; UsageError where it makes no sense."""
     options, names = described.get("declared") or {}, described.get("parameters")
@@ -175,8 +197,10 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
             mixed=options.get("mixed") is True,
             float32=tuple(str(n) for n in options.get("float32", ())),
             narrow=tuple(str(n) for n in options.get("narrow", ())),
+            fixed=fixed_values(target, options.get("fixed")),
             parameters=None if names is None else tuple(str(n) for n in names),
             required=tuple(str(n) for n in described.get("required", ())),
+            catch_all=described.get("catch_all") is True,
             conventions=tuple(str(words) for words in described.get("conventions", ()))[:_MOST_CONVENTIONS],
         )
         return declared.inside(Domain.of(options.get("domain", ())))
@@ -193,25 +217,48 @@ def check_signature(op: Op, declared: Declaration, target: str) -> None:
         if unknown := [name for name in names if name not in known]:
             there = ", ".join(n for n in op.inputs if n in known) or "none"
             raise UsageError(f"{target}: {what} has {unknown[0]!r}; of {op.name} these may be {may_be}: {there}")
+    for name, value in declared.fixed.items():
+        if name not in op.options:
+            raise UsageError(
+                f"{target}: fixed has {name!r}, expected options of {op.name}: {', '.join(op.options) or 'it has none'}"
+            )
+        if name in (declared.parameters or ()):
+            raise UsageError(
+                f"{target}: fixed has {name!r}, which it takes; for the calls that it supports declare "
+                f"domain={f'{name} == {value!r}'!r}"
+            )
     if declared.parameters is None:
         return
-    needed = [n for n, spec in op.inputs.items() if not spec.endswith("?")] + ["cu_seqlens"]
+    needed = [*_required_inputs(op), *([] if {*declared.metadata(op)} & _BOUNDARIES else ["cu_seqlens"])]
+    passed = (*op.inputs, *op.options, "cu_seqlens", KEYS, CUTS, *declared.metadata(op))
+    beyond = [n for n in declared.required if n not in passed]
     absent = [n for n in needed if n not in declared.parameters]
-    if absent:
+    if absent and not declared.catch_all:
         has = ", ".join(declared.parameters) or "nothing"
         raise UsageError(
-            f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; "
-            "write an adapter with the op's argument names"
+            f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; write an adapter with the op's "
+            f"argument names, such as {suggested_adapter(target, op.name, absent, beyond)}"
         )
-    passed = (*op.inputs, *op.options, "cu_seqlens", KEYS, CUTS)
-    if beyond := [n for n in declared.required if n not in passed]:
+    if beyond:
         raise UsageError(
             f"{target}: needs {', '.join(beyond)}, which {op.name} does not have; give it a default, or write an "
-            "adapter"
+            f"adapter, such as {suggested_adapter(target, op.name, [], beyond)}"
         )
+
+
+def with_required(op: Op, declared: Declaration) -> Declaration:
+    """The same with what every call of the op has among the parameters, where a catch-all takes it."""
+    if declared.parameters is None or not declared.catch_all:
+        return declared
+    return dataclasses.replace(declared, parameters=tuple(dict.fromkeys((*declared.parameters, *_required_inputs(op)))))
+
+
+def _required_inputs(op: Op) -> list[str]:
+    return [n for n, spec in op.inputs.items() if not spec.endswith("?")]
 
 
 def needed_inputs(op: Op, declared: Declaration) -> Domain:
     """The calls that have the op's optional inputs that the kernel cannot do without: they have no default there."""
-    optional = [*optional_inputs(op), *([KEYS] if op.packs_keys else [])]
+    made = declared.metadata(op)
+    optional = [*optional_inputs(op), *([KEYS] if op.packs_keys and KEYS not in made else [])]
     return Domain.of([n for n in declared.required if n in optional])

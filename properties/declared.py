@@ -52,3 +52,15 @@ def texts(where: str, name: str, value: Any, example: str) -> list[str]:
         if not isinstance(entry, str):
             raise UsageError(f"{where}: {name} has {entry!r}, expected strings: {example}")
     return list(value)
+
+
+def fixed_values(where: str, value: Any) -> dict[str, Any]:
+    """The values of options by name, lists as tuples. UsageError for what is no dict of plain values."""
+    expected = "a dict of plain values by option, such as {'causal': True}"
+    require(value is None or isinstance(value, Mapping), where, "fixed", value, expected)
+    values = {name: tuple(x) if isinstance(x, list) else x for name, x in (value or {}).items()}
+    for name, x in values.items():
+        parts = x if isinstance(x, tuple) else (x,)
+        plain = isinstance(name, str) and all(isinstance(part, str | int | float | None) for part in parts)
+        require(plain, where, "fixed", value, expected)
+    return values

@@ -73,7 +73,8 @@ def case_of(tool: Tool, given: Any, setting: Choices) -> Case:
     Raises ArgumentError naming the argument, LayoutError for the lengths, UsageError for a dtype that is not known."""
     lengths, slack = check_layout(tool, given)
     dtype = _dtype(tool, setting.dtype) if setting.dtype is not None else tool.declared.dtypes[0]
-    space = Space(tool.op, dtype, tool.declared.promises, tool.declared.parameters)
+    declared = tool.declared
+    space = Space(tool.op, dtype, declared.promises, declared.parameters, fixed=declared.fixed)
     plain = dict(space.known_options({name: values[0] for name, values in space.options.items()}))
     case = Case(
         lengths,

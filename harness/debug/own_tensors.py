@@ -82,8 +82,9 @@ class Tool:
 
     def require_taken(self, what: str, name: str) -> None:
         """ArgumentError for an optional input or an option that the kernel has no parameter for."""
-        if self.declared.parameters is not None and name not in self.declared.parameters:
-            takes = ", ".join(self.declared.parameters)
+        declared = self.declared
+        if declared.parameters is not None and name not in declared.parameters and not declared.catch_all:
+            takes = ", ".join(declared.parameters)
             raise self.fail(f"{what} {name!r} was given but {self.kernel_name} does not take it; it takes ({takes})")
 
     def tensors(self, given: Any, what: str, names: Iterable[str], which: str = "") -> dict[str, Tensor]:

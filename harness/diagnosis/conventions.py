@@ -5,7 +5,7 @@ gradients. That takes a call for each convention that there is, milliseconds on 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 
@@ -35,15 +35,15 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
         return []
     until, found = time.monotonic() + _SECONDS, list[str]()
     with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
-        if _holds(kernel, REFERENCE, case):
+        if holds(kernel, REFERENCE, case):
             return []  # its convention is not in question
-        confirmed_at = _cases(space)
+        confirmed_at = small_cases(space)
         for words, other, first in _others(kernel, case, space.domain):
             if time.monotonic() > until or len(found) == _MOST_SHOWN:
                 break
             cases = [c for c in confirmed_at if other.domain.allows(kernel.op, c)]
             tries = [*((REFERENCE, c) for c in (*first, *cases)), *((law, c) for c in first)]
-            if cases and all(_holds(other, each, c) for each, c in tries):
+            if cases and all(holds(other, each, c) for each, c in tries):
                 found.append(words.format(len(cases)))
     return found
 
@@ -63,13 +63,13 @@ def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tup
         yield said, kernel.in_convention(words, domain), [case]
 
 
-def _cases(space: Space) -> list[Case]:
-    """Small golden cases, in which all that the kernel takes is given."""
-    small = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS)
+def small_cases(space: Space, such_as: Callable[[Case], bool] = lambda _: True) -> list[Case]:
+    """Small golden cases, the first of these, in which all that the kernel takes is given."""
+    small = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS and such_as(c))
     return list(islice(small, _CONFIRMED_AT))
 
 
-def _holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
+def holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
     """Raises KernelFault where the kernel takes its process down."""
     try:
         return next(law.check(kernel, case), None) is None

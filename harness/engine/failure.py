@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 
 from packproof.harness.diagnosis.conventions import suggestions
 from packproof.harness.diagnosis.diagnose import diagnose
+from packproof.harness.diagnosis.fixed_options import fixed_options
 from packproof.harness.diagnosis.measure import measure
 from packproof.harness.engine.own_faults import said
 from packproof.harness.engine.request import Allowance
@@ -92,6 +93,7 @@ def failure_of(
         lines += suggestions(kernel, law, small, finding.space)
     if small.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merged(*kernel.tuned.values())]
+        lines += fixed_options(kernel, small, found, finding.space)
     if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
         lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
     file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)

@@ -14,6 +14,7 @@ from packproof.harness.results.text import printable
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import needed_inputs
 from packproof.properties.laws.property import Property, Shared
+from packproof.properties.suggested_adapter import suggested_adapter
 
 _MANY_CORES = 4  # for each kernel and dtype
 _MANY_KERNELS = 4  # for each core
@@ -173,8 +174,23 @@ def _notes(target: CheckTarget) -> Iterator[str]:
     """What this kernel does not offer and is therefore not tested for."""
     if target.beyond:
         return
-    if absent := target.not_offered:
+    caught = target.not_named if target.declared.catch_all else []
+    if absent := [name for name in target.not_offered if name not in caught]:
         yield f"{target.name} does not take, so it is not tested for: {', '.join(absent)}"
+    if caught:
+        yield (
+            f"{target.name} takes by its catch-all alone (**kwargs), which may ignore them, so they are not passed: "
+            f"{', '.join(caught)}; name those that it supports in its signature, or in an adapter's names"
+        )
+    declared = target.declared
+    if declared.fixed:
+        values = ", ".join(f"{name}={value!r}" for name, value in declared.fixed.items())
+        yield f"{target.name} has fixed, so it is not tested without: {values}"
+    if made := declared.metadata(target.op):
+        yield f"{target.name} takes {', '.join(made)}: made of cu_seqlens"
+    if left_out := declared.left_out(target.op):
+        line = suggested_adapter(target.name, target.op.name, [], left_out)
+        yield f"{target.name} has defaults for {', '.join(left_out)} beside cu_seqlens, which stay; to pass them: {line}"
     if needed := needed_inputs(target.op, target.declared).texts:
         yield f"{target.name} has no default for, so it is not tested without: {', '.join(needed)}"
     if not target.gradients:

@@ -22,6 +22,7 @@ from packproof.properties.declaration import (
     check_signature,
     declaration,
     needed_inputs,
+    with_required,
 )
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
@@ -66,8 +67,13 @@ class CheckTarget:
     @property
     def not_offered(self) -> list[str]:
         """What the op has and this kernel does not take."""
-        space = self.space(DEFAULT_DTYPES[0])
-        return [*space.missing, *([] if space.domain.allows_slack else ["slack"])]
+        slack = [] if self.declared.domain.allows_slack else ["slack"]
+        return [*self.not_named, *slack]
+
+    @property
+    def not_named(self) -> list[str]:
+        """The op's optional inputs and options that its signature does not name."""
+        return self.space(DEFAULT_DTYPES[0]).missing
 
     def space(self, dtype: str) -> Space:
         """The cases that make sense for it at a dtype."""
@@ -81,6 +87,7 @@ class CheckTarget:
             float32=self.declared.float32,
             narrow=self.declared.narrow,
             on_gpu=self.request.device == "cuda",
+            fixed=self.declared.fixed,
         )
 
     def worker(self, until: float = math.inf) -> Worker:
@@ -133,7 +140,7 @@ def open_target(
     if op not in OPS.values():
         try_reference(op)
     check_signature(op, declared, name)
-    declared = declared.inside(Domain.of(request.domain) & needed_inputs(op, declared))
+    declared = with_required(op, declared).inside(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
     op_name = wanted if isinstance(wanted, str) else op.name
     return CheckTarget(request, kernel, name, op, op_name, declared, builtin)

@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from traceback import clear_frames
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.adapters.binding import Binding
 from packproof.harness.execution.error_classification import free_bytes, lacks_memory, verdict_on
 from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
 from packproof.harness.execution.modes import MODES
@@ -136,7 +137,11 @@ class InProcess:
             inputs[name].requires_grad_()
         others = getattr(self._function, "other_conventions", {})
         function = others[call.convention] if call.convention else self._function
-        return Invocation(function, call, inputs, cotangents, metadata)
+        return Invocation(function, call, inputs, cotangents, metadata, self._binding)
+
+    @cached_property
+    def _binding(self) -> Binding:
+        return Binding.of(self._function)
 
     def printed(self) -> list[str]:
         """Nothing: what the function prints goes where this process prints."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.adapters.binding import Binding
 from packproof.properties.call import Call, KernelFault
 from packproof.properties.light_torch import pulled_back
 
@@ -19,7 +20,7 @@ BACKWARD = "in the backward pass: "  # the stage of a call that has returned its
 class Invocation:
     """`call` of `function`, with its tensors on the device.
 
-    metadata: the offsets by argument. stage: the prefix of an error's message. operators: how many that are registered
+    metadata: the offsets by argument. binding: how the function takes these arguments. stage: the prefix of an error's message. operators: how many that are registered
     with torch were checked.
     """
 
@@ -28,6 +29,7 @@ class Invocation:
     inputs: Tensors
     cotangents: Tensors
     metadata: Tensors
+    binding: Binding
     stage: str = ""
     operators: int = 0
 
@@ -37,12 +39,18 @@ class Invocation:
 
     def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
         """Outputs by name, of the function or of one made from it. Shapes and dtypes are not checked here."""
-        returned = (function or self.function)(**self.inputs, **self.metadata, **self.call.options)
+        called = self.function if function is None else function  # a compiled nn.Module has no truth value
+        arguments = {**self.inputs, **self.metadata, **self.call.options}
+        returned = called(**self.binding.arguments(arguments, self._rows))
         return _named_outputs(returned, self.call.outputs, self.device)
 
     def backward(self, outputs: Mapping[str, Tensor], *, again: bool = False) -> Tensors:
         """The gradients that autograd reaches, by input name. again: they can be differentiated once more."""
         return vjp(outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, again=again)
+
+    def _rows(self) -> int:
+        """Of the pack, slack included."""
+        return len(self.inputs[next(name for name in self.call.token_rows if name in self.inputs)])
 
     def synchronise(self) -> None:
         """Wait for the device, so that an error shows where it was made."""

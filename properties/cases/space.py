@@ -5,7 +5,7 @@ import random
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle
 from pathlib import Path
@@ -52,7 +52,8 @@ class Space:
     domain: the calls that it supports; every case is one of them. mixed: whether inputs that may have the same several
     forms, as B and C of a scan, may have different ones in one call. float32: inputs that may be fp32 beside tokens of
     16 bits. narrow: inputs that may be of 16 bits though they are fixed.
-    on_gpu: whether it runs on a GPU, and therefore at the sizes of models too.
+    on_gpu: whether it runs on a GPU, and therefore at the sizes of models too. fixed: the values of options that the
+    kernel does not take, and has fixed.
     """
 
     op: Op
@@ -65,6 +66,7 @@ class Space:
     float32: Collection[str] = ()
     narrow: Collection[str] = ()
     on_gpu: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[Sizes, ...]:
@@ -95,7 +97,8 @@ class Space:
     @property
     def windows(self) -> tuple[WindowLayout, ...]:
         """Golden layouts for the windows of the op, if the kernel takes them."""
-        return golden_windows(self.chunk) if self.op.reach and self._takes(self.op.reach) else ()
+        reach = self.op.reach
+        return golden_windows(self.chunk) if reach and self._takes(reach) and reach not in self.fixed else ()
 
     @property
     def optional(self) -> list[str]:
@@ -126,7 +129,8 @@ class Space:
     @property
     def options(self) -> dict[str, tuple[Any, ...]]:
         """The values that each option may take; only the plainest of an option that the kernel does not know."""
-        return {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
+        drawn = {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
+        return {**drawn, **{k: (value,) for k, value in self.fixed.items()}}
 
     @property
     def drawn_options(self) -> dict[str, tuple[Any, ...]]:
@@ -181,11 +185,11 @@ class Space:
         return CUTS in (self.parameters or ())
 
     def _takes(self, name: str) -> bool:
-        return self.parameters is None or name in self.parameters
+        return self.parameters is None or name in self.parameters or name in self.fixed
 
     def known_options(self, options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
         """Options as a case holds them: those that the kernel knows."""
-        return tuple((k, v) for k, v in options.items() if self._takes(k))
+        return tuple((k, self.fixed.get(k, v)) for k, v in options.items() if self._takes(k))
 
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:

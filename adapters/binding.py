@@ -1,0 +1,65 @@
+"""How the arguments of an op reach a function that is no adapter: under its own names, as far as these are the field's.
+
+A kernel that takes `max_seqlen` or `seq_idx` gets what these names mean everywhere, made of the offsets once per batch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from packproof.adapters.adapter import Adapter
+from packproof.adapters.metadata import Metadata, OfKeys, cu_seqlens, max_seqlen, once, position_ids, seq_idx
+from packproof.properties.call_signature import OFFSETS, call_signature, named_metadata
+from packproof.properties.declaration import fixed_options
+
+_MAKERS: Mapping[str, Metadata] = {
+    "cu_seqlens_q": cu_seqlens,
+    "cu_seqlens_k": OfKeys(cu_seqlens),
+    "max_seqlen": max_seqlen,
+    "max_seqlen_q": max_seqlen,
+    "max_seqlen_k": OfKeys(max_seqlen),
+    "seq_idx": seq_idx,
+    "position_ids": position_ids,
+}
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a function takes besides the op's own arguments, and instead of some.
+
+    parameters: its named arguments, and whether each is required.
+    fixed: the options that it has fixed, which it does not take.
+    """
+
+    parameters: Mapping[str, bool]
+    fixed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Binding":
+        if isinstance(function, Adapter):  # which declares all this itself
+            return cls({})
+        parameters = call_signature(function).parameters
+        named = {n: p.default is p.empty for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+        return cls(named, frozenset(fixed_options(function)))
+
+    def arguments(self, arguments: Mapping[str, Any], rows: Callable[[], int]) -> dict[str, Any]:
+        """The function's arguments by name, from the op's: inputs, offsets and options. rows: of the pack."""
+        metadata = named_metadata(self.parameters, arguments)
+        passed = {n: value for n, value in arguments.items() if n not in self.fixed}
+        if "cu_seqlens" not in self.parameters and {*OFFSETS, "seq_idx", "position_ids"} & {*metadata}:
+            del passed["cu_seqlens"]
+        return {**passed, **{name: _made(_MAKERS[name], arguments, rows) for name in metadata}}
+
+
+def _made(make: Metadata, arguments: Mapping[str, Any], rows: Callable[[], int]) -> Any:
+    offsets: Tensor = arguments["cu_seqlens"]
+    if isinstance(make, OfKeys):
+        offsets, make = arguments.get("cu_seqlens_k", offsets), make.make
+    if make is cu_seqlens:
+        return offsets
+    if make is max_seqlen:
+        return once(make, lambda: make(offsets, 0), offsets)
+    count = rows()
+    return once((make, count), lambda: make(offsets, count), offsets)

@@ -1,0 +1,85 @@
+"""Whether a kernel that fails computes what the reference does with another value of an option: tried, not guessed."""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from typing import Any
+
+from packproof.harness.diagnosis.conventions import holds, small_cases
+from packproof.properties.call import Call, KernelFault, Result, Runner
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.space import Space
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.op import Op
+from packproof.properties.violation import Violation
+from packproof.refs.wording import counted
+
+_SECONDS = 5.0
+
+
+def fixed_options(kernel: KernelUnderTest, case: Case, violation: Violation, space: Space) -> list[str]:
+    """A line that names the value, where a kernel differs from the reference at this case, and with it at none.
+
+    case: the smallest at which it differs. space: of the kernel's cases.
+    """
+    if violation.tensor is None or violation.other != "reference":
+        return []
+    until = time.monotonic() + _SECONDS
+    with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
+        for name, value in _other_values(kernel.op, case):
+            other = kernel.in_convention(kernel.convention, kernel.domain)
+            other.runner = _Unaware(kernel.runner, name, dict(case.options))
+            here = _value(kernel.op, case, name)
+            others = small_cases(space, lambda c, n=name, x=here: _value(kernel.op, c, n) == x)  # type: ignore[misc]
+            if time.monotonic() > until:
+                return []
+            if all(holds(other, REFERENCE, _with_option(c, name, value)) for c in (case, *others)):
+                return [_line(name, value, len(others), taken=name in dict(case.options))]
+    return []
+
+
+def _line(name: str, value: Any, others: int, *, taken: bool) -> str:
+    equal = f"equals the reference with {name}={value!r}, here and in {counted(others, 'other pack')}"
+    if taken:
+        return f"{equal}: does it follow the option?"
+    return f"{equal}: a kernel that has it fixed declares fixed={{{name!r}: {value!r}}}"
+
+
+def _other_values(op: Op, case: Case) -> Iterator[tuple[str, Any]]:
+    """The options that change values, not what is returned, each with the values that the case does not have."""
+    requests = {*op.on_request.values(), *([op.carry[2]] if op.carry else [])}
+    for name, values in op.options.items():
+        if name not in requests:
+            yield from ((name, value) for value in values if value != _value(op, case, name))
+
+
+def _value(op: Op, case: Case, name: str) -> Any:
+    return dict(case.options).get(name, op.options[name][0])
+
+
+def _with_option(case: Case, name: str, value: Any) -> Case:
+    return case.replace(options=tuple({**dict(case.options), name: value}.items()))
+
+
+class _Unaware:
+    """A runner whose kernel is not told of an option's other value: it is called as it was where it failed."""
+
+    def __init__(self, runner: Runner, name: str, options: dict[str, Any]) -> None:
+        self._runner, self._name, self._options = runner, name, options
+        self.device = runner.device
+
+    def run(self, call: Call) -> Result:
+        before = {self._name: self._options[self._name]} if self._name in self._options else {}
+        others = {name: value for name, value in call.options.items() if name != self._name}
+        return self._runner.run(replace(call, options={**others, **before}))
+
+    def printed(self) -> list[str]:
+        return self._runner.printed()
+
+    def restart(self) -> None:
+        self._runner.restart()
+
+    def impatient(self) -> AbstractContextManager[None]:
+        return self._runner.impatient()

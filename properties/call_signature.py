@@ -1,0 +1,74 @@
+"""The signature by which a kernel is called: of a function, an nn.Module, or an operator that is registered with torch."""
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from packproof.refs.errors import UsageError
+
+_UNKNOWN = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
+
+OFFSETS = ("cu_seqlens", "cu_seqlens_q")
+_METADATA = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_seqlen_k", "seq_idx", "position_ids")
+
+
+def call_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The names, kinds and defaults of its arguments; a catch-all alone where a builtin does not tell.
+
+    Raises UsageError for an operator with several overloads, of which none is the default.
+    """
+    operator = operator_of(inspect.unwrap(function))
+    if operator is not None:
+        return inspect.Signature(list(_of_schema(operator._schema)))
+    function = getattr(function, "_orig_mod", function)  # of an nn.Module that torch.compile has wrapped
+    forward = None if isinstance(function, type) else getattr(function, "forward", None)  # of an nn.Module
+    try:
+        return inspect.signature(forward if callable(forward) else function)
+    except (TypeError, ValueError):
+        return _UNKNOWN
+
+
+def catches_all(signature: inspect.Signature) -> bool:
+    """Whether it takes arguments that it does not name."""
+    return any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+
+
+def named_metadata(parameters: Mapping[str, bool], passed: Collection[str]) -> tuple[str, ...]:
+    """The parameters that are made of `cu_seqlens`, since their names say how.
+
+    What has a default is left to the kernel, except for lengths, which every caller of such a kernel passes, and where
+    no offsets tell it the boundaries. parameters: by name, whether each is required. passed: the op's own arguments.
+    """
+    without_offsets = not any(name in parameters for name in OFFSETS)
+
+    def is_made(name: str) -> bool:
+        instead = name == "cu_seqlens_q" and "cu_seqlens" not in parameters
+        return parameters[name] or name.startswith("max_seqlen") or instead or without_offsets
+
+    return tuple(n for n in _METADATA if n in parameters and n not in passed and is_made(n))
+
+
+def operator_of(function: Any) -> Any:
+    """The operator, such as torch.ops.mylib.conv.default, of one or of what `torch.library.custom_op` returns; None for
+    anything else. Raises UsageError as `call_signature` does."""
+    kind = f"{type(function).__module__}.{type(function).__qualname__}"
+    if kind == "torch._library.custom_ops.CustomOpDef":
+        return function._opoverload
+    if kind == "torch._ops.OpOverload":
+        return function
+    if kind != "torch._ops.OpOverloadPacket":
+        return None
+    overloads = function.overloads()
+    if "default" not in overloads and len(overloads) != 1:
+        there = ", ".join(overloads)
+        raise UsageError(f"{function} has the overloads {there}, and none is the default; name one of them")
+    return getattr(function, "default" if "default" in overloads else overloads[0])
+
+
+def _of_schema(schema: Any) -> Iterator[inspect.Parameter]:
+    for argument in schema.arguments:
+        yield inspect.Parameter(
+            argument.name,
+            inspect.Parameter.KEYWORD_ONLY,  # also those that it takes by position: a default may stand before others
+            default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
+        )
