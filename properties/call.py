@@ -134,6 +134,10 @@ class MachineLimit(Refused):
     """The machine has not the memory, or the time, that this call takes: the kernel is not judged."""
 
 
+class NotCompiled(Refused):
+    """torch.compile failed by itself at a kernel that does not promise to be compiled: it is not judged there."""
+
+
 class OutOfTime(PackproofError):
     """The time of the run was up before the kernel answered: neither it nor the call is at fault."""
 

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget
 from packproof.properties.bounds.oracle import Expected, expected
-from packproof.properties.call import BoundVacuous, KernelFault, MachineLimit, OutsideDomain, Refused, Result, Runner
+from packproof.properties.call import (
+    BoundVacuous,
+    KernelFault,
+    MachineLimit,
+    NotCompiled,
+    OutsideDomain,
+    Refused,
+    Result,
+    Runner,
+)
 from packproof.properties.cases.case import SHORT, Case, shorten
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw, dtype_of
@@ -133,7 +142,7 @@ class KernelUnderTest:
         try:
             yield
         except Refused as refused:
-            if refused.backward or isinstance(refused, MachineLimit):
+            if refused.backward or isinstance(refused, MachineLimit | NotCompiled):
                 raise
             refused.note = refused.note or note
             self.refusals.append(refused)

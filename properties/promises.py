@@ -32,6 +32,8 @@ class Promises:
         Layouts at its edges are added where the others end before one.
     capturable: a call, with its backward pass, can be captured into a CUDA graph and replayed with other boundaries of
         as many sequences and tokens: it neither waits for the GPU nor reads cu_seqlens on the host.
+    compilable: torch.compile can compile a call, with its backward pass. Without it an error of torch's own compiler is
+        reported, and no failure; a kernel that calls operators registered with torch promises it by that.
 
     Raises UsageError for a word that is none of these, a chunk or segment that is no number of tokens, and a segment
     that is not whole chunks.
@@ -51,13 +53,14 @@ class Promises:
     cumsum: bool = False
     segment: int | None = None
     capturable: bool = False
+    compilable: bool = False
 
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
             given = getattr(self, name)
             expected = f"one of {', '.join(map(repr, words))}, or None"
             require(given is None or given in words, "promises", name, given, expected)
-        for name in ("deterministic", "isolated", "cumsum", "capturable"):
+        for name in ("deterministic", "isolated", "cumsum", "capturable", "compilable"):
             require_switch("promises", name, getattr(self, name))
         for name in ("chunk", "segment"):
             tokens = getattr(self, name)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
+from packproof.harness.execution.compiler_errors import calls_registered_operators, is_of_the_compiler
 from packproof.harness.execution.invocation import BACKWARD, Invocation, synchronise
 from packproof.harness.execution.refusals import Computing, foreign, own_statement, refuses
-from packproof.properties.call import KernelFault, MachineLimit, OutsideDomain, Refused
+from packproof.properties.call import KernelFault, MachineLimit, NotCompiled, OutsideDomain, Refused
 from packproof.properties.declaration import refusals
 from packproof.refs.errors import OutsideConvention
 
@@ -56,6 +57,10 @@ def verdict_on(
     text = f"{stage}{_in_full(error)}"
     if any(map(lacks_memory, causes)):
         return _without_memory(_FULL_OF_ADVICE.sub(r"\1", text), causes, n_bytes, device)
+    if invocation.call.mode == "compiled" and is_of_the_compiler(causes):
+        if not calls_registered_operators(invocation):
+            return NotCompiled(text)
+        return KernelFault("raised", f"{text}\n    it calls operators that are registered with torch, so it compiles")
     if _declined(error, invocation, again):
         return Refused(text, backward=stage == BACKWARD)
     if any(_LAUNCH.search(str(cause)) for cause in causes):

@@ -7,7 +7,6 @@ Each takes a call whose tensors are on the device and returns outputs and gradie
 
 import gc
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch._functorch.config as functorch
@@ -15,8 +14,8 @@ from torch import Tensor
 
 from packproof.adapters.adapter import Adapter
 from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.harness.execution.operators import Operators
 from packproof.properties.call import Mode
-from packproof.properties.light_torch import DispatchMode
 
 Ran = tuple[Tensors, Tensors]
 
@@ -128,7 +127,7 @@ def second_gradients(
 
 def opcheck(invocation: Invocation) -> Ran:
     """Run torch.library.opcheck on the kernel's own operators, with the arguments that they got."""
-    with _Operators() as seen:
+    with Operators() as seen:
         outputs = invocation.forward()
     for op, (arguments, options) in seen.found.items():
         invocation.stage = f"torch.library.opcheck of {op}: "
@@ -136,29 +135,6 @@ def opcheck(invocation: Invocation) -> Ran:
     invocation.operators = len(seen.found)
     invocation.stage = BACKWARD
     return outputs, invocation.backward(outputs)
-
-
-class _Operators(DispatchMode):
-    """Collects the operators that torch itself does not have, each with its first arguments.
-
-    What the kernel compiles runs compiled here too: torch.compile leaves a function alone under any other mode.
-    """
-
-    supports_higher_order_operators = True
-    _TORCHS_OWN = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(op, torch._ops.OpOverload) and op.namespace not in self._TORCHS_OWN:
-            self.found.setdefault(op, (tuple(args), dict(kwargs or {})))
-        return op(*args, **(kwargs or {}))
 
 
 def _copied(tensors: Tensors) -> Tensors:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from packproof.harness.results.events import Limit, Status
-from packproof.properties.call import BoundVacuous, MachineLimit, OutsideDomain, Refused
+from packproof.properties.call import BoundVacuous, MachineLimit, NotCompiled, OutsideDomain, Refused
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.tuned import Tuned
 from packproof.refs.wording import counted
 
 BOUNDARY = "a boundary between two sequences"
-NOT_ITS_OWN = (MachineLimit, OutsideDomain, BoundVacuous)  # they stop a case, but are not refusals by the kernel
+NOT_ITS_OWN = (MachineLimit, OutsideDomain, BoundVacuous, NotCompiled)  # they stop a case, but are not refusals by the kernel
 LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
 
@@ -43,6 +43,7 @@ class Coverage:
     not_as_far: dict[str, MachineLimit | OutsideDomain] = field(default_factory=dict)
     outside: list[OutsideDomain] = field(default_factory=list)
     vacuous: list[BoundVacuous] = field(default_factory=list)
+    not_compiled: list[NotCompiled] = field(default_factory=list)
     limits: dict[str, Limit] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
 
@@ -56,6 +57,8 @@ class Coverage:
         elif isinstance(stopped, BoundVacuous):
             self.vacuous.append(stopped)
             self.wanted |= classes
+        elif isinstance(stopped, NotCompiled):
+            self.not_compiled.append(stopped)
         elif stopped is not None:
             self.note(case, stopped)
         if compared:
@@ -98,7 +101,7 @@ class Coverage:
         absent = self.wanted - self.classes
         if 0 < self.values_only < self.judged:
             absent |= self.wanted - self.differentiated
-        return (*([] if self.boundary else [BOUNDARY]), *sorted(absent))
+        return (*([] if self.boundary or self.not_compiled else [BOUNDARY]), *sorted(absent))
 
     @property
     def status(self) -> Status:
@@ -120,6 +123,10 @@ class Coverage:
         if self.vacuous:
             yield f"{len(self.vacuous)} of {counted(self.drawn, 'example')} cannot be judged: {self.vacuous[0]}"
         drawn = counted(self.drawn, "example")
+        if self.not_compiled:
+            first, _, more = str(self.not_compiled[0]).partition("\n")
+            text = f"{first} {more.partition(chr(10))[0].strip()}" if first.endswith(":") else first
+            yield f"not promised: torch cannot compile it in {len(self.not_compiled)} of {drawn}: {text}"
         for stopped, what in (
             (self.outside if self.judged else [], "outside of the kernel's domain"),
             (self.too_large, "too large to be judged here"),

@@ -21,7 +21,17 @@ from torch import Tensor
 
 from packproof.harness.results.text import printable
 from packproof.harness.worker.records import RecordError, of_json
-from packproof.properties.call import Call, KernelFault, MachineLimit, Mode, OutsideDomain, Placement, Refused, Result
+from packproof.properties.call import (
+    Call,
+    KernelFault,
+    MachineLimit,
+    Mode,
+    NotCompiled,
+    OutsideDomain,
+    Placement,
+    Refused,
+    Result,
+)
 from packproof.properties.cases.tuned import Tuned
 from packproof.properties.violation import FaultKind
 from packproof.refs.errors import PackproofError, UsageError
@@ -193,7 +203,7 @@ def result_frame(result: Result, number: int) -> Frame:
     return Frame("result", number, body, tensors)
 
 
-_LIMITS = {"machine": MachineLimit, "domain": OutsideDomain}  # what stops a call that the kernel has not declined
+_LIMITS = {"machine": MachineLimit, "domain": OutsideDomain, "compiler": NotCompiled}  # what stops a call that the kernel has not declined
 
 
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from packproof.properties.call import Mode
+from packproof.properties.call import KernelFault, Mode, NotCompiled
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space
@@ -67,9 +67,16 @@ def _agree(
 
 
 def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
+    """What torch itself cannot compile is a failure of kernels alone that promise to be compiled."""
     kernel.remembered(kernel.sample(case))
-    if not kernel.interpreted:
+    if kernel.interpreted:
+        return
+    try:
         yield from _same_in(kernel, case, "compiled", "through torch.compile", exact=False)
+    except NotCompiled as error:
+        if kernel.promises.compilable:
+            raise KernelFault("raised", str(error)) from error
+        raise
 
 
 TORCH_COMPILE = Property(
