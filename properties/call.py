@@ -134,6 +134,10 @@ class MachineLimit(Refused):
     """The machine has not the memory, or the time, that this call takes: the kernel is not judged."""
 
 
+class SlowToCompile(MachineLimit):
+    """A compiler was still at work when the time of the call was up, and of a longer one after it: that is no hang."""
+
+
 class NotCompiled(Refused):
     """torch.compile failed by itself at a kernel that does not promise to be compiled: it is not judged there."""
 

@@ -49,7 +49,7 @@ simple_gla_recurrent = _adapted(
     "simple_gla",
     _ONE_HEAD_EACH,
     float32=("g",),
-    promises=Promises(cumsum=True),  # its gradient of g is a sum over the sequence
+    promises=Promises(cumsum=True, compilable=True),  # its gradient of g is a sum over the sequence
 )
 retention = _in_chunks(
     _SIMPLE_GLA + "chunk_simple_gla", "retention", _ONE_HEAD_EACH, names={"decay": "g_gamma"}, gradients=False
@@ -61,7 +61,12 @@ delta_rule = _in_chunks(
     _DELTA + "chunk_delta_rule", "delta_rule", _ONE_HEAD_EACH, "k <= 256", names=_NORM, float32=("beta",)
 )
 delta_rule_recurrent = _adapted(
-    _DELTA + "fused_recurrent_delta_rule", "delta_rule", _ONE_HEAD_EACH, names=_NORM, float32=("beta",)
+    _DELTA + "fused_recurrent_delta_rule",
+    "delta_rule",
+    _ONE_HEAD_EACH,
+    names=_NORM,
+    float32=("beta",),
+    promises=Promises(compilable=True),
 )
 
 

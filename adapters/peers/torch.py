@@ -93,7 +93,7 @@ def _longest(cu_seqlens: Tensor, tokens: int) -> int:
 
 @kernel(
     op="attention",
-    promises=Promises(compute="operand"),
+    promises=Promises(compute="operand", compilable=True),
     refuses=("no broadcasting is currently performed", "not implemented for jagged layout"),
     domain="hq == hk; k == v; k % 8 == 0; length > 0 or (contiguous and not causal)",
     slack=False,

@@ -57,11 +57,12 @@ def verdict_on(
     text = f"{stage}{_in_full(error)}"
     if any(map(lacks_memory, causes)):
         return _without_memory(_FULL_OF_ADVICE.sub(r"\1", text), causes, n_bytes, device)
-    if invocation.call.mode == "compiled" and is_of_the_compiler(causes):
+    declared = any(words in str(error) for words in refusals(invocation.function))
+    if invocation.call.mode == "compiled" and not declared and is_of_the_compiler(causes):
         if not calls_registered_operators(invocation):
             return NotCompiled(text)
         return KernelFault("raised", f"{text}\n    it calls operators that are registered with torch, so it compiles")
-    if _declined(error, invocation, again):
+    if declared or _declined(error, invocation, again):
         return Refused(text, backward=stage == BACKWARD)
     if any(_LAUNCH.search(str(cause)) for cause in causes):
         return KernelFault("launch", f"the device refused a launch: {text}")
@@ -69,8 +70,6 @@ def verdict_on(
 
 
 def _declined(error: Exception, invocation: Invocation, again: Callable[[Computing], None]) -> bool:
-    if any(text in str(error) for text in refusals(invocation.function)):
-        return True
     if invocation.call.mode != "eager":
         return isinstance(error, NotImplementedError)
     return refuses(error, invocation.call, again, backward=invocation.stage == BACKWARD)

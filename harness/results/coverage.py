@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from packproof.harness.results.events import Limit, Status
-from packproof.properties.call import BoundVacuous, MachineLimit, NotCompiled, OutsideDomain, Refused
+from packproof.properties.call import BoundVacuous, MachineLimit, NotCompiled, OutsideDomain, Refused, SlowToCompile
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.tuned import Tuned
 from packproof.refs.wording import counted
@@ -44,13 +44,17 @@ class Coverage:
     outside: list[OutsideDomain] = field(default_factory=list)
     vacuous: list[BoundVacuous] = field(default_factory=list)
     not_compiled: list[NotCompiled] = field(default_factory=list)
+    slow: list[SlowToCompile] = field(default_factory=list)
     limits: dict[str, Limit] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
 
     def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
         """Count one case. stopped: the refusal of the whole call, or of its gradients alone."""
         self.drawn += 1
-        if isinstance(stopped, MachineLimit):
+        if isinstance(stopped, SlowToCompile):
+            self.slow.append(stopped)
+            self.wanted |= classes
+        elif isinstance(stopped, MachineLimit):
             self.too_large.append(stopped)
         elif isinstance(stopped, OutsideDomain):
             self.outside.append(stopped)
@@ -106,7 +110,7 @@ class Coverage:
     @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
-        if self.unreached:
+        if self.unreached or self.slow:
             return "inconclusive"
         if self.judged:
             return "inconclusive" if self.missing else "passed"
@@ -123,6 +127,8 @@ class Coverage:
         if self.vacuous:
             yield f"{len(self.vacuous)} of {counted(self.drawn, 'example')} cannot be judged: {self.vacuous[0]}"
         drawn = counted(self.drawn, "example")
+        if self.slow:
+            yield f"{len(self.slow)} of {drawn} not judged in time: {self.slow[0]}"
         if self.not_compiled:
             first, _, more = str(self.not_compiled[0]).partition("\n")
             text = f"{first} {more.partition(chr(10))[0].strip()}" if first.endswith(":") else first

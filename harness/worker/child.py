@@ -1,6 +1,7 @@
 """One worker process as its parent sees it: sends frames, waits for frames, and reports how the process ended."""
 
 import os
+import re
 import select
 import signal
 import time
@@ -24,6 +25,12 @@ _NOISE = (
     *("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)"),
     '  File "<frozen importlib',
 )
+# what a stack shows while torch or Triton compiles, and not while what they have compiled runs
+_COMPILES = re.compile(
+    rb'File "[^"]*/(torch/_dynamo/(convert_frame|symbolic_convert|output_graph|variables/)'
+    rb"|torch/_inductor/(compile_fx|graph|scheduler|lowering|ir|codegen/|fx_passes/|async_compile|codecache|cpp_builder)"
+    rb"|torch/_functorch/_aot_autograd/(graph_capture|graph_compile)|triton/(compiler|backends)/)"
+)
 # packproof's frame that calls a kernel, and those that import one: what follows them is packproof's own
 _OWN = tuple(
     f"{os.sep}{room}{os.sep}{file}.py"
@@ -45,6 +52,10 @@ class ZygoteLostError(PackproofError):
 
 class Killed(KernelFault):
     """The process was sent a SIGKILL: by the kernel itself, by another one, or by the system for lack of memory."""
+
+
+class StillCompiling(KernelFault):
+    """The process gave no answer in time, and was compiling."""
 
 
 class Child:
@@ -96,7 +107,8 @@ class Child:
             remaining = patience.left()
             if remaining <= 0:
                 self._end(ABORT)  # faulthandler then prints where it was
-                raise KernelFault("hung", f"gave no answer within {limit:g} s{self._words()}")
+                kind = StillCompiling if _COMPILES.search(self._tail) else KernelFault
+                raise kind("hung", f"gave no answer within {limit:g} s{self._words()}")
             self._listen(remaining)
 
     def printed(self) -> list[str]:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from packproof.harness.targets.location import Location
-from packproof.harness.worker.child import Child, Killed, ZygoteLostError
+from packproof.harness.worker.child import Child, Killed, StillCompiling, ZygoteLostError
 from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.privilege import concealed
 from packproof.harness.worker.sharing import exclusive
@@ -27,11 +27,12 @@ from packproof.harness.worker.zygote_client import (
     spawned,
     working_directory,
 )
-from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refused, Result
+from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refused, Result, SlowToCompile
 from packproof.refs.errors import UsageError
 
 _IMPORT_LIMIT = 120.0
 _NO_TIME = "the time of the run was up"
+_COMPILING = 4  # times the limit of a call, for one that had to compile longer than that
 _STARTS = 3  # of processes that are killed before their first frame
 
 
@@ -196,6 +197,18 @@ class Worker:
             return self._run(call, until)
         except Killed:  # perhaps by another kernel or the system: this kernel is at fault only if it happens again
             return self._run(call, until)
+        except StillCompiling:
+            return self._run_compiling(call, until)
+
+    def _run_compiling(self, call: Call, until: float) -> Result:
+        """Once more, with time to compile. Raises SlowToCompile where that is not enough either."""
+        usual, self._warmup_limit = self._warmup_limit, _COMPILING * self._warmup_limit
+        try:
+            return self._run(call, until)
+        except StillCompiling as slow:
+            raise SlowToCompile(f"it was still compiling after {self._warmup_limit:g} s") from slow
+        finally:
+            self._warmup_limit = usual
 
     def _run(self, call: Call, until: float) -> Result:
         self._require_time()

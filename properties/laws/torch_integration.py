@@ -93,7 +93,7 @@ TORCH_COMPILE = Property(
         "compiled f(S) = f(S)",
         ("called", _PACK),
         ("compiled", _PACK),
-        "bugs that also occur in eager mode",
+        "bugs that also occur in eager mode, and calls that torch itself cannot compile, where that is not promised",
     ),
 )
 

@@ -1,0 +1,68 @@
+"""A compilation that takes longer than a call may is no hang: it gets more time, and is inconclusive at worst."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from packproof.harness.results.coverage import Coverage
+from packproof.harness.worker.worker import Worker
+from packproof.properties.call import Call, KernelFault, NotCompiled, SlowToCompile
+from packproof.properties.cases.case import Case
+
+Make = Callable[..., Call]
+
+# sleeps in a file of torch's compiler, and in one of what runs what it has compiled
+COMPILING = """
+import time, torch
+sleeps = {{}}
+exec(compile("import time\\ndef sleep(seconds):\\n    time.sleep(seconds)", torch.__path__[0] + "/_inductor/{file}", "exec"), sleeps)
+def scaled(x, weight, *, cu_seqlens):
+    sleeps["sleep"]({seconds})
+    return x * weight
+"""
+CASE = Case((2, 3), "float32", (("d", 3), ("w", 4)))
+
+
+def target(folder: Path, seconds: float, file: str = "graph.py") -> str:
+    path = folder / "compiling.py"
+    path.write_text(COMPILING.format(seconds=seconds, file=file))
+    return f"{path}:scaled"
+
+
+def test_it_gets_more_time(make_call: Make, tmp_path: Path) -> None:
+    call = make_call(2, 3)
+    with Worker(target(tmp_path, 5), time_limit=2.0) as worker:
+        result = worker.run(call)
+    assert torch.equal(result.outputs["y"], call.inputs["x"] * call.inputs["weight"])
+
+
+def test_beyond_that_time_the_call_is_not_judged(make_call: Make, tmp_path: Path) -> None:
+    with Worker(target(tmp_path, 60), time_limit=0.5) as worker, pytest.raises(SlowToCompile, match=r"after 2 s$"):
+        worker.run(make_call(2, 3))
+
+
+def test_what_has_been_compiled_may_hang(make_call: Make, tmp_path: Path) -> None:
+    runs = target(tmp_path, 60, "output_code.py")
+    with Worker(runs, time_limit=0.5) as worker, pytest.raises(KernelFault, match=r"no answer within 0\.5 s") as fault:
+        worker.run(make_call(2, 3))
+    assert fault.value.kind == "hung"
+
+
+def test_a_cell_in_which_one_case_was_not_compiled_in_time_is_inconclusive() -> None:
+    seen = Coverage()
+    seen.count(CASE, frozenset(), compared=True, stopped=None)
+    assert seen.status == "passed"
+    seen.count(CASE, frozenset(), compared=False, stopped=SlowToCompile("it was still compiling after 2 s"))
+    assert seen.status == "inconclusive"
+    assert list(seen.reasons()) == ["1 of 2 examples not judged in time: it was still compiling after 2 s"]
+
+
+def test_a_cell_is_judged_without_the_case_that_torch_cannot_compile() -> None:
+    seen = Coverage()
+    seen.count(CASE, frozenset({"a class"}), compared=False, stopped=NotCompiled("InductorError: SliceView"))
+    assert seen.status == "skipped"
+    seen.count(CASE.with_lengths((5,)), frozenset(), compared=True, stopped=None)
+    assert (seen.status, seen.missing) == ("passed", ())
+    assert list(seen.reasons()) == ["not promised: torch cannot compile it in 1 of 2 examples: InductorError: SliceView"]
