@@ -18,6 +18,7 @@ from packproof.properties.call import KernelFault
 from packproof.refs.errors import PackproofError
 
 _GRACE = 2.0
+_TO_TELL = 20.0  # seconds that a process may take to print where it was, which a busy machine delays
 _TAIL = 2000  # characters of what it printed that are shown
 _KEPT = 1 << 16  # bytes that are kept until then: where it crashed is the start of a stack of up to a hundred frames
 # lines of faulthandler that do not help the author of a kernel
@@ -175,10 +176,10 @@ class Child:
 
     def _end(self, order: bytes) -> None:
         """Make the process end, and wait until it has."""
-        for what in (order, KILL):
+        for what, seconds in ((order, _TO_TELL), (KILL, _GRACE)):
             if self._status is None:
                 self._leash.send(what)
-            self._await_death(_GRACE)
+            self._await_death(seconds)
 
     def _await_death(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
