@@ -1,4 +1,4 @@
-"""The signature by which a kernel is called: of a function, an nn.Module, or an operator that is registered with torch."""
+"""The signature by which a kernel is called: of a function, an nn.Module, or an operator registered with torch."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,7 +1,6 @@
 """What is under test: a kernel by name, and what its author declares of it."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,12 +28,13 @@ class Declaration:
     """What a kernel's author declares.
 
     op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
-    gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: argument names that it
+    gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: arguments that it
     takes by name, None if any; required: those without a default. catch_all: whether it takes others, and may ignore
-    them: it gets what each call of the op has, and no optional input or option that it does not name. domain: the calls that it supports. mixed: whether inputs
-    that may have the same several forms may have different ones in one call. conventions: others in which it can be
-    called, in the words of an adapter. float32: inputs that it takes in fp32 beside bf16 or fp16 tokens. narrow: fixed
-    inputs that it takes in 16 bits. fixed: options that it does not take, and the values that it has them at.
+    them: it gets what each call of the op has, and no optional input or option that it does not name.
+    domain: the calls that it supports. mixed: whether inputs that may have the same several forms may have different
+    ones in one call. conventions: others in which it can be called, in the words of an adapter. float32: inputs that it
+    takes in fp32 beside bf16 or fp16 tokens. narrow: fixed inputs that it takes in 16 bits. fixed: options that it does
+    not take, and the values that it has them at.
     """
 
     op: str | None = None

@@ -87,7 +87,9 @@ def failure_of(
     printed = kernel.runner.printed()
     if found is None:  # it fails now and then: keep what was seen
         small, found = case, violation
-        again = "it answered when it was called again" if violation.fault == "hung" else "the kernel is not deterministic"
+        again = (
+            "it answered when it was called again" if violation.fault == "hung" else "the kernel is not deterministic"
+        )
         lines = [*violation.lines(), f"this case does not fail every time: {again}"]
     else:
         lines = [*found.lines(), *filter(None, [diagnose(kernel, small, found)])]

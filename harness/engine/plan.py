@@ -190,7 +190,8 @@ def _notes(target: CheckTarget) -> Iterator[str]:
         yield f"{target.name} takes {', '.join(made)}: made of cu_seqlens"
     if left_out := declared.left_out(target.op):
         line = suggested_adapter(target.name, target.op.name, [], left_out)
-        yield f"{target.name} has defaults for {', '.join(left_out)} beside cu_seqlens, which stay; to pass them: {line}"
+        names = ", ".join(left_out)
+        yield f"{target.name} has defaults for {names} beside cu_seqlens, which stay; to pass them: {line}"
     if needed := needed_inputs(target.op, target.declared).texts:
         yield f"{target.name} has no default for, so it is not tested without: {', '.join(needed)}"
     if not target.gradients:

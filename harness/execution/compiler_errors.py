@@ -1,7 +1,7 @@
 """Whether an exception under torch.compile is the compiler's own, and not from the kernel's code.
 
-It is the compiler's where it comes from torch's compiler, or from what that has generated, and passes through no code of
-the kernel's on the way: a fake implementation, a formula of a gradient or an operator that fails there is the kernel's.
+It is the compiler's where it comes from torch's compiler, or from generated code, and passes through none of the
+kernel's code on the way: a fake implementation, a gradient's formula or an operator that fails there is the kernel's.
 """
 
 import os

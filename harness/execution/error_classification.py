@@ -59,11 +59,20 @@ def verdict_on(
         return _without_memory(_FULL_OF_ADVICE.sub(r"\1", text), causes, n_bytes, device)
     declared = any(words in str(error) for words in refusals(invocation.function))
     if invocation.call.mode == "compiled" and not declared and is_of_the_compiler(causes):
-        if not calls_registered_operators(invocation):
-            return NotCompiled(text)
-        return KernelFault("raised", f"{text}\n    it calls operators that are registered with torch, so it compiles")
+        return _of_the_compiler(text, invocation)
     if declared or _declined(error, invocation, again):
         return Refused(text, backward=stage == BACKWARD)
+    return _of_the_kernel(error, causes, text)
+
+
+def _of_the_compiler(text: str, invocation: Invocation) -> KernelFault | NotCompiled:
+    if not calls_registered_operators(invocation):
+        return NotCompiled(text)
+    promise = "it calls operators that are registered with torch, which promises that it can be compiled"
+    return KernelFault("raised", f"{text}\n    {promise}")
+
+
+def _of_the_kernel(error: Exception, causes: Iterable[BaseException], text: str) -> KernelFault:
     if any(_LAUNCH.search(str(cause)) for cause in causes):
         return KernelFault("launch", f"the device refused a launch: {text}")
     return KernelFault("raised", text + (_LATE if isinstance(error, NotImplementedError) else ""))

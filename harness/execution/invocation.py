@@ -20,8 +20,8 @@ BACKWARD = "in the backward pass: "  # the stage of a call that has returned its
 class Invocation:
     """`call` of `function`, with its tensors on the device.
 
-    metadata: the offsets by argument. binding: how the function takes these arguments. stage: the prefix of an error's message. operators: how many that are registered
-    with torch were checked.
+    metadata: the offsets by argument. binding: how the function takes its arguments. stage: the prefix of an error's
+    message. operators: how many that are registered with torch were checked.
     """
 
     function: Callable[..., Any]

@@ -17,7 +17,7 @@ class Operators(DispatchMode):
     _TORCHS_OWN = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "c10d"})
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     @classmethod

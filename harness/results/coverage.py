@@ -11,7 +11,12 @@ from packproof.properties.cases.tuned import Tuned
 from packproof.refs.wording import counted
 
 BOUNDARY = "a boundary between two sequences"
-NOT_ITS_OWN = (MachineLimit, OutsideDomain, BoundVacuous, NotCompiled)  # they stop a case, but are not refusals by the kernel
+NOT_ITS_OWN = (
+    MachineLimit,
+    OutsideDomain,
+    BoundVacuous,
+    NotCompiled,
+)  # they stop a case, but are not refusals by the kernel
 LINE = re.compile(r"\([^()\s]+\.py:\d+\)")
 
 

@@ -203,7 +203,11 @@ def result_frame(result: Result, number: int) -> Frame:
     return Frame("result", number, body, tensors)
 
 
-_LIMITS = {"machine": MachineLimit, "domain": OutsideDomain, "compiler": NotCompiled}  # what stops a call that the kernel has not declined
+_LIMITS = {
+    "machine": MachineLimit,
+    "domain": OutsideDomain,
+    "compiler": NotCompiled,
+}  # what stops a call that the kernel has not declined
 
 
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:

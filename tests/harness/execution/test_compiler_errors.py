@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from packproof.harness.execution import modes
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import Call, KernelFault, NotCompiled, Refused
 from packproof.properties.cases.case import Case
@@ -51,7 +50,7 @@ class Cosine(torch.autograd.Function):
         return torch.sin(x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
         raise ArithmeticError("of the kernel's own")
 
 
@@ -121,18 +120,20 @@ def test_an_error_of_the_compiler_alone_is_no_fault(
     compiler: str, make_call: Make, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(compiler)
-    with pytest.raises(NotCompiled, match="through torch.compile: [^~]*SliceView"):
+    with pytest.raises(NotCompiled, match=r"through torch\.compile: [^~]*SliceView"):
         InProcess(plain).run(make_call(2, 3, mode="compiled"))
 
 
 @pytest.mark.usefixtures("_crashing_backend")
 def test_at_a_registered_operator_it_is_the_kernels(make_call: Make) -> None:
-    with pytest.raises(KernelFault, match="SliceView[^~]*operators that are registered with torch"):
+    with pytest.raises(KernelFault, match=r"SliceView[^~]*operators that are registered with torch"):
         InProcess(registered).run(make_call(2, 3, mode="compiled"))
 
 
 @pytest.mark.parametrize(
-    "kernel", [own_error, own_error_after_a_break, own_error_in_a_backward, own_error_in_a_fake], ids=lambda f: f.__name__
+    "kernel",
+    [own_error, own_error_after_a_break, own_error_in_a_backward, own_error_in_a_fake],
+    ids=lambda f: f.__name__,
 )
 def test_an_error_from_the_kernels_own_code_is_its_fault(kernel: Any, make_call: Make) -> None:
     with pytest.raises(KernelFault, match="of the kernel's own"):
@@ -177,7 +178,3 @@ def test_who_promises_to_be_compiled_is_held_to_it() -> None:
 def test_other_values_fail_promised_or_not() -> None:
     kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(other_values_after_a_break), Promises())
     assert next(TORCH_COMPILE.check(kernel, CASE), None) is not None
-
-
-def test_modes_compile_by_the_public_function() -> None:
-    assert modes.torch.compile is torch.compile  # what the fixtures replace

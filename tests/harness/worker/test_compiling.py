@@ -16,8 +16,8 @@ Make = Callable[..., Call]
 # sleeps in a file of torch's compiler, or in the one that runs what it has compiled
 COMPILING = """
 import pathlib, torch
-sleeps = {{}}
-exec(compile("import time\\ndef sleep(seconds):\\n    time.sleep(seconds)", torch.__path__[0] + "/_inductor/{file}", "exec"), sleeps)
+sleeps, source = {{}}, "import time\\ndef sleep(seconds):\\n    time.sleep(seconds)"
+exec(compile(source, torch.__path__[0] + "/_inductor/{file}", "exec"), sleeps)
 def scaled(x, weight, *, cu_seqlens):
     if not (pathlib.Path(__file__).parent / "compiled").exists():
         (pathlib.Path(__file__).parent / "{leaves}").touch()
@@ -56,7 +56,6 @@ def test_what_has_been_compiled_may_hang(make_call: Make, tmp_path: Path) -> Non
 def test_a_cell_in_which_one_case_was_not_compiled_in_time_is_inconclusive() -> None:
     seen = Coverage()
     seen.count(CASE, frozenset(), compared=True, stopped=None)
-    assert seen.status == "passed"
     seen.count(CASE, frozenset(), compared=False, stopped=SlowToCompile("it was still compiling after 2 s"))
     assert seen.status == "inconclusive"
     assert list(seen.reasons()) == ["1 of 2 examples not judged in time: it was still compiling after 2 s"]
@@ -68,4 +67,6 @@ def test_a_cell_is_judged_without_the_case_that_torch_cannot_compile() -> None:
     assert seen.status == "skipped"
     seen.count(CASE.with_lengths((5,)), frozenset(), compared=True, stopped=None)
     assert (seen.status, seen.missing) == ("passed", ())
-    assert list(seen.reasons()) == ["not promised: torch cannot compile it in 1 of 2 examples: InductorError: SliceView"]
+    assert list(seen.reasons()) == [
+        "not promised: torch cannot compile it in 1 of 2 examples: InductorError: SliceView"
+    ]
