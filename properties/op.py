@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from packproof.properties.cases.condition import conditions
 from packproof.properties.declared import require, require_mapping, require_names
 from packproof.properties.flops import CountFlops
 from packproof.properties.promises import Promises
 from packproof.properties.roundings import Roundings
 from packproof.refs.axes import KEYS, in_pool, packs_keys, parse, read_axis
-from packproof.refs.errors import checked_init
+from packproof.refs.errors import UsageError, checked_init
 
 _DRAWN = ("normal", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign", "position", "slot")
 _SIZE_WORDS = ("longest", "rows", "slots")
@@ -133,6 +134,7 @@ class Op:
         )
         axes = _axes(self, where)
         _check_sizes(self, where, axes)
+        _check_where(self, where)
         _check_names(self, where, axes)
 
     @cached_property
@@ -173,6 +175,17 @@ def _check_sizes(op: Op, where: str, axes: list[str]) -> None:
             for axis, size in sizes.items():
                 good = size in _SIZE_WORDS or (type(size) is int and size > 0)
                 require(good, where, f"the size of {axis}", size, "a number above zero, 'longest', 'rows' or 'slots'")
+
+
+def _check_where(op: Op, where: str) -> None:
+    sizes = {axis for choices in op.sizes for axis in choices}
+    try:
+        listed = conditions(op.where)
+    except UsageError as error:
+        raise UsageError(f"{where}: where: {str(error).removeprefix('domain: ')}") from None
+    for condition in listed:
+        good = condition.names <= sizes and not condition.flags
+        require(good, where, "where", condition.text, f"comparisons of sizes: {', '.join(sorted(sizes))}")
 
 
 def _check_names(op: Op, where: str, axes: list[str]) -> None:

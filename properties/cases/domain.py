@@ -1,76 +1,18 @@
 """A kernel's domain: the calls that it supports, as conditions over the sizes, the layout and the options of a call."""
 
-import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import CodeType
 from typing import Any
 
-from packproof.properties.cases.case import SHORT, Case
+from packproof.properties.cases.case import Case
+from packproof.properties.cases.condition import LAYOUT, Condition, conditions
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError, checked_init
 
-DTYPES = {short: name for name, short in SHORT.items()}
-LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
 _CALL = ("dtype", "contiguous", "gradients")
 KEYS = "cu_seqlens_k"
-_MOST_CHARACTERS = 500
-_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
-_GRAMMAR = (
-    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, *_COMPARISONS),
-    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Name, ast.Load, ast.Constant, ast.Tuple),
-)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One condition. Raises UsageError where the text is none."""
-
-    text: str
-
-    def __post_init__(self) -> None:
-        if len(self.text) > _MOST_CHARACTERS:
-            raise UsageError(f"domain: a condition of {len(self.text)} characters; at most {_MOST_CHARACTERS} are read")
-        try:
-            tree = ast.parse(self.text.strip(), mode="eval")
-        except (SyntaxError, ValueError, RecursionError) as error:
-            raise UsageError(f"domain: {self.text!r} cannot be read: {error}") from None
-        for node in ast.walk(tree):
-            if not isinstance(node, _GRAMMAR) or _calculates_with_text(node):
-                what = ast.unparse(node) or self.text
-                raise UsageError(
-                    f"domain: {self.text!r} has {what!r}; expected comparisons of names, numbers and tuples, such as "
-                    "'k in (64, 128)', 'd % 8 == 0' or 'length > 0'"
-                )
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        tree = ast.parse(self.text.strip(), mode="eval")
-        return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(DTYPES)
-
-    @cached_property
-    def numbers(self) -> frozenset[int]:
-        """The numbers that it compares with or divides by."""
-        tree = ast.parse(self.text.strip(), mode="eval")
-        return frozenset(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and type(n.value) is int)
-
-    @cached_property
-    def _code(self) -> CodeType:
-        return compile(ast.parse(self.text.strip(), mode="eval"), "domain", "eval")
-
-    def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it holds where the names have these values. Raises UsageError where it cannot be worked out."""
-        try:
-            return bool(eval(self._code, {"__builtins__": {}}, {**DTYPES, **values}))  # its grammar has no calls
-        except (ArithmeticError, TypeError, NameError) as error:
-            raise UsageError(f"domain: {self.text!r} cannot be worked out: {error}") from None
-
-
-def _calculates_with_text(node: ast.AST) -> bool:
-    parts = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
-    return any(isinstance(p, ast.Tuple) or (isinstance(p, ast.Constant) and type(p.value) is not int) for p in parts)
 
 
 @checked_init
@@ -78,8 +20,9 @@ def _calculates_with_text(node: ast.AST) -> bool:
 class Domain:
     """The calls that a kernel supports: those for which all conditions hold; without conditions, every call.
 
-    A condition is a comparison in Python's syntax, with `and`, `or`, `not`, `in`, + - * // %, numbers, strings and
-    tuples:
+    A condition is a comparison in Python's syntax, with `in`, + - * // %, numbers, strings and tuples; or a flag, which
+    is true or false in a call; or several of these with `and`, `or`, `not`. Nothing else is one: a bare `d % 8` is a
+    number. `;` stands between conditions, or they come in a list:
 
         k in (64, 128)        d % 8 == 0          16 <= k <= 128       hq // hk in (1, 2, 4, 8)
         tokens % 16 == 0      tokens <= 4096      length > 0           sequences <= 8
@@ -108,11 +51,7 @@ class Domain:
     @classmethod
     def of(cls, texts: str | Sequence[str]) -> "Domain":
         """The domain with these conditions, each of which may be several with `;` between them. Raises UsageError."""
-        if not isinstance(texts, str | Sequence) or not all(isinstance(text, str) for text in texts):
-            raise UsageError(f"domain: {texts!r}; expected conditions, such as 'k in (64, 128)' or ['d % 8 == 0']")
-        listed = [texts] if isinstance(texts, str) else texts
-        parts = [part.strip() for text in listed for part in text.split(";")]
-        return cls(tuple(Condition(part) for part in dict.fromkeys(parts) if part))
+        return cls(conditions(texts))
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -125,13 +64,19 @@ class Domain:
         return Domain(tuple(dict.fromkeys((*self.conditions, *other.conditions))))
 
     def check(self, op: Op, where: str) -> None:
-        """UsageError for a name that a call of the op does not have."""
+        """UsageError for a name that a call of the op does not have, or one without a comparison that is no flag."""
         known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *([KEYS] if op.packs_keys else []), *op.options]
         for condition in self.conditions:
             for name in sorted(condition.names - set(known)):
                 raise UsageError(
                     f"{where}: domain has {name!r} in {condition.text!r}, which a call of {op.name} does not have; "
                     f"there are {', '.join(dict.fromkeys(known))}"
+                )
+            for name in sorted(condition.flags - set(_flags(op))):
+                examples = [repr(f"{name} == {value!r}") for value in op.options.get(name, (8,))]
+                raise UsageError(
+                    f"{where}: domain has {name!r} without a comparison in {condition.text!r}; "
+                    f"write {' or '.join(examples)}, or another comparison"
                 )
 
     def naming(self, names: Iterable[str]) -> "Domain":
@@ -186,6 +131,12 @@ class Domain:
 def axes(op: Op) -> tuple[str, ...]:
     """The names of the sizes that a case of the op has."""
     return tuple(dict.fromkeys(name for sizes in op.sizes for name in sizes))
+
+
+def _flags(op: Op) -> tuple[str, ...]:
+    """The names that are true or false in a call."""
+    options = (name for name, values in op.options.items() if all(isinstance(value, bool) for value in values))
+    return (*optional_inputs(op), KEYS, "contiguous", "gradients", *options)
 
 
 def optional_inputs(op: Op) -> tuple[str, ...]:

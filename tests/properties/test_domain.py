@@ -84,6 +84,63 @@ def test_what_is_no_condition_is_refused(text: str, message: str) -> None:
         Domain.of(text)
 
 
+# each is legal Python, and as a condition true of every call, of none, or of the opposite
+SILENT = {
+    "length > 0, d == 8": "write 'length > 0; d == 8'",
+    "d % 8": "write 'd % 8 == 0', 'd % 8 != 0'",
+    "not d % 8": "write 'd % 8 == 0'",
+    "-d": "'-d' is a number",
+    "length": "write 'length > 0'",
+    "not slack": "write 'slack > 0', 'slack == 0'",
+    "bias and d // 8": "write 'd // 8 == 0'",
+    "d == 64 or 128": "128 alone is no condition; write 'NAME == 128', or all values in one tuple: 'k in (64, 128)'",
+    "'d == 8'": "alone is no condition",
+    "True": "True alone is no condition",
+    "()": "conditions stand apart by ';'",
+    "dtype": "write 'dtype == bf16'",
+    "dtype == bf16 or fp16": "'fp16' alone is no condition; write 'dtype == fp16', or 'dtype in (bf16, fp16)'",
+    "dtype == 'bf16'": "a dtype is written without quotes: bf16",
+    "dtype in (fp16, 'bf16')": "a dtype is written without quotes: bf16",
+    "d in (64)": "'in' takes a tuple; write 'd in (64,)'",
+    "d not in 64": "'not in' takes a tuple; write 'd not in (64,)'",
+    "activation in 'silu'": "'in' takes a tuple",
+    "d == (64, 128)": "a tuple is compared by 'in'; write 'd in (64, 128)'",
+    "d != (64, 128)": "write 'd not in (64, 128)'",
+    "(d, w) == (8, 4)": "(d, w) is compared as a whole; write a comparison of each",
+    "d in ((64,), 128)": "'(64,)' is compared with a value",
+    "(d == 8) == True": "'d == 8' is compared with a value; write each comparison of its own",
+    "d < (w or 3)": "'w or 3' is compared with a value",
+    "8 == 8": "names nothing of a call",
+    "bf16 == fp16": "names nothing of a call",
+}
+
+
+@pytest.mark.parametrize("text", SILENT)
+def test_what_python_would_take_for_true_or_false_is_refused_with_the_way_to_write_it(text: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(SILENT[text])):
+        Domain.of(text)
+    with pytest.raises(UsageError, match=re.escape(SILENT[text])):
+        Domain.of(["d == 8", f"w == 4; {text}"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bias", "not bias", "not (bias and initial_states)", "return_final_states", "contiguous and not gradients"],
+)
+def test_a_flag_stands_alone(text: str) -> None:
+    Domain.of(text).check(OPS["causal_conv1d"], "mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [("d", "'d == 8'"), ("not d", "'d == 8'"), ("bias or activation", "'activation == None' or 'activation == 'silu''")],
+)
+def test_a_size_or_an_option_with_values_is_no_flag(text: str, way: str) -> None:
+    with pytest.raises(UsageError, match="without a comparison") as refused:
+        Domain.of(text).check(OPS["causal_conv1d"], "mine")
+    assert way.replace("'", "") in str(refused.value).replace('"', "").replace("'", "")
+
+
 def test_a_condition_that_cannot_be_worked_out_is_named() -> None:
     with pytest.raises(UsageError, match=r"'k % 0 == 0' cannot be worked out"):
         Domain.of("k % 0 == 0").holds({"k": 3})

@@ -44,6 +44,8 @@ TABLE: dict[str, Wrong] = {
     "no such property": Wrong(but(properties=["packin"]), ("no property is called 'packin'", "did you mean packing?")),
     "no such profile": Wrong(but(profile="fast"), ("no profile is called 'fast'", "quick")),
     "no condition": Wrong(but(domain="k in"), ("domain: 'k in' cannot be read",)),
+    "two conditions with a comma": Wrong(but(domain="length > 0, k == 8"), ("write 'length > 0; k == 8'",)),
+    "a size for a condition": Wrong(but(domain="k"), ("domain has 'k' without a comparison in 'k'; write 'k == 8'",)),
     "no target": Wrong(check, ("check: target is missing", "It takes target, op, device")),
     "a target of None": Wrong(partial(check, None, op="rope"), ("check: target is None", "a function or its name")),
     "a number for a target": Wrong(partial(check, 5, op="rope"), ("check: target is 5",)),

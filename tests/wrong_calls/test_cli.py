@@ -60,6 +60,8 @@ LINES = {
         "m:f --seed x": "Invalid value for '--seed': 'x'; expected a whole number; see `packproof check --help`",
         "m:f --seed=1.5": "Invalid value for '--seed': '1.5'; expected a whole number",
         "m:f --domain k=3": "domain: 'k=3' cannot be read",
+        "m:f --domain 'length > 0, d == 8'": "stand apart by ';', not by ',': write 'length > 0; d == 8'",
+        "m:f --domain 'd % 8'": "'d % 8' is a number, not a condition; write 'd % 8 == 0'",
         "m:f --max-time soon": "--max-time: 'soon' is no duration; expected one above zero, such as 60, 90s",
         "m:f --max-time 0": "--max-time: '0' is no duration",
         "m:f --max-time ''": "--max-time: '' is no duration",

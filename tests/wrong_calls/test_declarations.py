@@ -73,6 +73,8 @@ WRONG = {
     "kernel: dtypes of torch": Wrong(declared(dtypes=[torch.float32]), ("dtypes has torch.float32", "fp32")),
     "kernel: dtypes empty": Wrong(declared(dtypes=[]), ("dtypes is []", "a list of fp64, fp32")),
     "kernel: domain": Wrong(declared(domain=8), ("domain: 8", "conditions")),
+    "kernel: domain of a number": Wrong(declared(domain=["d % 8"]), ("'d % 8' is a number", "write 'd % 8 == 0'")),
+    "kernel: domain with a comma": Wrong(declared(domain="length > 0, d == 8"), ("write 'length > 0; d == 8'",)),
     "kernel: refuses a string": Wrong(declared(refuses="only"), ("refuses is 'only'", "a list")),
     "kernel: refuses of a type": Wrong(declared(refuses=[ValueError]), ("refuses has <class 'ValueError'>", "strings")),
     "kernel: gradients": Wrong(declared(gradients="no"), ("gradients is 'no'", "True or False")),
@@ -82,6 +84,9 @@ WRONG = {
     "kernel: float32 a string": Wrong(declared(float32="bias"), ("float32 is 'bias'", "a list: float32=['weight'")),
     "kernel: narrow a string": Wrong(declared(narrow="bias"), ("narrow is 'bias'", "a list: narrow=['D'")),
     "op: narrow that is not fixed": Wrong(op(narrow={"x"}), ("narrow", "'x'", "fixed inputs")),
+    "op: where a number": Wrong(op(where=("d % 8",)), ("op 'scaled': where: 'd % 8'", "write 'd % 8 == 0'")),
+    "op: where of another": Wrong(op(where=("k % 8 == 0",)), ("op 'scaled': where is 'k % 8 == 0'", "sizes: d")),
+    "op: where a size": Wrong(op(where=("d",)), ("op 'scaled': where is 'd'", "comparisons of sizes")),
     "op: float32 of another": Wrong(op(float32={"bias"}), ("float32", "'bias'", "inputs")),
     "op: draws a position in no table": Wrong(
         op(inputs={"x": "t d", "at": "s"}, draws={"at": "position|m"}), ("draws['at'] is 'position|m'", "an axis: d")
@@ -169,6 +174,8 @@ WRONG = {
     "adapt: promises a dict": Wrong(adapted(promises={}), ("promises is {}", "packproof.Promises")),
     "adapt: dtypes a string": Wrong(adapted(dtypes="fp32"), ("adapt(rope): dtypes is 'fp32'", "a list of")),
     "adapt: dtypes empty": Wrong(adapted(dtypes=()), ("dtypes is ()", "a list of")),
+    "adapt: domain of a number": Wrong(adapted(domain="k % 8"), ("'k % 8' is a number", "write 'k % 8 == 0'")),
+    "adapt: a size for a domain": Wrong(adapted(domain="k"), ("'k' without a comparison", "write 'k == 8'")),
     "adapt: domain": Wrong(adapted(domain="z == 1"), ("'z' in 'z == 1'", "there are h, k")),
     "Batched: axis": Wrong(lambda: adapters.Batched(0), ("axis is 0", "2 (heads first)")),
     "Padded: axis": Wrong(lambda: adapters.Padded(axis="1"), ("axis is '1'", "2 (heads first)")),  # type: ignore[arg-type]

@@ -85,6 +85,8 @@ MARKERS = {
     "domain a number": Wrong(marked(*TARGET, domain=8), ("domain is 8, an int", "domain=['d % 8 == 0']")),
     "domain of a number": Wrong(marked(*TARGET, domain=[8]), ("domain is [8]", "conditions")),
     "domain cut short": Wrong(marked(*TARGET, domain="k in"), ("domain: 'k in' cannot be read",)),
+    "domain of a number alone": Wrong(marked(*TARGET, domain=["k == 8", "k % 8"]), ("write 'k % 8 == 0'",)),
+    "domain with a comma": Wrong(marked(*TARGET, domain="length > 0, k == 8"), ("write 'length > 0; k == 8'",)),
     "domain with a call": Wrong(marked(*TARGET, domain=["f(k)"]), ("domain: 'f(k)'", "expected comparisons")),
     "strict a string": Wrong(marked(*TARGET, strict="yes"), ("strict is 'yes', a str", "True or False")),
     "forward_only a number": Wrong(marked(*TARGET, forward_only=1), ("forward_only is 1, an int", "True or False")),

@@ -1,0 +1,160 @@
+"""One condition of a domain: comparisons and flags in Python's syntax, joined by `and`, `or` and `not`."""
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType
+from typing import Any
+
+from packproof.properties.cases.case import SHORT
+from packproof.refs.errors import UsageError
+
+DTYPES = {short: name for name, short in SHORT.items()}
+LAYOUT = ("tokens", "sequences", "slack", "longest", "length")
+_MOST_CHARACTERS = 500
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_GRAMMAR = (
+    *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, *_COMPARISONS),
+    *(ast.BinOp, *_OPERATORS, ast.Name, ast.Load, ast.Constant, ast.Tuple),
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition. Raises UsageError where the text is none, or says the same of every call."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if len(self.text) > _MOST_CHARACTERS:
+            raise UsageError(f"domain: a condition of {len(self.text)} characters; at most {_MOST_CHARACTERS} are read")
+        try:
+            tree = ast.parse(self.text.strip(), mode="eval")
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise UsageError(f"domain: {self.text!r} cannot be read: {error}") from None
+        for node in ast.walk(tree):
+            if not isinstance(node, _GRAMMAR) or _calculates_with_text(node):
+                what = ast.unparse(node) or self.text
+                raise UsageError(
+                    f"domain: {self.text!r} has {what!r}; expected comparisons of names, numbers and tuples, such as "
+                    "'k in (64, 128)', 'd % 8 == 0' or 'length > 0', with 'and', 'or' or 'not'"
+                )
+        if trouble := next(_troubles(tree.body), None):
+            raise UsageError(f"domain: {self.text!r}: {trouble}")
+        if not self.names:
+            raise UsageError(f"domain: {self.text!r} names nothing of a call; expected a name, as in 'd % 8 == 0'")
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return _names(ast.parse(self.text.strip(), mode="eval"))
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        """The names that stand alone, without a comparison."""
+        return frozenset(_flags(ast.parse(self.text.strip(), mode="eval").body))
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """The numbers that it compares with or divides by."""
+        tree = ast.parse(self.text.strip(), mode="eval")
+        return frozenset(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and type(n.value) is int)
+
+    @cached_property
+    def _code(self) -> CodeType:
+        return compile(ast.parse(self.text.strip(), mode="eval"), "domain", "eval")
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Whether it holds where the names have these values. Raises UsageError where it cannot be worked out."""
+        try:
+            return bool(eval(self._code, {"__builtins__": {}}, {**DTYPES, **values}))  # its grammar has no calls
+        except (ArithmeticError, TypeError, NameError) as error:
+            raise UsageError(f"domain: {self.text!r} cannot be worked out: {error}") from None
+
+
+def conditions(texts: str | Sequence[str]) -> tuple[Condition, ...]:
+    """Those of the texts, each of which may be several with `;` between them. Raises UsageError."""
+    if not isinstance(texts, str | Sequence) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"domain: {texts!r}; expected conditions, such as 'k in (64, 128)' or ['d % 8 == 0']")
+    listed = [texts] if isinstance(texts, str) else texts
+    parts = [part.strip() for text in listed for part in text.split(";")]
+    return tuple(Condition(part) for part in dict.fromkeys(parts) if part)
+
+
+def _calculates_with_text(node: ast.AST) -> bool:
+    parts = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+    return any(isinstance(p, ast.Tuple) or (isinstance(p, ast.Constant) and type(p.value) is not int) for p in parts)
+
+
+def _names(tree: ast.AST) -> frozenset[str]:
+    return frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)) - set(DTYPES)
+
+
+def _flags(node: ast.expr) -> Iterator[str]:
+    match node:
+        case ast.BoolOp(values=parts):
+            for part in parts:
+                yield from _flags(part)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield from _flags(operand)
+        case ast.Name(id=name):
+            yield name
+
+
+def _troubles(node: ast.expr) -> Iterator[str]:
+    """What keeps an expression from being a condition, and how it is written instead."""
+    text = ast.unparse(node)
+    match node:
+        case ast.BoolOp(values=parts):
+            for part in parts:
+                yield from _troubles(part)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield from _troubles(operand)
+        case ast.Compare():
+            yield from _troubles_of_comparison(node)
+        case ast.Tuple(elts=parts):
+            apart = "; ".join(map(ast.unparse, parts))
+            yield f"conditions stand apart by ';', not by ','{f': write {apart!r}' if apart else ''}"
+        case ast.Name(id=name) if name in DTYPES:
+            yield f"{name!r} alone is no condition; write 'dtype == {name}', or 'dtype in (bf16, fp16)'"
+        case ast.Name(id="dtype"):
+            yield "'dtype' alone is no condition; write 'dtype == bf16', or 'dtype in (bf16, fp16)'"
+        case ast.Name(id=name) if name in LAYOUT:
+            yield f"{name!r} is a number, not a condition; write '{name} > 0', '{name} == 0' or another comparison"
+        case ast.BinOp() | ast.UnaryOp():
+            yield f"{text!r} is a number, not a condition; write '{text} == 0', '{text} != 0' or another comparison"
+        case ast.Constant():
+            yield f"{text} alone is no condition; write 'NAME == {text}', or all values in one tuple: 'k in (64, 128)'"
+
+
+def _troubles_of_comparison(node: ast.Compare) -> Iterator[str]:
+    values = [node.left, *node.comparators]
+    for tuple_before in (value for value in values[:-1] if isinstance(value, ast.Tuple)):
+        yield f"{ast.unparse(tuple_before)} is compared as a whole; write a comparison of each, with ';' between them"
+    for before, operator, value in zip(values, node.ops, node.comparators, strict=False):
+        name, text = ast.unparse(before), ast.unparse(value)
+        is_in, negated = isinstance(operator, ast.In | ast.NotIn), isinstance(operator, ast.NotIn | ast.NotEq)
+        word = "not in" if negated else "in"
+        if is_in and not isinstance(value, ast.Tuple):
+            yield f"{word!r} takes a tuple; write '{name} {word} ({text},)'"
+        if isinstance(value, ast.Tuple) and not is_in:
+            yield f"a tuple is compared by {word!r}; write '{name} {word} {text}'"
+    for value in values:
+        for part in value.elts if isinstance(value, ast.Tuple) else [value]:
+            yield from _troubles_of_value(part)
+
+
+def _troubles_of_value(node: ast.expr) -> Iterator[str]:
+    """What is no value of a comparison: a name, a number, text, or what is calculated of them."""
+    text = ast.unparse(node)
+    match node:
+        case ast.BinOp(left=left, right=right):
+            yield from _troubles_of_value(left)
+            yield from _troubles_of_value(right)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            yield from _troubles_of_value(operand)
+        case ast.Constant(value=str(word)) if word in DTYPES:
+            yield f"a dtype is written without quotes: {word}"
+        case ast.Tuple() | ast.Compare() | ast.BoolOp() | ast.UnaryOp():
+            yield f"{text!r} is compared with a value; write each comparison of its own, with 'and' or 'or' between them"
