@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from packproof.refs.errors import ArgumentError, LayoutError
+from packproof.refs.errors import ArgumentError, LayoutError, contradiction
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -113,7 +113,7 @@ class Cut:
         """ArgumentError unless a tensor has the tokens of this rank; rows after them are slack."""
         if x.ndim == 0 or len(x) < self.tokens:
             runs = " and ".join(f"{a} to {b}" for a, b in self.runs[self.rank])
-            raise ArgumentError(
+            raise contradiction(
                 f"{op}: {name} has shape {tuple(x.shape)} but rank {self.rank} of {self.ranks} holds {self.tokens} "
                 f"tokens of the pack, {runs}"
             )

@@ -9,10 +9,10 @@ in threads, and where ranks would wait for each other forever it is seen at once
 import contextvars
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,12 +24,23 @@ from packproof.refs.arguments import whole_number
 from packproof.refs.errors import ArgumentError, PackproofError, checked_call
 
 T = TypeVar("T")
+Communicates = Callable[[], None]
+OnRank = Callable[[], AbstractContextManager[Communicates]]
 _REDUCE: dict[Any, Callable[[Tensor], Tensor]] = {
     dist.ReduceOp.SUM: lambda x: x.sum(0),
     dist.ReduceOp.AVG: lambda x: x.mean(0),
     dist.ReduceOp.MAX: lambda x: x.amax(0),
     dist.ReduceOp.MIN: lambda x: x.amin(0),
 }
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def _unwatched() -> Iterator[OnRank]:
+    yield lambda: nullcontext(_nothing)
 
 
 class _Stopped(BaseException):
@@ -121,11 +132,13 @@ class SimulatedGroup(dist.ProcessGroup):
     def __init__(self, turns: Turns, rank: int) -> None:
         super().__init__(rank, turns.size)
         self._turns, self._rank = turns, rank
+        self.communicates: Communicates = _nothing
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's)
         return "simulated"
 
     def _meet(self, what: str, data: Any, work: Callable[[list[Any]], None]) -> dist.Work:
+        self.communicates()
         self._turns.meet(self._rank, what, data, work)
         return _done()
 
@@ -194,16 +207,24 @@ class SimulatedGroup(dist.ProcessGroup):
         return self._meet("barrier", None, lambda _: None)
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> dist.Work:
+        self.communicates()
         self._turns.send(self._rank, to, tag, tensors[0])
         return _done()
 
     def recv(self, tensors: Any, of: int, tag: int = 0) -> dist.Work:
+        self.communicates()
         _copy("recv", tensors[0], self._turns.receive(self._rank, of, tag))
         return _done()
 
 
 class Ranks:
-    """Ranks with a process group each, which stays the same from one run to the next: forward, then backward."""
+    """Ranks with a process group each, which stays the same from one run to the next: forward, then backward.
+
+    watch: for one who has to see what ranks do, each in a thread of its own: a context of each run. It gives a context
+    of each rank, which gives what is called before each exchange.
+    """
+
+    watch: ClassVar[Callable[[], AbstractContextManager[OnRank]] | None] = None
 
     def __init__(self, size: int) -> None:
         self._turns = Turns(size)
@@ -211,14 +232,20 @@ class Ranks:
 
     def run(self, program: Callable[[SimulatedGroup], T]) -> list[T]:
         """As `run_ranks`."""
+        with (Ranks.watch or _unwatched)() as on_rank:
+            return self._run(program, on_rank)
+
+    def _run(self, program: Callable[[SimulatedGroup], T], on_rank: OnRank) -> list[T]:
         size, found = self._turns.size, dict[int, T]()
         threads_of_torch, grad, stream = torch.get_num_threads(), torch.is_grad_enabled(), _stream()
         self._turns.begin()
 
         def work(rank: int) -> None:
             torch.set_num_threads(threads_of_torch)  # each thread has its own
-            with stream(), torch.set_grad_enabled(grad), torch.autograd.set_multithreading_enabled(False):
-                found[rank] = program(self._groups[rank])
+            group = self._groups[rank]
+            here = torch.autograd.set_multithreading_enabled(False)
+            with stream(), torch.set_grad_enabled(grad), here, on_rank() as group.communicates:
+                found[rank] = program(group)
 
         def thread(rank: int) -> threading.Thread:
             arguments = (self._turns.take, rank, partial(work, rank))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from packproof.refs.axes import KEYS, Axes, Axis, parse, read_axis, shape
-from packproof.refs.errors import ArgumentError, LayoutError
+from packproof.refs.errors import ArgumentError, LayoutError, contradiction
 from packproof.refs.signatures import Signature
 from packproof.refs.wording import counted, kind
 
@@ -246,7 +246,7 @@ def _bind_axes(signature: Signature, given: Mapping[str, Tensor], offsets: Mappi
     holders = {"s": "cu_seqlens"}
 
     def complain(text: str) -> ArgumentError:
-        return ArgumentError(f"{signature.op}: {text}\n{_listed({**given, **offsets})}".rstrip("\n"))
+        return contradiction(f"{signature.op}: {text}\n{_listed({**given, **offsets})}".rstrip("\n"))
 
     if "cu_seqlens_k" in offsets and (packed := offsets["cu_seqlens_k"].shape[0] - 1) != sizes["s"]:
         raise complain(f"cu_seqlens_k has {counted_along(packed, 's')} but cu_seqlens has {sizes['s']}")

@@ -32,6 +32,9 @@ class ArgumentError(PackproofError, ValueError):
         cu_seqlens       int64 (2,)
     """
 
+    contradictory = False
+    """Whether the arguments contradict each other: no function takes such a call, however much it supports."""
+
 
 class LayoutError(ArgumentError):
     """Lengths, offsets or ids that do not describe a pack.
@@ -42,6 +45,15 @@ class LayoutError(ArgumentError):
         ...
     packproof.refs.errors.LayoutError: PackLayout: lengths entry 1 is -1; 0 or more was expected
     """
+
+    contradictory = True
+
+
+def contradiction(text: str) -> ArgumentError:
+    """The error for arguments that contradict each other."""
+    error = ArgumentError(text)
+    error.contradictory = True
+    return error
 
 
 class UsageError(PackproofError):

@@ -11,7 +11,14 @@ import torch
 
 from packproof.harness.execution.compiler_errors import calls_registered_operators, is_of_the_compiler
 from packproof.harness.execution.invocation import BACKWARD, Invocation, synchronise
-from packproof.harness.execution.refusals import Computing, foreign, own_statement, refuses
+from packproof.harness.execution.refusals import (
+    Computing,
+    checks_arguments,
+    contradicts_itself,
+    foreign,
+    own_statement,
+    refuses,
+)
 from packproof.properties.call import KernelFault, MachineLimit, NotCompiled, OutsideDomain, Refused
 from packproof.properties.declaration import refusals
 from packproof.refs.errors import OutsideConvention
@@ -38,6 +45,7 @@ _LATE = (
     "\n    it had computed before, or does not raise this again for the same call: a kernel declines a call by "
     "checking its arguments first"
 )
+_OWN_ARGUMENTS = "\n    the kernel's own code made this call, of arguments that contradict each other"
 _MODEST = 64  # times the bytes of a call: past that the request is too large, not the machine too small
 
 
@@ -75,7 +83,8 @@ def _of_the_compiler(text: str, invocation: Invocation) -> KernelFault | NotComp
 def _of_the_kernel(error: Exception, causes: Iterable[BaseException], text: str) -> KernelFault:
     if any(_LAUNCH.search(str(cause)) for cause in causes):
         return KernelFault("launch", f"the device refused a launch: {text}")
-    return KernelFault("raised", text + (_LATE if isinstance(error, NotImplementedError) else ""))
+    way_out = _LATE if isinstance(error, NotImplementedError) else _OWN_ARGUMENTS if contradicts_itself(error) else ""
+    return KernelFault("raised", text + way_out)
 
 
 def _declined(error: Exception, invocation: Invocation, again: Callable[[Computing], None]) -> bool:
@@ -186,5 +195,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _line_of(error: BaseException) -> str:
     """The line of the kernel's own code that an error came through last, as " (file.py:12)"."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not foreign(frame.filename)]
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    callers = [frame for frame in traceback.extract_tb(error.__traceback__) if not foreign(frame.filename)]
+    if contradicts_itself(error):  # found by a function of packproof, for one that calls it
+        callers = [frame for frame in callers if not checks_arguments(frame.filename)] or callers
+    return f" ({Path(callers[-1].filename).name}:{callers[-1].lineno})" if callers else ""

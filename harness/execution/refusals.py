@@ -1,8 +1,10 @@
 """Whether an exception is a refusal: the kernel's own check of its arguments, made before it computed anything.
 
-It is one where the kernel's own code raises or asserts, nothing was launched or computed before, the same call raises
-the same again, and the text or the condition names something that a kernel may restrict: shapes, dtypes, layouts,
-options. In a backward pass it is a refusal to differentiate, whatever autograd computed before it.
+It is one where the kernel's own code raises or asserts, nothing was launched, computed or exchanged between ranks
+before, the same call raises the same again, and the text or the condition names something that a kernel may restrict:
+shapes, dtypes, layouts, options. In a backward pass it is a refusal to differentiate, whatever autograd computed before
+it. Where packproof's own functions find that arguments contradict each other, the kernel has made them: a call that is
+checked never does.
 """
 
 import ast
@@ -12,6 +14,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -23,6 +26,7 @@ from torch import Tensor
 
 from packproof.properties.call import Call
 from packproof.properties.light_torch import DispatchMode
+from packproof.refs.errors import ArgumentError
 
 _SPEAKS_OF = re.compile(
     r"shape|\bsizes?\b|\bndim|\bdims?\b|dimension|\brank\b|stride|contiguous|layout|dtype|\bfloat|half\b"
@@ -37,7 +41,11 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _LIBRARIES = ("torch", "triton", "numpy", "einops")
 _HARNESS = str(Path(__file__).parents[1]) + os.sep
-_RANKS = str(Path(__file__).parents[2] / "parallel/ranks.py")  # its errors are about how ranks talk to each other
+_PACKPROOF = Path(__file__).parents[2]
+_CHECKING = tuple(f"{_PACKPROOF / folder}{os.sep}" for folder in ("refs", "kernels", "layers", "packs", "parallel"))
+_RANKS_MODULE = f"{__name__.partition('.')[0]}.parallel.ranks"
+_RANKS = str(_PACKPROOF / "parallel/ranks.py")  # its errors are about how ranks talk to each other
+_COLLECTIVES = ("c10d", "_c10d_functional")
 # operators that only move values, create tensors, or inspect their shape
 _MOVES = frozenset(
     (  # noqa: SIM905
@@ -54,6 +62,8 @@ def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], 
 
     again: repeats the call under the watch, and reports to it launches that the watch cannot see.
     """
+    if contradicts_itself(error):
+        return False
     statement = own_statement(error)
     if statement is None and not _from_extension(error):
         return False
@@ -70,6 +80,18 @@ def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], 
     return False  # it computes the call that it has just declined
 
 
+def contradicts_itself(error: BaseException) -> bool:
+    """Whether packproof's own functions were called with arguments that contradict each other."""
+    frames = traceback.extract_tb(error.__traceback__)
+    contradictory = isinstance(error, ArgumentError) and error.contradictory
+    return contradictory and bool(frames) and checks_arguments(frames[-1].filename)
+
+
+def checks_arguments(filename: str) -> bool:
+    """Whether a file has functions of packproof that kernels may call."""
+    return filename.startswith(_CHECKING)
+
+
 def _names(text: str, call: Call) -> bool:
     """Whether the text names an argument of the call, of more than one letter."""
     return any(len(n) > 1 and re.search(rf"\b{re.escape(n)}\b", text) for n in (*call.inputs, *call.options))
@@ -79,39 +101,74 @@ def _plain(error: BaseException) -> str:
     return _ADDRESS.sub("0x", str(error))
 
 
-class Computing(DispatchMode):
-    """Watches a call for computing: operators on floating-point tensors that do more than move them, and launches."""
+class _ThreadComputing(DispatchMode):
+    """Watches a thread for operators on floating-point tensors that do more than move them, and for collectives."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.computed = False
 
-    def __enter__(self) -> Self:
-        self._each_launch("add")
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._each_launch("remove")
-
-    def launched(self, *_: Any) -> None:
+    def computes(self) -> None:
         self.computed = True
-
-    def _each_launch(self, change: str) -> None:
-        if triton := sys.modules.get("triton"):
-            getattr(triton.knobs.runtime.launch_enter_hook, change)(self.launched)
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = op.overloadpacket.__name__
         floating = any(isinstance(x, Tensor) and x.is_floating_point() for x in (*args, *(kwargs or {}).values()))
         torchs = op.namespace == "aten"
-        if floating and torchs and not (op.is_view or name in _MOVES):
+        if op.namespace in _COLLECTIVES or (floating and torchs and not (op.is_view or name in _MOVES)):
             self.computed = True
         result = op(*args, **(kwargs or {}))
         if floating and not torchs:  # once it has returned: it checks its arguments inside
             self.computed = True
         return result
+
+
+class Computing(_ThreadComputing):
+    """Watches a call for computing: operators, collectives, launches. Of simulated ranks the one that raises counts: it
+    may check its arguments first, whatever those before it have computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_thread: dict[int, _ThreadComputing] = {}
+
+    def __enter__(self) -> Self:
+        self._hooks("add")
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._hooks("remove")
+
+    def launched(self, *_: Any) -> None:
+        self._of_thread.get(threading.get_ident(), self).computes()
+
+    def _hooks(self, change: str) -> None:
+        if triton := sys.modules.get("triton"):
+            getattr(triton.knobs.runtime.launch_enter_hook, change)(self.launched)
+        if ranks := sys.modules.get(_RANKS_MODULE):
+            ranks.Ranks.watch = self._over_ranks if change == "add" else None
+
+    @contextlib.contextmanager
+    def _over_ranks(self) -> Iterator[Callable[[], Any]]:
+        """The watch over one run of simulated ranks: what gives the watch over each, to be used in its thread."""
+        ranks, failed = list[_ThreadComputing](), list[_ThreadComputing]()
+
+        @contextlib.contextmanager
+        def over_rank() -> Iterator[Callable[[], None]]:
+            ranks.append(rank := _ThreadComputing())
+            self._of_thread[threading.get_ident()] = rank
+            try:
+                with rank:
+                    yield rank.computes
+            except Exception:
+                failed.append(rank)
+                raise
+
+        try:
+            yield over_rank
+        finally:
+            self.computed |= any(rank.computed for rank in failed[:1] or ranks)
 
 
 def foreign(filename: str) -> bool:

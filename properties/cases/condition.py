@@ -157,4 +157,4 @@ def _troubles_of_value(node: ast.expr) -> Iterator[str]:
         case ast.Constant(value=str(word)) if word in DTYPES:
             yield f"a dtype is written without quotes: {word}"
         case ast.Tuple() | ast.Compare() | ast.BoolOp() | ast.UnaryOp():
-            yield f"{text!r} is compared with a value; write each comparison of its own, with 'and' or 'or' between them"
+            yield f"{text!r} is compared with a value; write each comparison of its own, with 'and' or 'or' between"

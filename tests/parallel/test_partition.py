@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from packproof import refs
 from packproof.harness.bench.ranks import ours
@@ -14,6 +16,9 @@ from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
+from packproof.parallel import ContiguousShares, simulated
+from packproof.parallel.ranks import Ranks
+from packproof.properties.call import KernelFault, Refused
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.space import Space, golden_cases, random_cases
 from packproof.properties.comparison import comparisons
@@ -134,6 +139,55 @@ def test_a_document_that_no_cut_meets_is_compared_bit_for_bit() -> None:
     with comparisons() as made:
         assert not folded.fails(case.replace(cuts=(3,)))
     assert {(c.start, c.allowed is None) for c in made if c.key.name == "y"} == {(0, False), (5, True)}
+
+
+def _lengths_of_all(x: Tensor, group: Any) -> list[int]:
+    counts = [torch.empty(1, dtype=torch.long) for _ in range(group.size())]
+    dist.all_gather(counts, torch.tensor([len(x)]), group=group)
+    return torch.cat(counts).tolist()
+
+
+def _checks_late(group: Any, *, x: Tensor, weight: Tensor, cu_seqlens: Tensor, cuts: Any) -> Tensor:
+    if len(set(_lengths_of_all(x, group))) > 1:
+        raise ValueError("the ranks have lengths that are not supported")
+    return x
+
+
+def _computes_first(group: Any, *, x: Tensor, weight: Tensor, cu_seqlens: Tensor, cuts: Any) -> Tensor:
+    y = x + weight.sum()
+    if group.rank():
+        raise ValueError("lengths are not supported")
+    return y
+
+
+def _of_contradictory_arguments(group: Any, *, x: Tensor, weight: Tensor, cu_seqlens: Tensor, cuts: Any) -> Tensor:
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens[:1] + torch.tensor([int(group.rank() > 0), len(x)]))
+
+
+def _declines_at_once(group: Any, *, x: Tensor, weight: Tensor, cu_seqlens: Tensor, cuts: Any) -> Tensor:
+    if group.rank() == 1:  # the rank before has computed then, this one has not
+        raise ValueError("a second rank is not supported")
+    return x * weight.sum()
+
+
+@pytest.mark.parametrize(
+    ("run", "refuses"),
+    [
+        (_checks_late, False),
+        (_computes_first, False),
+        (_of_contradictory_arguments, False),
+        (_declines_at_once, True),
+    ],
+)
+def test_a_rank_declines_a_call_only_before_it_has_computed_or_talked_to_another(run: Any, refuses: bool) -> None:
+    def conv(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+        raise AssertionError("what the kernel is called with")
+
+    subject = Subject("causal_conv1d", simulated(ContiguousShares("causal_conv1d", run), conv), Promises())
+    case = Case((2, 3), "float32", (("d", 3), ("w", 4)), cuts=(3,))
+    with pytest.raises(Refused if refuses else KernelFault):
+        list(PARTITION.check(subject.kernel.values_only, case))
+    assert Ranks.watch is None
 
 
 def test_an_op_without_states_or_positions_is_not_judged() -> None:

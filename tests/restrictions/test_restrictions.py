@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from packproof import refs
 from packproof.harness.cli import ending, main
 from packproof.harness.engine.evaluate import Effort, Evaluator
 from packproof.harness.engine.failure import ReplayInfo
@@ -26,6 +28,7 @@ from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.laws.catalogue import PROPERTIES as LAWS
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
+from packproof.refs.errors import LayoutError
 from tests.restrictions.restricted import RESTRICTIONS, SEVERAL, WAYS, declared, restricted, values_only
 
 EVERYTHING = bool(os.environ.get("PACKPROOF_ALL_RESTRICTIONS"))
@@ -207,6 +210,60 @@ inconsistent.calls = 0
 
 def mismatched(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
     return x @ weight
+
+
+def offsets_from_one(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens + (cu_seqlens.shape[0] > 2))
+
+
+def states_of_all_but_one(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    states = x.new_zeros(max(len(cu_seqlens) - 2, 1), x.shape[1], weight.shape[1] - 1)
+    return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, initial_states=states)
+
+
+class WrongOffsetsBehind(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, cu_seqlens: Any) -> Any:
+        ctx.save_for_backward(weight, cu_seqlens)
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> Any:
+        weight, cu_seqlens = ctx.saved_tensors
+        refs.causal_conv1d(dy, weight, cu_seqlens=cu_seqlens + 1)
+        return dy, weight, None
+
+
+def wrong_offsets_behind(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    return WrongOffsetsBehind.apply(x, weight, cu_seqlens)
+
+
+@pytest.mark.parametrize("kernel", [offsets_from_one, states_of_all_but_one, wrong_offsets_behind])
+def test_a_call_that_the_kernel_itself_makes_of_contradictory_arguments_is_no_refusal(kernel: Any) -> None:
+    verdict = judged(kernel, "causal_conv1d", properties=("packing",))["packing"]
+    assert verdict.status == "failed"
+    assert verdict.failure is not None
+    shown = "\n".join(verdict.failure.lines)
+    assert "(test_restrictions.py:" in shown
+    assert "the kernel's own code made this call, of arguments that contradict each other" in shown
+
+
+def test_what_a_function_of_packproof_does_not_support_is_a_refusal() -> None:
+    """Arguments that agree, of which one is of no form that the function takes."""
+
+    def silu_alone(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        refs.hadamard(x[:, None], cu_seqlens=cu_seqlens)  # takes powers of two
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    def own_words(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+        if cu_seqlens.shape[0] > 2:
+            raise LayoutError("one sequence at a time is supported")
+        return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens)
+
+    for kernel in (silu_alone, own_words):
+        verdict = judged(kernel, "causal_conv1d", properties=("packing",))["packing"]
+        assert verdict.status != "failed"
+        assert verdict.limits
 
 
 @pytest.mark.parametrize("kernel", [late, inconsistent, mismatched])
