@@ -8,7 +8,8 @@ alone, and the condition written that fits what was accepted and what was refuse
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from packproof.harness.engine.probe_conditions import bounded, largest, multiple_of, sizes_condition
@@ -27,6 +28,9 @@ _USUAL = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 19
 _POWERS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
+_DTYPE = re.compile(r"(torch\.)?\b(bfloat16|float(16|32|64)|bf16|fp(16|32|64)|half|float|double)\b", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Found:
     """What a probe found. domain: the conditions; without any, nothing was found that the kernel takes, or that it
@@ -38,29 +42,42 @@ class Found:
 
 def probe(kernel: KernelUnderTest, space: Space, refused: Case) -> Found:
     """Look for the domain of a kernel that has refused this case, in at most some dozen calls."""
-    search = _DomainSearch(kernel, space)
-    base = search.base(refused)
-    if base is None:
-        return Found()
-    if base.case.dtype != space.dtype:
-        others = [d for d in SHORT if search.accepts(base.case.replace(dtype=d), gradients=base.gradients)]
-        if space.dtype not in others:
-            names = ", ".join(map(short, others))
-            return Found(
-                Domain.of(f"dtype in ({names})" if len(others) > 1 else f"dtype == {names}"), others_only=names
-            )
-        base = replace(base, case=base.case.replace(dtype=space.dtype))
-    texts = [] if base.gradients or not kernel.gradients else ["not gradients"]
-    search.gradients = base.gradients
-    for find in (_sizes, _arguments, _layout, _keys):
-        texts += find(search, base.case)
+    search, texts = _DomainSearch(kernel, space), list[str]()
+    with suppress(_OutOfCalls):
+        base = search.base(refused)
+        if base is None:
+            return Found()
+        search.begin()
+        if base.case.dtype != space.dtype:
+            return _dtypes(search, base)
+        texts += [] if base.gradients or not kernel.gradients else ["not gradients"]
+        search.gradients = base.gradients
+        for find in (_sizes, _arguments, _layout, _keys):
+            for text in find(search, base.case):
+                texts.append(text)  # one by one: what is known counts where there are too many calls
     return Found(Domain.of(texts))
+
+
+def _check_of(refusal: str) -> str:
+    """The key of the check that refuses: the same for every dtype that its words may name."""
+    return kind_of(_DTYPE.sub("dtype", refusal))
+
+
+def _dtypes(search: "_DomainSearch", base: "_Base") -> Found:
+    """The dtypes that it takes instead of the space's, where changing that alone is what it refuses."""
+    names = [short(d) for d in SHORT if search.returns(base.case.replace(dtype=d), gradients=base.gradients)]
+    conditions = Domain.of(f"dtype in ({', '.join(names)})" if len(names) > 1 else f"dtype == {names[0]}")
+    return Found(conditions, others_only=", ".join(names))
 
 
 @dataclass(frozen=True)
 class _Base:
     case: Case
     gradients: bool
+
+
+class _OutOfCalls(Exception):
+    """A search has made as many calls as it may; what was not asked is not known."""
 
 
 class _DomainSearch:
@@ -72,12 +89,22 @@ class _DomainSearch:
         self.numbers: set[int] = set()
         self._kernel = kernel
         self._known: dict[tuple[Case, bool], str] = {}
+        self._faults: set[tuple[Case, bool]] = set()
+        self._met: set[str] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """Allow as many calls as there may be, from now on."""
+        self._most = len(self._known) + _MOST_CALLS
 
     def refusal(self, case: Case, gradients: bool | None = None) -> str:
-        """Why the kernel refuses a case: "" where it takes it, as far as it is in the domain declared."""
+        """Why the kernel refuses a case: "" where it takes it, as far as it is in the domain declared. Raises
+        _OutOfCalls."""
         differentiated = self.gradients if gradients is None else gradients
         key = case, differentiated
-        if key not in self._known and len(self._known) < _MOST_CALLS and self.space.domain.allows(self.space.op, case):
+        if key not in self._known and self.space.domain.allows(self.space.op, case):
+            if len(self._known) >= self._most:
+                raise _OutOfCalls
             self._known[key] = self._answer(case, differentiated)
             self.numbers |= {int(n) for n in re.findall(r"(?<![\w.])\d{1,6}(?![\w.])", LINE.sub("", self._known[key]))}
         return self._known.get(key, "")
@@ -88,26 +115,63 @@ class _DomainSearch:
         except Refused as refused:
             return "" if refused.backward else str(refused)
         except KernelFault:
-            pass  # accepted, and for the properties to judge
+            self._faults.add((case, gradients))  # not refused, and for the properties to judge
         return ""
 
     def accepts(self, case: Case, gradients: bool | None = None) -> bool:
         return not self.refusal(case, gradients)
 
-    def base(self, refused: Case) -> _Base | None:
-        """A call that the kernel takes: each step on the way to it meets a check that none before has met."""
-        return self._towards(self._plain(refused), self.gradients, frozenset())
+    def returns(self, case: Case, *, gradients: bool) -> bool:
+        """Whether the kernel was called and has returned: an error of its own is no proof of what it takes."""
+        key = case, gradients
+        return self.accepts(case, gradients) and key in self._known and key not in self._faults
 
-    def _towards(self, case: Case, gradients: bool, met: frozenset[str]) -> _Base | None:
-        text = self.refusal(case, gradients)
-        if not text:
-            return _Base(case, gradients) if (case, gradients) in self._known else None
-        met |= {kind_of(text)}
-        for tried, differentiated in self._steps(case, gradients):
+    def base(self, refused: Case) -> _Base | None:
+        """A call that the kernel takes: each step on the way to it meets a check that none before has met. In another
+        dtype only where nothing else leads past the refusal of its own."""
+        plain = self._plain(refused)
+        base = self._towards(plain, self.gradients, tuple(SHORT)) or self._by_two_steps(plain, self.gradients)
+        if base is None or base.case.dtype == self.space.dtype:
+            return base
+        self._met.clear()
+        here = self._towards(base.case.replace(dtype=self.space.dtype), base.gradients, ())
+        return here or (base if self._dtype_alone(base) else None)
+
+    def _dtype_alone(self, base: _Base) -> bool:
+        """Whether the space's dtype is refused for itself: nothing else that may change leads to another check, but to
+        those that refuse the base's dtype too."""
+        changed = base.case.replace(dtype=self.space.dtype)
+        check = _check_of(self.refusal(changed, base.gradients))
+        for tried, gradients in self._steps(changed, base.gradients, ()):
+            answer = self.refusal(tried, gradients)
+            if answer and _check_of(answer) != check and self.accepts(tried.replace(dtype=base.case.dtype), gradients):
+                return False
+        return True
+
+    def _towards(self, case: Case, gradients: bool, dtypes: Sequence[str]) -> _Base | None:
+        if not (text := self.refusal(case, gradients)):
+            return self._usable(case, gradients)
+        self._met.add(_check_of(text))
+        for tried, differentiated in self._steps(case, gradients, dtypes):
             answer = self.refusal(tried, differentiated)
-            if (not answer or kind_of(answer) not in met) and (found := self._towards(tried, differentiated, met)):
+            past = not answer or _check_of(answer) not in self._met
+            if past and (found := self._towards(tried, differentiated, dtypes)):
                 return found
         return None
+
+    def _by_two_steps(self, case: Case, gradients: bool) -> _Base | None:
+        """Another dtype and one step more: for one check of both, which says the same until both are as it wants."""
+        for dtype in SHORT:
+            for tried, differentiated in self._steps(case.replace(dtype=dtype), gradients, ()):
+                if not self.refusal(tried, differentiated) and (found := self._usable(tried, differentiated)):
+                    return found
+        return None
+
+    def _usable(self, case: Case, gradients: bool) -> _Base | None:
+        """The base at a case that is not refused; in another dtype an error is no proof that the kernel takes it."""
+        called = (case, gradients) in self._known
+        own = case.dtype == self.space.dtype
+        return _Base(case, gradients) if called and (own or self.returns(case, gradients=gradients)) else None
 
     def _plain(self, case: Case) -> Case:
         options = tuple((n, self.space.options[n][0]) for n, _ in case.options)
@@ -122,15 +186,15 @@ class _DomainSearch:
         )
         return self.space.fit(plain) or case
 
-    def _steps(self, case: Case, gradients: bool) -> Iterator[tuple[Case, bool]]:
-        """Everything that one step may change, the fewest ways first."""
+    def _steps(self, case: Case, gradients: bool, dtypes: Sequence[str]) -> Iterator[tuple[Case, bool]]:
+        """Everything that one step may change, the fewest ways first, and last the dtype: to one of these."""
         optional = self.space.optional
-        changes = [case.replace(dtype=dtype) for dtype in SHORT]
-        changes += [case.replace(lengths=lengths) for lengths in _LAYOUTS]
+        changes = [case.replace(lengths=lengths) for lengths in _LAYOUTS]
         changes += [case.replace(present=()), *(case.without(n) for n in case.present)]
         changes += [case.replace(present=(*case.present, n)) for n in optional if n not in case.present]
         changes += [case.with_option(n, v) for n, _ in case.options for v in self.space.options[n]]
         changes += [case.replace(sizes=sizes) for sizes in self._size_steps(case)]
+        changes += [case.replace(dtype=dtype) for dtype in dtypes]
         others = [self.space.fit(c) for c in dict.fromkeys(changes)]
         if gradients:
             yield case, False
