@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from packproof.refs.errors import UsageError
+
 UNDERFLOW = 2.0**-100
 SPREAD = 1 / 8  # times √n: what partial sums of n terms of one sign round, as measured
 aten = torch.ops.aten
@@ -22,7 +24,8 @@ LINEAR = frozenset(
         "select_backward slice_backward diagonal_backward embedding index_put _unsafe_index_put _index_put_impl "
         "scatter scatter_add index_add index_copy slice_scatter select_scatter as_strided_scatter masked_fill "
         "masked_scatter sum cumsum mean repeat_interleave contiguous fill neg abs nan_to_num new_zeros _unsafe_view "
-        "split_with_sizes_copy unfold_backward trace zero alias_copy expand_copy view_copy"
+        "split_with_sizes_copy unfold_backward trace zero alias_copy expand_copy view_copy put masked_scatter_backward "
+        "avg_pool2d avg_pool2d_backward replication_pad1d replication_pad1d_backward"
     ).split()
 )
 SUMS = frozenset({"sum", "cumsum", "mean"})
@@ -35,6 +38,14 @@ class Analysis(Protocol):
 
 Rule = Callable[..., Any]
 Slope = Callable[[Tensor, Tensor], Tensor]
+
+
+def no_rule(operator: Any) -> str:
+    """The text for an operator whose error cannot be bounded."""
+    return (
+        f"the error bound of the reference cannot be derived: no rule is known for torch's {operator}; write the "
+        "reference with other operators, or declare `absolute`"
+    )
 
 
 def size(x: Any) -> Tensor:
@@ -72,9 +83,15 @@ def _function(slope: Slope, tiny: float = 0.0) -> Rule:
     return rule
 
 
-def _power(at: Analysis, z: Tensor, x: Tensor, p: Any) -> Tensor:
-    slope: Tensor = p * x.double().pow(p - 1)
-    return slope.abs() * at.error(x) + size(z)
+def _power(at: Analysis, z: Tensor, x: Any, p: Any) -> Tensor:
+    """x^p, of which either may be a number: |p x^(p-1)| Ex + |z log x| Ep."""
+    e = size(z)
+    if isinstance(x, Tensor):
+        slope: Tensor = p * x.double().pow(p - 1)
+        e = e + slope.abs() * at.error(x)
+    if isinstance(p, Tensor):
+        e = e + size(size(z) * size(x).log()) * at.error(p)  # x = 0: its logarithm is infinite, and x^p exact
+    return e
 
 
 def _silu_slope(x: Tensor, z: Any = None) -> Tensor:
@@ -98,19 +115,49 @@ def _extreme(choose: Callable[..., Tensor]) -> Rule:
 
 
 def _max_along(at: Analysis, z: Any, x: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    return _larger(at, z, x, dim) if isinstance(dim, Tensor) else _middle(at, z, x, dim, keepdim)
+
+
+def _selected(at: Analysis, z: Any, x: Tensor, dim: int = -1, keepdim: bool = True) -> list[Tensor]:
+    """Of what returns values and their indices along an axis: the error of what lies there."""
+    index = z[1] if keepdim or not x.ndim else z[1].unsqueeze(dim)
+    e = at.error(x).gather(dim, index)
+    return [e if keepdim or not x.ndim else e.squeeze(dim)]
+
+
+def _sort(at: Analysis, z: Any, x: Tensor, dim: int = -1, descending: bool = False, **_: Any) -> list[Tensor]:
+    return _selected(at, z, x, dim)
+
+
+def _topk(at: Analysis, z: Any, x: Tensor, k: int, dim: int = -1, *_: Any, **__: Any) -> list[Tensor]:
+    return _selected(at, z, x, dim)
+
+
+def _extreme_so_far(at: Analysis, z: Any, x: Tensor, dim: int) -> list[Tensor]:
+    return _selected(at, z, x, dim)
+
+
+def _kth(at: Analysis, z: Any, x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> list[Tensor]:
+    return _selected(at, z, x, dim, keepdim)
+
+
+def _middle(at: Analysis, z: Any, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """median and mode; without an axis, where no index is returned, the error of all that equals the result."""
     if dim is None:
         return torch.where(x == z, at.error(x), 0.0).amax()
-    if isinstance(dim, Tensor):
-        return _larger(at, z, x, dim)
-    index = z[1] if keepdim else z[1].unsqueeze(dim)
-    e = at.error(x).gather(dim, index)
-    return [e if keepdim else e.squeeze(dim)]
+    return _selected(at, z, x, dim, keepdim)
 
 
-def _chosen(at: Analysis, z: Any, x: Tensor, *args: Any, **kwargs: Any) -> list[Tensor]:
-    """Of sort, topk and cummax: what lies at the indices that they return."""
-    dim = kwargs.get("dim", next((a for a in args[-1:] if isinstance(a, int) and not isinstance(a, bool)), -1))
-    return [at.error(x).gather(dim, z[1])]
+def _scatter_reduce(
+    at: Analysis, z: Tensor, x: Tensor, dim: int, index: Tensor, source: Tensor, how: str, **kwargs: Any
+) -> Tensor:
+    """A sum or mean of the errors; of extremes that of what became the result. No rule: a product."""
+    if how in ("sum", "mean"):
+        return torch.scatter_reduce(at.error(x), dim, index, at.error(source), how, **kwargs)
+    if how == "prod":
+        raise UsageError(no_rule(f"scatter_reduce with {how!r}"))
+    e = torch.where(source.double() == z.double().gather(dim, index), at.error(source), 0.0)
+    return torch.where(x == z, at.error(x), 0.0).scatter_reduce(dim, index, e, "amax")
 
 
 def _product(at: Analysis, z: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -138,9 +185,12 @@ def _softplus_backward(at: Analysis, z: Tensor, g: Tensor, x: Tensor, beta: floa
 
 
 def _silu_backward(at: Analysis, z: Tensor, g: Tensor, x: Tensor) -> Tensor:
-    s = x.sigmoid()
-    slope, bend = s * (1 + x.abs() * (1 - s)), s * (1 - s) * (2 + x.abs() * (1 - 2 * s).abs())
-    return slope * at.error(g) + at.magnitude(g) * (bend * at.error(x) + slope + UNDERFLOW)
+    """g s (1 + x (1 - s)): the rounding of the sigmoid s, which 1 - s has as a whole, enters times x."""
+    s, e_x = x.sigmoid(), at.error(x)
+    e_s = s * (1 - s) * e_x + s + UNDERFLOW
+    terms = 1 + x.abs() * (1 - s)
+    e = e_s * terms + s * ((1 - s) * e_x + x.abs() * e_s) + s * terms
+    return s * terms * at.error(g) + at.magnitude(g) * e
 
 
 def _variance(
@@ -153,24 +203,38 @@ def _variance(
     return (2 * off.abs() * e).sum(dim, keepdim=keepdim) / max(n, 1) + size(z)
 
 
-def _running_product(x: Tensor, e: Tensor, dim: int) -> list[Tensor]:
-    p, total, errors = torch.ones_like(x.select(dim, 0)), torch.zeros_like(x.select(dim, 0)), []
+def _running_products(x: Tensor, e: Tensor, dim: int) -> Tensor:
+    """E of x[0] x[1] ... x[i], for each i along an axis of |x| and E."""
+    p, total, errors = torch.ones_like(e.select(dim, 0)), torch.zeros_like(e.select(dim, 0)), []
     for a, b in zip(x.unbind(dim), e.unbind(dim), strict=True):
         total, p = total * a + p * b, p * a
         errors.append(total)
-    return errors
+    return torch.stack(errors, dim)
 
 
 def _prod(at: Analysis, z: Tensor, x: Tensor, dim: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    if not x.numel():
+        return size(z)
     dim = dim[0] if isinstance(dim, tuple | list) and len(dim) == 1 else dim
     if not isinstance(dim, int):
-        return _running_product(size(x).flatten(), at.error(x).flatten(), 0)[-1]
-    e = _running_product(size(x), at.error(x), dim)[-1]
+        return _running_products(size(x).flatten(), at.error(x).flatten(), 0)[-1].reshape(z.shape)
+    if not x.ndim:
+        return at.error(x)
+    e = _running_products(size(x), at.error(x), dim).select(dim, -1)
     return e.unsqueeze(dim) if keepdim else e
 
 
 def _cumprod(at: Analysis, z: Tensor, x: Tensor, dim: int, **_: Any) -> Tensor:
-    return torch.stack(_running_product(size(x), at.error(x), dim), dim)
+    return _running_products(size(x), at.error(x), dim) if x.numel() and x.ndim else at.error(x)
+
+
+def _logcumsumexp(at: Analysis, z: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Each term enters by its share of the sum so far, exp(x - z), with the rounding of its exponential."""
+    if not x.ndim:
+        return at.error(x) + size(z)
+    terms, sums, e = (t.movedim(dim, -1) for t in (x.double(), z.double(), at.error(x)))
+    shares = (terms[..., None, :] - sums[..., None]).exp().nan_to_num(0.0).tril()  # -inf - -inf: no term so far
+    return (shares * (e + 1)[..., None, :]).sum(-1).movedim(-1, dim) + size(z)
 
 
 def _convolution(at: Analysis, z: Tensor, x: Tensor, w: Tensor, b: Tensor | None, *args: Any) -> Tensor:
@@ -191,11 +255,26 @@ def _clamp(at: Analysis, z: Tensor, x: Tensor, *args: Any, **kwargs: Any) -> Ten
     return torch.where(x == z, at.error(x), size(z))
 
 
-def _zero(at: Analysis, z: Tensor, x: Tensor) -> Tensor:
+def _remainder(at: Analysis, z: Tensor, x: Any, y: Any) -> Tensor:
+    """x - k y, k a whole number."""
+    return at.error(x) + (size(x) / size(y)).ceil() * at.error(y)
+
+
+def _hypot(at: Analysis, z: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    e = size(x) * at.error(x) + size(y) * at.error(y)
+    return torch.where(e == 0, 0.0, e / size(z)) + size(z)
+
+
+def _atan2(at: Analysis, z: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    e = size(y) * at.error(x) + size(x) * at.error(y)
+    return torch.where(e == 0, 0.0, e / (x * x + y * y)) + size(z)
+
+
+def _zero(at: Analysis, z: Tensor, x: Tensor, **_: Any) -> Tensor:
     return torch.zeros_like(size(z))
 
 
-_LOG_2 = 0.6931471805599453
+_LOG_2, _LOG_10 = 0.6931471805599453, 2.302585092994046
 _FUNCTIONS: Mapping[str, Rule] = {
     "exp": _function(lambda x, z: z, UNDERFLOW),
     "exp2": _function(lambda x, z: _LOG_2 * z, UNDERFLOW),
@@ -209,8 +288,19 @@ _FUNCTIONS: Mapping[str, Rule] = {
     "sigmoid": _function(lambda x, z: z * (1 - z), UNDERFLOW),
     "tanh": _function(lambda x, z: 1 - z * z),
     "erf": _function(lambda x, z: 1.1283791670955126 * (-x * x).exp()),
+    "erfc": _function(lambda x, z: 1.1283791670955126 * (-x * x).exp(), UNDERFLOW),
+    "log10": _function(lambda x, z: 1 / (_LOG_10 * x)),
     "sin": _function(lambda x, z: x.cos()),
     "cos": _function(lambda x, z: x.sin()),
+    "tan": _function(lambda x, z: 1 + z * z),
+    "asin": _function(lambda x, z: (1 - x * x).rsqrt()),
+    "acos": _function(lambda x, z: (1 - x * x).rsqrt()),
+    "atan": _function(lambda x, z: 1 / (1 + x * x)),
+    "sinh": _function(lambda x, z: x.cosh()),
+    "cosh": _function(lambda x, z: x.sinh()),
+    "asinh": _function(lambda x, z: (1 + x * x).rsqrt()),
+    "acosh": _function(lambda x, z: (x * x - 1).rsqrt()),
+    "atanh": _function(lambda x, z: 1 / (1 - x * x)),
     "silu": _function(_silu_slope, UNDERFLOW),
     "softplus": _softplus,
     "relu": lambda at, z, x: torch.where(x > 0, at.error(x), 0.0),
@@ -220,11 +310,20 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("add", "sub", "rsub"), _add),
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), _add_product),
-    **dict.fromkeys(("maximum", "minimum"), _larger),
+    **dict.fromkeys(("maximum", "minimum", "fmax", "fmin"), _larger),
     **dict.fromkeys(("max", "min"), _max_along),
-    **dict.fromkeys(("sort", "topk", "cummax", "cummin"), _chosen),
+    **dict.fromkeys(("cummax", "cummin"), _extreme_so_far),
+    **dict.fromkeys(("median", "nanmedian", "mode"), _middle),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
-    **dict.fromkeys(("sgn", "sign"), _zero),
+    **dict.fromkeys(("sgn", "sign", "floor", "ceil", "round", "trunc"), _zero),
+    **dict.fromkeys(("fmod", "remainder"), _remainder),
+    "scatter_reduce": _scatter_reduce,
+    "sort": _sort,
+    "topk": _topk,
+    "kthvalue": _kth,
+    "atan2": _atan2,
+    "hypot": _hypot,
+    "logcumsumexp": _logcumsumexp,
     "mul": _mul,
     "div": _div,
     "pow": _power,

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_map
 
-from packproof.properties.bounds.error_rules import LINEAR, RULES, SLOPES, SUMS, rounding_of_sums, size
+from packproof.properties.bounds.error_rules import LINEAR, RULES, SLOPES, SUMS, no_rule, rounding_of_sums, size
 from packproof.properties.light_torch import DispatchMode
 from packproof.refs.errors import UsageError
 
@@ -105,14 +106,18 @@ class RunningError(DispatchMode):
         if name in ("addmm", "baddbmm", "addmv"):
             product = torch.matmul(M(args[1]), M(args[2]))
             return abs(kwargs.get("beta", 1)) * M(args[0]) + abs(kwargs.get("alpha", 1)) * product
+        if name == "scatter_reduce" and args[4] in ("sum", "mean"):
+            return self._linear(name, func, args, kwargs, M)
         if name in SLOPES:
             return M(args[0]) * SLOPES[name](args[1])
         return self._linear(name, func, args, kwargs, M) if name in LINEAR else None
 
     def _in_place(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """x.f_(...) as x.copy_(x.f(...)), for the value and its errors."""
+        if not name.endswith("_"):  # it writes to another argument, as rrelu_with_noise does to its noise
+            raise UsageError(no_rule(func))
         target = args[0]
-        if not target.is_floating_point():
+        if not target.is_floating_point() or torch.Tag.inplace_view in func.tags:  # squeeze_: other strides, no values
             return func(*args, **kwargs)
         if name == "copy_":
             e, m = (read(args[1]).expand(target.shape).clone() for read in (self.error, self.magnitude))
@@ -129,18 +134,18 @@ class RunningError(DispatchMode):
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The operator as those that it consists of, inside the mode."""
-        with self:
-            out = func.decompose(*args, **kwargs)
-        if out is not NotImplemented:
-            return out
-        decomposed = decomposition_table.get(func)
-        if decomposed is None or "prims" in str(decomposed):
-            raise UsageError(
-                f"the error bound of the reference cannot be derived: no rule is known for torch's {func}; write the "
-                "reference with other operators, or declare `absolute`"
-            )
-        with self:
-            return decomposed(*args, **kwargs)
+        try:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+            decomposed = decomposition_table.get(func)
+            if decomposed is None or "prims" in str(decomposed):
+                raise UsageError(no_rule(func))
+            with self:
+                return decomposed(*args, **kwargs)
+        except RecursionError:  # it consists of itself
+            raise UsageError(no_rule(func)) from None
 
     def _linear(self, name: str, func: Any, args: Any, kwargs: Any, read: Callable[[Any], Tensor]) -> Any:
         """The operator itself on E or M. Numbers, such as what masked_fill fills in, count by their size."""
@@ -186,6 +191,6 @@ class RunningError(DispatchMode):
 def bounded(run: Callable[[], Mapping[K, Tensor]]) -> tuple[Mapping[K, Tensor], dict[K, Tensor]]:
     """What `run` returns, and E of each of its tensors, by key."""
     mode = RunningError()
-    with mode:
+    with mode, sdpa_kernel(SDPBackend.MATH):  # the equation: fused kernels have no operators to see
         values = run()
     return values, {name: mode.error(x).clone() for name, x in values.items()}
