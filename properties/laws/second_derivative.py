@@ -75,18 +75,23 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
     results = f(**inputs, **sample.metadata, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     reached = [n for n, y in named.items() if y.requires_grad]
-    first = pulled_back(
-        [named[n] for n in reached],
-        [inputs[n] for n in sample.wrt],
-        [cotangents[n] for n in reached],
-        create_graph=True,
-    )
+    first = [None] * len(sample.wrt)
+    if reached:  # a reference may have no graph where there is nothing to compute, as without sequences
+        first = pulled_back(
+            [named[n] for n in reached],
+            [inputs[n] for n in sample.wrt],
+            [cotangents[n] for n in reached],
+            create_graph=True,
+        )
     factors = {n: inputs[n].detach().abs() if absolute else inputs[n].detach() for n in sample.wrt}
-    products = [(g * factors[n]).sum() for n, g in zip(sample.wrt, first, strict=True) if g is not None]
+    with_graph = [(n, g) for n, g in zip(sample.wrt, first, strict=True) if g is not None and g.requires_grad]
+    products = [(g * factors[n]).sum() for n, g in with_graph]
     leaves = {TensorKey(n, "second gradient"): inputs[n] for n in sample.wrt}
     leaves |= {TensorKey(n, "second gradient of incoming"): c for n, c in cotangents.items()}
-    found = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)
-    return {key: zeros_like(x) if g is None else g for (key, x), g in zip(leaves.items(), found, strict=True)}
+    second = [None] * len(leaves)
+    if products:
+        second = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)
+    return {key: zeros_like(x) if g is None else g for (key, x), g in zip(leaves.items(), second, strict=True)}
 
 
 DOUBLE_BACKWARD = Property(
