@@ -14,8 +14,9 @@ from packproof.properties.bounds.running_error import bounded
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
+from packproof.properties.declared import require
 from packproof.properties.op import Op
-from packproof.refs.axes import parse
+from packproof.refs.axes import is_shared, parse
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted
 
@@ -32,6 +33,7 @@ def try_reference(op: Op) -> None:
 
     Raises UsageError that names the call, what came and what was expected.
     """
+    _require_rows(op)
     for what, case in _cases(op):
         sample = draw(op, case)
         where = f"{op.name}: its reference, at {what} (lengths {list(case.lengths)}, float64, {_sizes(case)})"
@@ -40,6 +42,18 @@ def try_reference(op: Op) -> None:
             bounded(partial(vjp, op.reference, sample, gradients=True))  # every operator that it calls has a rule
         else:
             _try(op.absolute, sample, where.replace("its reference", "its `absolute`"), absolute=True)
+
+
+def _require_rows(op: Op) -> None:
+    """UsageError for a scalar, and for any other output that has no rows of its own for each sequence."""
+    expected = (
+        "axes that begin with t (a row for each token) or s (one for each sequence): what belongs to the whole pack, "
+        "such as a scalar loss, cannot be compared sequence by sequence. Return its terms, one for each token or "
+        "sequence, and let the caller sum them"
+    )
+    for name, spec in op.outputs.items():
+        has_rows = not any(map(is_shared, parse(spec).alternatives))
+        require(has_rows, f"op {op.name!r}", f"outputs[{name!r}]", spec, expected)
 
 
 def _cases(op: Op) -> Iterator[tuple[str, Case]]:

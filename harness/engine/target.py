@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from packproof.harness.engine.reference_laws import try_laws
 from packproof.harness.engine.reference_trial import try_reference
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.names import known
@@ -139,6 +140,7 @@ def open_target(
     op = resolve_op(wanted, declared, name)
     if op not in OPS.values():
         try_reference(op)
+        try_laws(op, request.laws.values())
     check_signature(op, declared, name)
     declared = with_required(op, declared).inside(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)

@@ -229,6 +229,7 @@ METADATA = Property(
     _metadata,
     dtype_independent=True,
     judges_empty_packs=True,
+    of_the_op="The reference has to read no more than the rows of each sequence, from offsets of either dtype.",
     illustration=Illustration(
         "f(S) = f(S with int64 offsets) = f(S with empty sequences put in);   f of nothing is nothing",
         ("the pack", _PACK),

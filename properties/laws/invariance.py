@@ -20,6 +20,7 @@ from packproof.refs.axes import in_pool, role
 
 _MOST_SEQUENCES = 6
 _PACK = "aaa bbbbb cc"
+_APART = "The reference has to compute each sequence by itself, as `split_sequences` and `join_sequences` help to do."
 
 
 def _reference(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
@@ -79,6 +80,7 @@ PACKING = Property(
     LAWS["packing"],
     _packing,
     dtype_independent=True,
+    of_the_op=_APART,
     illustration=Illustration(
         "f(S)[j] = f([S[j]]),   f′(S)[j] = f′([S[j]]),   ∂θ f(S) = Σⱼ ∂θ f([S[j]])",
         ("the pack", _PACK),
@@ -150,6 +152,7 @@ ISOLATION = Property(
     dtype_independent=True,
     perturbs_with_nan=True,
     nothing_to_compare="no example has another sequence, or slack rows",
+    of_the_op=_APART,
     illustration=Illustration(
         "f(S)[j] = f(S′)[j]   for every S′ with S′[j] = S[j], whatever the others and the slack hold",
         ("the pack", _PACK),
@@ -199,6 +202,10 @@ CAUSALITY = Property(
     dtype_independent=True,
     quick=True,
     nothing_to_compare="no example has a later token that must not be seen",
+    of_the_op=(
+        "`causal` is True unless the op declares otherwise: where an output depends on later tokens, whatever the "
+        "options, declare causal=False."
+    ),
     illustration=Illustration(
         "y[≤ i] does not change with x[> i],   x′[> i] does not change with y′[≤ i]",
         ("the pack", _PACK),
@@ -242,6 +249,7 @@ PERMUTATION = Property(
     cases=_with_several,
     dtype_independent=True,
     nothing_to_compare="no example has two sequences to reorder",
+    of_the_op=_APART,
     illustration=Illustration(
         "f(πS) = πf(S),   ∂θ f(πS) = ∂θ f(S)   for every order π of the sequences",
         ("the pack", _PACK),

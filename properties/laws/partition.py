@@ -214,6 +214,10 @@ PARTITION = Property(
     cases=_cut_up,
     skip_reason=_nothing_goes_on,
     dtype_independent=True,
+    of_the_op=(
+        "The op declares that a sequence can be cut at any token, by `carry`, `pool` or an input that `draws` names a "
+        "position: where it cannot, declare none of them."
+    ),
     illustration=Illustration(
         "f(S) = gather(f(S[rank 0]), f(S[rank 1], h₀), f(S[rank 2], h₁), …),   hᵣ: what the ranks up to r hand on",
         ("one rank", "aaa bbbbb cc"),

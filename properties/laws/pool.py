@@ -133,6 +133,10 @@ POOL = Property(
     cases=_with_pool,
     skip_reason=_no_pool,
     dtype_independent=True,
+    of_the_op=(
+        "The op declares `pool`: where a request cannot be cut at any token and go on from its slot alone, leave that "
+        "out, and give each sequence a row of the states (axis s)."
+    ),
     illustration=Illustration(
         "f(S, h)[j] = f([S[j]], h[slot j]);   h′ = h in the slots of no request;   f(S) = f(S[:i]) ‖ f(S[i:], h′)",
         ("a step", "aaa bbbbb cc"),

@@ -64,6 +64,8 @@ class Property:
     decides_mutants: mutants of a kernel's source are judged by it.
     quick: it judges few cases: a parallel test run leaves it for last.
     fills_memory: its calls take the memory of a GPU, for which others wait: in its process it comes last.
+    of_the_op: which fields of an op declare that its reference keeps the law, and what to declare instead; "" for a law
+        of kernels alone. A user's reference that breaks it is refused before any kernel is judged.
     illustration: for docs/properties.md.
 
     >>> import packproof
@@ -90,12 +92,14 @@ class Property:
     decides_mutants: bool = True
     quick: bool = False
     fills_memory: bool = False
+    of_the_op: str = ""
     illustration: Illustration | None = None
 
     def __post_init__(self) -> None:
         where = f"property {self.name!r}"
         require(isinstance(self.name, str) and bool(self.name), "property", "name", self.name, "a name")
         require(isinstance(self.law, str), where, "law", self.law, "a sentence")
+        require(isinstance(self.of_the_op, str), where, "of_the_op", self.of_the_op, "a sentence, or ''")
         for name in ("check", "cases", "skip_reason"):
             require(callable(getattr(self, name)), where, name, getattr(self, name), "a function")
         words = get_args(Shared)

@@ -78,6 +78,9 @@ CARRY = Property(
     cases=with_states,
     skip_reason=_no_state,
     dtype_independent=True,
+    of_the_op=(
+        "The op declares `carry`: where a sequence cannot be cut at any token and go on from its state, leave that out."
+    ),
     illustration=Illustration(
         "f(S) = f(S[:i]) ‖ f(S[i:], h),   h: the final state of the first piece; gradients flow back through h",
         ("one run", "aaa bbbbb cc"),

@@ -1,0 +1,137 @@
+"""A reference that breaks a law of its own declaration is refused, with the field to change; no kernel is blamed."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import packproof
+from packproof.harness.engine.reference_laws import try_laws
+from packproof.properties.laws.catalogue import PROPERTIES
+from packproof.properties.ops import OPS
+from packproof.refs import join_sequences, over_time, split_sequences
+from packproof.refs.errors import UsageError
+from tests.in_process import packproof_in
+from tests.properties.own_ops import KERNELS
+
+LAWS = tuple(PROPERTIES.values())
+
+
+def op(reference, **fields):
+    return packproof.Op(
+        **{"name": "mine", "reference": reference, "inputs": {"x": "t d"}, "outputs": {"y": "t d"}, **fields}
+    )
+
+
+def centred(x, *, cu_seqlens):
+    return join_sequences([p - p.mean(0) if len(p) else p for p in split_sequences(x, cu_seqlens)], x)
+
+
+def scaled_by_block(x, *, cu_seqlens, causal=False):
+    """The scale of quantization is that of a whole block, whatever the option says."""
+    parts = [p / p.detach().abs().amax(0, keepdim=True) if len(p) else p for p in split_sequences(x, cu_seqlens)]
+    return join_sequences([p.cumsum(0) if causal else p - p.mean(0) if len(p) else p for p in parts], x)
+
+
+def centred_over_the_pack(x, *, cu_seqlens):
+    return x - x[: int(cu_seqlens[-1])].sum(0) / max(int(cu_seqlens[-1]), 1)
+
+
+def numbered(x, *, cu_seqlens):
+    """Each sequence by its place in the pack."""
+    return join_sequences([p * (j + 1) for j, p in enumerate(split_sequences(x, cu_seqlens))], x)
+
+
+def averaged(x, *, cu_seqlens, initial=None, return_final=False):
+    """The state goes on in half: what it hands on is not what it goes on from."""
+
+    def step(h, row):
+        h = 0.5 * h + row
+        return h, h
+
+    states = initial if initial is not None else x.new_zeros(len(cu_seqlens) - 1, x.shape[1])
+    runs = [over_time(step, 0.5 * h, p) for h, p in zip(states, split_sequences(x, cu_seqlens), strict=True)]
+    y = join_sequences([y for y, _ in runs], x)
+    return (y, torch.stack([h for _, h in runs]) if runs else states) if return_final else y
+
+
+AVERAGED = {
+    "inputs": {"x": "t d", "initial": "s d?"},
+    "outputs": {"y": "t d", "final": "s d?"},
+    "options": {"return_final": (False, True)},
+    "carry": ("initial", "final", "return_final"),
+}
+
+
+def pooled(x, states, slots, length, *, cu_seqlens):
+    """`length` counts for the first piece of a request only: it cannot be cut."""
+    new, rows = states.clone(), []
+    for p, slot, n in zip(split_sequences(x, cu_seqlens), slots.tolist(), length.tolist(), strict=True):
+        if slot < 0 or not len(p):
+            rows.append(0 * p)
+            continue
+        rows.append(p.cumsum(0) + states[slot] + n)
+        new[slot] = rows[-1][-1]
+    return torch.cat([x[:0], *rows, 0 * x[int(cu_seqlens[-1]) :]]), new
+
+
+POOLED = {
+    "inputs": {"x": "t d", "states": "c d", "slots": "s", "length": "s"},
+    "outputs": {"y": "t d", "new_states": "c d"},
+    "sizes": ({"d": 3, "c": "slots"},),
+    "draws": {"slots": "slot|c", "length": "position|d"},
+    "constants": frozenset({"x", "states", "slots", "length"}),
+    "pool": ("slots", "states", "new_states"),
+}
+
+
+@pytest.mark.parametrize(
+    ("declared", "law", "way_out"),
+    [
+        (op(centred), "causality", "declare causal=False"),
+        (op(scaled_by_block, options={"causal": (False, True)}, causal="causal"), "causality", "declare causal=False"),
+        (op(centred_over_the_pack, causal=False), "packing", "The reference has to compute each sequence by itself"),
+        (op(numbered), "packing", "The reference has to compute each sequence by itself"),
+        (op(averaged, **AVERAGED), "carry", "The op declares `carry`"),
+        (op(pooled, **POOLED), "pool", "The op declares `pool`"),
+    ],
+    ids=["causal by default", "causal by an option", "the pack", "the place in the pack", "carry", "pool"],
+)
+def test_the_field_to_change_is_named(declared, law: str, way_out: str) -> None:
+    with pytest.raises(UsageError, match=f"mine: its own reference breaks {law} at lengths .*{way_out}"):
+        try_laws(declared, LAWS)
+    try_laws(declared, [PROPERTIES["reference"]])  # a law that is not asked for decides nothing
+
+
+def test_the_right_declaration_is_taken() -> None:
+    try_laws(op(centred, causal=False), LAWS)
+    try_laws(op(scaled_by_block, options={"causal": (False, True)}, causal=False), LAWS)
+    fields = {name: field for name, field in AVERAGED.items() if name != "carry"}
+    try_laws(op(averaged, **fields, on_request={"final": "return_final"}), LAWS)
+
+
+@pytest.mark.parametrize("declared", [*(of for of, _, _ in KERNELS.values()), *OPS.values()], ids=lambda of: of.name)
+def test_correct_references_keep_every_law(declared: packproof.Op) -> None:
+    try_laws(declared, LAWS)
+
+
+def test_the_command_ends_before_a_kernel_is_judged(tmp_path: Path) -> None:
+    """Both kernels compute what their reference does; without the trial each failed, or passed by luck."""
+    (tmp_path / "mine.py").write_text(
+        "import packproof\n"
+        "from tests.properties.test_reference_laws import centred\n"
+        "fields = dict(name='centred', reference=centred, inputs={'x': 't d'}, outputs={'y': 't d'})\n"
+        "CAUSAL = packproof.Op(**fields)\n"
+        "SCALAR = packproof.Op(**{**fields, 'outputs': {'y': 't d', 'loss': '1'}})\n"
+    )
+    request = ["--dtype", "fp32", "--profile", "quick", "--device", "cpu"]
+    kernel = "tests.properties.test_reference_laws:centred"
+    causal = packproof_in(tmp_path, "check", kernel, "--op", "mine.py:CAUSAL", *request, "--property", "causality")
+    assert causal.returncode == 2
+    assert "declare causal=False" in causal.stderr
+    scalar = packproof_in(tmp_path, "check", kernel, "--op", "mine.py:SCALAR", *request, "--property", "packing")
+    assert scalar.returncode == 2
+    assert "outputs['loss'] is '1'" in scalar.stderr
+    assert "one for each token or sequence" in scalar.stderr
