@@ -111,6 +111,9 @@ def checked_init(kind: C) -> C:
     return kind
 
 
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
     """What does not fit the function's signature, and what would; "" if all of it fits."""
     from difflib import get_close_matches  # noqa: PLC0415  (a wrong call may wait)
@@ -120,16 +123,18 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     for owner in {"self", "cls"} & {next(iter(parameters), "")}:
         del parameters[owner]
         args = args[1:]
-    by_position = [p.name for p in parameters.values() if p.kind is not Parameter.KEYWORD_ONLY]
+    any_number = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values())
+    by_position = [p.name for p in parameters.values() if p.kind in _BY_POSITION]
     unknown = next((option for option in options if option not in parameters), None)
     twice = next((one for one in by_position[: len(args)] if one in options), None)
     given = {*by_position[: len(args)], *options}
-    missing = [p.name for p in parameters.values() if p.default is Parameter.empty and p.name not in given]
+    needed = [p for p in parameters.values() if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+    missing = [p.name for p in needed if p.default is Parameter.empty and p.name not in given]
     if unknown is not None:
         near = [p for p in parameters if unknown.startswith(f"{p}_")] or get_close_matches(unknown, parameters, n=1)
         near += [p for p in parameters if p in unknown.split("_") or unknown in p.split("_")]
         what = f"{unknown} is no argument" + (f"; did you mean {near[0]}?" if near else "")
-    elif len(args) > len(by_position):
+    elif len(args) > len(by_position) and not any_number:
         what = f"{len(args)} arguments came by position but at most {len(by_position)} were expected"
     elif twice is not None:
         what = f"{twice} came twice, by position and by name"

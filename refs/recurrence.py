@@ -1,7 +1,9 @@
 """What the references share: the loop over sequences, the loop over time, the time step, the gate and the skip."""
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
 from itertools import pairwise
+from typing import Any
 
 import torch
 from einops import repeat
@@ -78,7 +80,7 @@ def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tenso
     """Run `state, y = step(state, *row)` over the rows of the tokens (t, ...); returns (y, final state).
 
     Without rows y is the first of the tokens: no rows, correct shape. Rows are unbound once: x[i] under autograd is
-    O(t). Raises ArgumentError for tokens of different lengths.
+    O(t). Raises ArgumentError for tokens of different lengths, and for a step that takes or returns something else.
 
     >>> import torch
     >>> from packproof.refs import over_time
@@ -90,7 +92,10 @@ def over_time(step: Step, state: Tensor, *tokens: Tensor) -> tuple[Tensor, Tenso
     _check_steps(step, tokens)
     ys = []
     for row in zip(*(x.unbind(0) for x in tokens), strict=True):
-        state, y = step(state, *row)
+        returned = step(state, *row)
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise ArgumentError(f"over_time: step returned {_described(returned)} but (state, y) was expected")
+        state, y = returned
         ys.append(y)
     return torch.stack(ys) if ys else tokens[0], state
 
@@ -200,3 +205,21 @@ def _check_steps(step: Step, tokens: Sequence[Tensor]) -> None:
             raise ArgumentError(
                 f"over_time: token tensor {i} has {counted(len(x), 'row')} but the first has {len(tokens[0])}"
             )
+    _check_arguments(step, len(tokens))
+
+
+def _check_arguments(step: Step, tokens: int) -> None:
+    """Raise ArgumentError unless step takes the state and a row of each token tensor."""
+    try:
+        takes = signature(step)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        takes.bind(*range(1 + tokens))
+    except TypeError as error:
+        came = f"the state and {counted(tokens, 'row')}, one of each token tensor"
+        raise ArgumentError(f"over_time: step takes {takes} but is called with {came}: {error}") from None
+
+
+def _described(returned: Any) -> str:
+    return f"{kind(returned)} of {len(returned)}" if isinstance(returned, tuple | list) else kind(returned)

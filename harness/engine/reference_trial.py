@@ -16,6 +16,7 @@ from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.declared import require
 from packproof.properties.op import Op
+from packproof.refs import errors
 from packproof.refs.axes import is_shared, parse
 from packproof.refs.errors import UsageError
 from packproof.refs.wording import counted
@@ -121,8 +122,8 @@ def _check_outputs(returned: Any, sample: Sample, where: str, *, absolute: bool)
 
 def _in_one_line(error: Exception) -> str:
     """Kind, first line, and the line of the user's code that it came through last."""
-    library = str(Path(torch.__file__).parent)
+    libraries = tuple(str(Path(file).parent) for file in (torch.__file__, errors.__file__))
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((library, "<")) and f.filename != __file__]
-    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    users = [f for f in frames if not f.filename.startswith((*libraries, "<")) and f.filename != __file__]
+    where = f" ({Path(users[-1].filename).name}:{users[-1].lineno})" if users else ""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{where}"

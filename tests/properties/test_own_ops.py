@@ -100,6 +100,10 @@ def test_an_operator_without_a_rule_is_named() -> None:
         (lambda x, *, cu_seqlens: x.detach(), "returns y detached: no gradient reaches any input"),
         (lambda x, *, cu_seqlens: x / 0, "returns NaN or Inf in y"),
         (lambda x, *, cu_seqlens: None, "returns a NoneType for y, expected a tensor"),
+        (
+            lambda x, *, cu_seqlens: over_time(lambda h: (h, h), x[:1].sum(0), x, x)[0],
+            r"step takes \(h\) but is called with the state and 2 rows.* \(test_own_ops.py:\d+\)",
+        ),
     ],
 )
 def test_what_a_reference_cannot_do_is_reported_before_a_kernel_is_judged(reference: Any, words: str) -> None:

@@ -285,6 +285,20 @@ TOOLS: dict[str, Wrong] = {
     "no step over time": Wrong(lambda: time(None, X[0], X), ("over_time: step is None", "a function")),
     "nothing over time": Wrong(lambda: time(step, X[0]), ("over_time: no tokens came",)),
     "a list over time": Wrong(lambda: time(step, X[0], [1, 2]), ("over_time: token tensor 0 is a list",)),
+    "a step of too few arguments": Wrong(
+        lambda: time(step, X[0], X, X),
+        ("over_time: step takes (h: ", "the state and 2 rows, one of each token tensor", "too many positional"),
+    ),
+    "a step of too many arguments": Wrong(
+        lambda: time(lambda h, x, a: (h, x), X[0], X),
+        ("over_time: step takes (h, x, a)", "the state and 1 row", "missing a required argument: 'a'"),
+    ),
+    "a step that returns one tensor": Wrong(
+        lambda: time(lambda h, x: h, X[0], X), ("over_time: step returned a Tensor but (state, y) was expected",)
+    ),
+    "a step that returns three": Wrong(
+        lambda: time(lambda h, x: (h, x, x), X[0], X), ("step returned a tuple of 3 but (state, y) was expected",)
+    ),
     "uneven rows over time": Wrong(lambda: time(step, X[0], X, X[:3]), ("token tensor 1 has 3 rows", "first has 5")),
 }
 TABLE = {
