@@ -30,6 +30,8 @@ class Promises:
     cumsum: decays are formed as differences of a cumulative sum inside a chunk, so that their error grows with the sum.
     segment: tokens after which the state is handed over between programs, a multiple of `chunk`; None: the chunk.
         Layouts at its edges are added where the others end before one.
+    saved_outputs: the backward pass reads outputs as they were stored, as torch's softmax, sigmoid and tanh do: in 16
+        bits gradients have that rounding too, which adds u_saved B to their budget alone.
     capturable: a call, with its backward pass, can be captured into a CUDA graph and replayed with other boundaries of
         as many sequences and tokens: it neither waits for the GPU nor reads cu_seqlens on the host.
     compilable: torch.compile can compile a call, with its backward pass. Without it an error of torch's own compiler is
@@ -52,6 +54,7 @@ class Promises:
     state_entry: StateEntry | None = None
     cumsum: bool = False
     segment: int | None = None
+    saved_outputs: bool = False
     capturable: bool = False
     compilable: bool = False
 
@@ -60,7 +63,7 @@ class Promises:
             given = getattr(self, name)
             expected = f"one of {', '.join(map(repr, words))}, or None"
             require(given is None or given in words, "promises", name, given, expected)
-        for name in ("deterministic", "isolated", "cumsum", "capturable", "compilable"):
+        for name in ("deterministic", "isolated", "cumsum", "saved_outputs", "capturable", "compilable"):
             require_switch("promises", name, getattr(self, name))
         for name in ("chunk", "segment"):
             tokens = getattr(self, name)

@@ -1,6 +1,6 @@
 """The error budget: one formula for all ops, per element.
 
-    |out - r| <= u_out |r| + eta_out + K_op u_op B + K_acc u_acc (B + B_E)
+    |out - r| <= u_out |r| + eta_out + (K_op u_op + K_saved u_saved) B + K_acc u_acc (B + B_E)
 
 r is the float64 reference and B the same op on absolute values; for a gradient, r is the reference's vjp and B the vjp
 of the absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op
@@ -8,8 +8,14 @@ the rounding of operands, if the kernel declares that it rounds them; u_acc that
 decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8 together with
 B_E, and where B is derived from the reference (`running_error`), which counts more terms: the constants were calibrated
 on correct implementations in six data regimes and are no knobs.
+
+u_saved, of gradients alone, is the rounding of outputs that the backward pass reads as they were stored, if the kernel
+declares `saved_outputs`. A derived B is to first order what one rounding of every intermediate makes of the result, and
+outputs are among them: K_saved = 1. Each intermediate may then be off by eta_out / u_saved besides, since outputs of
+fp16 underflow. In the sums of absolute terms of a declared B an output enters as often as operands do: K_saved = K_op.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +32,14 @@ K_OP = 4.0
 K_ACC = 32.0
 K_ACC_WITH_CUMSUM = 8.0
 K_ACC_DERIVED = 8.0
+K_SAVED_DERIVED = 1.0
 
 
 @dataclass(frozen=True)
 class Budget:
     """The error that an element may have, term by term; tensors in float64, shaped as the element's tensor.
 
-    stored: u_out |r| + eta_out. operands: K_op u_op B. accumulation: K_acc u_acc (B + B_E).
+    stored: u_out |r| + eta_out. operands: (K_op u_op + K_saved u_saved) B. accumulation: K_acc u_acc (B + B_E).
     """
 
     stored: Tensor
@@ -79,17 +86,32 @@ def budget(
     promises: Promises,
     *,
     derived: bool = False,
+    u_saved: float = 0.0,
 ) -> Budget:
     """The budget of one tensor.
 
     r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor.
-    tokens: dtype of the call's tokens.
+    tokens: dtype of the call's tokens. u_saved: of a gradient, what saved outputs were rounded by.
     """
-    u_op = operands(op, promises, tokens)
-    # an fp32 or fp64 tensor holds the accumulator itself: its rounding is one of those that K_acc counts
-    u_out = 0.0 if stored in (torch.float32, torch.float64) else UNIT_ROUNDOFF[stored]
-    k_acc = accumulations(promises, derived=derived)
-    return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * absolute, k_acc * accumulator(tokens) * absolute)
+    rounded = K_OP * operands(op, promises, tokens) + (K_SAVED_DERIVED if derived else K_OP) * u_saved
+    accumulated = accumulations(promises, derived=derived) * accumulator(tokens)
+    return Budget(_stored(stored) * r.abs() + SMALLEST[stored], rounded * absolute, accumulated * absolute)
+
+
+def _stored(dtype: torch.dtype) -> float:
+    """u_out: an fp32 or fp64 tensor holds the accumulator itself, whose rounding is one of those that K_acc counts."""
+    return 0.0 if dtype in (torch.float32, torch.float64) else UNIT_ROUNDOFF[dtype]
+
+
+def saved_outputs(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
+    """u_saved: what outputs of these dtypes are rounded by, if the kernel's backward pass reads them."""
+    return max(map(_stored, outputs), default=0.0) if promises.saved_outputs else 0.0
+
+
+def saved_underflow(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
+    """eta_out / u_out, what such an output loses by underflow in units of its roundoff: of fp16 outputs, above all."""
+    rounded = [dtype for dtype in outputs if _stored(dtype)] if promises.saved_outputs else []
+    return max((SMALLEST[dtype] / _stored(dtype) for dtype in rounded), default=0.0)
 
 
 def operands(op: Op, promises: Promises, tokens: torch.dtype) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.bounds.budget import Budget, budget
+from packproof.properties.bounds.budget import Budget, budget, saved_outputs, saved_underflow
 from packproof.properties.bounds.drawn_roundings import deviations
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.cases.drawing import dtype_of
@@ -39,12 +39,13 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     """Run the reference in float64 on the sample's inputs, as they are in the kernel's dtype, and bound its terms."""
     op = sample.op
     derived = is_derived(op, promises)
+    floor = saved_underflow(promises, _stored_outputs(sample).values())
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
         absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values)
     elif derived:
-        values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients))
+        values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients), floor)
     else:
         values = vjp(op.reference, sample, gradients=gradients)
         absolute = vjp(magnitude_op(op, promises), sample, gradients=gradients, absolute=True)
@@ -64,9 +65,21 @@ def _budgets(
 ) -> dict[TensorKey, Budget]:
     op, derived = sample.op, is_derived(sample.op, promises)
     tokens = sample.inputs[next(iter(op.inputs))].dtype
-    stored = {TensorKey(n): dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
+    stored = _stored_outputs(sample)
+    u_saved = saved_outputs(promises, stored.values())
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
-    return {k: budget(r, absolute[k], stored[k], tokens, op, promises, derived=derived) for k, r in values.items()}
+
+    def of(key: TensorKey, r: Tensor) -> Budget:
+        saved = u_saved if key.is_gradient else 0.0
+        return budget(r, absolute[key], stored[key], tokens, op, promises, derived=derived, u_saved=saved)
+
+    return {key: of(key, r) for key, r in values.items()}
+
+
+def _stored_outputs(sample: Sample) -> dict[TensorKey, torch.dtype]:
+    """The dtype of each output."""
+    tokens = str(sample.inputs[next(iter(sample.op.inputs))].dtype).removeprefix("torch.")
+    return {TensorKey(n): dtype_of(sample.op, n, tokens) for n in sample.outputs}
 
 
 def _vacuous(

@@ -38,10 +38,14 @@ _MOST_SHADOWS = 4096  # until those whose storage is gone are looked for
 
 class RunningError(DispatchMode):
     """Inside it, torch's operators on floating-point tensors also compute E and M. Raises UsageError for an operator of
-    which no rule is known and that does not decompose into others."""
+    which no rule is known and that does not decompose into others.
 
-    def __init__(self) -> None:
+    floor: what each result may be off by besides, as a value that is stored with few exponents underflows.
+    """
+
+    def __init__(self, floor: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._floor = floor
         self._shadows: dict[int, tuple[StorageWeakRef, Tensor, Tensor]] = {}
         self._sweep_at = _MOST_SHADOWS
 
@@ -90,7 +94,7 @@ class RunningError(DispatchMode):
         each = errors if isinstance(errors, tuple | list) else [errors]
         several = terms if isinstance(terms, tuple | list) else [terms] * len(new)
         for y, e, m in zip(new, each, several, strict=False):
-            self._write(y, e, m)
+            self._write(y, e + self._floor if self._floor else e, m)
 
     def _terms(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: PLR0911
         """M of the output; None for |value|."""
@@ -188,9 +192,9 @@ class RunningError(DispatchMode):
         self._read(t, 2).copy_(terms)
 
 
-def bounded(run: Callable[[], Mapping[K, Tensor]]) -> tuple[Mapping[K, Tensor], dict[K, Tensor]]:
-    """What `run` returns, and E of each of its tensors, by key."""
-    mode = RunningError()
+def bounded(run: Callable[[], Mapping[K, Tensor]], floor: float = 0.0) -> tuple[Mapping[K, Tensor], dict[K, Tensor]]:
+    """What `run` returns, and E of each of its tensors, by key. floor: as of `RunningError`."""
+    mode = RunningError(floor)
     with mode, sdpa_kernel(SDPBackend.MATH):  # the equation: fused kernels have no operators to see
         values = run()
     return values, {name: mode.error(x).clone() for name, x in values.items()}

@@ -4,11 +4,19 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor, autograd, full_like, zeros_like
 
-from packproof.properties.bounds.budget import UNIT_ROUNDOFF, Budget, accumulations, accumulator, operands
+from packproof.properties.bounds.budget import (
+    UNIT_ROUNDOFF,
+    Budget,
+    accumulations,
+    accumulator,
+    operands,
+    saved_outputs,
+)
 from packproof.properties.bounds.oracle import is_derived, magnitude_op
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.cases.case import Case
+from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
@@ -43,13 +51,15 @@ def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]
     want, terms = _wanted(kernel, sample)
     tokens = sample.inputs[next(iter(sample.op.inputs))].dtype
     u_acc, u_op = accumulator(tokens), operands(sample.op, kernel.promises, tokens)
+    outputs = (dtype_of(sample.op, name, str(tokens).removeprefix("torch.")) for name in sample.outputs)
+    u_saved = saved_outputs(kernel.promises, outputs)
     k_acc = accumulations(kernel.promises, derived=is_derived(sample.op, kernel.promises))
     largest = max((float(x.abs().max()) for x in want.values() if x.numel()), default=0.0)
     for key, x in want.items():
         incoming = key.kind == "second gradient of incoming"
         given = (sample.cotangents if incoming else sample.inputs)[key.name]
         got = result.gradients.get(f"cotangent:{key.name}" if incoming else key.name, zeros_like(given))
-        unit = max(UNIT_ROUNDOFF[given.dtype], u_op)
+        unit = max(UNIT_ROUNDOFF[given.dtype], u_op, u_saved)
         error = unit**0.5 * float(x.abs().max() if x.numel() else 0) + unit * largest
         allowed = Budget(full_like(x, error), zeros_like(x), k_acc * u_acc * terms[key].abs())
         yield from Comparison(key, got, x, kernel.row_map(key, sample), allowed, note=_NOTE).violations()
