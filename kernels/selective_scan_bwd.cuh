@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, CHUNK_STATE_BLOCKS) _sele
     float decay[STATES], back[STATES], total = 0.0f;
     load_states(decay, A + c.states, c.padded);
 #pragma unroll
-    for (int n = 0; n < STATES; n++) decay[n] *= LOG2E, back[n] = 0.0f;
+    for (int n = 0; n < STATES; n++) decay[n] = finite_rate(decay[n]), back[n] = 0.0f;
     float offset = c.real && has_bias ? bias[c.index] : 0.0f;
     Stream deltas(delta, delta_stride, t, c.index, count, c.real), dys(dy, dy_stride, t, c.index, count, c.real);
     Stream zs(z, z_stride, t, c.index, count, c.real && GATED);
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, BACKWARD_BLOCKS) _selecti
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) decay[k][j] *= LOG2E;
+        for (int j = 0; j < 4; j++) decay[k][j] = finite_rate(decay[k][j]);
     parts += ((i64)c.block * T * G + c.group) * (2 * STATES) + row_of_lane(lane);
     for (Pieces p({cu_seqlens, (int)S, (int)T}, c.window); p.some(); p.next()) {
         Tile back;

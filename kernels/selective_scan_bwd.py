@@ -16,6 +16,7 @@ The sums over channels leave as one part per block of channels, those over token
 import triton
 import triton.language as tl
 
+from packproof.kernels.decays import finite
 from packproof.kernels.elementwise import sigmoid, silu, silu_slope
 from packproof.kernels.selective_scan_fwd import (
     LOG2E,
@@ -68,7 +69,7 @@ def _selective_scan_bwd_chunk_state_kernel(
         at, columns = tile_offsets(BLOCK_N, BLOCK_D, TILE), column + tl.arange(0, BLOCK_D)
         tile, padded = n0 * width + column * BLOCK_N, columns < (group + 1) * (width // G)
         mask, gated = padded[None, :], channels & (has_z != 0)
-        decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+        decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
         offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
         back, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
         last = tl.minimum(t + SIZE, end)
@@ -104,7 +105,7 @@ def _selective_scan_bwd_state_passing_kernel(
     boundaries = tl.maximum(end - start - 1, 0) // SIZE
     empty = (start == end) & (has_initial != 0)
     if (boundaries > 0) | empty:
-        decay = tl.load(A + element, mask=mask, other=0.0) * LOG2E
+        decay = finite(tl.load(A + element, mask=mask, other=0.0) * LOG2E)
         h = tl.load(dfinal + sequence * size + element, mask=mask & (has_final != 0), other=0.0)
         for i in range(0, boundaries):
             row = (start // SIZE + boundaries - 1 - i).to(tl.int64)
@@ -251,7 +252,7 @@ def _selective_scan_bwd_kernel(
     gated = channels & (has_z != 0)
     tile, columns = n0 * width + column * BLOCK_N, column + tl.arange(0, BLOCK_D)
     mask = (columns < (group + 1) * (width // G))[None, :]
-    decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+    decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
     direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
     offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
     sum_D, sum_bias = tl.zeros((BLOCK_D,), tl.float32), tl.zeros((BLOCK_D,), tl.float32)

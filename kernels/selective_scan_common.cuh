@@ -8,6 +8,7 @@ constexpr int CHANNELS = 128;   // of a block
 constexpr int WARPS = CHANNELS / 32;
 constexpr int BATCH = 16;       // tokens whose B and C shared memory holds
 constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LARGEST = 3.4028234663852886e38f;
 constexpr float LN2 = 0.6931471805599453f;
 
 __device__ __forceinline__ int least(int a, int b) { return a < b ? a : b; }
@@ -26,6 +27,12 @@ __device__ __forceinline__ float power(float x) {
     float near = fmaf(fmaf(fmaf(0.053863257f, x, 0.24016352f), x, 0.69314714f), x, 1.0f);
     return __float_as_int(x) <= __float_as_int(-0.125f) ? near : exp2_fast(x);  // as integers: from -0.125 to -0
 #endif
+}
+
+// log2(e) A, a factor of steps that may be 0 and of gradients that are: never -inf; NaN stays NaN (see kernels/decays.py)
+__device__ __forceinline__ float finite_rate(float A) {
+    float rate = A * LOG2E;
+    return rate < -LARGEST ? -LARGEST : rate;
 }
 
 // exp(-|x|), from which softplus and sigmoid are made

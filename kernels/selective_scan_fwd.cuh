@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, CHUNK_STATE_BLOCKS) _sele
     float decay[STATES], h[STATES], total = 0.0f;
     load_states(decay, A + c.states, c.padded);
 #pragma unroll
-    for (int n = 0; n < STATES; n++) decay[n] *= LOG2E, h[n] = 0.0f;
+    for (int n = 0; n < STATES; n++) decay[n] = finite_rate(decay[n]), h[n] = 0.0f;
     float offset = c.real && has_bias ? bias[c.index] : 0.0f;
     // from the last token back: what remains of each at the end takes one exponential, whose error does not add up
     int last = t + SIZE - 1;
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(CHANNELS, FORWARD_BLOCKS) _selectiv
     float decay[STATES], h[STATES];
     load_states(decay, A + c.states, c.padded);
 #pragma unroll
-    for (int n = 0; n < STATES; n++) decay[n] *= LOG2E;
+    for (int n = 0; n < STATES; n++) decay[n] = finite_rate(decay[n]);
     float offset = c.real && has_bias ? bias[c.index] : 0.0f, direct = c.real && has_skip ? skip[c.index] : 0.0f;
     int token_of_thread = threadIdx.x / 8, quarter = threadIdx.x % 4;
     Keys keys = threadIdx.x % 8 < 4 ? Keys{B + c.group * B_group + 4 * quarter, B_stride}

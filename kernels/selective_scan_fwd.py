@@ -17,6 +17,7 @@ by WINDOW + SIZE tokens.
 import triton
 import triton.language as tl
 
+from packproof.kernels.decays import finite
 from packproof.kernels.elementwise import silu, softplus
 from packproof.kernels.sequences import bounds
 
@@ -122,7 +123,7 @@ def _selective_scan_fwd_chunk_state_kernel(
         at, columns = tile_offsets(BLOCK_N, BLOCK_D, TILE), column + tl.arange(0, BLOCK_D)
         tile, padded = n0 * width + column * BLOCK_N, columns < (group + 1) * (width // G)
         mask = padded[None, :]
-        decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+        decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
         offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
         h, total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32), tl.zeros((BLOCK_D,), tl.float32)
         u_row, delta_row = row_of(u, u_stride, t, d, channels), row_of(delta, delta_stride, t, d, channels)
@@ -166,7 +167,7 @@ def _selective_scan_fwd_state_passing_kernel(
     whole = (end - start) % SIZE == 0
     pieces = (end - start) // SIZE - (whole & (end > start) & (keep_final == 0)).to(tl.int32)
     if (pieces > 0) | (whole & (keep_final != 0)):
-        decay = tl.load(A + element, mask=mask, other=0.0) * LOG2E
+        decay = finite(tl.load(A + element, mask=mask, other=0.0) * LOG2E)
         h = tl.load(initial + sequence * size + element, mask=mask & (has_initial != 0), other=0.0)
         for i in range(0, pieces):
             row = (start // SIZE + i).to(tl.int64)
@@ -199,7 +200,7 @@ def _selective_scan_fwd_kernel(
     channels = d < end_of_group
     at, size, tile = tile_offsets(BLOCK_N, BLOCK_D, TILE), (N * width).to(tl.int64), n0 * width + column * BLOCK_N
     mask = (column + tl.arange(0, BLOCK_D) < (group + 1) * (width // G))[None, :]
-    decay = tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E
+    decay = finite(tl.load(A + tile + at, mask=mask, other=0.0) * LOG2E)
     direct = tl.load(skip + d, mask=channels & (has_skip != 0), other=0.0)
     offset = tl.load(bias + d, mask=channels & (has_bias != 0), other=0.0)
     B += group * B_group + n0

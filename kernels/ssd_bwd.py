@@ -19,6 +19,7 @@ the tokens of a chunk add to each other's, and sums both.
 import triton
 import triton.language as tl
 
+from packproof.kernels.decays import finite
 from packproof.kernels.elementwise import sigmoid, silu, silu_slope
 from packproof.kernels.products import product
 from packproof.kernels.ssd_fwd import (
@@ -317,7 +318,7 @@ def _ssd_bwd_intra_chunk_kernel(
             raw = tl.load(dt + (chunk_row + row) * dt_stride + head, mask=has_raw, other=0.0).to(tl.float32)
             if has_bias != 0:
                 raw += tl.load(bias + head)
-            rate = tl.load(A + head)
+            rate = finite(tl.load(A + head))
             low_here = dy_low + (chunk_row * H + head) * P
             skipped = dD + (index // G * H + head) * P.to(tl.int64)
             # no loop that starts from zeros: Triton 3.7 fails to compile those for Blackwell in one process out of ten

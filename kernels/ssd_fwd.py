@@ -18,7 +18,7 @@ Linear attention is the same with values x, keys B, queries C, a step of 1 and a
 multiplies C wherever C is read, in fp32. SSD's is 1.
 
 Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, taken in fp64 and kept in two fp32 parts,
-so that their differences have the precision of fp32.
+so that their differences have the precision of fp32. A token adds no more to the sum than makes its decay 0 (`decays`).
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -26,6 +26,7 @@ so that their differences have the precision of fp32.
 import triton
 import triton.language as tl
 
+from packproof.kernels.decays import summable
 from packproof.kernels.elementwise import silu, softplus
 from packproof.kernels.products import product
 from packproof.kernels.sequences import locate
@@ -125,7 +126,7 @@ def _ssd_fwd_chunk_cumsum_kernel(
             value = softplus(value)
         value = tl.where(mask, value, 0.0)
         rate = tl.load(A + h, mask=h < H, other=0.0).to(tl.float64) * LOG2_E
-        decay = tl.cumsum(value * rate[None, :], 0)
+        decay = tl.cumsum(summable(value * rate[None, :]), 0)
         rounded = decay.to(tl.float32)
         at = h.to(tl.int64)[None, :] * T + t[:, None]
         tl.store(step + at, tl.where(unit_steps != 0, 1.0, value), mask=mask)
