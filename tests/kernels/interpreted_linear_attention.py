@@ -90,6 +90,28 @@ def test_hard_decays_forget_without_overflow() -> None:
     matches("simple_gla", lengths, inputs, "hard decays", **STATES)
 
 
+@pytest.mark.parametrize("gate", [-1e4, -1e10, -1e20, -3e38, -torch.inf])
+def test_a_token_that_forgets_all_takes_nothing_from_later_ones(gate: float) -> None:
+    lengths = [CHUNK + 1, SEGMENT + 3]
+    inputs = sample("simple_gla", lengths)
+    inputs["g"] = inputs["g"] / 8
+    inputs["g"][[0, 3, 4, CHUNK + 3, -1]] = gate
+    matches("simple_gla", lengths, inputs, f"one token's gate {gate}", **STATES)
+    whole = sample("retention", lengths)
+    whole["decay"][0] = gate
+    matches("retention", lengths, whole, f"decay {gate}", **STATES)
+
+
+def test_nan_in_a_gate_stays_in_its_sequence_and_after_its_token() -> None:
+    lengths = [4, 2 * CHUNK]
+    inputs = sample("simple_gla", lengths)
+    wanted = results("simple_gla", inputs, cotangents(inputs), lengths, **STATES)["0"]
+    inputs["g"][4 + 2] = torch.nan
+    got = results("simple_gla", inputs, cotangents(inputs), lengths, **STATES)["0"]
+    same_bits(got[:4], wanted[:4], "the sequence before")
+    assert got[4 + 2 + CHUNK :].isnan().all()
+
+
 def test_takes_any_strides_and_ignores_slack() -> None:
     op, lengths, slack = "simple_gla", [CHUNK + 1, 2], 3
     inputs = sample(op, lengths, slack=slack)

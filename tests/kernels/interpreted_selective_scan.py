@@ -65,6 +65,25 @@ def test_matches_the_reference_with_any_options() -> None:
         matches(lengths, inputs, f"without {left_out}, {options}", **options)
 
 
+def test_rates_that_forget_all_down_to_the_largest_numbers() -> None:
+    lengths = [SEGMENT + PIECE + 1, 2]
+    for rate in (1e4, 1e10, 1e20, 3e38):
+        inputs = sample(lengths)
+        inputs["A"] -= 0.5  # with slower ones the sum over tokens has errors of its own
+        inputs["A"][0, 1:] = -rate
+        matches(lengths, inputs, f"A = -{rate}", **STATES)
+
+
+def test_a_rate_of_minus_infinity_forgets_all_and_has_no_nan() -> None:
+    lengths = [SEGMENT + PIECE + 1, 2]
+    inputs = sample(lengths)
+    inputs["A"][0, 1] = -torch.inf
+    found = vjp(selective_scan, inputs, cotangents(inputs, lengths), cu_seqlens=offsets(lengths), **STATES)
+    wanted = refs.selective_scan(**inputs, cu_seqlens=offsets(lengths), **STATES)[0]
+    close({"0": found["0"]}, {"0": wanted.double()}, 2e-6, "A = -inf")
+    assert all(value.isfinite().all() for value in found.values())
+
+
 def test_matches_the_reference_in_blocks_of_channels_states_and_groups() -> None:
     lengths = [PIECE + 1, 2]
     for d, n, groups in ((10, 9, (2, 2)), (6, 17, (0, 0)), (6, 2, (0, 3)), (4, 8, (2, 0)), (3, 0, (0, 0))):

@@ -47,6 +47,27 @@ def test_matches_the_reference_on_layouts() -> None:
         matches(lengths, sample(lengths), str(lengths), **STATES)
 
 
+def test_a_token_that_forgets_all_takes_nothing_from_later_ones() -> None:
+    lengths = [CHUNK + 1, SEGMENT + 3]
+    for rate in (1e4, 1e10, 1e20, 3e38):
+        inputs = sample(lengths, h=2)
+        del inputs["dt_bias"]
+        inputs["A"][0] = -rate
+        inputs["dt"][:, 0] /= min(rate, 1e30)
+        inputs["dt"][[0, 3, 4, CHUNK + 3, -1], 0] = 1
+        matches(lengths, inputs, f"A = -{rate}", return_final_states=True)
+
+
+def test_a_rate_of_minus_infinity_forgets_all_and_has_no_nan() -> None:
+    lengths = [CHUNK + 1, 3]
+    inputs = sample(lengths)
+    inputs["A"][0] = -torch.inf
+    found = vjp(ssd, inputs, cotangents(inputs, lengths), cu_seqlens=offsets(lengths), **STATES)
+    wanted = refs.ssd(**inputs, cu_seqlens=offsets(lengths), **STATES)[0]
+    close({"0": found["0"]}, {"0": wanted.double()}, 2e-6, "A = -inf")
+    assert all(value.isfinite().all() for value in found.values())
+
+
 def test_matches_the_reference_where_the_worklist_takes_many_programs() -> None:
     lengths = [1 + k % 2 for k in range(100)]  # more than the square of a block of sequences
     matches(lengths, sample(lengths), str(lengths), **STATES)
