@@ -14,6 +14,7 @@ from packproof.museum.custom_backward import sloped
 from packproof.museum.variants import named, numbered
 
 CHUNK = 16
+FORGOTTEN = -750  # its exp is 0, in float64 too: a stronger decay would take the digits of all others of a sum
 
 Sums = Callable[[Tensor], Tensor]
 
@@ -78,7 +79,7 @@ def terms(la: Tensor) -> Tensor:
 
 def differences(la: Tensor) -> Tensor:
     """The same, as differences of a cumulative sum: fewer additions, and fewer digits."""
-    return apart(cumulated(la))
+    return apart(cumulated(la.clamp(min=FORGOTTEN)))
 
 
 def cumulated(la: Tensor) -> Tensor:

@@ -13,7 +13,20 @@ from packproof.properties.roundings import Roundings
 from packproof.refs.axes import KEYS, in_pool, packs_keys, parse, read_axis
 from packproof.refs.errors import UsageError, checked_init
 
-_DRAWN = ("normal", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign", "position", "slot")
+_DRAWN = (
+    "normal",
+    "decay",
+    "gate",
+    "step",
+    "unit",
+    "direction",
+    "share",
+    "log rate",
+    "distinct",
+    "sign",
+    "position",
+    "slot",
+)
 _SIZE_WORDS = ("longest", "rows", "slots")
 
 
@@ -41,7 +54,9 @@ class Op:
         inputs.
     cumsum: makes the magnitude op for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
     roundings: instead of `absolute`, how the roundings of an op are drawn that is stable, but not in absolute values.
-    draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
+    draws: how values are drawn, where not "normal": "decay" (negative, of any strength), "gate" (a decay that no step
+        multiplies: down to -inf; with "gate|i", as with "decay|i", what softplus and a "log rate" turn into one if
+        input `i` is given), "step" (a positive time step; "step|o" is what
         softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "direction" (vectors along
         the last axis of a length of about 1; with "direction|o" of any length if option `o` is set), "share" (between 0
         and 1, some of them 0, 1 or 2; with "share|o" what sigmoid turns into one), "log rate" (the logarithm of a
@@ -110,6 +125,11 @@ class Op:
     def integers(self) -> frozenset[str]:
         """Inputs that hold integers: positions and slots."""
         return frozenset(n for n, drawn in self.draws.items() if drawn.partition("|")[0] in ("position", "slot"))
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it has decays, which may be strong."""
+        return any(drawn.partition("|")[0] in ("decay", "gate", "log rate") for drawn in self.draws.values())
 
     @property
     def handed_on(self) -> tuple[str, str] | None:

@@ -214,7 +214,7 @@ _QWEN3_NEXT = {"hk": 1, "hv": 2, "k": 128, "p": 128}
 _RETNET = {"hk": 2, "hv": 2, "k": 64, "p": 128}
 _KIMI_LINEAR = {"h": 2, "k": 128, "p": 128}
 _DELTA_DRAWS = {"k": "direction|qk_l2norm", "beta": "share|beta_sigmoid"}
-_GATE_DRAWS = {"g": "decay", "dt_bias": "decay", "A_log": "log rate"}
+_GATE_DRAWS = {"g": "gate|A_log", "dt_bias": "decay|A_log", "A_log": "log rate"}
 
 LINEAR_ATTENTION = _op(
     signatures.LINEAR_ATTENTION,
@@ -231,7 +231,7 @@ SIMPLE_GLA = _op(
     absolute=magnitude_of_linear_attention.simple_gla,
     cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
-    draws={"g": "decay"},
+    draws={"g": "gate"},
     flops=flops.linear_attention,
     **_LINEAR,
 )
@@ -242,7 +242,7 @@ RETENTION = _op(
     absolute=magnitude_of_linear_attention.retention,
     cumsum=magnitude_of_linear_attention.retention_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
-    draws={"decay": "decay"},
+    draws={"decay": "gate"},
     flops=flops.linear_attention,
     **_LINEAR,
 )

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from packproof.properties.bounds.magnitude import UNDERFLOW, chunk_sums
+from packproof.properties.bounds.magnitude import FORGOTTEN, UNDERFLOW, chunk_sums, felt, sloped
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.promises import Promises
 from packproof.refs.arguments import finite_scale
@@ -76,7 +76,7 @@ def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
                 q, k = (_l2norm(signs, x) for x in (q, k))
             beta = _Sigmoid.apply(signs, beta) if beta_sigmoid else beta
             gate = _gate(signs, g[0], A_log, dt_bias) if g else v.new_zeros(*v.shape[:2], 1)
-            size = gate.detach().abs()
+            size = felt(gate.detach().abs())
             sums = chunk_sums([size], promises, size) if promises.cumsum else torch.zeros_like(size)
             found: tuple[Tensor, Tensor] = _DeltaRule.apply(signs, promises, factor, S, v, q, k, gate, beta, sums)
             return found
@@ -96,6 +96,7 @@ def _l2norm(signs: Signs, x: Tensor) -> Tensor:
 
 
 def _gate(signs: Signs, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None) -> Tensor:
+    g = sloped(g.clamp(min=-FORGOTTEN), g)  # so that no rounding of it is infinite
     if dt_bias is not None:
         g = signs.noisy(signs.noisy(g) + signs.noisy(dt_bias.expand_as(g)))
     if A_log is not None:
@@ -186,7 +187,7 @@ class _DeltaRule(torch.autograd.Function):
 
 
 def _decay_terms(decay: Tensor, g: Tensor) -> Tensor:
-    return decay * (1 + g.abs()[..., None]) + UNDERFLOW
+    return decay * (1 + felt(g.abs())[..., None]) + UNDERFLOW
 
 
 def _terms(M: Tensor, written: Tensor, S: Tensor) -> Tensor:

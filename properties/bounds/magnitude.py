@@ -40,6 +40,7 @@ from packproof.refs.recurrence import (
 MagnitudeOp = Callable[..., Any]
 
 UNDERFLOW = 2.0**-100
+FORGOTTEN = 746.0  # exp(-746) is 0 in float64 too: however far below it an exponent is, its rounding adds no error
 _CHUNK = 64  # tokens
 
 
@@ -198,7 +199,8 @@ def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
             )
 
         steps = [time_step(piece, delta_bias, delta_softplus) for piece in split_sequences(delta, cu_seqlens)]
-        E = chunk_sums([magnitude(step)[..., None] * magnitude(A) for step in steps], promises, delta[..., None] * A)
+        exponents = [felt(magnitude(step)[..., None] * magnitude(A)) for step in steps]
+        E = chunk_sums(exponents, promises, delta[..., None] * A)
         B, C = expand_groups(magnitude(B), u.shape[1]), expand_groups(magnitude(C), u.shape[1])
         states = None if initial_states is None else magnitude(initial_states) * (1 + at_start(E, cu_seqlens))
         return add(run(B * (1 + E), C.expand_as(E), states), run(B.expand_as(E), C * (1 + E), initial_states))
@@ -237,7 +239,7 @@ def ssd_cumsum(promises: Promises) -> MagnitudeOp:
             )
 
         steps = [time_step(piece, dt_bias, dt_softplus) for piece in split_sequences(dt, cu_seqlens)]
-        E = chunk_sums([magnitude(step) * magnitude(A) for step in steps], promises, dt)[..., None]
+        E = chunk_sums([felt(magnitude(step) * magnitude(A)) for step in steps], promises, dt)[..., None]
         B, C = expand_groups(magnitude(B), x.shape[1]), expand_groups(magnitude(C), x.shape[1])
         states = None
         if initial_states is not None:
@@ -272,8 +274,28 @@ def magnitude(x: Tensor | None) -> Tensor | None:
 
 
 def sloped(value: Tensor, path: Tensor) -> Tensor:
-    """This value, with the derivative of `path`."""
-    return value.detach() + (path - path.detach())
+    """This value, with the derivative of `path`, which may be infinite."""
+    y: Tensor = _Sloped.apply(value.detach(), path)
+    return y
+
+
+class _Sloped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, path: Tensor) -> Tensor:
+        ctx.shape = path.shape
+        return value.expand(torch.broadcast_shapes(value.shape, path.shape)).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, grads[0].sum_to_size(ctx.shape)
+
+
+def felt(exponent: Tensor) -> Tensor:
+    """The magnitude of a decay's exponent as far as it has an effect: FORGOTTEN at most, with slope 0 beyond.
+
+    So a kernel that promises `cumsum` may add up gates of a limited strength, and no others.
+    """
+    return exponent.clamp(max=FORGOTTEN)
 
 
 def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,7 +313,7 @@ def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor,
 
 def _decay(delta: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """The decay of each token in absolute terms, and the magnitude of its exponent."""
-    exponent, decay = magnitude(delta) * magnitude(A), (delta * A).exp()
+    exponent, decay = felt(magnitude(delta) * magnitude(A)), (delta * A).exp()
     return sloped(decay + UNDERFLOW, decay.detach() * exponent), exponent
 
 

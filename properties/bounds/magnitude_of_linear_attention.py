@@ -13,6 +13,7 @@ from packproof.properties.bounds.magnitude import (
     at_start,
     chunk_sums,
     dual,
+    felt,
     magnitude,
     sloped,
 )
@@ -57,7 +58,7 @@ def simple_gla(
     """Magnitude op of `refs.simple_gla`."""
 
     def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        exponent, decay = magnitude(g), g.exp()
+        exponent, decay = felt(magnitude(g)), g.exp()
         decay = sloped(decay + UNDERFLOW, decay.detach() * exponent)
         y, h = dual(S.mT, v, decay, exponent, k, q)
         return y, h.mT
@@ -94,7 +95,8 @@ def simple_gla_cumsum(promises: Promises) -> MagnitudeOp:
         def run(q: Tensor, k: Tensor, states: Tensor | None) -> Any:
             return simple_gla(q, k, v, g, initial_states=states, cu_seqlens=cu_seqlens, **options)
 
-        E = chunk_sums(split_sequences(magnitude(g), cu_seqlens), promises, g)[..., None]
+        exponent = sloped(felt(g.abs()), magnitude(g))  # the gradient of any gate may have the errors of its sum
+        E = chunk_sums(split_sequences(exponent, cu_seqlens), promises, g)[..., None]
         q, k = (expand_groups(magnitude(x), v.shape[1]) for x in (q, k))
         states = None
         if initial_states is not None:

@@ -15,9 +15,11 @@ MEANINGS = {
     "hard decay": "decays forget 60 times faster; three tokens in ten nearly forget, the others keep nearly everything",
     "cancelling": "every second token of the first input nearly undoes the one before it",
     "one-hot": "only one sequence has incoming gradients",
+    "strong gates": "some tokens forget all before them: logarithms of decays of -1e4, -1e9, -1e20 and down to -inf",
 }
 REGIMES = tuple(MEANINGS)
 _PLAIN_FIELDS = ("dtype", "slack", "regime", "index_dtype", "seed", "configuration")
+STRONG_GATES = "strong gates"  # the regime of ops that forget alone
 CUTS = "cuts"  # the argument of a kernel that cuts a pack over ranks itself
 SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 

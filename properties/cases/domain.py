@@ -1,11 +1,12 @@
 """A kernel's domain: the calls that it supports, as conditions over the sizes, the layout and the options of a call."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from packproof.properties.cases.case import Case
+from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.condition import LAYOUT, Condition, conditions
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
@@ -13,6 +14,8 @@ from packproof.refs.errors import UsageError, checked_init
 
 _CALL = ("dtype", "contiguous", "gradients")
 KEYS = "cu_seqlens_k"
+GATE = "gate"
+_WEAK, _STRONG = -100.0, -math.inf  # the strongest log-decay of a case without strong gates, and of one with them
 
 
 @checked_init
@@ -27,12 +30,13 @@ class Domain:
         k in (64, 128)        d % 8 == 0          16 <= k <= 128       hq // hk in (1, 2, 4, 8)
         tokens % 16 == 0      tokens <= 4096      length > 0           sequences <= 8
         dtype == bf16         contiguous          not gradients        not (z and D)
-        slack == 0            bias                k == v
+        slack == 0            bias                k == v               gate > -1e4
 
     It may name the op's axes; `tokens` (rows of the pack, slack included), `sequences`, `slack`, `longest`, and
     `length`, for which it holds if it holds for every sequence; `dtype`, one of fp64, fp32, bf16 and fp16; `contiguous`
     (tensors lie so) and `gradients` (the call is differentiated); optional inputs, `cu_seqlens_k` too, true where
-    given; and options by their values. `length` holds for the lengths of both packings.
+    given; options by their values; and `gate`, the logarithm of the strongest decay of a token, where an op has decays:
+    0 to -inf. `length` holds for the lengths of both packings.
 
     >>> import packproof
     >>> domain = packproof.Domain.of("k in (64, 128); length > 0")
@@ -66,6 +70,7 @@ class Domain:
     def check(self, op: Op, where: str) -> None:
         """UsageError for a name that a call of the op does not have, or one without a comparison that is no flag."""
         known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *([KEYS] if op.packs_keys else []), *op.options]
+        known += [GATE] if op.forgets else []
         for condition in self.conditions:
             for name in sorted(condition.names - set(known)):
                 raise UsageError(
@@ -148,6 +153,7 @@ def values_of(op: Op, case: Case) -> dict[str, Any]:
     layout = layout_values(case.lengths, case.slack)
     words = case.size_words
     return {
+        **gate_value(op, strong=case.regime == STRONG_GATES),
         **{name: values[0] for name, values in op.options.items()},
         **dict(case.options),
         **{name: name in case.present for name in optional_inputs(op)},
@@ -158,6 +164,11 @@ def values_of(op: Op, case: Case) -> dict[str, Any]:
         **layout,
         **{name: words.get(str(value), value) for name, value in case.sizes},
     }
+
+
+def gate_value(op: Op, *, strong: bool) -> dict[str, float]:
+    """What `gate` stands for, where it is no other name of the op."""
+    return {GATE: _STRONG if strong else _WEAK} if op.forgets else {}
 
 
 def layout_values(lengths: Sequence[int], slack: int) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """A case made into tensors: everything follows from its seed, on any machine."""
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.cases import values
-from packproof.properties.cases.case import Case
+from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 from packproof.refs.axes import Axes, parse, role
@@ -56,8 +57,9 @@ def _generator(case: Case, name: str) -> torch.Generator:
 def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...], options: Mapping[str, Any]) -> Tensor:
     g = _generator(case, name)
     how, _, option = op.draws.get(name, "normal").partition("|")
-    if how == "decay":
-        x = values.decay(size, g, case.regime, tokens=role(axes) == "token")
+    tokens = role(axes) == "token"
+    if how in ("decay", "gate"):
+        x = _draw_decay(how, option, size, g, case, tokens=tokens)
     elif how == "log rate":
         x = (-values.decay(size, g, case.regime, tokens=False)).log()
     elif how == "share":
@@ -67,10 +69,10 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         x = torch.randn(size, generator=g, dtype=torch.float64)
         x = x if options.get(option) else values.with_length(x, g, case.regime)
     elif how == "step":
-        x = values.step(size, g, hard=case.regime == "hard decay" and role(axes) == "token")
+        x = values.step(size, g, case.regime, tokens=tokens)
         if option and options.get(option):
-            x = torch.expm1(x.clamp(min=1e-3)).log()
-            if case.regime == "wide" and role(axes) == "token":
+            x = torch.expm1(x.clamp(min=1e-21 if case.regime == STRONG_GATES else 1e-3)).log()
+            if case.regime == "wide" and tokens:
                 x = values.with_large_steps(x, g)
     elif how == "distinct":
         x = values.distinct(size, g)
@@ -83,6 +85,18 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
         if case.regime == "wide" and name == next(iter(op.inputs)):
             x = x * values.wide(size, g, case.dtype)
     return x.to(dtype_of(op, name, case.dtype, case.float32, case.narrow))
+
+
+def _draw_decay(
+    how: str, option: str, size: tuple[int, ...], g: torch.Generator, case: Case, *, tokens: bool
+) -> Tensor:
+    """Logarithms of decays. option: the input by whose presence they are the argument of a softplus, where strong gates
+    come from the rate that multiplies it."""
+    if case.regime != STRONG_GATES or (option and not tokens):
+        return values.decay(size, g, "normal" if case.regime == STRONG_GATES else case.regime, tokens=tokens)
+    if option in case.present:
+        return values.decay(size, g, "normal", tokens=tokens) + values.fitting_strong_rates(size, g).log()
+    return values.strong_decay(size, g, math.inf if how == "gate" else values.STRONGEST, tokens=tokens)
 
 
 def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> Tensor:

@@ -10,8 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from packproof.properties.cases.case import Case
-from packproof.properties.cases.domain import LAYOUT, Domain, axes, layout_values, optional_inputs, values_of
+from packproof.properties.cases.case import STRONG_GATES, Case
+from packproof.properties.cases.domain import (
+    GATE,
+    LAYOUT,
+    Domain,
+    axes,
+    gate_value,
+    layout_values,
+    optional_inputs,
+    values_of,
+)
 from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 
@@ -78,6 +87,7 @@ def _nearest(
 
 def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
     """The case inside the domain, its sizes as they are; None where no near one is."""
+    case = _with_gates(op, domain, case)
     if domain.allows(op, case):
         return case
     plain = _with_options(op, domain, case.replace(key_lengths=None))
@@ -85,6 +95,12 @@ def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
     plain = plain.with_lengths(lengths).replace(slack=slack)
     tried = [plain] if case.key_lengths is None else [_with_keys(op, domain, plain, case.key_lengths), plain]
     return next((c for c in tried if domain.allows(op, c)), None)
+
+
+def _with_gates(op: Op, domain: Domain, case: Case) -> Case:
+    """The case with hard decay instead of strong gates, where the domain has none."""
+    rules, weak = domain.within({GATE}), case.replace(regime="hard decay")
+    return case if case.regime != STRONG_GATES or rules.holds(gate_value(op, strong=True)) else weak
 
 
 def _with_keys(op: Op, domain: Domain, case: Case, keys: Lengths) -> Case:
@@ -182,6 +198,7 @@ def fillers(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple
     """
     rules = domain.of_cases.naming(LAYOUT)
     values = {
+        **gate_value(op, strong=False),
         **{name: each[0] for name, each in op.options.items()},
         **sample.options,
         **{name: name in sample.inputs for name in optional_inputs(op)},

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, configuration, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
-from packproof.properties.cases.case import CUTS, REGIMES, Case
+from packproof.properties.cases.case import CUTS, REGIMES, STRONG_GATES, Case
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.fitting import fitted, fitted_sizes
 from packproof.properties.cases.layouts import (
@@ -38,6 +38,7 @@ from packproof.refs.axes import parse, role
 Sizes = Mapping[str, int | str]
 
 _GOLDEN_REGIMES = ("normal", "one-hot", "normal", "long decay", "wide", "hard decay", "normal", "cancelling")
+_WHERE_STRONG = 2  # in the place of a normal one, for ops that forget: a chunk and a token, and many short sequences
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
@@ -84,6 +85,16 @@ class Space:
     def fit(self, case: Case) -> Case | None:
         """The case in the kernel's domain, or None where no near one is."""
         return fitted(self.op, self.domain, case) if self.domain else case
+
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        return tuple(r for r in REGIMES if r != STRONG_GATES or self.op.forgets)
+
+    @property
+    def golden_regimes(self) -> tuple[str, ...]:
+        """Those of the golden layouts, in order, and again."""
+        before, after = _GOLDEN_REGIMES[:_WHERE_STRONG], _GOLDEN_REGIMES[_WHERE_STRONG + 1 :]
+        return (*before, STRONG_GATES, *after) if self.op.forgets else _GOLDEN_REGIMES
 
     @property
     def chunk(self) -> int:
@@ -270,7 +281,7 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
         narrow=_given(space, present, space.narrows[k % len(space.narrows)]),
         axes=tuple(forms.items()),
         options=space.known_options(options),
-        regime=_GOLDEN_REGIMES[k % len(_GOLDEN_REGIMES)],
+        regime=space.golden_regimes[k % len(_GOLDEN_REGIMES)],
         seed=rng.randrange(4) + 4 * seed,
         key_lengths=keys,
     )
@@ -317,7 +328,7 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
         narrow=_given(space, present, narrow),
         axes=tuple((n, forms[space.alike(n)]) for n in space.choices),
         options=space.known_options(options),
-        regime=draw(st.sampled_from(REGIMES)),
+        regime=draw(st.sampled_from(space.regimes)),
         seed=draw(st.integers(0, 3)),
         key_lengths=None if way is None else other_lengths(lengths, way, space.chunk),
     )

@@ -1,9 +1,15 @@
 """How the values of a sample are drawn, by the word that an op has for an input, and by regime."""
 
+import math
+
 import torch
 from torch import Tensor
 
+from packproof.properties.cases.case import STRONG_GATES
+
 _DISTINCT = 3840
+_STRENGTHS = (1e4, 1e9, 1e20)
+STRONGEST = 1.6e38  # in fp32 the sum of two or three is -inf
 
 
 def distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:
@@ -19,12 +25,34 @@ def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: boo
 
     tokens: each token has its own, so that under hard decay three in ten nearly forget.
     """
+    if regime == STRONG_GATES:
+        return strong_decay(size, g, _STRENGTHS[-1], tokens=tokens)
     rate = -(0.1 + 0.9 * torch.rand(size, generator=g, dtype=torch.float64))
     if regime == "long decay":
         return rate * 10 ** -(1 + 2 * torch.rand(size, generator=g, dtype=torch.float64))
     if regime == "hard decay" and tokens:
         return rate * torch.where(torch.rand(size, generator=g, dtype=torch.float64) < 0.3, 60, 0.06)
     return rate * 60 if regime == "hard decay" else rate
+
+
+def strong_decay(size: tuple[int, ...], g: torch.Generator, strongest: float, *, tokens: bool) -> Tensor:
+    """Rates below 0, of which one token's in five is so strong that it forgets all, or four of five without tokens.
+
+    The strong ones of a channel are alike, so that none hides what a weaker one does; neighbours have others.
+    """
+    rate = decay(size, g, "normal", tokens=tokens)
+    strengths = torch.tensor((*_STRENGTHS, strongest, *(() if tokens else (0.0,))), dtype=torch.float64)
+    channels = size[1:] if tokens else size
+    begin = int(torch.randint(len(strengths), (1,), generator=g))
+    strength = strengths[(begin + torch.arange(math.prod(channels))) % len(strengths)].view(channels)
+    strong = torch.rand(size, generator=g, dtype=torch.float64) < 0.2 if tokens else strength > 0
+    return torch.where(strong, (rate - 1) * strength, rate)
+
+
+def fitting_strong_rates(size: tuple[int, ...], g: torch.Generator) -> Tensor:
+    """Factors by which some strong rates become ordinary ones; a rate that none fits forgets all, or nothing."""
+    strengths = torch.tensor((1.0, *_STRENGTHS), dtype=torch.float64)
+    return 1 / strengths[torch.randint(len(strengths), size, generator=g)]
 
 
 def share(size: tuple[int, ...], g: torch.Generator, regime: str) -> Tensor:
@@ -43,11 +71,14 @@ def with_length(x: Tensor, g: torch.Generator, regime: str) -> Tensor:
     return length * unit if regime == "wide" else unit
 
 
-def step(size: tuple[int, ...], g: torch.Generator, *, hard: bool) -> Tensor:
-    """Time steps; under hard decay three in ten tokens nearly forget, the others nearly keep everything."""
+def step(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool) -> Tensor:
+    """Time steps; under hard decay three in ten tokens nearly forget, the others nearly keep everything. Under strong
+    gates most are as small as rates are large, and what is added to all steps is nearly nothing."""
     step = 0.05 + 0.95 * torch.rand(size, generator=g, dtype=torch.float64)
     forget = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
-    return torch.where(forget, step, step * 1e-3) if hard else step
+    if regime == STRONG_GATES:
+        return step * (fitting_strong_rates(size, g) if tokens else 1 / _STRENGTHS[-1])
+    return torch.where(forget, step, step * 1e-3) if regime == "hard decay" and tokens else step
 
 
 def with_large_steps(x: Tensor, g: torch.Generator) -> Tensor:
