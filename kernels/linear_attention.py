@@ -107,8 +107,8 @@ def simple_gla(
 ) -> Result:
     """Linear attention with a gate per token and head (Yang et al. 2024): S = exp(g) S + k vᵀ, y = scale Sᵀ q.
 
-    g: (t, hv), natural logarithms, at most 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. Its gradient has
-    its dtype. All else is as in `linear_attention`.
+    g: (t, hv), natural logarithms, from -inf to 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. Its
+    gradient has its dtype. All else is as in `linear_attention`.
 
     >>> import torch
     >>> from packproof.kernels import simple_gla
@@ -148,7 +148,7 @@ def retention(
 ) -> Result:
     """Linear attention with a decay per head (Sun et al. 2023, RetNet, eq. 3): S = exp(decay) S + k vᵀ, y = scale Sᵀ q.
 
-    decay: (hv,) in fp32, the natural logarithm of RetNet's γ, at most 0. All else is as in `linear_attention`.
+    decay: (hv,) in fp32, the natural logarithm of RetNet's γ, from -inf to 0. All else is as in `linear_attention`.
 
     >>> import torch
     >>> from packproof.kernels import retention

@@ -205,9 +205,9 @@ def gated_delta_rule(
 ) -> Result:
     """The gated delta rule over packed sequences, token by token: S = exp(g) S, then the delta rule.
 
-    g: (t, hv), natural logarithms, at most 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. A_log, dt_bias:
-    (hv,) in fp32, or fp64 with fp64 tokens. With A_log the gate is -exp(A_log) softplus(g + dt_bias), without it
-    g + dt_bias. All else is as in `delta_rule`.
+    g: (t, hv), natural logarithms, from -inf to 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. A_log,
+    dt_bias: (hv,) in fp32, or fp64 with fp64 tokens. With A_log the gate is -exp(A_log) softplus(g + dt_bias), without
+    it g + dt_bias. All else is as in `delta_rule`.
 
     >>> import torch
     >>> from packproof.refs import gated_delta_rule
@@ -310,7 +310,7 @@ def kda(
 ) -> Result:
     """Kimi delta attention over packed sequences, token by token: S = exp(g) S by key channel, then the delta rule.
 
-    q, k: (t, h, k). v: (t, h, p). g: (t, h, k), natural logarithms, at most 0. beta: (t, h). A_log: (h,). dt_bias:
+    q, k: (t, h, k). v: (t, h, p). g: (t, h, k), natural logarithms, from -inf to 0. beta: (t, h). A_log: (h,). dt_bias:
     (h, k). initial_states: (s, h, k, p). All else is as in `gated_delta_rule`.
 
     >>> import torch

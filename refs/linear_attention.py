@@ -185,8 +185,8 @@ def simple_gla(
 ) -> Result:
     """Linear attention with a gate per token and head, token by token: S = exp(g) S + k vᵀ, y = scale Sᵀ q.
 
-    g: (t, hv), natural logarithms, at most 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. All else is as
-    in `linear_attention`.
+    g: (t, hv), natural logarithms, from -inf to 0; in the dtype of the tokens, or fp32 beside bf16 or fp16. All else is
+    as in `linear_attention`.
 
     >>> import torch
     >>> from packproof.refs import simple_gla
@@ -251,8 +251,8 @@ def retention(
 ) -> Result:
     """Linear attention that decays by a constant of each head, token by token: S = exp(decay) S + k vᵀ, y = scale Sᵀ q.
 
-    decay: (hv,), the natural logarithm of RetNet's γ, at most 0, in fp32, or fp64 with fp64 tokens. All else is as in
-    `linear_attention`.
+    decay: (hv,), the natural logarithm of RetNet's γ, from -inf to 0, in fp32, or fp64 with fp64 tokens. All else is as
+    in `linear_attention`.
 
     >>> import torch
     >>> from packproof.refs import retention

@@ -25,6 +25,7 @@ _IN_CHUNKS = Promises(chunk=64, cumsum=True, compute="operand")
 _REFUSALS = ("Please upgrade Triton",)  # its gated backward pass on Hopper: then its values are judged
 _ONE_HEAD_EACH = "hk == hv"
 _EVEN = "k % 2 == 0; p % 2 == 0"  # its backward pass requires both even
+_WEAK = "gate > -1e4"  # sums of gates are differences of one running sum, in fp32
 
 
 def _adapted(target: str, op: str, *domain: str, names: dict[str, str] | None = None, **declared: Any) -> Adapter:
@@ -43,16 +44,19 @@ linear_attention = _in_chunks(
 linear_attention_recurrent = _adapted(
     _LINEAR + "fused_recurrent_linear_attn", "linear_attention", _ONE_HEAD_EACH, given={"normalize": False}
 )
-simple_gla = _in_chunks(_SIMPLE_GLA + "chunk_simple_gla", "simple_gla", _ONE_HEAD_EACH, _EVEN, float32=("g",))
+simple_gla = _in_chunks(
+    _SIMPLE_GLA + "chunk_simple_gla", "simple_gla", _ONE_HEAD_EACH, _EVEN, _WEAK, float32=("g",)
+)
 simple_gla_recurrent = _adapted(
     _SIMPLE_GLA + "fused_recurrent_simple_gla",
     "simple_gla",
     _ONE_HEAD_EACH,
+    _WEAK,
     float32=("g",),
     promises=Promises(cumsum=True, compilable=True),  # its gradient of g is a sum over the sequence
 )
 retention = _in_chunks(
-    _SIMPLE_GLA + "chunk_simple_gla", "retention", _ONE_HEAD_EACH, names={"decay": "g_gamma"}, gradients=False
+    _SIMPLE_GLA + "chunk_simple_gla", "retention", _ONE_HEAD_EACH, _WEAK, names={"decay": "g_gamma"}, gradients=False
 )
 retention_recurrent = _adapted(
     _SIMPLE_GLA + "fused_recurrent_simple_gla", "retention", _ONE_HEAD_EACH, names={"decay": "g_gamma"}, gradients=False
@@ -95,7 +99,7 @@ def _gated(
 def _rule(op: str, module: str, function: str, **declared: Any) -> Callable[..., Any]:
     """The adapter of a rule with a gate."""
 
-    @kernel(op=op, domain="k <= 256", slack=False, float32=("g", "beta"), **declared)
+    @kernel(op=op, domain=f"k <= 256; {_WEAK}", slack=False, float32=("g", "beta"), **declared)
     def adapted(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, A_log: Tensor | None = None,
         dt_bias: Tensor | None = None, initial_states: Tensor | None = None, *, cu_seqlens: Tensor,

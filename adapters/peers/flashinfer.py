@@ -14,7 +14,7 @@ from packproof.properties.promises import Promises
     dtypes=("bfloat16", "float16"),
     promises=Promises(chunk=64, cumsum=True, compute="operand"),
     gradients=False,
-    domain="k == 128; p == 128",
+    domain="k == 128; p == 128; gate > -1e4",  # decays are differences of a running sum
     slack=False,
     float32=("g", "beta"),
 )

@@ -12,7 +12,8 @@ _SCAN = "mamba_ssm.ops.selective_scan_interface:selective_scan_fn"
 _NO_STATES_OF_PACKS = ("initial_states", "return_final_states")  # states belong to a row of the batch
 _REFUSALS = ("only supports state dimension <= 256", "C must have shape")  # the second: if B and C differ in groups
 
-# With its default chunks, which start with the pack. It takes fp32, but rounds operands of its products to tf32.
+# With its default chunks, which start with the pack. It takes fp32, but rounds operands of its products to tf32. Decays
+# are differences of a running sum, so that a strong gate takes the digits of later ones.
 ssd = adapt(
     "mamba_ssm.ops.triton.ssd_combined:mamba_chunk_scan_combined",
     op="ssd",
@@ -22,10 +23,12 @@ ssd = adapt(
     without=_NO_STATES_OF_PACKS,
     dtypes=("bfloat16", "float16"),
     promises=Promises(grid="pack", chunk=256, cumsum=True, compute="operand"),
+    domain="gate > -1e4",
     slack=False,
 )
 
 # It takes no boundaries: a sequence is a row of a padded batch. Its backward pass reads outputs as they were stored.
+# Rows of padding have a step of 0, which a rate that is -inf in base 2 turns into NaN.
 selective_scan = adapt(
     _SCAN,
     op="selective_scan",
@@ -33,6 +36,7 @@ selective_scan = adapt(
     metadata={},
     refuses=_REFUSALS,
     promises=Promises(compute="operand"),
+    domain="gate > -1e4",
 )
 
 # The whole pack as one sequence, for timing only. The time includes the transposes to channels first.

@@ -20,9 +20,13 @@ _MODEL = "transformers.models.qwen3_next.modeling_qwen3_next"
 
 
 def _rule(function: str, promises: Promises | None = None) -> Callable[..., Any]:
-    """The adapter of one of its functions. Where fla is installed, transformers puts a kernel around it."""
+    """The adapter of one of its functions. Where fla is installed, transformers puts a kernel around it.
 
-    @kernel(op="gated_delta_rule", domain="hk == hv", promises=promises, slack=False, float32=("g", "beta"))
+    Where decays are differences of a running sum, a strong gate takes the digits of later ones.
+    """
+    weak = "; gate > -1e4" if promises and promises.cumsum else ""
+
+    @kernel(op="gated_delta_rule", domain=f"hk == hv{weak}", promises=promises, slack=False, float32=("g", "beta"))
     def adapted(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial_states: Tensor | None = None, *,
         cu_seqlens: Tensor, qk_l2norm: bool = False, return_final_states: bool = False,
