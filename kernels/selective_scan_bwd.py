@@ -16,8 +16,7 @@ The sums over channels leave as one part per block of channels, those over token
 import triton
 import triton.language as tl
 
-from packproof.kernels.decays import finite
-from packproof.kernels.elementwise import sigmoid, silu, silu_slope
+from packproof.kernels.elementwise import finite, sigmoid, silu, silu_slope
 from packproof.kernels.selective_scan_fwd import (
     LOG2E,
     channel_block,

@@ -29,7 +29,7 @@ __device__ __forceinline__ float power(float x) {
 #endif
 }
 
-// log2(e) A, a factor of steps that may be 0 and of gradients that are: never -inf; NaN stays NaN (see kernels/decays.py)
+// log2(e) A, a factor of steps that may be 0 and of gradients that are: never -inf; NaN stays NaN (see kernels/elementwise.py)
 __device__ __forceinline__ float finite_rate(float A) {
     float rate = A * LOG2E;
     return rate < -LARGEST ? -LARGEST : rate;

@@ -17,8 +17,7 @@ by WINDOW + SIZE tokens.
 import triton
 import triton.language as tl
 
-from packproof.kernels.decays import finite
-from packproof.kernels.elementwise import silu, softplus
+from packproof.kernels.elementwise import finite, silu, softplus
 from packproof.kernels.sequences import bounds
 
 LOG2E = tl.constexpr(1.4426950408889634)

@@ -19,8 +19,7 @@ the tokens of a chunk add to each other's, and sums both.
 import triton
 import triton.language as tl
 
-from packproof.kernels.decays import finite
-from packproof.kernels.elementwise import sigmoid, silu, silu_slope
+from packproof.kernels.elementwise import finite, sigmoid, silu, silu_slope
 from packproof.kernels.products import product
 from packproof.kernels.ssd_fwd import (
     decay_to_end,

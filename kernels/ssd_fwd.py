@@ -18,7 +18,7 @@ Linear attention is the same with values x, keys B, queries C, a step of 1 and a
 multiplies C wherever C is read, in fp32. SSD's is 1.
 
 Log-decays are in base 2: the sum of Δ A / log 2 from the start of the chunk, taken in fp64 and kept in two fp32 parts,
-so that their differences have the precision of fp32. A token adds no more to the sum than makes its decay 0 (`decays`).
+so that their differences have the precision of fp32. A token adds no more to it than makes its decay 0 (`elementwise`).
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -26,8 +26,7 @@ so that their differences have the precision of fp32. A token adds no more to th
 import triton
 import triton.language as tl
 
-from packproof.kernels.decays import summable
-from packproof.kernels.elementwise import silu, softplus
+from packproof.kernels.elementwise import silu, softplus, summable
 from packproof.kernels.products import product
 from packproof.kernels.sequences import locate
 from packproof.kernels.worklists import item

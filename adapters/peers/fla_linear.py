@@ -44,9 +44,7 @@ linear_attention = _in_chunks(
 linear_attention_recurrent = _adapted(
     _LINEAR + "fused_recurrent_linear_attn", "linear_attention", _ONE_HEAD_EACH, given={"normalize": False}
 )
-simple_gla = _in_chunks(
-    _SIMPLE_GLA + "chunk_simple_gla", "simple_gla", _ONE_HEAD_EACH, _EVEN, _WEAK, float32=("g",)
-)
+simple_gla = _in_chunks(_SIMPLE_GLA + "chunk_simple_gla", "simple_gla", _ONE_HEAD_EACH, _EVEN, _WEAK, float32=("g",))
 simple_gla_recurrent = _adapted(
     _SIMPLE_GLA + "fused_recurrent_simple_gla",
     "simple_gla",

@@ -275,11 +275,11 @@ def magnitude(x: Tensor | None) -> Tensor | None:
 
 def sloped(value: Tensor, path: Tensor) -> Tensor:
     """This value, with the derivative of `path`, which may be infinite."""
-    y: Tensor = _Sloped.apply(value.detach(), path)
+    y: Tensor = _WithSlope.apply(value.detach(), path)
     return y
 
 
-class _Sloped(torch.autograd.Function):
+class _WithSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, path: Tensor) -> Tensor:
         ctx.shape = path.shape

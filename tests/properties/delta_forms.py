@@ -144,6 +144,16 @@ def gradients_of_sums(
     return torch.cat(ys), S
 
 
+def limited(recurrence: gated.GatedRecurrence) -> gated.GatedRecurrence:
+    """A recurrence that takes gates of any strength by differences of a sum, to which no token adds more than it needs
+    to forget all."""
+
+    def of_limited(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+        return recurrence(S, v, q, k, g.clamp(min=-750), beta)
+
+    return of_limited
+
+
 RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
     "recurrent": (gated.delta, PLAIN),
     "matrices": (by_matrices, PLAIN),
@@ -151,8 +161,8 @@ RECURRENCES: dict[str, tuple[gated.GatedRecurrence, Promises]] = {
     "chunks of 7": (partial(gated.chunked, 7), PLAIN),
     "chunks of 64": (partial(gated.chunked, 64), PLAIN),
     "inverse": (partial(with_inverse, torch.Tensor.clone, False), PLAIN),
-    "inverse, differences": (partial(with_inverse, torch.Tensor.clone, True), CUMSUM),
-    "gradients of sums": (partial(gradients_of_sums, CHUNK), CUMSUM),
+    "inverse, differences": (limited(partial(with_inverse, torch.Tensor.clone, True)), CUMSUM),
+    "gradients of sums": (limited(partial(gradients_of_sums, CHUNK)), CUMSUM),
 }
 
 

@@ -178,7 +178,7 @@ def cumsum_scan(*args: Any, **options: Any) -> Any:
     def recurrence(h: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         ys = [u[:0]]
         for u_c, delta_c, B_c, C_c in zip(*(torch.split(x, 16) for x in (u, delta, B, C)), strict=True):
-            sums = (delta_c[..., None] * A).cumsum(0)
+            sums = (delta_c[..., None] * A).clamp(min=-750).cumsum(0)
             lower = torch.ones(len(u_c), len(u_c)).tril().bool()[..., None, None]
             decay = torch.where(lower, sums[:, None] - sums[None], -torch.inf).exp()
             states = (decay * ((delta_c * u_c)[..., None] * B_c)[None]).sum(1) + sums.exp() * h
