@@ -15,6 +15,8 @@ Exponentials (decays, σ, weights) are raised by 2^-100, which times roundoff is
 That of attention is in `magnitude_of_attention`.
 """
 
+# mypy: allow-untyped-calls
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, overload
