@@ -1,7 +1,9 @@
-"""A user's reference is tried before any kernel is judged by it: what it cannot do is an error of the reference."""
+"""A user's reference is tried before any kernel is judged by it: what it cannot do is an error of the reference, and a
+law that it breaks is one that its declaration promises wrongly."""
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.harness.engine.violations import evaluated
 from packproof.properties.bounds.oracle import vjp
 from packproof.properties.bounds.running_error import bounded
+from packproof.properties.call import Call, KernelFault, Result
 from packproof.properties.cases.case import Case
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
+from packproof.properties.cases.space import Space, golden_case
 from packproof.properties.declared import require
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.property import Property
+from packproof.properties.light_torch import pulled_back
 from packproof.properties.op import Op
+from packproof.properties.promises import Promises
+from packproof.properties.violation import Violation, apart
 from packproof.refs import errors
 from packproof.refs.axes import is_shared, parse
 from packproof.refs.errors import UsageError
@@ -27,6 +37,8 @@ _LAYOUTS = {
     "one token": (1,),
     "two sequences": (2, 3),
 }
+_PACKS = ((2, 3), (3, 0, 2), (4, 1))
+_MOST_CASES = 4  # of a law: the smallest ones
 
 
 def try_reference(op: Op) -> None:
@@ -43,6 +55,74 @@ def try_reference(op: Op) -> None:
             bounded(partial(vjp, op.reference, sample, gradients=True))  # every operator that it calls has a rule
         else:
             _try(op.absolute, sample, where.replace("its reference", "its `absolute`"), absolute=True)
+
+
+def try_laws(op: Op, laws: Iterable[Property]) -> None:
+    """Judge the op's reference by the laws that follow from the op's declaration, as if it were a kernel.
+
+    Raises UsageError that names the law, what broke it and the field of the declaration to change.
+    """
+    space = Space(op, "float32", Promises())
+    subject = KernelUnderTest(op, _Reference(op), Promises(), gradients=op.differentiable)
+    cases = list(_small_packs(space))
+    for law in laws:
+        suited = sorted(law.suited(space, cases), key=lambda case: case.n_tokens) if law.of_the_op else []
+        for case in suited[:_MOST_CASES]:
+            violation, _ = evaluated(subject, law, case)
+            if violation is not None:
+                raise UsageError(_broken_law(op, law, case, violation))
+
+
+class _Reference:
+    """A Runner of an op's reference: in float64, as the oracle calls it, between inputs and results in fp32. Roundings
+    of its own, as of another order of summation, are far below the budget then."""
+
+    device = "cpu"
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+
+    def run(self, call: Call) -> Result:
+        """Returns the result, or raises KernelFault."""
+        inputs = {n: x.double() if x.is_floating_point() else x for n, x in call.inputs.items()}
+        wrt = [inputs[n].requires_grad_() for n in call.wrt]
+        try:
+            returned = self._op.reference(**inputs, **call.metadata, **call.options)
+            named = dict(zip(call.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
+            reached = [n for n, y in named.items() if y.requires_grad and n in call.cotangents]
+            incoming = [call.cotangents[n].double() for n in reached]
+            slopes = pulled_back([named[n] for n in reached], wrt, incoming) if reached and wrt else ()
+        except Exception as error:
+            raise KernelFault("raised", _in_one_line(error)) from error
+        gradients = {n: g.float() for n, g in zip(call.wrt, slopes, strict=False) if g is not None}
+        return Result({n: y.detach().float() for n, y in named.items()}, gradients)
+
+    def printed(self) -> list[str]:
+        return []
+
+    def restart(self) -> None:
+        """Nothing to forget."""
+
+    def impatient(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def _small_packs(space: Space) -> Iterator[Case]:
+    """Small packs without slack, with nothing that is optional and with everything."""
+    for k, lengths in enumerate(_PACKS):
+        for rich in (False, True):
+            case = golden_case(space, k, lengths, space.plain_sizes[k % len(space.plain_sizes)], rich=rich)
+            yield case.replace(slack=0, regime="normal")
+
+
+def _broken_law(op: Op, law: Property, case: Case, violation: Violation) -> str:
+    if violation.text:
+        what = ", ".join(violation.lines())
+    else:
+        got, wanted = apart(violation.got, violation.wanted)
+        what = f"{violation.tensor}, {violation.place}: {got}, {violation.other} {wanted}"
+        what += f", {violation.note}" if violation.note else ""
+    return f"{op.name}: its own reference breaks {law.name} at {case}: {what}. {law.of_the_op} (docs/new_op.md)"
 
 
 def _require_rows(op: Op) -> None:

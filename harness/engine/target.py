@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from packproof.harness.engine.reference_laws import try_laws
-from packproof.harness.engine.reference_trial import try_reference
+from packproof.harness.engine.reference_trial import try_laws, try_reference
 from packproof.harness.engine.request import CheckRequest
 from packproof.harness.results.names import known
 from packproof.harness.results.text import printable

@@ -1,8 +1,8 @@
 """The double_backward property: a second derivative is the reference's, or there is an error."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from torch import Tensor, autograd, full_like, zeros_like
+from torch import Tensor, autograd, full_like, stack, zeros_like
 
 from packproof.properties.bounds.budget import (
     UNIT_ROUNDOFF,
@@ -85,7 +85,7 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
     results = f(**inputs, **sample.metadata, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     reached = [n for n, y in named.items() if y.requires_grad]
-    first = [None] * len(sample.wrt)
+    first: Sequence[Tensor | None] = [None] * len(sample.wrt)
     if reached:  # a reference may have no graph where there is nothing to compute, as without sequences
         first = pulled_back(
             [named[n] for n in reached],
@@ -98,9 +98,9 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
     products = [(g * factors[n]).sum() for n, g in with_graph]
     leaves = {TensorKey(n, "second gradient"): inputs[n] for n in sample.wrt}
     leaves |= {TensorKey(n, "second gradient of incoming"): c for n, c in cotangents.items()}
-    second = [None] * len(leaves)
+    second: Sequence[Tensor | None] = [None] * len(leaves)
     if products:
-        second = autograd.grad(sum(products), list(leaves.values()), allow_unused=True)
+        second = autograd.grad(stack(products).sum(), list(leaves.values()), allow_unused=True)
     return {key: zeros_like(x) if g is None else g for (key, x), g in zip(leaves.items(), second, strict=True)}
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import packproof
-from packproof.harness.engine.reference_laws import try_laws
+from packproof.harness.engine.reference_trial import try_laws
 from packproof.properties.laws.catalogue import PROPERTIES
 from packproof.properties.ops import OPS
 from packproof.refs import join_sequences, over_time, split_sequences

@@ -40,12 +40,12 @@ def test_the_terms_that_a_reference_does_not_have_are_detected() -> None:
 
     class Squares(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):  # type: ignore[no-untyped-def]
+        def forward(ctx, x):
             ctx.save_for_backward(x)
             return x.square()
 
         @staticmethod
-        def backward(ctx, g):  # type: ignore[no-untyped-def]
+        def backward(ctx, g):
             (x,) = ctx.saved_tensors
             return 2 * x.detach() * g
 
