@@ -14,18 +14,8 @@ from packproof.refs.axes import KEYS, in_pool, packs_keys, parse, read_axis
 from packproof.refs.errors import UsageError, checked_init
 
 _DRAWN = (
-    "normal",
-    "decay",
-    "gate",
-    "step",
-    "unit",
-    "direction",
-    "share",
-    "log rate",
-    "distinct",
-    "sign",
-    "position",
-    "slot",
+    *("normal", "gate", "decay", "step", "unit", "direction", "share", "log rate", "distinct", "sign"),
+    *("position", "slot"),
 )
 _SIZE_WORDS = ("longest", "rows", "slots")
 

@@ -1,6 +1,7 @@
 """Gates that forget all, down to -inf: they are drawn for every op with decays, and judged by budgets that mean it."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_budgets_are_numbers_and_far_from_what_they_judge(op: Op) -> None:
 
 
 def test_a_running_sum_is_found_out_and_told_the_domain_without_them() -> None:
-    options = {"device": "cpu", "dtypes": ["fp32"], "properties": ["reference"], "profile": "quick"}
+    options: dict[str, Any] = {"device": "cpu", "dtypes": ["fp32"], "properties": ["reference"], "profile": "quick"}
     with pytest.raises(packproof.CheckFailed) as failed:
         packproof.check(running_sums.running_sums, **options)
     shown = str(failed.value)
