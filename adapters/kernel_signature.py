@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from packproof.properties.call_signature import call_signature, catches_all
+from packproof.properties.calling.signature import call_signature, catches_all
 from packproof.properties.op import Op
 from packproof.refs.axes import parse
 from packproof.refs.errors import UsageError

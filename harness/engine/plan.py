@@ -11,10 +11,10 @@ from packproof.harness.results.events import Cell
 from packproof.harness.results.names import COMPILE
 from packproof.harness.results.questions import open_questions
 from packproof.harness.results.text import printable
+from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import needed_inputs
 from packproof.properties.laws.property import Property, Shared
-from packproof.properties.suggested_adapter import suggested_adapter
 
 _MANY_CORES = 4  # for each kernel and dtype
 _MANY_KERNELS = 4  # for each core
