@@ -14,6 +14,8 @@ from packproof.properties.bounds import (
     magnitude,
     magnitude_of_attention,
     magnitude_of_linear_attention,
+    rounded_attention,
+    rounded_operands,
 )
 from packproof.properties.op import Op
 from packproof.properties.roundings import Roundings
@@ -70,6 +72,7 @@ SSD = _op(
     reference=refs.ssd,
     absolute=magnitude.ssd,
     cumsum=magnitude.ssd_cumsum,
+    operands=Roundings(rounded_operands.ssd, heads=("g", "h"), state=("h", "p", "n")),
     sizes=(
         {"h": 2, "p": 3, "n": 4, "g": 1},
         {"h": 1, "p": 1, "n": 1, "g": 1},
@@ -172,6 +175,7 @@ ATTENTION = _op(
     signatures.ATTENTION,
     reference=refs.attention,
     absolute=magnitude_of_attention.attention,
+    operands=Roundings(rounded_attention.attention, heads=("hk", "hq"), state=("hq", "u")),
     options={
         "window_size": ((-1, -1), (5, 0), (3, 2)),
         "softmax_scale": (None, 0.3),
@@ -220,6 +224,7 @@ LINEAR_ATTENTION = _op(
     signatures.LINEAR_ATTENTION,
     reference=refs.linear_attention,
     absolute=magnitude_of_linear_attention.linear_attention,
+    operands=Roundings(rounded_operands.linear_attention, heads=("hk", "hv"), state=("hv", "k", "p")),
     model_sizes=(_MINIMAX, _RETNET),
     flops=flops.linear_attention,
     **_LINEAR,
@@ -229,6 +234,7 @@ SIMPLE_GLA = _op(
     signatures.SIMPLE_GLA,
     reference=refs.simple_gla,
     absolute=magnitude_of_linear_attention.simple_gla,
+    operands=Roundings(rounded_operands.simple_gla, heads=("hk", "hv"), state=("hv", "k", "p")),
     cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"g": "decay"},
@@ -240,6 +246,7 @@ RETENTION = _op(
     signatures.RETENTION,
     reference=refs.retention,
     absolute=magnitude_of_linear_attention.retention,
+    operands=Roundings(rounded_operands.retention, heads=("hk", "hv"), state=("hv", "k", "p")),
     cumsum=magnitude_of_linear_attention.retention_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"decay": "decay"},

@@ -22,6 +22,8 @@ UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16
 TF32_ROUNDOFF = 2.0**-11
 # half the smallest subnormal; where the arithmetic is fp32, what a GPU flushes to zero: all below the smallest normal
 SMALLEST = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-126}
+# an operand is rounded as if it were at least this: the spacing of its dtype does not shrink any further
+SMALLEST_NORMAL = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-14, torch.bfloat16: 2.0**-126}
 K_OP = 4.0
 K_ACC = 32.0
 K_ACC_WITH_CUMSUM = 8.0
@@ -79,17 +81,19 @@ def budget(
     promises: Promises,
     *,
     derived: bool = False,
+    of_operands: Tensor | None = None,
 ) -> Budget:
     """The budget of one tensor.
 
     r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor.
-    tokens: dtype of the call's tokens.
+    tokens: dtype of the call's tokens. of_operands: B_op, where it is not B.
     """
     u_op = operands(op, promises, tokens)
     # an fp32 or fp64 tensor holds the accumulator itself: its rounding is one of those that K_acc counts
     u_out = 0.0 if stored in (torch.float32, torch.float64) else UNIT_ROUNDOFF[stored]
     k_acc = accumulations(promises, derived=derived)
-    return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * absolute, k_acc * accumulator(tokens) * absolute)
+    rounded = absolute if of_operands is None else of_operands
+    return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * rounded, k_acc * accumulator(tokens) * absolute)
 
 
 def operands(op: Op, promises: Promises, tokens: torch.dtype) -> float:

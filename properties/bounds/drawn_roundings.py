@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packproof.properties.bounds.signs import UNIT, Signs
+from packproof.properties.bounds.signs import Signs
 from packproof.properties.cases.sample import Sample
 from packproof.properties.promises import Promises
 from packproof.properties.roundings import Roundings
 from packproof.properties.tensor_key import TensorKey
+from packproof.refs.axes import KEYS
 
 COPIES, COPIES_OF_LARGE = 64, 16
 _LARGE = 4096  # elements of the states of all heads
@@ -35,24 +36,26 @@ def deviations(
     promises: Promises,
     run: Callable[[Callable[..., Any], Sample], Mapping[TensorKey, Tensor]],
     values: Mapping[TensorKey, Tensor],
+    signs: Signs,
 ) -> dict[TensorKey, Tensor]:
     """B of each output and gradient. run: what a function makes of a sample, as `values` is of the reference."""
     total = {key: torch.zeros_like(value) for key, value in values.items()}
-    function, count = roundings.make(promises, Signs()), 0
+    function, count = roundings.make(promises, signs), 0
     for copies in _batches(roundings, sample):
         found = run(function, _copied(sample, roundings.heads, copies))
         for key, value in values.items():
             axis = _head_axis(sample, roundings.heads, key.name)
             apart = found[key].unflatten(axis, (copies, -1)) - value.unsqueeze(axis)
-            total[key] += (apart / UNIT).square().sum(axis)
+            total[key] += (apart / signs.unit).square().sum(axis)
         count += copies
     return {key: (squares / count).sqrt() for key, squares in total.items()}
 
 
 def _batches(roundings: Roundings, sample: Sample) -> Iterator[int]:
     size = 1
+    sizes = {**sample.sizes, KEYS: max(sample.key_lengths or sample.lengths, default=0)}
     for axis in roundings.state:
-        size *= sample.sizes[axis]
+        size *= sizes[axis]
     left = COPIES if size <= _LARGE else COPIES_OF_LARGE
     most = max(1, _AT_ONCE // max(1, size * sample.offsets[-1]))
     while left:

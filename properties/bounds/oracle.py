@@ -1,16 +1,17 @@
 """The oracle: what a call should return, from the float64 reference, and how far from it a kernel may be."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.properties.bounds.budget import Budget, budget
+from packproof.properties.bounds.budget import SMALLEST_NORMAL, Budget, budget, operands
 from packproof.properties.bounds.drawn_roundings import deviations
 from packproof.properties.bounds.running_error import bounded
+from packproof.properties.bounds.signs import Signs
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.light_torch import pulled_back
@@ -25,13 +26,14 @@ _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
 class Expected:
     """Values and budgets of every output and gradient.
 
-    absolute: the sums of absolute terms that the budgets follow from. vacuous: tensors whose derived bound is as large
-    as their values.
+    absolute: the sums of absolute terms that the budgets follow from. of_operands: what roundings of operands do, by
+    their roundoff, where they are drawn apart. vacuous: tensors whose derived bound is as large as their values.
     """
 
     values: Mapping[TensorKey, Tensor]
     budgets: Mapping[TensorKey, Budget]
     absolute: Mapping[TensorKey, Tensor]
+    of_operands: Mapping[float, Mapping[TensorKey, Tensor]] = field(default_factory=dict)
     vacuous: tuple[TensorKey, ...] = ()
 
 
@@ -42,31 +44,44 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
-        absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values)
+        absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values, Signs())
     elif derived:
         values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients))
     else:
         values = vjp(op.reference, sample, gradients=gradients)
         absolute = vjp(magnitude_op(op, promises), sample, gradients=gradients, absolute=True)
-    budgets = _budgets(values, absolute, sample, promises)
-    return Expected(values, budgets, absolute, _vacuous(values, budgets, sample, derived))
+    return with_promises(Expected(values, {}, absolute), sample, promises)
 
 
 def with_promises(found: Expected, sample: Sample, promises: Promises) -> Expected:
     """The same with the budgets of other promises, which differ in the precision of operands and sums alone."""
-    budgets = _budgets(found.values, found.absolute, sample, promises)
-    vacuous = _vacuous(found.values, budgets, sample, is_derived(sample.op, promises))
-    return Expected(found.values, budgets, found.absolute, vacuous)
-
-
-def _budgets(
-    values: Mapping[TensorKey, Tensor], absolute: Mapping[TensorKey, Tensor], sample: Sample, promises: Promises
-) -> dict[TensorKey, Budget]:
-    op, derived = sample.op, is_derived(sample.op, promises)
-    tokens = sample.inputs[next(iter(op.inputs))].dtype
+    op, derived, tokens = sample.op, is_derived(sample.op, promises), _tokens(sample)
     stored = {TensorKey(n): dtype_of(op, n, str(tokens).removeprefix("torch.")) for n in sample.outputs}
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
-    return {k: budget(r, absolute[k], stored[k], tokens, op, promises, derived=derived) for k, r in values.items()}
+    u_op, drawn = operands(op, promises, tokens), found.of_operands
+    if op.operands is not None and u_op and u_op not in drawn:
+        drawn = {**drawn, u_op: _of_operands(found, sample, promises, u_op)}
+    of_operands = drawn.get(u_op, {})
+    budgets = {
+        key: budget(
+            r, found.absolute[key], stored[key], tokens, op, promises, derived=derived, of_operands=of_operands.get(key)
+        )
+        for key, r in found.values.items()
+    }
+    return Expected(found.values, budgets, found.absolute, drawn, _vacuous(found.values, budgets, sample, derived))
+
+
+def _of_operands(found: Expected, sample: Sample, promises: Promises, u_op: float) -> dict[TensorKey, Tensor]:
+    """B_op: what roundings of operands do, at most B; where one is below the smallest normal number, B is no bound."""
+    assert sample.op.operands is not None
+    signs = Signs(u_op, SMALLEST_NORMAL[_tokens(sample)])
+    run = partial(vjp, gradients=any(key.is_gradient for key in found.values))
+    drawn = deviations(sample.op.operands, sample, promises, run, found.values, signs)
+    return drawn if signs.underflowed else {key: B.fmin(found.absolute[key]) for key, B in drawn.items()}
+
+
+def _tokens(sample: Sample) -> torch.dtype:
+    return sample.inputs[next(iter(sample.op.inputs))].dtype
 
 
 def _vacuous(
