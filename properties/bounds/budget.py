@@ -34,12 +34,14 @@ K_ACC_DERIVED = 8.0
 class Budget:
     """The error that an element may have, term by term; tensors in float64, shaped as the element's tensor.
 
-    stored: u_out |r| + eta_out. operands: K_op u_op B. accumulation: K_acc u_acc (B + B_E).
+    stored: u_out |r| + eta_out. operands: K_op u_op B. accumulation: K_acc u_acc (B + B_E). vacuous: whether it is as
+    large as what it judges, so that to be within it says nothing (`oracle`).
     """
 
     stored: Tensor
     operands: Tensor
     accumulation: Tensor
+    vacuous: bool = False
 
     @property
     def total(self) -> Tensor:
@@ -47,13 +49,13 @@ class Budget:
 
     def __add__(self, other: "Budget") -> "Budget":
         terms = (self.stored + other.stored, self.operands + other.operands, self.accumulation + other.accumulation)
-        return Budget(*terms)
+        return Budget(*terms, self.vacuous or other.vacuous)
 
     def __mul__(self, factor: float) -> "Budget":
-        return Budget(self.stored * factor, self.operands * factor, self.accumulation * factor)
+        return Budget(self.stored * factor, self.operands * factor, self.accumulation * factor, self.vacuous)
 
     def __getitem__(self, rows: slice) -> "Budget":
-        return Budget(self.stored[rows], self.operands[rows], self.accumulation[rows])
+        return Budget(self.stored[rows], self.operands[rows], self.accumulation[rows], self.vacuous)
 
     def terms(self, index: tuple[int, ...]) -> dict[str, float]:
         """The terms at one element, by name."""
@@ -93,7 +95,8 @@ def budget(
     u_out = 0.0 if stored in (torch.float32, torch.float64) else UNIT_ROUNDOFF[stored]
     k_acc = accumulations(promises, derived=derived)
     rounded = absolute if of_operands is None else of_operands
-    return Budget(u_out * r.abs() + SMALLEST[stored], K_OP * u_op * rounded, k_acc * accumulator(tokens) * absolute)
+    of_rounded = K_OP * u_op * rounded if u_op else torch.zeros_like(absolute)  # B may be infinite
+    return Budget(u_out * r.abs() + SMALLEST[stored], of_rounded, k_acc * accumulator(tokens) * absolute)
 
 
 def operands(op: Op, promises: Promises, tokens: torch.dtype) -> float:

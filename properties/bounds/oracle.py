@@ -1,7 +1,7 @@
 """The oracle: what a call should return, from the float64 reference, and how far from it a kernel may be."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
+_NOTHING = 2.0**-40  # of its terms: a sum that is zero but for the rounding of float64
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,18 @@ class Expected:
     """Values and budgets of every output and gradient.
 
     absolute: the sums of absolute terms that the budgets follow from. of_operands: what roundings of operands do, by
-    their roundoff, where they are drawn apart. vacuous: tensors whose derived bound is as large as their values.
+    their roundoff, where they are drawn apart.
     """
 
     values: Mapping[TensorKey, Tensor]
     budgets: Mapping[TensorKey, Budget]
     absolute: Mapping[TensorKey, Tensor]
     of_operands: Mapping[float, Mapping[TensorKey, Tensor]] = field(default_factory=dict)
-    vacuous: tuple[TensorKey, ...] = ()
+
+    @property
+    def vacuous(self) -> tuple[TensorKey, ...]:
+        """The tensors whose budget is as large as what it judges."""
+        return tuple(key for key, allowed in self.budgets.items() if allowed.vacuous)
 
 
 def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected:
@@ -68,7 +73,11 @@ def with_promises(found: Expected, sample: Sample, promises: Promises) -> Expect
         )
         for key, r in found.values.items()
     }
-    return Expected(found.values, budgets, found.absolute, drawn, _vacuous(found.values, budgets, sample, derived))
+    judged = {
+        key: replace(allowed, vacuous=is_vacuous(key, found.values, found.absolute[key], sample, allowed))
+        for key, allowed in budgets.items()
+    }
+    return Expected(found.values, judged, found.absolute, drawn)
 
 
 def _of_operands(found: Expected, sample: Sample, promises: Promises, u_op: float) -> dict[TensorKey, Tensor]:
@@ -84,13 +93,6 @@ def _tokens(sample: Sample) -> torch.dtype:
     return sample.inputs[next(iter(sample.op.inputs))].dtype
 
 
-def _vacuous(
-    values: Mapping[TensorKey, Tensor], budgets: Mapping[TensorKey, Budget], sample: Sample, derived: bool
-) -> tuple[TensorKey, ...]:
-    judged = values if derived or sample.op.roundings else {}
-    return tuple(k for k in judged if _is_vacuous(k, values, sample, budgets[k]))
-
-
 def is_derived(op: Op, promises: Promises) -> bool:
     """Whether the error bound of an op follows from its reference alone."""
     return op.absolute is None and op.roundings is None and not (promises.cumsum and op.cumsum)
@@ -103,9 +105,19 @@ def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
     return declared
 
 
-def _is_vacuous(key: TensorKey, values: Mapping[TensorKey, Tensor], sample: Sample, allowed: Budget) -> bool:
-    """Whether most of a tensor may be off by a part of what it holds, or, for a gradient that cancels, of what such a
-    gradient holds: outputs times incoming gradients, by the input."""
+def is_vacuous(
+    key: TensorKey, values: Mapping[TensorKey, Tensor], absolute: Tensor, sample: Sample, allowed: Budget
+) -> bool:
+    """Whether a budget is as large as what it judges, for any op and however its bound was found.
+
+    It is where zeros in the place of the tensor would pass. One element that cancels is not enough for that; and a
+    tensor that is zero itself is judged by how far from it a kernel may be. It also is where the sums alone may put
+    most of a tensor off by a part of what it holds, or, for a gradient that cancels, of what such a gradient holds:
+    outputs times incoming gradients, by the input.
+    """
+    r = values[key].abs()
+    if r.numel() and bool((r <= allowed.total).all()) and float(r.max()) > _NOTHING * float(absolute.max()):
+        return True
     typical = _rms([values[key]])
     if key.is_gradient:
         x = sample.inputs[key.name]
