@@ -134,7 +134,7 @@ class OutOfTime(PackproofError):
 
 
 class BoundVacuous(Refused):
-    """The error bound, derived from the reference or declared, is as large as the values: it cannot judge the kernel."""
+    """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
 
 
 class OutsideDomain(Refused):

@@ -293,8 +293,9 @@ class KernelUnderTest:
         """The budget of a tensor in a comparison of two runs.
 
         Beside that of a comparison with the reference it has, for a shared gradient, the rounding of what the other run
-        stored: of the summands, where they were stored one by one, else of the sum; and for each of `pieces` hand-overs the rounding of a state, or of its gradient, to the dtype
-        that it is stored in: it reaches an element with the weight of the state's terms in it, which B bounds.
+        stored: of the summands, where they were stored one by one, else of the sum. And for each of `pieces` hand-overs
+        it has the rounding of a state, or of its gradient, to the dtype that it is stored in: it reaches an element
+        with the weight of the state's terms in it, which B bounds.
         """
         answer = self.expect(sample)
         allowed, absolute = answer.budgets[key], answer.absolute[key]

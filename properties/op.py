@@ -40,7 +40,7 @@ class Op:
         inputs.
     cumsum: makes the magnitude op for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
     roundings: instead of `absolute`, how the roundings of an op are drawn that is stable, but not in absolute values.
-    operands: beside `absolute`, how the roundings of operands are drawn that a kernel on matrix products has in 16 bits.
+    operands: beside `absolute`, how those roundings are drawn that a kernel on matrix products has in 16 bits.
     draws: how values are drawn, where not "normal": "decay" (negative), "step" (a positive time step; "step|o" is what
         softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "direction" (vectors along
         the last axis of a length of about 1; with "direction|o" of any length if option `o` is set), "share" (between 0

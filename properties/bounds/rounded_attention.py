@@ -6,7 +6,8 @@
 
 Each has an event of its own size and a random sign where a kernel of 16 bits may have that dtype: q and k with the
 scale in them, S and its cap, P as it meets v and, once more, as it meets dy, the sum of P in lse, y as it was stored
-for D, dP, dS, and dq, dk and dv of each query head before those of a group are added.
+for D, the terms of D where it is Σ P dP, then dP and dS, and dq, dk and dv of each query head before those of a group
+are added.
 
 The gradient of a sink sums the errors of all queries and channels, which in absolute values is as much as they are
 many. One of random signs is the root of it.
@@ -98,8 +99,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (dy, dlse), (q, k, v, P, share, y), operand = grads, ctx.saved, ctx.signs.operand
-        D = (dy * operand(y)).sum(-1) - dlse
-        dS = operand(P * (operand(dy @ v.mT) - D[..., None]))
+        dP = dy @ v.mT
+        D = ctx.signs.rounded((dy * operand(y)).sum(-1), (P * dP).square().sum(-1).sqrt()) - dlse
+        dS = operand(P * (operand(dP) - D[..., None]))
         dv = operand(P).mT @ dy
         dS = ctx.scale * (dS if ctx.slope is None else dS * ctx.slope)
         dq, dk, dv = (operand(x) for x in (dS @ k, dS.mT @ q, dv))

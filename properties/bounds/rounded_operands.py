@@ -18,7 +18,6 @@ values are the same (`_Sums`).
 # mypy: allow-untyped-calls
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -124,21 +123,20 @@ def _in_chunks(
 ) -> tuple[Tensor, Tensor]:
     """y and the last state of one sequence: h (h, p, n); X (t, h, p); decays, logarithms (t, h); B, C (t, h, n)."""
     ys, noisy = [X[:0]], signs.noisy
-    for X, decays, B, C in zip(*(torch.split(x, _CHUNK) for x in (X, decays, B, C)), strict=True):
-        L = refs.segsum(pad(decays.T, (1, 0))).exp()  # the state enters as token 0
-        end = read = written = None
+    for chunk in zip(*(torch.split(x, _CHUNK) for x in (X, B, C, decays)), strict=True):
+        x, b, c = map(noisy, chunk[:3])
+        L = refs.segsum(pad(chunk[3].T, (1, 0))).exp()  # the state enters as token 0
         if promises.cumsum:
-            read, written, end = _Sums.apply(decays)
-            L = L.detach()
+            read, written, end = _Sums.apply(chunk[3])
+            c, b, L = noisy(c * read[..., None]), noisy(b * written[..., None]), L.detach()
+        else:
+            end = L.new_ones(L.shape[:1])
         from_h, within, to_end, kept = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
-        B, C, X = noisy(B), noisy(C), noisy(X)
-        B, C = (x if ones is None else noisy(x * ones[..., None]) for x, ones in ((B, written), (C, read)))
-        W = noisy(noisy(einsum(C, B, "i h n, j h n -> h i j")) * within)
-        carried = einsum(noisy(C * from_h.T[..., None]), noisy(h), "i h n, h p n -> i h p")
-        ys.append(einsum(W, X, "h i j, j h p -> i h p") + carried)
-        added = einsum(noisy(X * to_end.T[..., None]), B, "j h p, j h n -> h p n")
-        h = kept[:, None, None] * h + added
-        h = h if end is None else h * end[:, None, None]
+        W = noisy(noisy(einsum(c, b, "i h n, j h n -> h i j")) * within)
+        carried = einsum(noisy(c * from_h.T[..., None]), noisy(h), "i h n, h p n -> i h p")
+        ys.append(einsum(W, x, "h i j, j h p -> i h p") + carried)
+        added = einsum(noisy(x * to_end.T[..., None]), b, "j h p, j h n -> h p n")
+        h = (kept[:, None, None] * h + added) * end[:, None, None]
     return torch.cat(ys), h
 
 
