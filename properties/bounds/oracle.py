@@ -49,7 +49,8 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
-        absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values, Signs())
+        signs = Signs(least=SMALLEST_NORMAL[_tokens(sample)])
+        absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values, signs)
     elif derived:
         values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients))
     else:
