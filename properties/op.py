@@ -133,6 +133,10 @@ class Op:
             self.roundings is None or (isinstance(self.roundings, Roundings) and self.absolute is None),
             *(where, "roundings", self.roundings, "Roundings(...) where there is no `absolute`, or None"),
         )
+        require(
+            self.operands is None or (isinstance(self.operands, Roundings) and self.absolute is not None),
+            *(where, "operands", self.operands, "Roundings(...) beside `absolute`, or None"),
+        )
         axes = _axes(self, where)
         _check_sizes(self, where, axes)
         _check_names(self, where, axes)

@@ -1,13 +1,14 @@
 """The error budget: one formula for all ops, per element.
 
-    |out - r| <= u_out |r| + eta_out + K_op u_op B + K_acc u_acc (B + B_E)
+    |out - r| <= u_out |r| + eta_out + K_op u_op B_op + K_acc u_acc (B + B_E)
 
 r is the float64 reference and B the same op on absolute values; for a gradient, r is the reference's vjp and B the vjp
 of the absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op
-the rounding of operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_E is the error of
-decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8 together with
-B_E, and where B is derived from the reference (`running_error`), which counts more terms: the constants were calibrated
-on correct implementations in six data regimes and are no knobs.
+the rounding of operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_op is what
+roundings of operands do if their signs are random (`drawn_roundings`), or B where an op does not declare it. B_E is the
+error of decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8
+together with B_E, and where B is derived from the reference (`running_error`), which counts more terms: the constants
+were calibrated on correct implementations in six data regimes and are no knobs.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ K_ACC_DERIVED = 8.0
 class Budget:
     """The error that an element may have, term by term; tensors in float64, shaped as the element's tensor.
 
-    stored: u_out |r| + eta_out. operands: K_op u_op B. accumulation: K_acc u_acc (B + B_E). vacuous: whether it is as
+    stored: u_out |r| + eta_out. operands: K_op u_op B_op. accumulation: K_acc u_acc (B + B_E). vacuous: whether it is as
     large as what it judges, so that to be within it says nothing (`oracle`).
     """
 

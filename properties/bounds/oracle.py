@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from packproof.properties.bounds.budget import SMALLEST_NORMAL, Budget, budget, operands
-from packproof.properties.bounds.drawn_roundings import deviations
+from packproof.properties.bounds.drawn_roundings import AT_ONCE, COPIES, COPIES_OF_LARGE, deviations, size_of_one
 from packproof.properties.bounds.running_error import bounded
 from packproof.properties.bounds.signs import Signs
 from packproof.properties.cases.drawing import dtype_of
@@ -20,6 +20,7 @@ from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
+_MOST_DRAWN = 2**23  # elements of one copy
 _NOTHING = 2.0**-40  # of its terms: a sum that is zero but for the rounding of float64
 
 
@@ -84,9 +85,12 @@ def with_promises(found: Expected, sample: Sample, promises: Promises) -> Expect
 def _of_operands(found: Expected, sample: Sample, promises: Promises, u_op: float) -> dict[TensorKey, Tensor]:
     """B_op: what roundings of operands do, at most B; where one is below the smallest normal number, B is no bound."""
     assert sample.op.operands is not None
-    signs = Signs(u_op, SMALLEST_NORMAL[_tokens(sample)])
+    signs, size = Signs(u_op, SMALLEST_NORMAL[_tokens(sample)]), size_of_one(sample.op.operands, sample)
+    if size > _MOST_DRAWN:
+        return dict(found.absolute)
+    copies = COPIES if size * COPIES <= AT_ONCE else COPIES_OF_LARGE
     run = partial(vjp, gradients=any(key.is_gradient for key in found.values))
-    drawn = deviations(sample.op.operands, sample, promises, run, found.values, signs)
+    drawn = deviations(sample.op.operands, sample, promises, run, found.values, signs, copies)
     return drawn if signs.underflowed else {key: B.fmin(found.absolute[key]) for key, B in drawn.items()}
 
 
