@@ -25,6 +25,10 @@ from packproof.refs.pools import over_pool
 from packproof.refs.signatures import Signature
 
 
+def _by_chunks(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
+    return Roundings(make, heads, state=(head,), width=rounded_operands.WIDTH)
+
+
 def _op(
     signature: Signature, *, options: Mapping[str, Any] | None = None, where: tuple[str, ...] = (), **fields: Any
 ) -> Op:
@@ -72,7 +76,7 @@ SSD = _op(
     reference=refs.ssd,
     absolute=magnitude.ssd,
     cumsum=magnitude.ssd_cumsum,
-    operands=Roundings(rounded_operands.ssd, heads=("g", "h"), state=("h", "p", "n")),
+    operands=_by_chunks(rounded_operands.ssd, "h", ("g", "h")),
     sizes=(
         {"h": 2, "p": 3, "n": 4, "g": 1},
         {"h": 1, "p": 1, "n": 1, "g": 1},
@@ -224,7 +228,7 @@ LINEAR_ATTENTION = _op(
     signatures.LINEAR_ATTENTION,
     reference=refs.linear_attention,
     absolute=magnitude_of_linear_attention.linear_attention,
-    operands=Roundings(rounded_operands.linear_attention, heads=("hk", "hv"), state=("hv", "k", "p")),
+    operands=_by_chunks(rounded_operands.linear_attention, "hv", ("hk", "hv")),
     model_sizes=(_MINIMAX, _RETNET),
     flops=flops.linear_attention,
     **_LINEAR,
@@ -234,7 +238,7 @@ SIMPLE_GLA = _op(
     signatures.SIMPLE_GLA,
     reference=refs.simple_gla,
     absolute=magnitude_of_linear_attention.simple_gla,
-    operands=Roundings(rounded_operands.simple_gla, heads=("hk", "hv"), state=("hv", "k", "p")),
+    operands=_by_chunks(rounded_operands.simple_gla, "hv", ("hk", "hv")),
     cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"g": "decay"},
@@ -246,7 +250,7 @@ RETENTION = _op(
     signatures.RETENTION,
     reference=refs.retention,
     absolute=magnitude_of_linear_attention.retention,
-    operands=Roundings(rounded_operands.retention, heads=("hk", "hv"), state=("hv", "k", "p")),
+    operands=_by_chunks(rounded_operands.retention, "hv", ("hk", "hv")),
     cumsum=magnitude_of_linear_attention.retention_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"decay": "decay"},

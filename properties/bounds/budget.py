@@ -35,8 +35,8 @@ K_ACC_DERIVED = 8.0
 class Budget:
     """The error that an element may have, term by term; tensors in float64, shaped as the element's tensor.
 
-    stored: u_out |r| + eta_out. operands: K_op u_op B_op. accumulation: K_acc u_acc (B + B_E). vacuous: whether it is as
-    large as what it judges, so that to be within it says nothing (`oracle`).
+    stored: u_out |r| + eta_out. operands: K_op u_op B_op. accumulation: K_acc u_acc (B + B_E). vacuous: whether it is
+    as large as what it judges, so that to be within it says nothing (`oracle`).
     """
 
     stored: Tensor

@@ -65,7 +65,7 @@ def size_of_one(roundings: Roundings, sample: Sample) -> int:
 
 def _size(roundings: Roundings, sample: Sample) -> int:
     sizes = {**sample.sizes, KEYS: max(sample.key_lengths or sample.lengths, default=0)}
-    return prod(sizes[axis] for axis in roundings.state)
+    return roundings.width * prod(sizes[axis] for axis in roundings.state)
 
 
 def _batches(roundings: Roundings, sample: Sample, copies: int | None) -> Iterator[int]:

@@ -33,6 +33,7 @@ from packproof.refs.arguments import finite_scale
 from packproof.refs.recurrence import gate, state_space
 
 _CHUNK = 64  # tokens
+WIDTH = 128  # elements of a token and head: its row of a chunk, or its channels where they are more
 
 
 def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
