@@ -117,7 +117,8 @@ class Pieces:
         if not self.kernel.promises.cumsum:
             return own * 2
         budgets = [self.kernel.budget(key, piece) for piece in self._forward[0]]
-        return own * 2 + Budget(*(self._sum(key, [getattr(b, term) for b in budgets]) for term in _TERMS))
+        terms = {term: self._sum(key, [getattr(b, term) for b in budgets]) for term in _TERMS}
+        return own * 2 + Budget(**terms, vacuous=any(b.vacuous for b in budgets))
 
     def _sum(self, key: TensorKey, parts: Sequence[Tensor]) -> Tensor:
         """Of a budget's term, which lies in one piece or another where rows of sequences are handed on."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from packproof import refs
-from packproof.properties.bounds import oracle
+from packproof.properties.bounds import budget
 from packproof.properties.bounds.drawn_roundings import COPIES
 from packproof.properties.bounds.oracle import expected
 from packproof.properties.cases.case import REGIMES, Case
@@ -120,7 +120,7 @@ def test_operands_in_fp16_lose_what_decays_below_their_range(op: str, monkeypatc
         for round_to in (eleven_bits, partial(in_dtype, torch.float16))
     )
     assert max(scores(of_fp16, expected(s, Promises(), gradients=True)).values()) <= MARGIN
-    monkeypatch.setitem(oracle.SMALLEST_NORMAL, torch.float16, 0.0)
+    monkeypatch.setitem(budget.SMALLEST_NORMAL, torch.float16, 0.0)
     without = expected(s, Promises(), gradients=True)
     assert max(scores(of_any_size, without).values()) <= MARGIN
     assert scores(of_fp16, without)[gradient("initial_states")] > 1

@@ -80,7 +80,7 @@ def one_key(dtype: str) -> Case:
     return Case((4, 3), dtype, sizes, options=(("qk_l2norm", True),), regime="wide", seed=3)
 
 
-def test_what_a_budget_cannot_judge_is_told_from_what_it_can() -> None:
+def test_a_budget_that_cannot_judge_is_named() -> None:
     """The direction of one number has no derivative but 1e-6 of its norm."""
     want = expected(draw(OPS["delta_rule"], one_key("bfloat16")), Promises(), gradients=True)
     assert gradient("k") in want.vacuous
