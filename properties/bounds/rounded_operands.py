@@ -12,7 +12,7 @@ rounds all of them; the mean square of what they do is the sum over those that o
 The gradient of a decay sums dW ∘ W over all pairs on both sides of it. In absolute values these are as many as there
 are pairs, of random signs they are the root of it: for a parameter that all tokens share, a factor of a whole sequence.
 A kernel that promises `cumsum` has it from the gradients of its sums, C · dC - B · dB, whose roundings differ where the
-values are the same (`_Sums`).
+values are the same (`_SumsOfDecays`).
 """
 
 # mypy: allow-untyped-calls
@@ -128,7 +128,7 @@ def _in_chunks(
         x, b, c = map(noisy, chunk[:3])
         L = refs.segsum(pad(chunk[3].T, (1, 0))).exp()  # the state enters as token 0
         if promises.cumsum:
-            read, written, end = _Sums.apply(chunk[3])
+            read, written, end = _SumsOfDecays.apply(chunk[3])
             c, b, L = noisy(c * read[..., None]), noisy(b * written[..., None]), L.detach()
         else:
             end = L.new_ones(L.shape[:1])
@@ -141,7 +141,7 @@ def _in_chunks(
     return torch.cat(ys), h
 
 
-class _Sums(torch.autograd.Function):
+class _SumsOfDecays(torch.autograd.Function):
     """Ones for what a token reads by its sum of log-decays (t, h), writes by it, and for the end of a chunk (h,). Their
     gradients are those of the sums, and the gradient of a log-decay is that of all sums from its token on."""
 
