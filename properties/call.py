@@ -147,7 +147,7 @@ class OutOfTime(PackproofError):
 
 
 class BoundVacuous(Refused):
-    """The error bound that was derived from the reference is as large as the values: it cannot judge the kernel."""
+    """The error bound, derived or declared, is as large as the values: it cannot judge the kernel."""
 
 
 class OutsideDomain(Refused):

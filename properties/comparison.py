@@ -66,6 +66,13 @@ class Comparison:
     def budget(self) -> Budget | None:
         return self.allowed() if callable(self.allowed) else self.allowed
 
+    @property
+    def judges(self) -> bool:
+        """Whether it says anything that all elements agree, once that was asked: not by a vacuous budget, where the
+        bits were not the same."""
+        budget = self.__dict__.get("budget", self.allowed)
+        return not (isinstance(budget, Budget) and budget.vacuous)
+
     def violations(self) -> Iterator[Violation]:
         """The element that is furthest outside its budget, or whose bits differ most; nothing where all agree."""
         made = _comparisons.get()

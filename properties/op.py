@@ -44,6 +44,7 @@ class Op:
         inputs.
     cumsum: makes the magnitude op for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
     roundings: instead of `absolute`, how the roundings of an op are drawn that is stable, but not in absolute values.
+    operands: beside `absolute`, how those roundings are drawn that a kernel on matrix products has in 16 bits.
     draws: how values are drawn, where not "normal": "decay" (negative, of any strength), "gate" (a decay that no step
         multiplies: down to -inf; with "gate|i", as with "decay|i", what softplus and a "log rate" turn into one if
         input `i` is given), "step" (a positive time step; "step|o" is what
@@ -96,6 +97,7 @@ class Op:
     absolute: Callable[..., Any] | None = None
     cumsum: Callable[[Promises], Callable[..., Any]] | None = None
     roundings: Roundings | None = None
+    operands: Roundings | None = None
     draws: Mapping[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     float32: frozenset[str] = frozenset()
@@ -141,6 +143,10 @@ class Op:
         require(
             self.roundings is None or (isinstance(self.roundings, Roundings) and self.absolute is None),
             *(where, "roundings", self.roundings, "Roundings(...) where there is no `absolute`, or None"),
+        )
+        require(
+            self.operands is None or (isinstance(self.operands, Roundings) and self.absolute is not None),
+            *(where, "operands", self.operands, "Roundings(...) beside `absolute`, or None"),
         )
         axes = _axes(self, where)
         _check_sizes(self, where, axes)

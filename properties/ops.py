@@ -14,6 +14,8 @@ from packproof.properties.bounds import (
     magnitude,
     magnitude_of_attention,
     magnitude_of_linear_attention,
+    rounded_attention,
+    rounded_operands,
 )
 from packproof.properties.op import Op
 from packproof.properties.roundings import Roundings
@@ -21,6 +23,10 @@ from packproof.refs import signatures
 from packproof.refs.errors import UsageError
 from packproof.refs.pools import over_pool
 from packproof.refs.signatures import Signature
+
+
+def _by_chunks(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> Roundings:
+    return Roundings(make, heads, state=(head,), width=rounded_operands.WIDTH)
 
 
 def _op(
@@ -70,6 +76,7 @@ SSD = _op(
     reference=refs.ssd,
     absolute=magnitude.ssd,
     cumsum=magnitude.ssd_cumsum,
+    operands=_by_chunks(rounded_operands.ssd, "h", ("g", "h")),
     sizes=(
         {"h": 2, "p": 3, "n": 4, "g": 1},
         {"h": 1, "p": 1, "n": 1, "g": 1},
@@ -172,6 +179,7 @@ ATTENTION = _op(
     signatures.ATTENTION,
     reference=refs.attention,
     absolute=magnitude_of_attention.attention,
+    operands=Roundings(rounded_attention.attention, heads=("hk", "hq"), state=("hq", "u")),
     options={
         "window_size": ((-1, -1), (5, 0), (3, 2)),
         "softmax_scale": (None, 0.3),
@@ -220,6 +228,7 @@ LINEAR_ATTENTION = _op(
     signatures.LINEAR_ATTENTION,
     reference=refs.linear_attention,
     absolute=magnitude_of_linear_attention.linear_attention,
+    operands=_by_chunks(rounded_operands.linear_attention, "hv", ("hk", "hv")),
     model_sizes=(_MINIMAX, _RETNET),
     flops=flops.linear_attention,
     **_LINEAR,
@@ -229,6 +238,7 @@ SIMPLE_GLA = _op(
     signatures.SIMPLE_GLA,
     reference=refs.simple_gla,
     absolute=magnitude_of_linear_attention.simple_gla,
+    operands=_by_chunks(rounded_operands.simple_gla, "hv", ("hk", "hv")),
     cumsum=magnitude_of_linear_attention.simple_gla_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"g": "gate"},
@@ -240,6 +250,7 @@ RETENTION = _op(
     signatures.RETENTION,
     reference=refs.retention,
     absolute=magnitude_of_linear_attention.retention,
+    operands=_by_chunks(rounded_operands.retention, "hv", ("hk", "hv")),
     cumsum=magnitude_of_linear_attention.retention_cumsum,
     model_sizes=(_MINIMAX, _RETNET),
     draws={"decay": "gate"},

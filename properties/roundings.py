@@ -15,10 +15,11 @@ class Roundings:
     """How the roundings of an op are drawn.
 
     make: from a kernel's promises and random signs, a function with the reference's signature whose roundings have
-    those signs. heads: the axes of heads, which do not depend on each other. state: the axes whose sizes say how much
-    one token costs.
+    those signs. heads: the axes of heads, which do not depend on each other. state, width: the axes whose sizes, times
+    the width, say how much one token costs.
     """
 
     make: Callable[[Promises, "Signs"], Callable[..., Any]]
     heads: Collection[str]
     state: Collection[str]
+    width: int = 1

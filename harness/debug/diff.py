@@ -281,7 +281,7 @@ def _divergences(
             if wrong:
                 yield _divergence(subject, sample, layout, key, (x, wanted[key], allowed, ratio), wrong)
 
-    return tuple(found()), tuple(map(str, got))
+    return tuple(found()), tuple(str(key) for key in got if not answer.budgets[key].vacuous)
 
 
 def _divergence(

@@ -9,6 +9,7 @@ from torch import Tensor
 from packproof.harness.debug.local import Local
 from packproof.harness.debug.own_tensors import Tool, check_seed, own_sample, reference_first
 from packproof.harness.results.failed import CheckFailed
+from packproof.properties.call import BoundVacuous
 from packproof.properties.comparison import Comparison
 from packproof.properties.kernel_under_test import KernelUnderTest
 from packproof.properties.op import Op
@@ -41,7 +42,8 @@ def gradcheck(
 
     Raises CheckFailed naming the worst element of each wrong tensor. Raises ArgumentError, before the kernel is called,
     for tensors, options or incoming gradients that do not fit the op, and LayoutError for the offsets; UsageError for
-    an op that is not known; another PackproofError where the kernel raises, or declines the call.
+    an op that is not known; another PackproofError where the kernel raises, or declines the call, and where the inputs
+    are such that a tensor cannot be judged.
 
     >>> import torch, packproof
     >>> x, weight = torch.randn(8, 4), torch.randn(4, 3)
@@ -70,4 +72,9 @@ def gradcheck(
     if wrong:
         raise CheckFailed(
             "\n    ".join([f"gradcheck: {tool.op.name} is wrong in {counted(len(wrong), 'tensor')}", *wrong])
+        )
+    if want.vacuous:
+        raise BoundVacuous(
+            f"gradcheck: the error bound of {', '.join(map(str, want.vacuous))} is as large as the values at these "
+            "inputs, so that they are not judged; all else is within its budget"
         )

@@ -37,7 +37,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     """
     if case.regime == STRONG_GATES:
         with suppress(KernelFault):
-            return [_WEAKER] if _holds(kernel, law, case.replace(regime="hard decay")) else []
+            return [_WEAKER] if holds(kernel, law, case.replace(regime="hard decay")) else []
     if not kernel.conventions:
         return []
     until, found = time.monotonic() + _SECONDS, list[str]()

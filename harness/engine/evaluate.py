@@ -284,7 +284,11 @@ class Evaluator:
         for refused in (*self.kernel.refusals, *self.kernel.values_only.refusals):
             if not isinstance(refused, OutsideDomain):
                 seen.note(case, refused)
-        seen.count(case, space.classes(case), compared=bool(made) or violation is not None, stopped=stopped)
+        for compared in made:
+            if compared.other == "reference":
+                seen.weigh(str(compared.key), judges=compared.judges)
+        judged = violation is not None or any(compared.judges for compared in made)
+        seen.count(case, space.classes(case), compared=judged, stopped=stopped)
         seen.tuned = merged(seen.tuned, self.kernel.tuned.get(case.configuration, ()) if made else ())
         return violation, stopped
 

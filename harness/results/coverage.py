@@ -31,6 +31,8 @@ class Coverage:
     """A running count of the cases of one cell. drawn, judged, refused, values_only and unreached are counts;
     values_only: judged, but the kernel refuses the gradients; unreached: planned when the time was up.
 
+    weighed: by tensor, how many comparisons with the reference there were by a budget that judges, and how many by one
+    that is as large as the values.
     classes: boundary classes of the judged cases; differentiated: of the cases judged with gradients; wanted: of the
     judged and the refused cases. tuned: the autotuned kernels of the judged cases, with their configurations.
     """
@@ -52,6 +54,12 @@ class Coverage:
     slow: list[SlowToCompile] = field(default_factory=list)
     limits: dict[str, Limit] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
+    weighed: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def weigh(self, tensor: str, *, judges: bool) -> None:
+        """Count one comparison of a tensor."""
+        telling, silent = self.weighed.get(tensor, (0, 0))
+        self.weighed[tensor] = (telling + judges, silent + (not judges))
 
     def count(self, case: Case, classes: frozenset[str], *, compared: bool, stopped: Refused | None) -> None:
         """Count one case. stopped: the refusal of the whole call, or of its gradients alone."""
@@ -113,9 +121,14 @@ class Coverage:
         return (*([] if self.boundary or self.not_compiled else [BOUNDARY]), *sorted(absent))
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """The tensors of which no comparison says anything."""
+        return tuple(tensor for tensor, (telling, _) in self.weighed.items() if not telling)
+
+    @property
     def status(self) -> Status:
         """The status of the cell if nothing failed."""
-        if self.unreached or self.slow:
+        if self.unreached or self.slow or self.unseen:
             return "inconclusive"
         if self.judged:
             return "inconclusive" if self.missing else "passed"
@@ -131,6 +144,10 @@ class Coverage:
             yield f"not judged: {', '.join(self.missing)}"
         if self.vacuous:
             yield f"{len(self.vacuous)} of {counted(self.drawn, 'example')} cannot be judged: {self.vacuous[0]}"
+        for tensor, (telling, silent) in self.weighed.items():
+            if silent:
+                share = f"{silent} of {counted(telling + silent, 'example')}"
+                yield f"{tensor} is not judged in {share}, where its error bound is as large as its values"
         drawn = counted(self.drawn, "example")
         if self.slow:
             yield f"{len(self.slow)} of {drawn} not judged in time: {self.slow[0]}"

@@ -1,13 +1,14 @@
 """The error budget: one formula for all ops, per element.
 
-    |out - r| <= u_out |r| + eta_out + (K_op u_op + K_saved u_saved) B + K_acc u_acc (B + B_E)
+    |out - r| <= u_out |r| + eta_out + K_op u_op B_op + K_saved u_saved B + K_acc u_acc (B + B_E)
 
 r is the float64 reference and B the same op on absolute values; for a gradient, r is the reference's vjp and B the vjp
 of the absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op
-the rounding of operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_E is the error of
-decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8 together with
-B_E, and where B is derived from the reference (`running_error`), which counts more terms: the constants were calibrated
-on correct implementations in six data regimes and are no knobs.
+the rounding of operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_op is what
+roundings of operands do if their signs are random (`drawn_roundings`), or B where an op does not declare it. B_E is the
+error of decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8
+together with B_E, and where B is derived from the reference (`running_error`), which counts more terms: the constants
+were calibrated on correct implementations in six data regimes and are no knobs.
 
 u_saved, of gradients alone, is the rounding of outputs that the backward pass reads as they were stored, if the kernel
 declares `saved_outputs`. A derived B is to first order what one rounding of every intermediate makes of the result, and
@@ -28,6 +29,8 @@ UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16
 TF32_ROUNDOFF = 2.0**-11
 # half the smallest subnormal; where the arithmetic is fp32, what a GPU flushes to zero: all below the smallest normal
 SMALLEST = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-126}
+# an operand is rounded as if it were at least this: the spacing of its dtype does not shrink any further
+SMALLEST_NORMAL = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-14, torch.bfloat16: 2.0**-126}
 K_OP = 4.0
 K_ACC = 32.0
 K_ACC_WITH_CUMSUM = 8.0
@@ -39,12 +42,14 @@ K_SAVED_DERIVED = 1.0
 class Budget:
     """The error that an element may have, term by term; tensors in float64, shaped as the element's tensor.
 
-    stored: u_out |r| + eta_out. operands: (K_op u_op + K_saved u_saved) B. accumulation: K_acc u_acc (B + B_E).
+    stored: u_out |r| + eta_out. operands: K_op u_op B_op + K_saved u_saved B. accumulation: K_acc u_acc (B + B_E).
+    vacuous: whether it is as large as what it judges, so that to be within it says nothing (`oracle`).
     """
 
     stored: Tensor
     operands: Tensor
     accumulation: Tensor
+    vacuous: bool = False
 
     @property
     def total(self) -> Tensor:
@@ -52,13 +57,13 @@ class Budget:
 
     def __add__(self, other: "Budget") -> "Budget":
         terms = (self.stored + other.stored, self.operands + other.operands, self.accumulation + other.accumulation)
-        return Budget(*terms)
+        return Budget(*terms, self.vacuous or other.vacuous)
 
     def __mul__(self, factor: float) -> "Budget":
-        return Budget(self.stored * factor, self.operands * factor, self.accumulation * factor)
+        return Budget(self.stored * factor, self.operands * factor, self.accumulation * factor, self.vacuous)
 
     def __getitem__(self, rows: slice) -> "Budget":
-        return Budget(self.stored[rows], self.operands[rows], self.accumulation[rows])
+        return Budget(self.stored[rows], self.operands[rows], self.accumulation[rows], self.vacuous)
 
     def terms(self, index: tuple[int, ...]) -> dict[str, float]:
         """The terms at one element, by name."""
@@ -87,15 +92,22 @@ def budget(
     *,
     derived: bool = False,
     u_saved: float = 0.0,
+    of_operands: Tensor | None = None,
 ) -> Budget:
     """The budget of one tensor.
 
     r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor.
-    tokens: dtype of the call's tokens. u_saved: of a gradient, what saved outputs were rounded by.
+    tokens: dtype of the call's tokens. u_saved: of a gradient, what saved outputs were rounded by. of_operands: B_op,
+    where it is not B.
     """
-    rounded = K_OP * operands(op, promises, tokens) + (K_SAVED_DERIVED if derived else K_OP) * u_saved
-    accumulated = accumulations(promises, derived=derived) * accumulator(tokens)
-    return Budget(_stored(stored) * r.abs() + SMALLEST[stored], rounded * absolute, accumulated * absolute)
+    u_op = operands(op, promises, tokens)
+    rounded = torch.zeros_like(absolute)  # B may be infinite, and 0 times it NaN
+    if u_op:
+        rounded = rounded + K_OP * u_op * (absolute if of_operands is None else of_operands)
+    if u_saved:
+        rounded = rounded + (K_SAVED_DERIVED if derived else K_OP) * u_saved * absolute
+    accumulated = accumulations(promises, derived=derived) * accumulator(tokens) * absolute
+    return Budget(_stored(stored) * r.abs() + SMALLEST[stored], rounded, accumulated)
 
 
 def _stored(dtype: torch.dtype) -> float:

@@ -17,10 +17,12 @@ terms, and of products of operands that were rounded. It is at least |S|, and no
 what was written some 128 tokens ago. The backward pass is the same recurrence for the gradient G of the state, from
 the last token to the first, with terms N.
 
-Operands that were rounded have the precision of their dtype here, and exponents of any size. Those of fp16 end at
-2^-24: under hard decay a key times what remains of it falls below, and is flushed to zero, where the fp32 state still
-has it. Such a kernel is inaccurate: a bound that allows it would allow any error in a state that has decayed. Operands
-that hold a decay belong in bf16, or in parts as `kernels.products` has them.
+Operands that were rounded have the precision of their dtype here, and its range: the spacing of fp16 does not shrink
+below 2^-14, so that each operand errs as if it were at least that (`Signs.least`), times the other factor. Under hard
+decay a key times what remains of it falls below, and is flushed to zero, where the fp32 state still has it. So M and N
+are at least 2^-14, and 2^-14 times the terms (root of the sum of squares) of what was written with such an operand: U
+of u in the state, V of dy in its gradient, K and Q of keys and queries in the products with a score. Where a state has
+decayed to less than that all of it may be lost, and its budget judges nothing (`oracle.is_vacuous`).
 
 A kernel that promises `cumsum` has decays of differences of sums over a chunk: the sum of |g| over it, the error of
 one, raises the events of u, y and the gradients that read a state. Such a kernel also finds the gradient of g by
@@ -129,20 +131,23 @@ class _DeltaRule(torch.autograd.Function):
         g: Tensor, beta: Tensor, sums: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         M, ys, saved = S.abs(), [], []
+        U, K, least = torch.zeros_like(S[:, 0]), torch.zeros_like(S[:, :, 0]), signs.least
         decays, rows = g.exp(), 1 + sums.amax(-1, keepdim=True)
         for t in range(len(v)):
             decay, row = decays[t][..., None], rows[t]
             decayed = signs.rounded(decay, _decay_terms(decay, g[t])) * S
             M_decayed = decay * M
-            terms = v[t].abs() + _read(M_decayed, k[t].abs())
+            terms = v[t].abs() + _read(M_decayed, k[t].abs() + least)
             error = v[t] - _read(decayed, k[t])  # v - S'ᵀ k
             b = beta[t][:, None]
             u = signs.rounded(b * error, b.abs() * terms * row * _TWO_EVENTS)
             S = decayed + _outer(k[t], u)
             S = signs.rounded(S, _PARTIAL_SUMS * S.abs())
-            M = _terms(M_decayed, _outer(k[t], u), S)
-            ys.append(signs.rounded(scale * _read(S, q[t]), abs(scale) * _read(M, q[t].abs()) * row))
-            saved.append((decayed, M_decayed, S, M, u, error, terms))
+            U, K = torch.hypot(_REMEMBERED * U, u), torch.hypot(_REMEMBERED * K, k[t])
+            M = _terms(M_decayed, _outer(k[t], u), S, least * (1 + U))
+            of_y = _read(M, q[t].abs() + least) + least * U
+            ys.append(signs.rounded(scale * _read(S, q[t]), abs(scale) * of_y * row))
+            saved.append((decayed, M_decayed, S, M, u, error, terms, least * K))
         ctx.signs, ctx.promises, ctx.scale, ctx.saved = signs, promises, scale, saved
         ctx.inputs = v, q, k, g, beta, rows
         return torch.stack(ys) if ys else v.clone(), signs.rounded(S, M)
@@ -151,23 +156,25 @@ class _DeltaRule(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         dys, G = grads
         (v, q, k, g, beta, rows), rounded, scale = ctx.inputs, ctx.signs.rounded, ctx.scale
-        N, found, summed = G.abs(), [], []
+        N, found, summed, least = G.abs(), [], [], ctx.signs.least
+        V, Q = torch.zeros_like(G[:, 0]), torch.zeros_like(G[:, :, 0])
         for t in reversed(range(len(v))):
-            decayed, M_decayed, S, M, u, error, terms = ctx.saved.pop()
+            decayed, M_decayed, S, M, u, error, terms, of_keys = ctx.saved.pop()
             dy, row, b, key = scale * dys[t], rows[t], beta[t][:, None], k[t].abs()
-            G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy))
-            dq_terms = _see(M, dy.abs())
+            V, Q = torch.hypot(_REMEMBERED * V, dy), torch.hypot(_REMEMBERED * Q, scale * q[t])
+            G, N = G + _outer(q[t], dy), torch.hypot(N, _outer(q[t], dy)).clamp(min=least)
+            dq_terms = _see(M, dy.abs() + least) + abs(scale) * of_keys
             dq = rounded(_see(S, dy), dq_terms * row)
-            du_terms = _read(N, key) * _TWO_EVENTS
+            du_terms = (_read(N, key + least) + least * V) * _TWO_EVENTS
             du = rounded(_read(G, k[t]), du_terms * row)
             each = du.abs() + du_terms  # of v and of what is read of the memory, which cancel later
             dv = rounded(b * du, (b * du).abs())
             dbeta = rounded((du * error).sum(-1), ((du.abs() + du_terms * row) * terms).sum(-1))
-            dk_terms = _see(N, u.abs()) + _see(M_decayed, b.abs() * each)
+            dk_terms = _see(N, u.abs() + least) + _see(M_decayed, b.abs() * each) + least * Q
             dk = rounded(_see(G, u) - _see(decayed, b * du), dk_terms * row)
             G = G - _outer(k[t], b * du)
             G = rounded(G, _PARTIAL_SUMS * G.abs())
-            N = _terms(N, _outer(k[t], b * du), G)
+            N = _terms(N, _outer(k[t], b * du), G, least * (1 + V))
             dg, dg_terms = ((x * y).sum(-1) for x, y in ((decayed, G), (M_decayed, N)))
             if g.shape[-1] == 1:
                 dg, dg_terms = dg.sum(-1, keepdim=True), dg_terms.sum(-1, keepdim=True)
@@ -183,6 +190,7 @@ class _DeltaRule(torch.autograd.Function):
         if ctx.promises.cumsum:
             through = torch.stack(summed[::-1])
             dg = dg + chunk_sums([rounded(torch.zeros_like(through), through)], ctx.promises, dg)
+        N = N.maximum((least * (1 + V))[:, None])
         return None, None, None, rounded(G, N), dv, dq, dk, dg, dbeta, None
 
 
@@ -190,8 +198,9 @@ def _decay_terms(decay: Tensor, g: Tensor) -> Tensor:
     return decay * (1 + felt(g.abs())[..., None]) + UNDERFLOW
 
 
-def _terms(M: Tensor, written: Tensor, S: Tensor) -> Tensor:
-    return torch.maximum(torch.hypot(_REMEMBERED * M, written), S.abs())
+def _terms(M: Tensor, written: Tensor, S: Tensor, flushed: Tensor) -> Tensor:
+    """M after one more term. flushed: what is lost of a state that has decayed, for each of its columns."""
+    return torch.maximum(torch.hypot(_REMEMBERED * M, written), S.abs()).maximum(flushed[:, None])
 
 
 def _outer(k: Tensor, u: Tensor) -> Tensor:

@@ -1,16 +1,24 @@
 """The oracle: what a call should return, from the float64 reference, and how far from it a kernel may be."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from packproof.properties.bounds.budget import Budget, budget, saved_outputs, saved_underflow
-from packproof.properties.bounds.drawn_roundings import deviations
+from packproof.properties.bounds.budget import (
+    SMALLEST_NORMAL,
+    Budget,
+    budget,
+    operands,
+    saved_outputs,
+    saved_underflow,
+)
+from packproof.properties.bounds.drawn_roundings import AT_ONCE, COPIES, COPIES_OF_LARGE, deviations, size_of_one
 from packproof.properties.bounds.running_error import bounded
+from packproof.properties.bounds.signs import Signs
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.light_torch import pulled_back
@@ -19,20 +27,27 @@ from packproof.properties.promises import Promises
 from packproof.properties.tensor_key import TensorKey, gradient
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
+_MOST_DRAWN = 2**23  # elements of one copy
+_NOTHING = 2.0**-40  # of its terms: a sum that is zero but for the rounding of float64
 
 
 @dataclass(frozen=True)
 class Expected:
     """Values and budgets of every output and gradient.
 
-    absolute: the sums of absolute terms that the budgets follow from. vacuous: tensors whose derived bound is as large
-    as their values.
+    absolute: the sums of absolute terms that the budgets follow from. of_operands: what roundings of operands do, by
+    their roundoff, where they are drawn apart.
     """
 
     values: Mapping[TensorKey, Tensor]
     budgets: Mapping[TensorKey, Budget]
     absolute: Mapping[TensorKey, Tensor]
-    vacuous: tuple[TensorKey, ...] = ()
+    of_operands: Mapping[float, Mapping[TensorKey, Tensor]] = field(default_factory=dict)
+
+    @property
+    def vacuous(self) -> tuple[TensorKey, ...]:
+        """The tensors whose budget is as large as what it judges."""
+        return tuple(key for key, allowed in self.budgets.items() if allowed.vacuous)
 
 
 def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected:
@@ -43,50 +58,59 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
     values: Mapping[TensorKey, Tensor]
     if op.roundings is not None:
         values = vjp(op.reference, sample, gradients=gradients)
-        absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values)
+        signs = Signs(least=SMALLEST_NORMAL[_tokens(sample)])
+        absolute = deviations(op.roundings, sample, promises, partial(vjp, gradients=gradients), values, signs)
     elif derived:
         values, absolute = bounded(lambda: vjp(op.reference, sample, gradients=gradients), floor)
     else:
         values = vjp(op.reference, sample, gradients=gradients)
         absolute = vjp(magnitude_op(op, promises), sample, gradients=gradients, absolute=True)
-    budgets = _budgets(values, absolute, sample, promises)
-    return Expected(values, budgets, absolute, _vacuous(values, budgets, sample, derived))
+    return with_promises(Expected(values, {}, absolute), sample, promises)
 
 
 def with_promises(found: Expected, sample: Sample, promises: Promises) -> Expected:
     """The same with the budgets of other promises, which differ in the precision of operands and sums alone."""
-    budgets = _budgets(found.values, found.absolute, sample, promises)
-    vacuous = _vacuous(found.values, budgets, sample, is_derived(sample.op, promises))
-    return Expected(found.values, budgets, found.absolute, vacuous)
-
-
-def _budgets(
-    values: Mapping[TensorKey, Tensor], absolute: Mapping[TensorKey, Tensor], sample: Sample, promises: Promises
-) -> dict[TensorKey, Budget]:
-    op, derived = sample.op, is_derived(sample.op, promises)
-    tokens = sample.inputs[next(iter(op.inputs))].dtype
+    op, derived, tokens = sample.op, is_derived(sample.op, promises), _tokens(sample)
     stored = _stored_outputs(sample)
     u_saved = saved_outputs(promises, stored.values())
     stored |= {gradient(n): x.dtype for n, x in sample.inputs.items()}
+    u_op, drawn = operands(op, promises, tokens), found.of_operands
+    if op.operands is not None and u_op and u_op not in drawn:
+        drawn = {**drawn, u_op: _of_operands(found, sample, promises, u_op)}
+    of_operands = drawn.get(u_op, {})
 
-    def of(key: TensorKey, r: Tensor) -> Budget:
-        saved = u_saved if key.is_gradient else 0.0
-        return budget(r, absolute[key], stored[key], tokens, op, promises, derived=derived, u_saved=saved)
+    def allowed(key: TensorKey, r: Tensor) -> Budget:
+        absolute, saved = found.absolute[key], u_saved if key.is_gradient else 0.0
+        of_key = of_operands.get(key)
+        terms = budget(
+            r, absolute, stored[key], tokens, op, promises, derived=derived, u_saved=saved, of_operands=of_key
+        )
+        return replace(terms, vacuous=is_vacuous(key, found.values, absolute, sample, terms))
 
-    return {key: of(key, r) for key, r in values.items()}
+    budgets = {key: allowed(key, r) for key, r in found.values.items()}
+    return Expected(found.values, budgets, found.absolute, drawn)
 
 
 def _stored_outputs(sample: Sample) -> dict[TensorKey, torch.dtype]:
     """The dtype of each output."""
-    tokens = str(sample.inputs[next(iter(sample.op.inputs))].dtype).removeprefix("torch.")
+    tokens = str(_tokens(sample)).removeprefix("torch.")
     return {TensorKey(n): dtype_of(sample.op, n, tokens) for n in sample.outputs}
 
 
-def _vacuous(
-    values: Mapping[TensorKey, Tensor], budgets: Mapping[TensorKey, Budget], sample: Sample, derived: bool
-) -> tuple[TensorKey, ...]:
-    judged = values if derived or sample.op.roundings else {}
-    return tuple(k for k in judged if _is_vacuous(k, values, sample, budgets[k]))
+def _of_operands(found: Expected, sample: Sample, promises: Promises, u_op: float) -> dict[TensorKey, Tensor]:
+    """B_op: what roundings of operands do, at most B; where one is below the smallest normal number, B is no bound."""
+    assert sample.op.operands is not None
+    signs, size = Signs(u_op, SMALLEST_NORMAL[_tokens(sample)]), size_of_one(sample.op.operands, sample)
+    if size > _MOST_DRAWN:
+        return dict(found.absolute)
+    copies = COPIES if size * COPIES <= AT_ONCE else COPIES_OF_LARGE
+    run = partial(vjp, gradients=any(key.is_gradient for key in found.values))
+    drawn = deviations(sample.op.operands, sample, promises, run, found.values, signs, copies)
+    return drawn if signs.underflowed else {key: B.fmin(found.absolute[key]) for key, B in drawn.items()}
+
+
+def _tokens(sample: Sample) -> torch.dtype:
+    return sample.inputs[next(iter(sample.op.inputs))].dtype
 
 
 def is_derived(op: Op, promises: Promises) -> bool:
@@ -101,9 +125,19 @@ def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
     return declared
 
 
-def _is_vacuous(key: TensorKey, values: Mapping[TensorKey, Tensor], sample: Sample, allowed: Budget) -> bool:
-    """Whether most of a tensor may be off by a part of what it holds, or, for a gradient that cancels, of what such a
-    gradient holds: outputs times incoming gradients, by the input."""
+def is_vacuous(
+    key: TensorKey, values: Mapping[TensorKey, Tensor], absolute: Tensor, sample: Sample, allowed: Budget
+) -> bool:
+    """Whether a budget is as large as what it judges, for any op and however its bound was found.
+
+    It is where zeros in the place of the tensor would pass. One element that cancels is not enough for that; and a
+    tensor that is zero itself is judged by how far from it a kernel may be. It also is where the sums alone may put
+    most of a tensor off by a part of what it holds, or, for a gradient that cancels, of what such a gradient holds:
+    outputs times incoming gradients, by the input.
+    """
+    r = values[key].abs()
+    if r.numel() and bool((r <= allowed.total).all()) and float(r.max()) > _NOTHING * float(absolute.max()):
+        return True
     typical = _rms([values[key]])
     if key.is_gradient:
         x = sample.inputs[key.name]

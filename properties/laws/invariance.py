@@ -71,8 +71,10 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
                 here, there = Origin(sample, rows.start), Origin(parts[j], own.start)
                 yield from kernel.agree(key, x[rows], run[key][own], here, against=there, other="alone")
         elif every and alone and not sees_nothing:  # whose queries add to the gradient of a sink, and were not called
-            summed = total(run[key] for run in alone.values())
-            yield from kernel.agree(key, x, summed, Origin(sample), other="sum over the sequences")
+            summands = [run[key] for run in alone.values()]
+            yield from kernel.agree(
+                key, x, total(summands), Origin(sample), other="sum over the sequences", summands=summands
+            )
 
 
 PACKING = Property(

@@ -226,8 +226,7 @@ def rounding_ssd(low: torch.dtype, **arguments: Any) -> Any:
         L = refs.segsum(torch.cat([torch.zeros_like(A)[None], dt * A]).mT).exp()
         scores = rounded(torch.einsum("ihn, jhn -> hij", C, B) * L[:, 1:, 1:])
         added = rounded(dt[..., None] * x)
-        low_h = h + (rounded(h) - h).detach()  # its gradient stays in fp32, below what fp16 can hold under hard decay
-        entering = torch.einsum("hi, ihn, hpn -> ihp", L[:, 1:, 0], C, low_h)
+        entering = torch.einsum("hi, ihn, hpn -> ihp", L[:, 1:, 0], C, rounded(h))
         weighted = rounded(L[:, -1, 1:].mT[..., None] * B)
         h_end = torch.einsum("jhp, jhn -> hpn", added, weighted) + L[:, -1, 0, None, None] * h
         return torch.einsum("hij, jhp -> ihp", scores, added) + entering, h_end

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from packproof import refs
+from packproof.properties.bounds import budget
 from packproof.properties.bounds.drawn_roundings import COPIES
 from packproof.properties.bounds.oracle import expected
 from packproof.properties.cases.case import REGIMES, Case
@@ -92,7 +93,7 @@ def test_more_copies_than_memory_holds_run_one_after_another(monkeypatch: pytest
     s = sample(OPS["delta_rule"], "float32")
     at_once = expected(s, Promises(), gradients=True).absolute
     elements = 24 * 2 * 4 * 3
-    monkeypatch.setattr("packproof.properties.bounds.drawn_roundings._AT_ONCE", elements * copies)
+    monkeypatch.setattr("packproof.properties.bounds.drawn_roundings.AT_ONCE", elements * copies)
     in_parts = expected(s, Promises(), gradients=True).absolute
     for key, bound in at_once.items():
         assert not torch.equal(bound, in_parts[key])
@@ -109,13 +110,17 @@ def test_an_op_has_one_kind_of_bound() -> None:
 
 
 @pytest.mark.parametrize("op", ["gated_delta_rule", "kda"])
-def test_operands_in_fp16_lose_what_decays_below_their_range(op: str) -> None:
-    """Their precision is enough: with exponents of any size the same form stays within the budget."""
+def test_operands_in_fp16_lose_what_decays_below_their_range(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their precision is enough: with exponents of any size the same form needs no more."""
     sizes, options = tuple(OPS[op].sizes[0].items()), (("return_final_states", True),)
     case = Case((33, 9, 1), "float16", sizes, present=("initial_states",), options=options, regime="hard decay", seed=2)
     s = draw(OPS[op], case)
-    want = expected(s, Promises(), gradients=True)
-    in_range = scores(run(form(op, partial(with_inverse, eleven_bits, False)), s), want)
-    assert max(in_range.values()) <= MARGIN
-    in_fp16 = scores(run(form(op, partial(with_inverse, partial(in_dtype, torch.float16), False)), s), want)
-    assert in_fp16[gradient("initial_states")] > 1
+    of_any_size, of_fp16 = (
+        run(form(op, partial(with_inverse, round_to, False)), s)
+        for round_to in (eleven_bits, partial(in_dtype, torch.float16))
+    )
+    assert max(scores(of_fp16, expected(s, Promises(), gradients=True)).values()) <= MARGIN
+    monkeypatch.setitem(budget.SMALLEST_NORMAL, torch.float16, 0.0)
+    without = expected(s, Promises(), gradients=True)
+    assert max(scores(of_any_size, without).values()) <= MARGIN
+    assert scores(of_fp16, without)[gradient("initial_states")] > 1

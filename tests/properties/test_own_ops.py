@@ -1,5 +1,6 @@
 """A user's ops have an error bound without declaring one: correct kernels pass by it, incorrect ones are detected."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,29 @@ def test_a_vacuous_bound_is_not_a_pass() -> None:
     assert violation is None
     assert isinstance(stopped, BoundVacuous)
     assert "delta_rule's reference is so large for" in str(stopped)
+
+
+def delta_rule_absolute(k: torch.Tensor, v: torch.Tensor, *, cu_seqlens: torch.Tensor) -> torch.Tensor:
+    """Its sums of absolute terms, which double with each token."""
+
+    def step(S: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        k = k / (k.square().sum() + 1e-6).sqrt()
+        S = S + torch.outer(v + S @ k, k)
+        return S, S @ k
+
+    k, v = packproof.magnitude(k), packproof.magnitude(v)
+    pairs = zip(split_sequences(k, cu_seqlens), split_sequences(v, cu_seqlens), strict=True)
+    return join_sequences([over_time(step, k.new_zeros(4, 4), *pair)[0] for pair in pairs], v)
+
+
+def test_a_vacuous_bound_that_was_written_by_hand_is_not_a_pass() -> None:
+    op = replace(DELTA, absolute=delta_rule_absolute)
+    subject = KernelUnderTest(op, InProcess(delta_rule), Promises())
+    by_length = {max(c.lengths): c for c in golden_cases(Space(op, "float32", Promises()))}
+    violation, stopped = evaluated(subject, REFERENCE, by_length[70])
+    assert violation is None
+    assert isinstance(stopped, BoundVacuous)
+    assert "the error bound that delta_rule declares is so large for y" in str(stopped)
 
 
 def test_a_bound_follows_the_size_of_what_cancels() -> None:

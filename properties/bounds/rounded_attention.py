@@ -1,0 +1,108 @@
+"""The rounding events of attention, whose products have rounded operands; for `bounds.drawn_roundings`.
+
+    S = scale q kᵀ, capped     P = exp(S - lse)         y = P v
+    dP = dy vᵀ                 D = Σ dy y - d lse       dS = P ∘ (dP - D)
+    dq = scale dS k            dk = scale dSᵀ q         dv = Pᵀ dy         d sinks = -Σ exp(sinks - lse) D
+
+Each has an event of its own size and a random sign where a kernel of 16 bits may have that dtype: q and k with the
+scale in them, S and its cap, P as it meets v and, once more, as it meets dy, the sum of P in lse, y as it was stored
+for D, the terms of D where it is Σ P dP, then dP and dS, and dq, dk and dv of each query head before those of a group
+are added.
+
+The gradient of a sink sums the errors of all queries and channels, which in absolute values is as much as they are
+many. One of random signs is the root of it.
+"""
+
+# mypy: allow-untyped-calls
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from einops import repeat
+from torch import Tensor
+
+from packproof.properties.bounds.signs import Signs
+from packproof.properties.promises import Promises
+from packproof.refs.arguments import finite_scale
+from packproof.refs.attention_options import reaches
+from packproof.refs.recurrence import join_sequences, split_sequences
+
+
+def attention(_promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """Make attention whose operands have roundings of random signs."""
+
+    def function(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sinks: Tensor | None = None,
+        *,
+        cu_seqlens: Tensor,
+        cu_seqlens_k: Tensor | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        softmax_scale: float | None = None,
+        softcap: float = 0.0,
+        return_lse: bool = False,
+    ) -> Any:
+        scale = finite_scale("attention", softmax_scale, q.shape[2], "softmax_scale")
+        window, group = reaches(window_size, causal=causal), q.shape[1] // k.shape[1]
+        of_heads = q.new_full(q.shape[1:2], -math.inf) if sinks is None else sinks
+        keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+        found = [
+            _Attention.apply(
+                *(signs, scale, softcap, _visible(len(q), len(k), window), q.transpose(0, 1)),
+                *(repeat(x, "j hk c -> (hk g) j c", g=group) for x in (k, v)),
+                of_heads,
+            )
+            for q, k, v in zip(
+                *(split_sequences(x, cu) for x, cu in ((q, cu_seqlens), (k, keys), (v, keys))), strict=True
+            )
+        ]
+        y = join_sequences((y.transpose(0, 1) for y, _ in found), q.new_zeros(*q.shape[:2], v.shape[2]))
+        return (y, join_sequences((lse.T for _, lse in found), q.new_zeros(q.shape[:2]))) if return_lse else y
+
+    return function
+
+
+def _visible(n: int, m: int, window: tuple[float, float]) -> Tensor:
+    """Which keys each of n queries sees; the last query stands at the last of m keys."""
+    ahead = torch.arange(-m, 0)[None] - torch.arange(-n, 0)[:, None]
+    return (ahead >= -window[0]) & (ahead <= window[1])
+
+
+class _Attention(torch.autograd.Function):
+    """One sequence: q (h, i, k), k (h, j, k), v (h, j, v); y (h, i, v) and lse (h, i)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, signs: Signs, scale: float, softcap: float, visible: Tensor, q: Tensor, k: Tensor, v: Tensor,
+        sinks: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        q, k = signs.operand(q), signs.operand(k)
+        S = signs.operand(scale * (q @ k.mT))
+        slope = None
+        if softcap:
+            t = (S / softcap).tanh()
+            S, slope = signs.operand(softcap * t), 1 - t * t
+        S = torch.where(visible, S, -math.inf)
+        lse = torch.cat([S, repeat(sinks, "h -> h i 1", i=q.shape[1])], -1).logsumexp(-1)
+        shown = torch.where(lse.isfinite(), lse, 0)
+        P, share = (S - shown[..., None]).exp(), (sinks[:, None] - shown).exp()
+        y = signs.operand(P) @ v
+        ctx.signs, ctx.scale, ctx.slope = signs, scale, slope
+        ctx.saved = q, k, v, P, share, y
+        return y, signs.rounded(lse, P.square().sum(-1).sqrt())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (dy, dlse), (q, k, v, P, share, y), operand = grads, ctx.saved, ctx.signs.operand
+        dP = dy @ v.mT
+        D = ctx.signs.rounded((dy * operand(y)).sum(-1), (P * dP).square().sum(-1).sqrt()) - dlse
+        dS = operand(P * (operand(dP) - D[..., None]))
+        dv = operand(P).mT @ dy
+        dS = ctx.scale * (dS if ctx.slope is None else dS * ctx.slope)
+        dq, dk, dv = (operand(x) for x in (dS @ k, dS.mT @ q, dv))
+        return None, None, None, None, dq, dk, dv, -(share * D).sum(-1)

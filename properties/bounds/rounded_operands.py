@@ -1,0 +1,157 @@
+"""The rounding events of linear attention, its decaying forms and SSD, whose products have rounded operands.
+
+For `bounds.drawn_roundings`. A chunk is masked attention (`refs.ssd_chunked`), the state h passed on between chunks:
+
+    W = C Bᵀ ∘ L              y = W X + (C ∘ L_h) h
+    h' = L_end h + Bᵀ (X ∘ L_X)
+
+L are the decays, exact, since they are fp32. Each factor is an event of its own size, of a random sign, and so is the
+gradient that comes back to it: C, B, X = dt x, C Bᵀ, W, h, and what is read and written with its decay. No kernel
+rounds all of them; the mean square of what they do is the sum over those that one does.
+
+The gradient of a decay sums dW ∘ W over all pairs on both sides of it. In absolute values these are as many as there
+are pairs, of random signs they are the root of it: for a parameter that all tokens share, a factor of a whole sequence.
+A kernel that promises `cumsum` has it from the gradients of its sums, C · dC - B · dB, whose roundings differ where the
+values are the same (`_SumsOfDecays`).
+"""
+
+# mypy: allow-untyped-calls
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from einops import einsum
+from torch import Tensor
+from torch.nn.functional import pad
+
+from packproof import refs
+from packproof.properties.bounds.signs import Signs
+from packproof.properties.promises import Promises
+from packproof.refs import gated
+from packproof.refs.arguments import finite_scale
+from packproof.refs.recurrence import gate, state_space
+
+_CHUNK = 64  # tokens
+WIDTH = 128  # elements of a token and head: its row of a chunk, or its channels where they are more
+
+
+def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """Make an SSD whose operands have roundings of random signs."""
+
+    def function(
+        x: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        z: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        *,
+        dt_softplus: bool = False,
+        cu_seqlens: Tensor,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+    ) -> Any:
+        def recurrence(h: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+            dt = signs.noisy(dt)
+            return _in_chunks(promises, signs, h, dt[..., None] * x, dt * A, B, C)
+
+        y, final_states = state_space(
+            recurrence,
+            *(x, dt, A, B, C, D[:, None] if D is not None and D.ndim == 1 else D, z, dt_bias, initial_states),
+            (*x.shape[1:], B.shape[-1]),
+            softplus=dt_softplus,
+            cu_seqlens=cu_seqlens,
+            gate=lambda y, z: gate(signs.noisy(y), z),
+        )
+        return (y, final_states) if return_final_states else y
+
+    return function
+
+
+def simple_gla(promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """Make linear attention with a decay for each token and head, whose operands have roundings of random signs."""
+
+    def function(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        *,
+        scale: float | None = None,
+        initial_states: Tensor | None = None,
+        return_final_states: bool = False,
+        cu_seqlens: Tensor,
+    ) -> Any:
+        def recurrence(S: Tensor, v: Tensor, q: Tensor, k: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+            y, h = _in_chunks(promises, signs, S.mT, v, signs.noisy(g), k, q)
+            return y, h.mT
+
+        found = gated.over_pack(
+            recurrence,
+            *(q, k, v, g),
+            scale=finite_scale("simple_gla", scale, q.shape[-1]),
+            cu_seqlens=cu_seqlens,
+            initial_states=initial_states,
+        )
+        return found if return_final_states else found[0]
+
+    return function
+
+
+def retention(promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """Make the same with a decay for each head."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, **options: Any) -> Any:
+        return simple_gla(promises, signs)(q, k, v, decay.expand(len(v), -1), **options)
+
+    return function
+
+
+def linear_attention(promises: Promises, signs: Signs) -> Callable[..., Any]:
+    """Make the same without decay."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+        return simple_gla(promises, signs)(q, k, v, v.new_zeros(v.shape[:2]), **options)
+
+    return function
+
+
+def _in_chunks(
+    promises: Promises, signs: Signs, h: Tensor, X: Tensor, decays: Tensor, B: Tensor, C: Tensor
+) -> tuple[Tensor, Tensor]:
+    """y and the last state of one sequence: h (h, p, n); X (t, h, p); decays, logarithms (t, h); B, C (t, h, n)."""
+    ys, noisy = [X[:0]], signs.noisy
+    for chunk in zip(*(torch.split(x, _CHUNK) for x in (X, B, C, decays)), strict=True):
+        x, b, c = map(noisy, chunk[:3])
+        L = refs.segsum(pad(chunk[3].T, (1, 0))).exp()  # the state enters as token 0
+        if promises.cumsum:
+            read, written, end = _SumsOfDecays.apply(chunk[3])
+            c, b, L = noisy(c * read[..., None]), noisy(b * written[..., None]), L.detach()
+        else:
+            end = L.new_ones(L.shape[:1])
+        from_h, within, to_end, kept = L[:, 1:, 0], L[:, 1:, 1:], L[:, -1, 1:], L[:, -1, 0]
+        W = noisy(noisy(einsum(c, b, "i h n, j h n -> h i j")) * within)
+        carried = einsum(noisy(c * from_h.T[..., None]), noisy(h), "i h n, h p n -> i h p")
+        ys.append(einsum(W, x, "h i j, j h p -> i h p") + carried)
+        added = einsum(noisy(x * to_end.T[..., None]), b, "j h p, j h n -> h p n")
+        h = (kept[:, None, None] * h + added) * end[:, None, None]
+    return torch.cat(ys), h
+
+
+class _SumsOfDecays(torch.autograd.Function):
+    """Ones for what a token reads by its sum of log-decays (t, h), writes by it, and for the end of a chunk (h,). Their
+    gradients are those of the sums, and the gradient of a log-decay is that of all sums from its token on."""
+
+    @staticmethod
+    def forward(ctx: Any, decays: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.ones_like(decays), torch.ones_like(decays), decays.new_ones(decays.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        read, written, end = grads
+        of_sums = read - written
+        of_sums[-1:] += end
+        return of_sums.flip(0).cumsum(0).flip(0)
