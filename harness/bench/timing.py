@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from packproof.adapters.binding import Binding
 from packproof.harness.bench.clocks import Clock
 from packproof.harness.bench.results import Decile, PassName, Spread
 from packproof.properties.cases.sample import Sample
@@ -48,7 +49,8 @@ class Run:
         self._function = function
         inputs = {name: x.detach() for name, x in tensors.inputs.items()}  # the same memory
         self._wrt = [inputs[name].requires_grad_() for name in tensors.wrt] if gradients else []
-        self._arguments = {**inputs, **tensors.metadata}
+        rows = len(next(iter(inputs.values())))
+        self._arguments = Binding.of(function).arguments({**inputs, **tensors.metadata}, lambda: rows)
         self._cotangents = tensors.cotangents
 
     def forward(self) -> Outputs:

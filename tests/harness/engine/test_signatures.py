@@ -223,7 +223,7 @@ def test_what_cannot_be_fixed_is_refused(name: str, says: str) -> None:
         open_target(CheckRequest(f"mine.py:{name}"))
 
 
-def test_a_kernel_that_equals_the_reference_with_another_option_is_told_so() -> None:
+def test_the_option_with_which_a_kernel_equals_the_reference_is_named() -> None:
     verdict, _ = judged("undeclared", "attention")
     assert verdict.failure is not None
     (line,) = (line for line in verdict.failure.lines if "equals the reference" in line)
