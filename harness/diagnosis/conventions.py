@@ -14,8 +14,9 @@ from packproof.properties.cases.case import STRONG_GATES, Case
 from packproof.properties.cases.domain import GATE, Domain
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
-from packproof.properties.laws.invariance import REFERENCE
+from packproof.properties.laws.invariance import REFERENCE, against_reference
 from packproof.properties.laws.property import Property
+from packproof.properties.violation import Violation
 
 _SECONDS = 5.0
 _CONFIRMED_AT = 6
@@ -44,7 +45,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
         if holds(kernel, REFERENCE, case):
             return []  # its convention is not in question
-        confirmed_at = small_cases(space)
+        confirmed_at = smallsmall_cases(space)
         for words, other, first in _others(kernel, case, space.domain):
             if time.monotonic() > until or len(found) == _MOST_SHOWN:
                 break
@@ -57,7 +58,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
 
 def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
     """The kernel in each other convention, what to say of it, and the case at which it has to keep the law."""
-    if 0 in case.lengths and domain.allows_length(0):
+    if 0 in case.lengths and domain.allows_length(0) and _holds_without_empty_sequences(kernel, case):
         other = kernel.in_convention("", domain & Domain.of(_NO_EMPTY))
         yield (
             f"passes {{}} packs without empty sequences: if they are not legal, declare domain={_NO_EMPTY!r}",
@@ -70,16 +71,29 @@ def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tup
         yield said, kernel.in_convention(words, domain), [case]
 
 
+def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:
+    """Whether the kernel agrees with the reference once they are taken out, with the same values for all others."""
+    sample = kernel.sample(case)
+    keys = case.key_lengths or case.lengths
+    full = [j for j, (n, m) in enumerate(zip(case.lengths, keys, strict=True)) if n and m]
+    return _clean(lambda: against_reference(kernel, sample.select(full)))
+
+
 def small_cases(space: Space, such_as: Callable[[Case], bool] = lambda _: True) -> list[Case]:
     """Small golden cases, the first of these, in which all that the kernel takes is given."""
-    small = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS and such_as(c))
+    small = (c for c in goldensmall_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS and such_as(c))
     return list(islice(small, _CONFIRMED_AT))
 
 
 def holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
     """Raises KernelFault where the kernel takes its process down."""
+    return _clean(lambda: law.check(kernel, case))
+
+
+def _clean(check: Callable[[], Iterator[Violation]]) -> bool:
+    """Whether there is no violation. Raises KernelFault where the kernel takes its process down."""
     try:
-        return next(law.check(kernel, case), None) is None
+        return next(check(), None) is None
     except KernelFault as fault:
         if fault.kind in _FATAL:
             raise

@@ -56,8 +56,9 @@ def as_found(kernel: KernelUnderTest, finding: FoundViolation) -> Failure:
     """The failure before anything is done about it."""
     case, violation = finding.case, finding.violation
     lines = (setting(kernel.op, case), *violation.lines())
+    tensor, regime = str(violation.tensor or ""), case.regime
     return Failure(
-        case.lengths, str(violation.tensor or ""), lines, finding.example, 0, regime=case.regime, fault=violation.fault
+        case.lengths, tensor, lines, finding.example, 0, regime=regime, fault=violation.fault, note=violation.note
     )
 
 
@@ -108,7 +109,9 @@ def failure_of(
         lines += [f"not measured: {said(error)}"]
     shown = (setting(kernel.op, small), *lines)
     tensor = str(found.tensor or "")
-    return Failure(small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime, found.fault)
+    return Failure(
+        small.lengths, tensor, shown, finding.example, tried, file, evidence, small.regime, found.fault, found.note
+    )
 
 
 def setting(op: Op, case: Case) -> str:

@@ -42,6 +42,7 @@ class Failure:
     lines: what happened, in a few lines of text. example: number of the example that failed first; tried: cases tried
     while shrinking. replay: the file that replays it, or "". evidence: what was measured at that case.
     regime: how its values were drawn. fault: how the call ended without a result (FaultKind), "" for a wrong one.
+    note: what had been done to the pack, so that the layout alone does not fail; "" where it does.
     """
 
     lengths: tuple[int, ...]
@@ -53,6 +54,7 @@ class Failure:
     evidence: Evidence | None = None
     regime: str = "normal"
     fault: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

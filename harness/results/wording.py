@@ -9,8 +9,10 @@ from packproof.harness.results.events import Cell, RunFinished, Status, Verdict
 from packproof.harness.results.map_text import small_error_lines
 from packproof.harness.results.names import short
 from packproof.properties.cases.case import MEANINGS, shorten
+from packproof.properties.laws.names import LAWS
 from packproof.refs.wording import counted
 
+_STRENGTH = {name: rank for rank, name in enumerate(LAWS)}
 _COUNTED: Mapping[Status, str] = {"error": "not judged", "expected": "failed as expected"}
 
 
@@ -41,18 +43,26 @@ def failure_text(verdict: Verdict) -> str:
 
 
 def failure_texts(verdicts: Sequence[Verdict]) -> list[str]:
-    """The text of each failure; those with the same cause once, at the smallest layout, with a list of their cells."""
+    """The text of each failure; those with the same cause once, with a list of their cells."""
     alike: dict[object, list[Verdict]] = {}
     for verdict in verdicts:
         alike.setdefault(fault_of(verdict) or id(verdict), []).append(verdict)
     texts = []
     for same in alike.values():
-        first = min(same, key=lambda v: (sum(v.failure.lengths), len(v.failure.lengths)) if v.failure else (0, 0))
-        lines = [failure_text(first)]
+        lines = [failure_text(min(same, key=_telling))]
         if len(same) > 1:
             lines.append(f"    the same in {len(same)} cells: {cells_text([v.cell for v in same])}")
         texts.append("\n".join(lines))
     return [*texts, *(["\n".join(regime_lines(verdicts))] if regime_lines(verdicts) else [])]
+
+
+def _telling(verdict: Verdict) -> tuple[bool, int, int, int]:
+    """The order in which failures with one cause tell what it is: a layout that fails as it is before one to which
+    something was done; then the strongest property, and its smallest layout."""
+    failure = verdict.failure
+    assert failure is not None
+    strength = _STRENGTH.get(verdict.cell.property, len(_STRENGTH))
+    return bool(failure.note), strength, sum(failure.lengths), len(failure.lengths)
 
 
 def regime_lines(verdicts: Iterable[Verdict]) -> list[str]:

@@ -182,6 +182,25 @@ class Sample:
 
         return self._merge(others, replace)
 
+    def resized(self, j: int, n: int, others: "Sample", *, keys: bool = False) -> "Sample":
+        """The pack with n tokens in sequence j, or n keys, cut or followed by rows of `others`; all else as it is."""
+        packing = self.key_offsets if keys else self.offsets
+        start, end = packing[j : j + 2]
+        both = self.key_lengths is None  # one packing for tokens and keys
+
+        def resize(x: Tensor, y: Tensor, axes: Axes) -> Tensor:
+            if role(axes) != "token" or not (both or packs_keys(axes) == keys):
+                return x
+            more = max(n - (end - start), 0)
+            rows = y[[k % max(len(y), 1) for k in range(more)]] if len(y) else x.new_zeros(more, *x.shape[1:])
+            return torch.cat([x[: min(start + n, end)], rows, x[end:]])
+
+        before = self.key_lengths if keys and self.key_lengths is not None else self.lengths
+        changed = (*before[:j], n, *before[j + 1 :])
+        lengths = self.lengths if keys and not both else changed
+        key_lengths = self.key_lengths if both or not keys else changed
+        return dataclasses.replace(self._merge(others, resize), lengths=lengths, key_lengths=key_lengths)
+
     def followed_by(self, lengths: Sequence[int], slack: int) -> "Sample":
         """The pack with more sequences after it and then more slack rows; zeros all, incoming gradients too, so that
         they add nothing to a shared gradient; and without a slot in a pool."""

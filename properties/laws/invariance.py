@@ -24,7 +24,11 @@ _APART = "The reference has to compute each sequence by itself, as `split_sequen
 
 
 def _reference(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    sample = kernel.sample(case)
+    yield from against_reference(kernel, kernel.sample(case))
+
+
+def against_reference(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
+    """The violations of `reference` at one sample."""
     got, want = kernel.remembered(sample), kernel.expect(sample)
     for key, x in got.items():
         rows = kernel.row_map(key, sample)
