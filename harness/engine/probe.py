@@ -7,6 +7,7 @@ alone, and the condition written that fits what was accepted and what was refuse
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 
 _MOST_CALLS = 400  # most are refused at once; those of a kernel with one restriction are some dozen
+_MOST_WAYS = 4  # calls from which a way past one check is looked for: of some there is none
 _TOKENS = (24, 40)  # two sequences, a multiple of 64 together
 _LAYOUTS = (_TOKENS, (32, 32), (64, 64), (128, 128), (5, 3), (2, 2), (100, 156), (64,), (1,))
 _USUAL = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
@@ -90,7 +92,7 @@ class _DomainSearch:
         self._kernel = kernel
         self._known: dict[tuple[Case, bool], str] = {}
         self._faults: set[tuple[Case, bool]] = set()
-        self._met: set[str] = set()
+        self._tried: Counter[str] = Counter()
         self.begin()
 
     def begin(self) -> None:
@@ -133,7 +135,7 @@ class _DomainSearch:
         base = self._towards(plain, self.gradients, tuple(SHORT)) or self._by_two_steps(plain, self.gradients)
         if base is None or base.case.dtype == self.space.dtype:
             return base
-        self._met.clear()
+        self._tried.clear()
         here = self._towards(base.case.replace(dtype=self.space.dtype), base.gradients, ())
         return here or (base if self._dtype_alone(base) else None)
 
@@ -148,14 +150,18 @@ class _DomainSearch:
                 return False
         return True
 
-    def _towards(self, case: Case, gradients: bool, dtypes: Sequence[str]) -> _Base | None:
+    def _towards(
+        self, case: Case, gradients: bool, dtypes: Sequence[str], met: frozenset[str] = frozenset()
+    ) -> _Base | None:
         if not (text := self.refusal(case, gradients)):
             return self._usable(case, gradients)
-        self._met.add(_check_of(text))
+        met |= {_check_of(text)}
+        self._tried[_check_of(text)] += 1
         for tried, differentiated in self._steps(case, gradients, dtypes):
             answer = self.refusal(tried, differentiated)
-            past = not answer or _check_of(answer) not in self._met
-            if past and (found := self._towards(tried, differentiated, dtypes)):
+            check = _check_of(answer)
+            past = not answer or (check not in met and self._tried[check] < _MOST_WAYS)
+            if past and (found := self._towards(tried, differentiated, dtypes, met)):
                 return found
         return None
 
