@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -237,8 +238,28 @@ def _unequal(
         return candidate in at
 
     small = smaller(lengths, differs)
-    lines = (_off(at[small]), *_first_apart(compare, subject.pack(lengths), difference))
+    lines = (
+        _off(at[small]),
+        *_not_through_values(compare, subject, small, at[small]),
+        *_first_apart(compare, subject.pack(lengths), difference),
+    )
     return Failure(small, at[small].what, lines, example, search.tried)
+
+
+def _not_through_values(
+    compare: PackedAndAlone, subject: Subject, lengths: Lengths, difference: Difference
+) -> Iterator[str]:
+    """That a document differs from itself alone though nothing that others hold reaches it: their lengths do."""
+    if difference.document is None or len(lengths) > MANY:
+        return
+    with suppress(ModuleRefused):
+        others = [j for j in range(len(lengths)) if j != difference.document]
+        found = reach(subject, compare.convention, subject.pack(lengths), compare.seed, sources=others)
+        if all(reached != difference.document for _, reached in found.leaks):
+            yield (
+                f"what other documents hold does not reach {difference.what}: it follows how long they are, or where "
+                "it lies among them"
+            )
 
 
 def _first_apart(compare: PackedAndAlone, pack: Pack, difference: Difference) -> Iterator[str]:
