@@ -136,6 +136,7 @@ class _DomainSearch:
         if base is None or base.case.dtype == self.space.dtype:
             return base
         self._tried.clear()
+        self.begin()
         here = self._towards(base.case.replace(dtype=self.space.dtype), base.gradients, ())
         return here or (base if self._dtype_alone(base) else None)
 

@@ -221,7 +221,7 @@ def states_of_all_but_one(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
     return refs.causal_conv1d(x, weight, cu_seqlens=cu_seqlens, initial_states=states)
 
 
-class WrongOffsetsBehind(torch.autograd.Function):
+class WrongOffsetsInBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, cu_seqlens: Any) -> Any:
         ctx.save_for_backward(weight, cu_seqlens)
@@ -234,11 +234,11 @@ class WrongOffsetsBehind(torch.autograd.Function):
         return dy, weight, None
 
 
-def wrong_offsets_behind(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
-    return WrongOffsetsBehind.apply(x, weight, cu_seqlens)
+def wrong_offsets_in_backward(x: Any, weight: Any, *, cu_seqlens: Any) -> Any:
+    return WrongOffsetsInBackward.apply(x, weight, cu_seqlens)
 
 
-@pytest.mark.parametrize("kernel", [offsets_from_one, states_of_all_but_one, wrong_offsets_behind])
+@pytest.mark.parametrize("kernel", [offsets_from_one, states_of_all_but_one, wrong_offsets_in_backward])
 def test_a_call_that_the_kernel_itself_makes_of_contradictory_arguments_is_no_refusal(kernel: Any) -> None:
     verdict = judged(kernel, "causal_conv1d", properties=("packing",))["packing"]
     assert verdict.status == "failed"

@@ -34,7 +34,7 @@ TEXTS: dict[str, Callable[[str, Any], str]] = {
     "names the dtype": lambda name, x: f"{name}: shape {tuple(x.shape)} is not supported in {x.dtype}",
     "says the same of all": lambda name, x: "this shape is not supported",
 }
-BEHIND = [["d % 8 == 0"], ["length > 0"], ["activation == 'silu'"], ["bias"], ["2 <= w <= 4", "tokens % 16 == 0"]]
+BESIDE = [["d % 8 == 0"], ["length > 0"], ["activation == 'silu'"], ["bias"], ["2 <= w <= 4", "tokens % 16 == 0"]]
 
 
 def conv_with(checks: tuple[str, ...], text: str) -> Callable[..., torch.Tensor]:
@@ -64,15 +64,15 @@ def looked_for(kernel: Callable[..., Any], dtype: str) -> Found:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("behind", BEHIND, ids=" ".join)
-def test_a_dtype_alone_is_found_in_every_order_of_the_checks(behind: list[str], text: str) -> None:
-    orders = [*permutations(["dtype == bf16", *behind])]
+@pytest.mark.parametrize("beside", BESIDE, ids=" ".join)
+def test_a_dtype_alone_is_found_in_every_order_of_the_checks(beside: list[str], text: str) -> None:
+    orders = [*permutations(["dtype == bf16", *beside])]
     if text == "says the same of all":  # one line, one text: of two restrictions together it cannot be told
-        orders = orders if len(behind) == 1 else []
+        orders = orders if len(beside) == 1 else []
     for checks in orders:
         kernel = conv_with(checks, text)
         own = looked_for(kernel, "bfloat16")
-        assert (own.others_only, set(own.domain.texts)) == ("", set(behind)), checks
+        assert (own.others_only, set(own.domain.texts)) == ("", set(beside)), checks
         for dtype in OTHERS:
             other = looked_for(kernel, dtype)
             assert (other.others_only, other.domain) == ("bf16", Domain.of("dtype == bf16")), (checks, dtype)
