@@ -45,7 +45,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
         if holds(kernel, REFERENCE, case):
             return []  # its convention is not in question
-        confirmed_at = smallsmall_cases(space)
+        confirmed_at = small_cases(space)
         for words, other, first in _others(kernel, case, space.domain):
             if time.monotonic() > until or len(found) == _MOST_SHOWN:
                 break
@@ -81,7 +81,7 @@ def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:
 
 def small_cases(space: Space, such_as: Callable[[Case], bool] = lambda _: True) -> list[Case]:
     """Small golden cases, the first of these, in which all that the kernel takes is given."""
-    small = (c for c in goldensmall_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS and such_as(c))
+    small = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS and such_as(c))
     return list(islice(small, _CONFIRMED_AT))
 
 

@@ -11,16 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from packproof.properties.cases.case import STRONG_GATES, Case
-from packproof.properties.cases.domain import (
-    GATE,
-    LAYOUT,
-    Domain,
-    axes,
-    gate_value,
-    layout_values,
-    optional_inputs,
-    values_of,
-)
+from packproof.properties.cases.condition import LAYOUT
+from packproof.properties.cases.domain import GATE, Domain, axes, gate_value, layout_values, optional_inputs, values_of
 from packproof.properties.cases.sample import Sample
 from packproof.properties.op import Op
 

@@ -20,7 +20,7 @@ from packproof.properties.promises import Promises
 
 Arguments = dict[str, Any]
 CONV = OPS["causal_conv1d"]
-OTHERS = ("float32", "float16")
+OTHERS = ("float32",)
 CHECKS: dict[str, Callable[[Arguments], bool]] = {
     "dtype == bf16": lambda given: given["x"].dtype is torch.bfloat16,
     "d % 8 == 0": lambda given: given["x"].shape[1] % 8 == 0,
