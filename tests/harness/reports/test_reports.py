@@ -121,10 +121,10 @@ def test_the_same_exception_in_several_cells_is_one_block() -> None:
         found = Failure(lengths, "", ("fp32, d=3, seed 0", text), 1, 2)
         return Verdict(cell(prop, "float32"), "gpu", "failed", 3, 2.5, judged=3, failure=found)
 
-    shown = terminal(stream(fault("reference", 5, 3), fault("packing", 1), fault("carry", 7)))
+    shown = terminal(stream(fault("carry", 7), fault("reference", 5, 3), fault("packing", 1)))
     assert shown.count("ValueError: odd") == 1
-    assert (
-        "    ValueError: odd, got 1 (mine.py:3)\n    the same in 3 cells: reference fp32; packing fp32; carry fp32"
+    assert (  # that of the strongest property
+        "    ValueError: odd, got 8 (mine.py:3)\n    the same in 3 cells: carry fp32; reference fp32; packing fp32"
         in shown
     )
 
