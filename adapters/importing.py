@@ -39,11 +39,12 @@ class FunctionName:
             raise UsageError(f"adapt: target is {text!r}, expected {EXPECTED}")
         if not place.endswith(".py"):
             return cls(text, place, path)
-        folders = [Path.cwd(), *([beside] if beside else [])]
+        folders = [*working_directory(), *([beside] if beside else [])]
         for folder in folders:
             if (folder / place).is_file():
                 return cls(text, str((folder / place).resolve()), path)
-        raise UsageError(f"adapt: target is {text!r}, and there is no file {place} in {' or '.join(map(str, folders))}")
+        where = " or ".join(map(str, folders)) or "the working directory, which is gone"
+        raise UsageError(f"adapt: target is {text!r}, and there is no file {place} in {where}")
 
     def load(self) -> Callable[..., Any]:
         """Import the function here. UsageError with the reason in one line."""
@@ -72,6 +73,14 @@ def reason(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not (f.filename.startswith(_NOT_ITS_OWN) or "site-packages" in f.filename)]
     return f"{text} ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else text
+
+
+def working_directory() -> list[Path]:
+    """The working directory, none where it is gone."""
+    try:
+        return [Path.cwd()]
+    except OSError:
+        return []
 
 
 def calling_file() -> str | None:

@@ -67,6 +67,15 @@ class UsageError(PackproofError):
     """
 
 
+class BrokenInstallation(PackproofError):
+    """packproof cannot work here: what it needs cannot be imported, or does not fit. No call of it would be right.
+
+    >>> from packproof.refs.errors import BrokenInstallation, UsageError
+    >>> issubclass(BrokenInstallation, UsageError)
+    False
+    """
+
+
 class OutsideConvention(PackproofError, NotImplementedError):
     """A pack that a convention of an adapter cannot express. What its kernel would do with it is not judged.
 

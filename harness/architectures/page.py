@@ -66,7 +66,7 @@ def read(path: str) -> ModelBoard:
     """A board that was written. Raises UsageError where the file holds none."""
     try:
         board: ModelBoard = of_json(ModelBoard, json.loads(Path(path).read_text()))
-    except (OSError, ValueError, RecordError) as error:
+    except (OSError, ValueError, RecursionError, RecordError) as error:
         raise UsageError(f"--from: {path} is no board of models: {error}") from error
     return board
 

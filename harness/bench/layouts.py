@@ -138,6 +138,8 @@ def _json_list(path: str, text: str) -> tuple[int, ...]:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"--lengths-file: {path}, line {error.lineno}: not JSON ({error.msg})") from None
+    except RecursionError:
+        raise UsageError(f"--lengths-file: {path}: brackets within brackets; expected one list of counts") from None
     for j, length in enumerate(data):
         if type(length) is not int or length < 0:
             raise UsageError(f"--lengths-file: {path}, item {j}: {json.dumps(length)[:40]}; expected a count of tokens")

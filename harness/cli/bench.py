@@ -8,6 +8,7 @@ import typer
 
 from packproof.harness.cli import ranks as on_ranks
 from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, WRONG_CALL, say
+from packproof.harness.cli.usage import seed_option
 from packproof.harness.results.names import DEVICES, dtypes, known, listed, some
 from packproof.harness.stacks import shapes
 from packproof.refs.errors import UsageError
@@ -73,7 +74,7 @@ def bench(
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="series of layouts: tokens, sequences or longest")] = None,
     plot: Annotated[str | None, typer.Option(help="draw the sweep to this .png or .svg file")] = None,
-    seed: Annotated[int, typer.Option(help="another seed draws other tensors")] = 0,
+    seed: Annotated[int, seed_option("another seed draws other tensors")] = 0,
     model: Annotated[
         list[str] | None, typer.Option(help=f"stack: {', '.join(shapes.SHAPES)}  [default: on cuda 1.4b, on cpu tiny]")
     ] = None,

@@ -16,8 +16,10 @@ from functools import wraps
 from typing import Any, NoReturn
 
 from packproof.harness.worker.privilege import end_with_parent
-from packproof.harness.worker.settled import interrupts_later, leave_ctrl_c_to_the_parent
+from packproof.harness.worker.settled import interrupts_later, take_signals_as_a_fork
 from packproof.harness.worker.zygote_client import early
+
+_OWN_FAULT = 3  # as in `ending`, which this process does not import before torch
 
 _begun: tuple[str, dict[str, Any]] | None = None  # the command that runs in this process, and its arguments
 _parent: socket.socket | None = None  # in the fork
@@ -83,9 +85,9 @@ def _ending_with(reader: int, ours: socket.socket) -> Iterator[None]:
 
 def _read(run: Callable[[], int], parent: socket.socket, pid: int) -> NoReturn:
     global _parent
-    code, _parent = 1, parent
+    code, _parent = _OWN_FAULT, parent
     try:
-        leave_ctrl_c_to_the_parent()
+        take_signals_as_a_fork()
         if end_with_parent(pid):
             code = run()
             sys.stdout.flush()

@@ -12,6 +12,7 @@ from packproof.harness.cli.beside import hand_over, resumable
 from packproof.harness.cli.durations import seconds
 from packproof.harness.cli.ending import FAILED, HELD, WRONG_CALL, Report, Reports, exit_code, files, follow, say
 from packproof.harness.cli.printing import section
+from packproof.harness.cli.usage import seed_option
 from packproof.harness.engine.request import CheckRequest, check_names
 from packproof.harness.results import events
 from packproof.harness.results.module_record import KIND, ModuleRecord
@@ -43,7 +44,7 @@ def check(
         list[str] | None, typer.Option(help="only these properties, or your own as module:NAME; comma-separated")
     ] = None,
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
-    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    seed: Annotated[int, seed_option("another seed draws other examples")] = 0,
     domain: Annotated[
         list[str] | None,
         typer.Option(
@@ -159,7 +160,7 @@ def peers(
     dtype: Annotated[list[str] | None, typer.Option(help="fp64, fp32, bf16, fp16; comma-separated")] = None,
     property: Annotated[list[str] | None, typer.Option(help="only these properties; comma-separated")] = None,  # noqa: A002
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
-    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    seed: Annotated[int, seed_option("another seed draws other examples")] = 0,
     max_time: Annotated[str | None, typer.Option(help="time that the run may take, as for `packproof check`")] = None,
     json: Annotated[str | None, typer.Option(help="write the scoreboard to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write a page with the scoreboard to this file")] = None,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE, say
+from packproof.harness.cli.usage import seed_option
 from packproof.harness.results.names import DEVICES, known, listed
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.worker.settled import importing
@@ -43,7 +44,7 @@ def diff(
         list[str] | None,
         typer.Option(help="options of the op, such as 'activation=silu, return_final_states=True'; or repeat"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="another seed draws other tensors  [default: 0]", min=0)] = None,
+    seed: Annotated[int | None, seed_option("another seed draws other tensors  [default: 0]")] = None,
 ) -> int:
     """Find where a kernel diverges from its reference: for each output and gradient the first element that is outside
     its error budget, and which rows are wrong, by sequence, token and chunk.
@@ -120,5 +121,5 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: thousands of brackets
         return text

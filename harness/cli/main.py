@@ -12,7 +12,7 @@ import typer
 from packproof.harness.cli import bench, check, diff, listing, model, museum, mutate, proof
 from packproof.harness.cli.ending import INTERRUPTED, OWN_FAULT, WRONG_CALL, in_one_line, say
 from packproof.harness.cli.usage import usage
-from packproof.refs.errors import PackproofError
+from packproof.refs.errors import BrokenInstallation, PackproofError
 from packproof.version import __version__
 
 _CommandLineError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer imports from different places
@@ -61,6 +61,8 @@ def resume(name: str, given: Mapping[str, Any]) -> int:
 def _answered(command: Callable[[], Any], arguments: Sequence[str] = ()) -> int:
     try:
         return int(command() or 0)
+    except BrokenInstallation as error:
+        return say(f"packproof itself failed: {error}", OWN_FAULT)
     except PackproofError as error:
         return say(str(error), WRONG_CALL)
     except (typer.Abort, KeyboardInterrupt):

@@ -8,6 +8,7 @@ import typer
 
 from packproof.harness.cli.ending import FAILED, HELD, Report, exit_code, files, follow
 from packproof.harness.cli.printing import section
+from packproof.harness.cli.usage import seed_option
 from packproof.harness.results.names import ATTENTION, DEVICES, MODES, dtypes, known, listed
 from packproof.harness.targets import fast_kernels
 from packproof.harness.worker.settled import importing
@@ -66,7 +67,7 @@ def model(
     timeout: Annotated[
         float, typer.Option(help="seconds that one property of one setting may take", min=0.001, max=86_400)
     ] = 600,
-    seed: Annotated[int, typer.Option(help="another seed draws other weights and tokens")] = 0,
+    seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     junit: Annotated[str | None, typer.Option(help="write JUnit XML to this file")] = None,
     html: Annotated[str | None, typer.Option(help="write an HTML report to this file")] = None,
@@ -142,7 +143,7 @@ def models(
     ] = None,
     *,
     list_only: Annotated[bool, typer.Option("--list", help="show the model types, and run nothing")] = False,
-    seed: Annotated[int, typer.Option(help="another seed draws other weights and tokens")] = 0,
+    seed: Annotated[int, seed_option("another seed draws other weights and tokens")] = 0,
     json: Annotated[str | None, typer.Option(help="write the results to this file")] = None,
     markdown: Annotated[str | None, typer.Option(help="write the board to this file")] = None,
     from_json: Annotated[

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from packproof.harness.cli.ending import FAILED, HELD
+from packproof.harness.cli.ending import FAILED, HELD, INCONCLUSIVE
+from packproof.harness.cli.usage import seed_option
 
 app = typer.Typer(add_completion=False)
 
@@ -50,7 +51,7 @@ def run(
     bug_class: _Class = None,
     profile: Annotated[str, typer.Option(help="how many examples: quick, standard or thorough")] = "standard",
     device: Annotated[str | None, typer.Option(help="cpu or cuda  [default: cuda if available]")] = None,
-    seed: Annotated[int, typer.Option(help="another seed draws other examples")] = 0,
+    seed: Annotated[int, seed_option("another seed draws other examples")] = 0,
     json: _Json = None,
 ) -> int:
     """Check each entry by the properties that it names until one detects the bug; exit code 1 if one is undetected.
@@ -82,7 +83,9 @@ def run(
 def rogues(ids: _Ids = None) -> int:
     """Check kernels that cheat or break a checker, by the properties that each names; exit code 1 if one is undetected.
 
-    Each passes a harness that compares one call by allclose. The reason is given where packproof has no defense.
+    Each passes a harness that compares one call by allclose. The reason is given where packproof has no defense. Those
+    that delete files, or write into other processes, run in a throwaway root (bubblewrap, or a chroot over an overlay
+    in namespaces of its own). Where none can be made they are "not run"; exit code 4 if nothing else was asked for.
 
     \b
     packproof museum rogues
@@ -98,12 +101,17 @@ def rogues(ids: _Ids = None) -> int:
     trials = list(try_rogues([every[name] for name in ids or every]))
     for trial in trials:
         reason = trial.rogue.undefended or trial.said.partition("\n")[0]
-        how = trial.fate if trial.as_expected else f"{trial.fate.upper()}, not as expected"
+        expected = trial.as_expected or trial.fate == "not run"
+        how = trial.fate if expected else f"{trial.fate.upper()}, not as expected"
         typer.echo(f"{trial.rogue.id:<5} {how:<9} {trial.rogue.title}: {reason}")
-    seen = sum(trial.fate in ("detected", "reported") for trial in trials)
-    undefended = sum(bool(trial.rogue.undefended) for trial in trials)
-    typer.echo(f"{seen} of {len(trials)} detected or reported, {undefended} not defended against")
-    return HELD if all(trial.as_expected for trial in trials) else FAILED
+    tried = [trial for trial in trials if trial.fate != "not run"]
+    seen = sum(trial.fate in ("detected", "reported") for trial in tried)
+    undefended = sum(bool(trial.rogue.undefended) for trial in tried)
+    absent = f", {len(trials) - len(tried)} not run" if len(tried) < len(trials) else ""
+    typer.echo(f"{seen} of {len(trials)} detected or reported, {undefended} not defended against{absent}")
+    if not all(trial.as_expected for trial in tried):
+        return FAILED
+    return HELD if tried else INCONCLUSIVE
 
 
 @app.command()

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from packproof.harness.cli.ending import FAILED, HELD
+from packproof.harness.cli.usage import seed_option
 
 _PROGRESS_SECONDS = 30.0
 
@@ -22,7 +23,7 @@ def mutate(
         bool, typer.Option("--beyond", help="only mutants explained as out of reach of the interpreted tiles and sizes")
     ] = False,
     sample: Annotated[int | None, typer.Option(help="only this many, drawn by the seed", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="another seed draws another sample")] = 0,
+    seed: Annotated[int, seed_option("another seed draws another sample")] = 0,
     jobs: Annotated[int | None, typer.Option(help="parallel processes  [default: one per core]", min=1)] = None,
     resume: Annotated[str | None, typer.Option(help="a file of outcomes: reuse these, append the others")] = None,
     killers: Annotated[

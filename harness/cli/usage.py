@@ -4,7 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from packproof.harness.results.names import closest
+import typer
+
+from packproof.harness.results.names import SEED, closest, seed_in
+from packproof.refs.errors import UsageError
+
+_SHOWN = 80  # characters of a value
 
 
 def usage(error: Any, arguments: Sequence[str]) -> str:
@@ -45,3 +50,15 @@ def _value(option: Sequence[str], arguments: Sequence[str]) -> str:
         if name in option:
             return value if equals else arguments[at + 1]
     return ""
+
+
+def seed_option(help: str) -> Any:  # noqa: A002  (typer's name)
+    """The option `--seed`, for an Annotated[int, ...]: every command takes the same seeds and answers the same."""
+    return typer.Option(help=help, parser=_seed, metavar="INTEGER")
+
+
+def _seed(text: str) -> int:
+    try:
+        return seed_in(str(text))  # the default comes as a number
+    except UsageError:
+        raise typer.BadParameter(f"{text[:_SHOWN]!r}; expected {SEED}") from None

@@ -31,7 +31,7 @@ def read_record(file: str) -> Mapping[str, Resources]:
             )
             for form in forms
         }
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         made = "expected a file that `python -m packproof.harness.validation.compiled FILE` wrote"
         raise UsageError(f"record: {file} has no compiled forms ({type(error).__name__}: {error}); {made}") from error
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from packproof.harness.engine.target import resolve_op
+from packproof.harness.results.names import SEED, is_seed
 from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import dtype_of
 from packproof.properties.cases.sample import Sample
@@ -154,8 +155,8 @@ def reference_first(tool: Tool, run: Callable[[], Any]) -> Any:
 
 
 def check_seed(name: str, seed: Any) -> int:
-    if type(seed) is not int or not 0 <= seed < 2**31:
-        raise ArgumentError(f"{name}: seed is {seed!r} but an integer from 0 to 2^31 was expected")
+    if not is_seed(seed):
+        raise ArgumentError(f"{name}: seed is {seed!r} but {SEED} was expected")
     return seed
 
 

@@ -11,6 +11,7 @@ from packproof.harness.engine.schedule import run_plan
 from packproof.harness.engine.target import open_targets
 from packproof.harness.results.events import Event, RunFinished, Verdict
 from packproof.harness.results.failed import CheckFailed
+from packproof.harness.results.names import SEED, is_seed
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.wording import failure_texts, title
 from packproof.properties.cases.domain import Domain
@@ -80,7 +81,7 @@ def check(
             "a list of them, or None",
         ),
         (profile, "profile", isinstance(profile, str), '"quick", "standard" or "thorough"'),
-        (seed, "seed", type(seed) is int, "an integer"),
+        (seed, "seed", is_seed(seed), SEED),
         (promises, "promises", promises is None or isinstance(promises, Promises), "a packproof.Promises or None"),
         (domain, "domain", isinstance(domain, str) or _listed(domain, str), "conditions as text"),
         (timeout, "timeout", timeout is None or _positive(timeout), "seconds above zero, or None"),

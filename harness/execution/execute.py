@@ -15,6 +15,7 @@ from torch import Tensor
 from packproof.adapters.binding import Binding
 from packproof.harness.execution.error_classification import free_bytes, lacks_memory, verdict_on
 from packproof.harness.execution.invocation import BACKWARD, Invocation, Tensors
+from packproof.harness.execution.left_on import nothing_left_on
 from packproof.harness.execution.modes import MODES
 from packproof.harness.execution.refusals import Computing
 from packproof.harness.execution.torch_state import TorchState, settings_kept
@@ -103,6 +104,7 @@ class InProcess:
         with ExitStack() as watchers:
             launched = watchers.enter_context(configured(call.configuration))
             watchers.enter_context(self._classifying(invocation))
+            watchers.enter_context(nothing_left_on())
             watchers.enter_context(settings_kept())
             if guarded:
                 watchers.enter_context(guard)
@@ -201,7 +203,8 @@ class InProcess:
 
     def _again(self, invocation: Invocation, watch: Computing) -> None:
         """Repeat the call up to the stage where it failed; report to `watch` whether it launched anything."""
-        with self._sanitizer([], guarded=False) if self._interpreting else nullcontext() as sanitizer:
+        sanitized = self._sanitizer([], guarded=False) if self._interpreting else nullcontext()
+        with nothing_left_on(), sanitized as sanitizer:
             try:
                 outputs = invocation.forward()
                 if invocation.stage == BACKWARD:
@@ -305,7 +308,23 @@ def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors
             return x[len(x) - len(x) // call.copies :]
         return x[call.history :] if call and call.history and name in call.token_rows else x
 
-    return {name: kept(name, x.detach()).to("cpu", copy=True) for name, x in tensors.items()}
+    copies = {}
+    for name, x in tensors.items():
+        with _reading(name):
+            copies[name] = kept(name, x.detach()).to("cpu", copy=True)
+    return copies
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Raises KernelFault where torch cannot read the tensor, such as one that escaped `vmap`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if lacks_memory(error):
+            raise MachineLimit(f"{name} does not fit into the memory of the host: {error}") from error
+        text = str(error).partition("\n")[0]
+        raise KernelFault("malformed", f"returned {name} as a tensor that cannot be read: {text}") from error
 
 
 def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tuple[int, Tensor]]:

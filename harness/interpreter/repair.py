@@ -34,11 +34,16 @@ def install() -> None:
 
     Call it before kernels are launched, in a process started with TRITON_INTERPRET=1.
     Raises PackproofError that names Triton's version and what did not fit, or reports that TRITON_INTERPRET was set
-    too late.
+    too late, or that Python runs without assertions.
     """
     global _repaired, _proved  # noqa: PLW0603
     if _proved:
         return
+    if sys.flags.optimize:
+        raise PackproofError(
+            "Python runs without assertions here (-O or PYTHONOPTIMIZE), which Triton's interpreter needs for "
+            "tl.device_assert: run it without"
+        )
     if not triton.knobs.runtime.interpret:
         raise PackproofError(
             "Triton's interpreter is off in this process: set TRITON_INTERPRET=1 before Triton kernels are imported"

@@ -39,7 +39,7 @@ from packproof.harness.results.events import (
 )
 from packproof.harness.results.failed import CheckFailed
 from packproof.harness.results.module_record import ModuleRecord
-from packproof.harness.results.names import ATTENTION, known
+from packproof.harness.results.names import ATTENTION, SEED, is_seed, known
 from packproof.harness.results.names import dtype as dtype_name
 from packproof.harness.results.wording import failure_texts
 from packproof.harness.worker.parallel import on_every_core
@@ -226,6 +226,8 @@ def module_request(
     files; others: as in ModuleRequest. Raises ArgumentError and UsageError."""
     if profile not in _MOST_TOKENS:
         raise ArgumentError(f"profile: {profile!r}, expected one of {', '.join(_MOST_TOKENS)}")
+    if not is_seed(seed):
+        raise ArgumentError(f"seed: {seed!r}, expected {SEED}")
     given = [convention] if isinstance(convention, str | Convention) else list(convention or CONVENTIONS)
     conventions = tuple(map(convention_named, given))
     own = [(c, g) for c, g in zip(conventions, given, strict=True) if CONVENTIONS.get(c.name) is not c]

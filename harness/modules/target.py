@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from packproof.adapters.importing import reason
+from packproof.adapters.importing import reason, working_directory
 from packproof.harness.targets.location import Location
 from packproof.refs.errors import UsageError
 
@@ -61,8 +61,9 @@ def address(found: Any) -> str:
     if place is None:
         return ""
     file = Path(place.file)
-    if file.suffix == ".py" and "." not in place.module and file.is_relative_to(Path.cwd()):
-        return f"{file.relative_to(Path.cwd())}:{place.path}"
+    for here in working_directory() if file.suffix == ".py" and "." not in place.module else ():
+        if file.is_relative_to(here):
+            return f"{file.relative_to(here)}:{place.path}"
     return f"{place.module}:{place.path}"
 
 

@@ -234,6 +234,6 @@ def read(path: str) -> PeerBoard:
     """A scoreboard that was written. Raises UsageError where the file holds none."""
     try:
         board: PeerBoard = of_json(PeerBoard, json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecordError) as error:
+    except (OSError, ValueError, RecursionError, RecordError) as error:
         raise UsageError(f"--from: {path} is no scoreboard of peers: {error}") from error
     return board

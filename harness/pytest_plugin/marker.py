@@ -11,7 +11,7 @@ import torch
 from packproof.adapters.registry import PEERS
 from packproof.harness.engine.request import CheckRequest, check_names, validate
 from packproof.harness.pytest_plugin.options import chosen
-from packproof.harness.results.names import dtype, known, short
+from packproof.harness.results.names import SEED, dtype, is_seed, known, short
 from packproof.harness.targets.location import Location, absent
 from packproof.properties.cases.domain import Domain
 from packproof.properties.declaration import DEFAULT_DTYPES
@@ -29,7 +29,7 @@ _EXPECTED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "op": ((str, Op), "the name of an op or a packproof.Op"),
     "device": ((str,), _TEXT),
     "profile": ((str,), _TEXT),
-    "seed": ((int,), "a whole number"),
+    "seed": ((int,), SEED),
     "timeout": ((int, float), "a number of seconds"),
     "max_time": ((int, float), "a number of seconds"),
     "promises": ((Promises,), "a packproof.Promises"),
@@ -81,8 +81,8 @@ def request(given: Mapping[str, Any], run: Mapping[str, Any]) -> CheckRequest:
             raise UsageError(reason)
     if asked.timeout is not None and not asked.timeout > 0:
         raise UsageError(f"timeout: {asked.timeout} seconds; expected a number above zero")
-    if not 0 <= asked.seed < 2**32:
-        raise UsageError(f"seed: {asked.seed}; expected a whole number from 0 to 2^32 - 1")
+    if not is_seed(asked.seed):
+        raise UsageError(f"seed: {asked.seed}; expected {SEED}")
     return asked
 
 

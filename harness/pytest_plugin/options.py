@@ -45,13 +45,9 @@ def _device(text: str) -> str:
 
 
 def _seed(text: str) -> int:
-    try:
-        seed = int(text)
-    except ValueError:
-        seed = -1
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"{text!r} is not a seed; expected a whole number from 0 to 2^32 - 1")
-    return seed
+    from packproof.harness.results.names import seed_in  # noqa: PLC0415
+
+    return seed_in(text)
 
 
 def _expected_failures(text: str) -> str:

@@ -87,7 +87,7 @@ class ExpectedFailures:
             raise UsageError(f"expected failures: {error}") from None
         except OSError as error:
             raise UsageError(f"expected failures: {name}: {error.strerror}") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the second one: thousands of brackets
             raise UsageError(f"expected failures: {name} is not TOML: {error}; expected {_EXAMPLE}") from None
         tables = data.get(TABLE, [])
         if data.keys() - {TABLE} or not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):

@@ -1,7 +1,8 @@
-"""Names that users type: devices, dtypes in short and long form, modes; and the error for an unknown name."""
+"""What users type: names of devices, dtypes in short and long form, modes, with the error for an unknown one; seeds."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any, TypeGuard
 
 from packproof.properties.cases.case import SHORT
 from packproof.refs.errors import UsageError
@@ -13,6 +14,7 @@ _MOST_TEXT = 300  # characters of names in one message
 MODES = ("eval", "train", "checkpointing")
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")  # of transformers
 EVERY_DTYPE = "all"  # the dtype of a cell that covers all of them, as in the compile tier
+SEED = "a whole number from 0 to 2^32 - 1"  # those of cases are made from it, and may be larger
 _LONG = {short: long for long, short in SHORT.items()}
 
 
@@ -67,3 +69,19 @@ def some(values: Iterable[str] | None, option: str) -> tuple[str, ...] | None:
 
 def short(dtype_name: str) -> str:
     return SHORT.get(dtype_name, dtype_name)
+
+
+def is_seed(value: Any) -> TypeGuard[int]:
+    """Whether it is a seed that a user may give, wherever one is asked for."""
+    return type(value) is int and 0 <= value < 2**32
+
+
+def seed_in(text: str) -> int:
+    """The seed that is written there. Raises UsageError."""
+    try:
+        seed = int(text)
+    except ValueError:  # also for more digits than Python reads
+        seed = -1
+    if not is_seed(seed):
+        raise UsageError(f"{text!r} is not a seed; expected {SEED}")
+    return seed

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packproof.adapters.importing import attribute, module_of_file, reason
+from packproof.adapters.importing import attribute, module_of_file, reason, working_directory
 from packproof.adapters.registry import PEERS
 from packproof.refs.errors import UsageError
 
@@ -37,10 +37,13 @@ class Location:
             raise UsageError(f"target {target!r}; expected package.module:function or path/file.py:function")
         if not place.endswith(".py"):
             return cls(place, "", path)
-        file = Path(place).resolve()
+        file, here = Path(place), working_directory()
+        if not here and not file.is_absolute():
+            raise UsageError(f"target {target!r}: the working directory is gone; name the file by its whole path")
+        file = file.resolve()
         if not file.is_file():
-            here = "" if Path(place).is_absolute() else f" in {Path.cwd()}"
-            raise UsageError(f"target {target!r}: there is no file {place}{here}")
+            where = "" if Path(place).is_absolute() else f" in {here[0]}"
+            raise UsageError(f"target {target!r}: there is no file {place}{where}")
         return cls("", str(file), path)
 
     @classmethod
@@ -130,7 +133,7 @@ def _defined(file: Path) -> set[str] | None:
     """Every name that a source binds, None where that cannot be read from it."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (OSError, ValueError, SyntaxError):
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

@@ -48,7 +48,7 @@ def _results(file: Path) -> list[Row]:
         results: list[Row] = json.loads(file.read_text(encoding="utf-8"))["results"]
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}; `make proof` writes it") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         raise UsageError(f"{file} is not a file of results; `make proof` writes it") from None
     return results
 

@@ -3,7 +3,9 @@
 import os
 import re
 import select
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -60,12 +62,16 @@ class StillCompiling(KernelFault):
 
 
 class Child:
-    """A worker forked from `zygote` with the given order (see `worker_main.work`)."""
+    """A worker forked from `zygote` with the given order (see `worker_main.work`). Where that names no working
+    directory ("cwd" is ""), the worker gets an empty one of its own, which ends with it: a directory that no one has
+    chosen holds what a kernel must not delete."""
 
     def __init__(self, zygote: ZygoteClient, order: Mapping[str, Any]) -> None:
         self.zygote = zygote
         self._magic = os.urandom(16)
-        self._channel, self._output, self._leash = zygote.fork({**order, "magic": self._magic.hex()})
+        self._private = "" if order["cwd"] else tempfile.mkdtemp(prefix="packproof-")
+        completed = {**order, "cwd": order["cwd"] or self._private, "magic": self._magic.hex()}
+        self._channel, self._output, self._leash = zygote.fork(completed)
         self._channel.setblocking(False)
         self._decoder = Decoder(self._magic)
         self.pid = 0  # known once it has reported it
@@ -124,9 +130,17 @@ class Child:
         if self._status is None:
             with suppress(OSError):
                 self._leash.send(KILL)
+        if self._private:
+            self._remove_private()
         self._channel.close()
         self._leash.close()
         os.close(self._output)
+
+    def _remove_private(self) -> None:
+        """Remove its working directory, once it writes there no more."""
+        with suppress(OSError, ZygoteLostError):
+            self._await_death(_GRACE)
+        shutil.rmtree(self._private, ignore_errors=True)
 
     def _listen(self, seconds: float) -> None:
         """Receive whatever arrives first: a frame, printed text, or the report of its end."""

@@ -25,7 +25,7 @@ from packproof.harness.worker import gpus
 from packproof.harness.worker.patience import Patience
 from packproof.harness.worker.privilege import conceal, concealed, end_with_parent
 from packproof.harness.worker.records import RecordError, of_json, to_json
-from packproof.harness.worker.settled import interrupts_later, leave_ctrl_c_to_the_parent
+from packproof.harness.worker.settled import interrupts_later, take_signals_as_a_fork
 from packproof.harness.worker.sharing import Cores
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, WireError, encode
 from packproof.harness.worker.zygote_client import keep_private, shared
@@ -248,7 +248,7 @@ def _live(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
     code = 1
     try:
         if end_with_parent(parent):
-            leave_ctrl_c_to_the_parent()
+            take_signals_as_a_fork()
             conceal()
             keep_private(channel)
             # a fork renews torch's thread pool at first use; autograd's threads, one for each GPU, would all start
@@ -305,5 +305,8 @@ def _ended(fork: _Fork) -> str:
     fork.channel.close()
     if not fork.ended:
         os.kill(fork.pid, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+    except ChildProcessError:  # a handler of the program that called packproof has waited for it
+        return "ended"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

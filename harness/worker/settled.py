@@ -3,6 +3,7 @@ no Ctrl-C lost meanwhile."""
 
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,13 +19,26 @@ ENVIRONMENT = {
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
     ),
     "PYTHONHASHSEED": "0",
+    "PYTHONOPTIMIZE": "",  # without assertions a kernel's checks of its arguments, and Triton's own, do nothing
 }
+_LEAST = 3 << 28  # bytes of address space: torch and triton, once imported, take two thirds of a GiB
 _FRAME = 100_000  # words, never touched; of the chunk of 1 MiB that Python makes for them some 30,000 are left
 
 
 def is_fresh() -> bool:
     """Whether processes that run kernels can be forks of this one: it was started so, and has done nothing yet."""
-    return _is_settled() and "torch" not in sys.modules
+    return _is_settled() and "torch" not in sys.modules and not sys.flags.optimize
+
+
+def lacking() -> str:
+    """What the system does not give here and processes that run kernels need, "" where it gives all of it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _LEAST:
+        most = f"{limit / 2**20:.0f} MiB"
+        return f"a process may have {most} of memory here, and torch takes {_LEAST >> 20}: raise `ulimit -v`"
+    if not os.path.isdir("/proc/self/task"):
+        return "/proc is not mounted, where packproof finds the processes that kernels leave: mount -t proc proc /proc"
+    return ""
 
 
 def restart_settled() -> None:
@@ -89,7 +103,14 @@ def end_as_by_ctrl_c() -> None:
     signal.signal(signal.SIGTERM, press)
 
 
-def leave_ctrl_c_to_the_parent() -> None:
-    """Ignore it in a process that has been forked, which SIGTERM ends as usual."""
+def wait_for_children() -> None:
+    """Let this process learn how its children end: the program that started it may have let them be forgotten."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def take_signals_as_a_fork() -> None:
+    """In a process that has been forked: Ctrl-C is for its parent, SIGTERM ends it as usual, and what the parent does
+    when a child ends is about other children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)

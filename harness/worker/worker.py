@@ -28,7 +28,7 @@ from packproof.harness.worker.zygote_client import (
     working_directory,
 )
 from packproof.properties.call import Call, KernelFault, MachineLimit, OutOfTime, Refused, Result, SlowToCompile
-from packproof.refs.errors import UsageError
+from packproof.refs.errors import BrokenInstallation, UsageError
 
 _IMPORT_LIMIT = 120.0
 _NO_TIME = "the time of the run was up"
@@ -75,6 +75,7 @@ class Worker:
         self._number = 0
         self._slowest = 0.0
         self._is_alone = False
+        self._is_displaced = False  # this process's working directory cannot be entered
         if self._location is None and device != "cpu":
             raise UsageError(
                 f"{self._name} cannot be imported by name, so it cannot run on {device}: put it at the top level "
@@ -105,7 +106,9 @@ class Worker:
             try:
                 self._open(warm=warm)
             except ZygoteLostError as lost:  # ended by an earlier kernel, or by another one
-                if not (lost.was_killed and left):
+                if not lost.was_killed:
+                    raise BrokenInstallation(str(lost)) from lost
+                if not left:
                     raise
             except Killed as fault:
                 if not left:
@@ -135,6 +138,11 @@ class Worker:
             self.restart()
             raise
         zygote.proven = True
+        if hello.kind == "displaced" and not self._is_displaced:
+            self._is_displaced = True
+            self.restart()
+            self._open(warm=warm)
+            return
         if hello.kind != "ready":
             self.restart()
             kind = MachineLimit if hello.kind == "crowded" else UsageError
@@ -148,7 +156,7 @@ class Worker:
             "warm": warm,
             "draw_configs": self._draw_configs,
             "sys_path": import_path(),
-            "cwd": working_directory(),
+            "cwd": "" if self._is_displaced else working_directory(),
         }
         before, self._hiding = self._hiding, ExitStack()
         self._hiding.enter_context(concealed())

@@ -20,7 +20,7 @@ from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, confine, end_with_parent
-from packproof.harness.worker.settled import in_one_chunk, leave_ctrl_c_to_the_parent
+from packproof.harness.worker.settled import in_one_chunk, take_signals_as_a_fork
 from packproof.harness.worker.wire import AT_ONCE, Decoder, Frame, call_of, encode, refusal_frame, result_frame
 from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import describe
@@ -50,7 +50,6 @@ def work(
     try:
         _settle(output, zygote)
         sys.path[:] = order["sys_path"]
-        os.chdir(order["cwd"])
         _change_environment(order["environment"])
         torch.set_num_threads(1)
         code = _serve(order, function, snapshot, channel)
@@ -76,7 +75,7 @@ def _settle(output: int, zygote: int) -> None:
         os._exit(1)
     confine()
     adopt_orphans()
-    leave_ctrl_c_to_the_parent()
+    take_signals_as_a_fork()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     speak_into(output)
     os.close(output)
@@ -101,6 +100,12 @@ def _serve(
     """Report the id of the process, import, report that all is ready, answer calls. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
     channel.sendall(encode(Frame("begun", body={"pid": getpid()}), magic))
+    try:
+        os.chdir(order["cwd"])
+    except OSError as error:  # another kernel may just have deleted it
+        text = f"the working directory {order['cwd']} cannot be entered: {error.strerror}"
+        channel.sendall(encode(Frame("displaced", body={"text": text}), magic))
+        return 0
     check = snapshot.checker  # taken before the kernel's module runs
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)

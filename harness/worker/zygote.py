@@ -30,7 +30,7 @@ from typing import Any
 from packproof.harness.execution.torch_state import TorchState
 from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, conceal, end_with_parent, rename
-from packproof.harness.worker.settled import importing, leave_ctrl_c_to_the_parent
+from packproof.harness.worker.settled import importing, take_signals_as_a_fork
 from packproof.harness.worker.worker_main import work
 
 NAME = "pp-zygote"  # of this process and its workers, in /proc/<pid>/comm
@@ -165,7 +165,7 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None, *,
     conceal()
     rename(NAME)
     adopt_orphans()
-    leave_ctrl_c_to_the_parent()
+    take_signals_as_a_fork()
     me = os.getpid()
     zygote = os.fork()
     if zygote == 0:

@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any, NoReturn
 
-from packproof.harness.worker.settled import ENVIRONMENT, importing, interrupts_later
+from packproof.harness.worker.settled import ENVIRONMENT, importing, interrupts_later, lacking
+from packproof.refs.errors import PackproofError, UsageError
 
 _SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever the parent has
 _SPAWNED = f"from {__name__} import become_zygote; become_zygote()"
@@ -127,9 +129,11 @@ def are_isolated() -> bool:
 
 def spawned(interpreted: bool) -> ZygoteClient:
     """A new zygote, with or without Triton's interpreter; the caller closes it."""
+    _require_means()
     environment = os.environ | _environment(interpreted=interpreted)
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
+    private = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch cannot be imported in none
     with theirs:
         process = subprocess.Popen(
             [*_prefix, sys.executable, "-P", "-c", _SPAWNED, str(theirs.fileno())],
@@ -139,16 +143,26 @@ def spawned(interpreted: bool) -> ZygoteClient:
             pass_fds=[theirs.fileno()],
             start_new_session=True,
             env=environment,
+            cwd=private or None,
         )
-    return ZygoteClient(control, log, process.wait)
+
+    def wait() -> None:
+        process.wait()
+        if private:
+            shutil.rmtree(private, ignore_errors=True)
+
+    return ZygoteClient(control, log, wait)
 
 
 def become_zygote() -> None:
     """Be a zygote, in a process started for that whose argument is the descriptor of its control socket."""
-    with importing():
-        from packproof.harness.worker.zygote import serve  # noqa: PLC0415
+    try:
+        with importing():
+            from packproof.harness.worker.zygote import serve  # noqa: PLC0415
 
-    serve(socket.socket(fileno=int(sys.argv[1])))
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    except Exception as error:
+        _print_last_words(error)
 
 
 def _environment(*, interpreted: bool) -> dict[str, str]:
@@ -200,6 +214,7 @@ def close_early() -> None:
 
 def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:
     """A zygote that is a fork of this process, in which `become` serves the control socket."""
+    _require_means()
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
     with warnings.catch_warnings(), interrupts_later():
@@ -208,7 +223,18 @@ def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:
         if pid == 0:
             _become_zygote(become, control, theirs, log)
     theirs.close()
-    return ZygoteClient(control, log, lambda: os.waitpid(pid, 0))
+
+    def wait() -> None:
+        with suppress(ChildProcessError):  # a handler of the program that called packproof may have waited for it
+            os.waitpid(pid, 0)
+
+    return ZygoteClient(control, log, wait)
+
+
+def _require_means() -> None:
+    """Raises UsageError where the system does not give what zygotes and workers need."""
+    if reason := lacking():
+        raise UsageError(reason)
 
 
 def _become_zygote(
@@ -223,10 +249,25 @@ def _become_zygote(
         os.setsid()
         speak_into(log.fileno())
         become(control)
+    except Exception as error:
+        _print_last_words(error)
     except BaseException:  # no frame above may see it: those belong to the parent
         traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(0)
+
+
+def _print_last_words(error: Exception) -> None:
+    """What the parent will report: the text of an expected error, the line of an import that fails; else all of it."""
+    if isinstance(error, PackproofError):
+        print(error, file=sys.stderr)
+    elif isinstance(error, ImportError | MemoryError):
+        from packproof.adapters.importing import reason  # noqa: PLC0415
+
+        print(reason(error), file=sys.stderr)
+    else:
+        traceback.print_exception(error)
 
 
 def _close_all_but(control: socket.socket) -> None:
@@ -238,13 +279,16 @@ def _close_all_but(control: socket.socket) -> None:
 
 
 def import_path() -> list[str]:
-    """sys.path with absolute entries, for a process in any directory."""
-    return [entry or working_directory() for entry in sys.path]
+    """sys.path with absolute entries, for a process in any directory; without those below a directory that is gone."""
+    here = working_directory()
+    if not here:
+        return [entry for entry in sys.path if os.path.isabs(entry)]
+    return [os.path.join(here, entry) if entry else here for entry in sys.path]
 
 
 def working_directory() -> str:
-    """The working directory, or the root where a kernel has deleted it."""
+    """The working directory, "" where it is gone, as after a kernel that has deleted it."""
     try:
         return os.getcwd()
-    except FileNotFoundError:
-        return os.sep
+    except OSError:
+        return ""

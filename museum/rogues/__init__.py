@@ -19,6 +19,7 @@ class Rogue:
 
     cheat: how. properties: those that judge it. links: where it was found, none for one that was made up. detected:
     words of the failure, or of the reason why it is inconclusive. undefended: why packproof does not see it, or "".
+    destroys: whether it deletes, overwrites or kills what is not its own, so that only a throwaway root may see it.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Rogue:
     detected: str = ""
     undefended: str = ""
     links: tuple[str, ...] = ()
+    destroys: bool = False
 
 
 @cache

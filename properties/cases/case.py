@@ -21,6 +21,7 @@ REGIMES = tuple(MEANINGS)
 _PLAIN_FIELDS = ("dtype", "slack", "regime", "index_dtype", "seed", "configuration")
 STRONG_GATES = "strong gates"  # the regime of ops that forget alone
 CUTS = "cuts"  # the argument of a kernel that cuts a pack over ranks itself
+_SEED_BITS = 40  # each seed of a run makes several, each larger by the properties that draw once more
 SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -136,9 +137,9 @@ class Case:
             raise UsageError(f"case: regime is {data['regime']!r}, expected one of {', '.join(REGIMES)}")
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
             raise UsageError(f"case: index_dtype is {data['index_dtype']!r}, expected int32 or int64")
-        for name in ("slack", "seed", "configuration"):
-            if type(data.get(name, 0)) is not int or not 0 <= data.get(name, 0) < 2**31:
-                raise UsageError(f"case: {name} is {str(data[name])[:60]!r}, expected an integer from 0 to 2^31")
+        for name, bits in (("slack", 31), ("configuration", 31), ("seed", _SEED_BITS)):
+            if type(data.get(name, 0)) is not int or not 0 <= data.get(name, 0) < 2**bits:
+                raise UsageError(f"case: {name} is {str(data[name])[:60]!r}, expected an integer from 0 to 2^{bits}")
         try:
             sizes, axes, options = (_pairs(data.get(k, ())) for k in ("sizes", "axes", "options"))
         except (TypeError, ValueError) as error:

@@ -1,8 +1,11 @@
 """The `packproof` command; `python -m packproof` is the same."""
 
+import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+WRONG_CALL, OWN_FAULT, INTERRUPTED = 2, 3, 130  # as in `harness/cli/ending`, which may be what cannot be imported
 _RUN_KERNELS = ("check", "peers", "replay")
 
 
@@ -14,29 +17,58 @@ def main() -> None:
     """
     runs_kernels = sys.argv[1:2] and sys.argv[1] in _RUN_KERNELS and not {"--help", "--show"} & set(sys.argv)
     try:
-        from packproof.harness.worker.settled import end_as_by_ctrl_c, is_fresh, restart_settled  # noqa: PLC0415
+        from packproof.harness.worker import settled  # noqa: PLC0415
 
+        if reason := (settled.lacking() if runs_kernels else "") or _displaced():
+            _end(reason, WRONG_CALL)
         if runs_kernels:
-            restart_settled()
+            settled.restart_settled()
         from packproof.harness.cli.printing import print_safely  # noqa: PLC0415
 
         print_safely()
-        end_as_by_ctrl_c()
+        settled.end_as_by_ctrl_c()
+        settled.wait_for_children()
         command = None
-        if runs_kernels and is_fresh():
+        if runs_kernels and settled.is_fresh():
             from packproof.harness.cli.beside import read_beside  # noqa: PLC0415
 
             command = read_beside(sys.argv[1:], _run)
         from packproof.harness.cli.main import leave, resume  # noqa: PLC0415  (a tenth of a second)
     except KeyboardInterrupt:
-        print("packproof: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        _end("interrupted", INTERRUPTED)
+    except Exception as error:
+        _end(_unimportable(error), OWN_FAULT)
     leave(resume(*command) if command else _run(sys.argv[1:]))
 
 
-def _run(arguments: Sequence[str]) -> int:
-    from packproof.harness.cli.main import run  # noqa: PLC0415
+def _unimportable(error: Exception) -> str:
+    """A message for what was raised before any command has begun: packproof, torch or one of the others that they need
+    cannot be imported. Python itself would end with exit code 1, by which a property has failed."""
+    import traceback  # noqa: PLC0415
 
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    first = str(error).partition("\n")[0]
+    return f"it cannot start: {type(error).__name__}: {first} ({place.filename}:{place.lineno})"
+
+
+def _displaced() -> str:
+    try:
+        os.getcwd()
+    except OSError as error:
+        return f"the working directory cannot be found: {error.strerror}; change into one that exists"
+    return ""
+
+
+def _end(text: str, code: int) -> NoReturn:
+    print(f"packproof: {text}", file=sys.stderr, flush=True)
+    os._exit(code)  # a fork that reads the command line ends with it
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        from packproof.harness.cli.main import run  # noqa: PLC0415
+    except Exception as error:
+        _end(_unimportable(error), OWN_FAULT)
     return run(arguments)
 
 

@@ -33,6 +33,12 @@ def test_round_trip_through_json(op: str) -> None:
         assert all(torch.equal(x, b.inputs[n]) for n, x in a.inputs.items())
 
 
+def test_every_case_of_the_largest_seed_is_read_from_its_replay_file() -> None:
+    """A case of a run has a seed that is made from the run's."""
+    for case in golden_cases(Space(OPS["causal_conv1d"], "float32", Promises()), 2**32 - 1):
+        assert Case.from_json(json.loads(json.dumps(case.to_json()))) == case
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -24,7 +24,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "dtypes": ("fp32", 32, [32], {"fp32": 1}),
     "properties": ("packing", 3, [3], [None]),
     "profile": (3, None),
-    "seed": ("0", 1.5, None, True),
+    "seed": ("0", 1.5, None, True, -1, 2**32, 10**60),
     "promises": ("sequence", {"grid": "sequence"}),
     "domain": (5, [5], None),
     "timeout": ("5", 0, -1, True),

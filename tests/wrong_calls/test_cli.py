@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from packproof.harness.cli import main
+from packproof.harness.results.names import SEED
 
 ENTRY = """[[expected_failure]]
 target = "packproof.refs:rope"
@@ -18,6 +19,7 @@ reason = "known"
 FILES = {
     "mine.py": "from packproof.refs import rope as turned\n",
     "words.toml": "not toml",
+    "deep.toml": f"expected_failure = {'[' * 3000}{']' * 3000}\n",
     "table.toml": ENTRY.replace("[[expected_failure]]", "[[expected]]"),
     "key.toml": ENTRY + 'faults = "raised"\n',
     "short.toml": ENTRY.replace('reason = "known"\n', ""),
@@ -33,6 +35,7 @@ FILES = {
     "no_function.toml": ENTRY.replace("packproof.refs", "mine.py"),
     "no_module.toml": ENTRY.replace("packproof.refs", "packproof.reffs"),
     "broken.json": "[1,2",
+    "deep.json": "[" * 30_000 + "]" * 30_000,
     "empty.json": "{}",
     "list.json": "[1]",
     "nothing.json": "",
@@ -57,8 +60,12 @@ LINES = {
         "m:f --property packin": "no property is called 'packin'; did you mean packing? there are: reference",
         "m:f --property ,": "--property: ',' names nothing; leave it out for the default",
         "m:f --profile fast": "no profile is called 'fast'; there are: quick, standard, thorough",
-        "m:f --seed x": "Invalid value for '--seed': 'x'; expected a whole number; see `packproof check --help`",
-        "m:f --seed=1.5": "Invalid value for '--seed': '1.5'; expected a whole number",
+        "m:f --seed x": f"Invalid value for '--seed': 'x'; expected {SEED}; see `packproof check --help`",
+        "m:f --seed=1.5": f"Invalid value for '--seed': '1.5'; expected {SEED}",
+        "m:f --seed=-1": f"Invalid value for '--seed': '-1'; expected {SEED}",
+        f"m:f --seed {2**32}": f"Invalid value for '--seed': '4294967296'; expected {SEED}",
+        f"m:f --seed {'7' * 60}": f"Invalid value for '--seed': '{'7' * 60}'; expected {SEED}",
+        f"m:f --seed {'7' * 5000}": f"Invalid value for '--seed': '{'7' * 80}'; expected {SEED}",
         "m:f --domain k=3": "domain: 'k=3' cannot be read",
         "m:f --domain 'length > 0, d == 8'": "stand apart by ';', not by ',': write 'length > 0; d == 8'",
         "m:f --domain 'd % 8'": "'d % 8' is a number, not a condition; write 'd % 8 == 0'",
@@ -73,6 +80,7 @@ LINES = {
         "m:f --isolate --device cuda": "--isolate: no GPU can be reached from inside, and device is cuda",
         "m:f --expected-failures no.toml": "expected failures: no.toml: No such file or directory",
         "m:f --expected-failures folder": "expected failures: folder: is not a regular file",
+        "m:f --expected-failures deep.toml": "expected failures: deep.toml is not TOML: maximum recursion depth",
         "m:f --expected-failures words.toml": "expected failures: words.toml is not TOML: Expected '=' after a key",
         "m:f --expected-failures table.toml": "table.toml has expected; expected only [[expected_failure]] with target",
         "m:f --expected-failures key.toml": "key.toml, entry 1: 'faults' is not a key; did you mean fault? there are",
@@ -107,6 +115,8 @@ LINES = {
         "mamba": "no peer is called 'mamba'; there are 37, from mamba_ssm:ssd to torch:compiled_conv1d; `pack",
         "--op rop": "no op is called 'rop'; did you mean rope?",
         "--profile fast": "no profile is called 'fast'",
+        "--from deep.json --markdown p.md": "--from: deep.json is no scoreboard of peers: maximum recursion depth",
+        "--seed -1": f"Invalid value for '--seed': '-1'; expected {SEED}",
         "--dtype ''": "--dtype: '' names nothing",
         "mamba_ssm:ssd --op rope --device cpu": "--op: mamba_ssm:ssd computes ssd, not rope",
     },
@@ -154,6 +164,7 @@ LINES = {
         "--lengths-file none.txt": "--lengths-file: none.txt holds no lengths; expected one count of tokens per line",
         "--lengths-file folder": "--lengths-file: folder: Is a directory",
         "--lengths-file no.txt": "--lengths-file: no.txt: No such file or directory",
+        "--lengths-file deep.json": "--lengths-file: deep.json: brackets within brackets; expected one list of counts",
         "--lengths-file broken.json": "--lengths-file: broken.json, line 1: not JSON",
         "--tokens many": "Invalid value for '--tokens': 'many'; expected a whole number",
         "--tokens 0": "Invalid value for '--tokens': '0'; expected a number greater than or equal to 1",
@@ -207,9 +218,10 @@ LINES = {
         "run S17 --op rope --device cpu": "--op rope: none of 1 entry is of it; leave an option out",
         "run --profile fast": "no profile is called 'fast'",
         "run --device gpu": "no device is called 'gpu'; did you mean cpu?",
-        "run --seed x": "Invalid value for '--seed': 'x'; expected a whole number; see `packproof museum run --help`",
+        "run --seed x": f"Invalid value for '--seed': 'x'; expected {SEED}; see `packproof museum run --help`",
+        "run --seed -1": f"Invalid value for '--seed': '-1'; expected {SEED}",
         "run --json no/m.json --device cpu": "--json: the folder no of no/m.json does not exist",
-        "rogues R999": "no rogue is called 'R999'; did you mean R9? there are 97, from R1 to R97",
+        "rogues R999": "no rogue is called 'R999'; did you mean R9? there are 98, from R1 to R98",
         "alarms scan.ownn_grid": "no correct kernel is called 'scan.ownn_grid'; did you mean scan.own_grid?",
         "alarms --seeds 0": "Invalid value for '--seeds': '0'; expected a number greater than or equal to 1",
         "compare now": "Got unexpected extra argument(s) (now); see `packproof museum compare --help`",

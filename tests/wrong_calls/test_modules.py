@@ -31,6 +31,8 @@ TABLE: dict[str, Wrong] = {
     "no such dtype": Wrong(but(dtypes=["fp23"]), ("no dtype is called 'fp23'",)),
     "a dtype that is no name": Wrong(but(dtypes=[32]), ("dtypes: [32], expected a name",)),
     "no such profile": Wrong(but(profile="fast"), ("profile: 'fast', expected one of quick",)),
+    "a seed below zero": Wrong(but(seed=-1), ("seed: -1, expected a whole number from 0 to 2^32 - 1",)),
+    "a seed of 60 digits": Wrong(but(seed=10**60), ("expected a whole number from 0 to 2^32 - 1",)),
     "both the matrix and a mode": Wrong(but(matrix=True, mode="train"), ("matrix: it has every mode",)),
     "both the matrix and torch.compile": Wrong(but(matrix=True, compiled=True), ("matrix: it has every mode",)),
     "a guard of nothing": Wrong(guard, ("guard: model is missing",)),

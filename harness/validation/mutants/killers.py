@@ -35,7 +35,7 @@ def read(file: Path) -> dict[str, Killer]:
             for ordinal, number in enumerate(row)
             if number is not None
         }
-    except (AttributeError, LookupError, TypeError, ValueError):
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise UsageError(f"{file} is not a file of killers; `packproof mutate --killers` writes one") from None
 
 

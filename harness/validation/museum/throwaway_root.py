@@ -1,0 +1,197 @@
+"""A root for kernels that delete, overwrite or kill: what they do to its files is gone with it, and no other changes.
+
+bubblewrap makes one where it is installed, with all of the system read-only. Otherwise it is an overlay over the
+system's root, in memory, in mount and process namespaces of its own. Either is tried with two harmless files before it
+is used.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from packproof.harness.worker.zygote_client import import_path
+from packproof.museum.rogues.throwaway import MARK
+from packproof.refs.errors import PackproofError
+
+_LIMIT = 60  # seconds, for a root to be tried
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_SYSTEM = ("/proc", "/dev")  # a root has its own
+_SIZE = "1g"  # of memory, for what is written in an overlay
+_PROBE = 'rm -f "$1"; echo written > "$2"; test -w "$3/tmp" && test "$PWD" = "$3/run"'
+_FOLDERS = (MARK, MARK / "run", MARK / "tmp")  # the working directory, and where temporary files lie
+
+
+class ThrowawayRootError(PackproofError):
+    """No throwaway root can be made here; the text says why."""
+
+
+@contextmanager
+def throwaway_root() -> Iterator[tuple[str, ...]]:
+    """The prefix of a command that runs in such a root, in an empty folder; it needs the variables of `environment`.
+    Raises ThrowawayRootError."""
+    if MARK.exists():
+        raise ThrowawayRootError(f"no throwaway root can be made here: {MARK} exists already; remove it")
+    with tempfile.TemporaryDirectory(prefix="packproof-") as folder:
+        yield _first_that_works(Path(folder))
+
+
+def _first_that_works(folder: Path) -> tuple[str, ...]:
+    reasons = []
+    for name, way in (("bubblewrap", _under_bubblewrap), ("an overlay", _over_an_overlay)):
+        try:
+            prefix = way(folder)
+            _try(prefix, folder)
+        except ThrowawayRootError as error:
+            reasons.append(f"{name}: {error}")
+        else:
+            return prefix
+    raise ThrowawayRootError(f"no throwaway root can be made here ({'; '.join(reasons)})")
+
+
+def environment() -> dict[str, str]:
+    """The environment of a command in such a root: it imports what this process does, and keeps its caches there."""
+    folders = {name: str(MARK / "tmp") for name in ("TMPDIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR")}
+    return {**os.environ, **folders, "PYTHONPATH": os.pathsep.join(import_path()), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _try(prefix: tuple[str, ...], folder: Path) -> None:
+    """Raises ThrowawayRootError unless a file that is written inside is not there outside, and one that is deleted
+    inside still is."""
+    canary, probe = folder / "canary", Path(f"/packproof-probe-{os.getpid()}")
+    canary.touch()
+    line = [*prefix, "sh", "-c", _PROBE, "sh", *map(str, (canary, probe, MARK))]
+    try:
+        tried = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=_LIMIT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ThrowawayRootError(str(error)) from error
+    if not canary.exists() or probe.exists():
+        probe.unlink(missing_ok=True)
+        raise ThrowawayRootError("what is done in it is done outside")
+    if tried.returncode != 0:
+        raise ThrowawayRootError(" ".join(tried.stderr.split()) or f"exit code {tried.returncode}")
+
+
+def _under_bubblewrap(_: Path) -> tuple[str, ...]:
+    """Everything at the top of the file system, read-only, in a root of its own."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise ThrowawayRootError("not installed")
+    mounts = ["--tmpfs", "/", *(word for folder in _FOLDERS for word in ("--dir", str(folder)))]
+    for entry in sorted(Path("/").iterdir()):
+        if str(entry) in _SYSTEM or entry == MARK:
+            continue
+        if entry.is_symlink():
+            mounts += ["--symlink", os.readlink(entry), str(entry)]
+        else:
+            mounts += ["--ro-bind", str(entry), str(entry)]
+    mounts += ["--dev", "/dev", "--proc", "/proc", "--chdir", str(MARK / "run")]
+    return (program, "--unshare-pid", "--unshare-ipc", *mounts, "--die-with-parent", "--")
+
+
+def _over_an_overlay(folder: Path) -> tuple[str, ...]:
+    """This module, as the first process of new namespaces."""
+    if os.geteuid() != 0:  # in a user namespace the mounts below the root are locked, and no overlay hides them
+        raise ThrowawayRootError("only root can mount one")
+    if not all(map(shutil.which, ("unshare", "mount", "umount"))):
+        raise ThrowawayRootError("util-linux is not installed")
+    namespaces = ("--mount", "--pid", "--ipc", "--fork", "--kill-child")
+    return ("unshare", *namespaces, "--", sys.executable, "-P", "-m", __name__, str(folder))
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """A mounted file system.
+
+    place: where.
+    options: of this mount, such as "rw" and "nosuid".
+    """
+
+    place: str
+    options: tuple[str, ...]
+
+
+def _mounts() -> list[_Mount]:
+    """What is mounted below the root, outermost first; of several in one place the last."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    fields = [line.split(" ") for line in lines]
+    at = {_unescaped(each[4]): _Mount(_unescaped(each[4]), tuple(each[5].split(","))) for each in fields}
+    return [at[place] for place in sorted(at) if place != "/" and not f"{place}/".startswith(_own_of_the_system())]
+
+
+def _own_of_the_system() -> tuple[str, ...]:
+    return tuple(f"{place}/" for place in _SYSTEM)
+
+
+def _unescaped(text: str) -> str:
+    """A path of mountinfo, in which a space is written as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
+
+
+def _become_throwaway(folder: str) -> None:
+    """Build the root in that folder, and change into it. For a process in namespaces of its own."""
+    mounts = _mounts()
+    base, root = Path(folder), Path(folder) / "root"
+    _mount("-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", base)
+    for name in ("upper", "work", "root"):
+        (base / name).mkdir()
+    _mount("-t", "overlay", "-o", f"lowerdir=/,upperdir={base / 'upper'},workdir={base / 'work'}", "overlay", root)
+    for mount in mounts:
+        _show(mount, root)
+    _mount("-t", "proc", "proc", root / "proc")
+    _make_devices(root / "dev")
+    for new in _FOLDERS:
+        (root / new.relative_to("/")).mkdir()
+    os.chroot(root)
+    os.chdir(MARK / "run")
+
+
+def _show(mount: _Mount, root: Path) -> None:
+    """Mount it in the new root too, read-only; what cannot be, is left out."""
+    place = root / mount.place.lstrip("/")
+    options = ["ro" if option == "rw" else option for option in mount.options]
+    if not place.exists() or not _mounted("--bind", mount.place, place):
+        return
+    if not _mounted("-o", ",".join(["remount", "bind", *options]), place):
+        subprocess.run(["umount", place], check=True, stderr=subprocess.DEVNULL)
+
+
+def _make_devices(folder: Path) -> None:
+    _mount("-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", folder)
+    for name in _DEVICES:
+        (folder / name).touch()
+        _mount("--bind", f"/dev/{name}", folder / name)
+    (folder / "shm").mkdir(mode=0o1777)
+
+
+def _mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+def _mounted(*arguments: str | Path) -> bool:
+    return subprocess.run(["mount", *arguments], check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def main(folder: str, *command: str) -> int:
+    """Run a command in a throwaway root, as the first process of its namespaces; returns its exit code."""
+    if os.getpid() != 1:
+        print("this would mount over the root of the system: it runs in namespaces of its own", file=sys.stderr)
+        return 1
+    try:
+        _become_throwaway(folder)
+    except subprocess.CalledProcessError:
+        return 1  # `mount` has said why
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return subprocess.run(command, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
