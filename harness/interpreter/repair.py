@@ -1,8 +1,10 @@
 """Triton's interpreter made trustworthy: repairs its incorrect results on CPU tensors and checks them by a self-test.
 
-As shipped (triton 3.4 to 3.8.0) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
-bfloat16, ignores tf32, returns the NaN in a maximum, needs a GPU to autotune, and has no libdevice. The repairs
-replace private names of Triton; therefore `install` tests each of them against torch and raises where one does not fit.
+As shipped (triton 3.4 to 3.9.0) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
+bfloat16, ignores tf32, needs a GPU to autotune, and has no libdevice. Up to 3.7 it returns the NaN in a maximum; from
+3.8 on it negates the bits of bfloat16, and from 3.9 on adds them up in a running sum and compares them for an index.
+The repairs replace private names of Triton; therefore `install` tests each of them against torch and raises where one
+does not fit.
 """
 
 import dataclasses
