@@ -27,9 +27,11 @@ from packproof.harness.interpreter.batch import rewrite
 from packproof.harness.interpreter.patch import replace
 from packproof.harness.interpreter.tuning import run_once
 from packproof.refs.errors import PackproofError
+from packproof.version import tried
 
 _repaired = False
 _proved = False
+_misfit = ""
 
 
 def install() -> None:
@@ -39,9 +41,11 @@ def install() -> None:
     Raises PackproofError that names Triton's version and what did not fit, or reports that TRITON_INTERPRET was set
     too late.
     """
-    global _repaired, _proved  # noqa: PLW0603
+    global _repaired, _proved, _misfit  # noqa: PLW0603
     if _proved:
         return
+    if _misfit:
+        raise PackproofError(_misfit)
     if not triton.knobs.runtime.interpret:
         raise PackproofError(
             "Triton's interpreter is off in this process: set TRITON_INTERPRET=1 before Triton kernels are imported"
@@ -58,12 +62,13 @@ def install() -> None:
 
     misfits = selftest.run()
     if misfits:
-        raise PackproofError(
+        _misfit = (
             f"packproof's repair of Triton's interpreter does not fit triton {triton.__version__} "
             f"with numpy {np.__version__}:\n"
             + "".join(f"    {misfit}\n" for misfit in misfits)
-            + "    Results on CPU tensors could not be trusted. Use triton 3.5 to 3.8.0, or check on a GPU."
+            + f"    Results on CPU tensors could not be trusted. Use triton {tried('triton')}, or check on a GPU."
         )
+        raise PackproofError(_misfit)
     _try_batches()
     _proved = True
 
