@@ -94,10 +94,9 @@ def _unary(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _clamp(original: Callable[..., Any]) -> Callable[..., Any]:
     def create_clampf(self: Any, arg: Any, low: Any, high: Any, propagate_nans: Any) -> Any:
-        lower, upper = (np.fmax, np.fmin)
-        if propagate_nans != shipped._ir.PROPAGATE_NAN.NONE:
-            lower, upper = (np.maximum, np.minimum)
-        return self.binary_op(self.binary_op(arg, low, lower), high, upper)
+        if propagate_nans == shipped._ir.PROPAGATE_NAN.NONE:
+            return self.binary_op(self.binary_op(arg, low, np.fmax), high, np.fmin)
+        return self.binary_op(self.binary_op(arg, low, np.maximum), high, np.minimum)
 
     return create_clampf
 

@@ -23,7 +23,7 @@ _DERIVED = replace(CAUSAL_CONV1D, absolute=None)  # its budget is derived while 
 
 
 def require_sound_judgement(sentence: str) -> None:
-    """Raises PackproofError that begins with the sentence, unless correct and incorrect kernels are told apart.
+    """Raises PackproofError that begins with the sentence, unless a correct kernel passes and an incorrect one fails.
 
     It runs in a fork: here autograd would start threads beside a GPU, which no later fork survives.
     """

@@ -40,7 +40,7 @@ def test_a_release_that_was_tried_is_not_named(monkeypatch: pytest.MonkeyPatch) 
     assert notes(monkeypatch) == ()
 
 
-def test_correct_and_incorrect_kernels_are_told_apart() -> None:
+def test_a_correct_kernel_passes_and_an_incorrect_one_fails() -> None:
     assert self_test.misfits() == []
     self_test.require_sound_judgement(SENTENCE)
 
