@@ -24,8 +24,8 @@ _PROPAGATE_NO_NAN = {
     np.nanmin: np.fmin.reduce,
 }
 # Which NaN wins beside an index depends on the order in which a GPU combines: the first does here, in each release.
-_WITH_INDEX = {
-    **{operation: operation for operation in (np.max, np.min, np.argmax, np.argmin)},
+_WITH_INDEX: dict[Any, Any] = {
+    **{np.max: np.max, np.min: np.min, np.argmax: np.argmax, np.argmin: np.argmin},
     **{np.nanmax: np.max, np.nanmin: np.min, np.nanargmax: np.argmax, np.nanargmin: np.argmin},
 }
 
