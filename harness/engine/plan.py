@@ -180,7 +180,7 @@ def _about_releases(targets: Sequence[CheckTarget]) -> Iterator[str]:
     misfit = next((target.misfit for target in targets if target.misfit), "")
     for package, sentence in untried():
         if package == "torch":
-            from packproof.harness.worker.self_test import require_sound_judgement  # noqa: PLC0415  (seldom needed)
+            from packproof.harness.execution.self_test import require_sound_judgement  # noqa: PLC0415  (seldom needed)
 
             require_sound_judgement(sentence)
         unproved = package == "triton" and (misfit or devices != {"cpu"})  # a GPU has no use for its self-test

@@ -5,8 +5,8 @@ import pytest
 from packproof import version as releases
 from packproof.harness.engine.check import run_check
 from packproof.harness.engine.request import CheckRequest
+from packproof.harness.execution import self_test
 from packproof.harness.results.events import RunStarted
-from packproof.harness.worker import self_test
 from packproof.refs.errors import PackproofError
 
 SENTENCE = "torch 9.9.0 is newer than what packproof was tried with (2.9 to 2.15)"
