@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "diagnosis": {"results"},
     "compile": {"results", "targets"},
     "compute_sanitizer": {"execution", "results", "targets", "worker"},
-    "engine": {"compile", "compute_sanitizer", "diagnosis", "results", "targets", "worker"},
+    "engine": {"compile", "compute_sanitizer", "diagnosis", "execution", "results", "targets", "worker"},
     "debug": {"engine", "execution", "interpreter", "results", "targets", "worker"},
     "modules": {"engine", "interpreter", "results", "targets", "worker"},
     "architectures": {"modules", "results", "worker"},

@@ -15,6 +15,7 @@ from packproof.properties.calling.suggested_adapter import suggested_adapter
 from packproof.properties.cases.space import Space
 from packproof.properties.declaration import needed_inputs
 from packproof.properties.laws.property import Property, Shared
+from packproof.version import untried
 
 _MANY_CORES = 4  # for each kernel and dtype
 _MANY_KERNELS = 4  # for each core
@@ -61,7 +62,11 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
             *_compiled_together(planned),
             *(u for target, of_it in planned for u in _units(target, of_it, apart=apart, cores=cores)),
         ),
-        (*(note for target in targets for note in _notes(target)), *request.expected.notes(cells)),
+        (
+            *_about_releases(targets),
+            *(note for target in targets for note in _notes(target)),
+            *request.expected.notes(cells),
+        ),
     )
 
 
@@ -168,6 +173,21 @@ def _is_skipped(law: Property, space: Space) -> bool:
         return bool(law.skip_reason(space))
     except Exception:  # its cell will report it
         return False
+
+
+def _about_releases(targets: Sequence[CheckTarget]) -> Iterator[str]:
+    """The releases that packproof was not tried with, and what their self-tests found."""
+    devices = {target.request.device for target in targets}
+    misfit = next((target.misfit for target in targets if target.misfit), "")
+    for package, sentence in untried():
+        if package == "torch":
+            from packproof.harness.execution.self_test import require_sound_judgement  # noqa: PLC0415  (seldom needed)
+
+            require_sound_judgement(sentence)
+        unproved = package == "triton" and (misfit or devices != {"cpu"})  # a GPU has no use for its self-test
+        yield sentence if unproved else f"{sentence}; self-test passed"
+    if misfit:
+        yield f"Triton kernels cannot be interpreted: {misfit}"
 
 
 def _notes(target: CheckTarget) -> Iterator[str]:

@@ -38,7 +38,8 @@ class CheckTarget:
 
     kernel: the function, or its name as a target. op_name: how a replay file names the op. builtin: where it is one of
     packproof's own. beyond: the word for what it is tested for without promising it, "" for a plain check. empty_packs:
-    whether packs without tokens are drawn for every property, or only for those whose law names them.
+    whether packs without tokens are drawn for every property, or only for those whose law names them. misfit: why no
+    Triton kernel is interpreted here, "" where they are.
     """
 
     request: CheckRequest
@@ -50,6 +51,7 @@ class CheckTarget:
     builtin: BuiltinKernel | None = None
     beyond: str = ""
     empty_packs: bool = True
+    misfit: str = ""
 
     @property
     def address(self) -> str:
@@ -129,7 +131,7 @@ def open_target(
     assert kernel is not None
     name = printable(kernel if isinstance(kernel, str) else getattr(kernel, "__qualname__", repr(kernel)))
     with worker or worker_for(request, kernel) as process:
-        described = process.describe()
+        described, misfit = process.describe(), printable(process.misfit)
     declared = builtin.declaration(request.device) if builtin else declaration(described, name)
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
@@ -144,7 +146,7 @@ def open_target(
     declared = with_required(op, declared).inside(Domain.of(request.domain) & needed_inputs(op, declared))
     _check_domain(op, declared, name)
     op_name = wanted if isinstance(wanted, str) else op.name
-    return CheckTarget(request, kernel, name, op, op_name, declared, builtin)
+    return CheckTarget(request, kernel, name, op, op_name, declared, builtin, misfit=misfit)
 
 
 def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:

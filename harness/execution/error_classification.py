@@ -19,6 +19,7 @@ from packproof.harness.execution.refusals import (
     own_statement,
     refuses,
 )
+from packproof.harness.interpreter.in_use import UnfitInterpreterError
 from packproof.properties.call import KernelFault, MachineLimit, NotCompiled, OutsideDomain, Refused
 from packproof.properties.declaration import refusals
 from packproof.refs.errors import OutsideConvention
@@ -154,6 +155,8 @@ def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | Outsi
     """A fault that was raised earlier, a pack that the adapter cannot express, or an exception whose text cannot be
     read."""
     for cause in causes:
+        if isinstance(cause, UnfitInterpreterError):
+            raise cause  # packproof cannot judge it
         if isinstance(cause, KernelFault):
             return cause
         if isinstance(cause, OutsideConvention):

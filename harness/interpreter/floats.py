@@ -84,6 +84,23 @@ def _binary(original: Callable[..., Any]) -> Callable[..., Any]:
     return binary_op
 
 
+def _unary(original: Callable[..., Any]) -> Callable[..., Any]:
+    def unary_op(self: Any, arg: Any, op: Any) -> Any:
+        result = original(self, widen(arg), op)
+        return narrow(result) if is_bfloat16(arg) else result
+
+    return unary_op
+
+
+def _clamp(original: Callable[..., Any]) -> Callable[..., Any]:
+    def create_clampf(self: Any, arg: Any, low: Any, high: Any, propagate_nans: Any) -> Any:
+        if propagate_nans == shipped._ir.PROPAGATE_NAN.NONE:
+            return self.binary_op(self.binary_op(arg, low, np.fmax), high, np.fmin)
+        return self.binary_op(self.binary_op(arg, low, np.maximum), high, np.minimum)
+
+    return create_clampf
+
+
 def _cast(original: Callable[..., Any]) -> Callable[..., Any]:
     def cast_impl(self: Any, src: Any, dst_type: Any) -> Any:
         target = dst_type.scalar
@@ -135,6 +152,8 @@ def _dot(original: Callable[..., Any]) -> Callable[..., Any]:
 
 _REPAIRS: dict[str, Make] = {
     "binary_op": _binary,
+    "unary_op": _unary,
+    "create_clampf": _clamp,
     "cast_impl": _cast,
     "create_fp_to_fp": _convert,
     "create_fma": _fused_multiply_add,

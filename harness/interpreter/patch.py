@@ -7,6 +7,7 @@ from typing import Any
 import triton
 
 from packproof.refs.errors import PackproofError
+from packproof.version import tried
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
@@ -16,7 +17,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
     except KeyError:
         raise PackproofError(
             f"packproof does not know triton {triton.__version__}: {getattr(owner, '__name__', owner)} has no {name}. "
-            "Use triton 3.5 to 3.8.0, or check on a GPU."
+            f"Use triton {tried('triton')}, or check on a GPU."
         ) from None
     setattr(owner, name, make(original))
     return original

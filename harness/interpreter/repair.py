@@ -1,8 +1,10 @@
 """Triton's interpreter made trustworthy: repairs its incorrect results on CPU tensors and checks them by a self-test.
 
-As shipped (triton 3.4 to 3.8.0) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
-bfloat16, ignores tf32, returns the NaN in a maximum, needs a GPU to autotune, and has no libdevice. The repairs
-replace private names of Triton; therefore `install` tests each of them against torch and raises where one does not fit.
+As shipped (triton 3.4 to 3.9.0) it multiplies the bit patterns of bfloat16 as integers, truncates when it rounds to
+bfloat16, ignores tf32, needs a GPU to autotune, and has no libdevice. Up to 3.7 it returns the NaN in a maximum; from
+3.8 on it negates the bits of bfloat16, and from 3.9 on adds them up in a running sum and compares them for an index.
+The repairs replace private names of Triton; therefore `install` tests each of them against torch and raises where one
+does not fit.
 """
 
 import dataclasses
@@ -24,9 +26,11 @@ from packproof.harness.interpreter.batch import rewrite
 from packproof.harness.interpreter.patch import replace
 from packproof.harness.interpreter.tuning import choose_configurations
 from packproof.refs.errors import PackproofError
+from packproof.version import tried
 
 _repaired = False
 _proved = False
+_misfit = ""
 
 
 def install() -> None:
@@ -36,7 +40,7 @@ def install() -> None:
     Raises PackproofError that names Triton's version and what did not fit, or reports that TRITON_INTERPRET was set
     too late, or that Python runs without assertions.
     """
-    global _repaired, _proved  # noqa: PLW0603
+    global _repaired, _proved, _misfit  # noqa: PLW0603
     if _proved:
         return
     if sys.flags.optimize:
@@ -44,6 +48,8 @@ def install() -> None:
             "Python runs without assertions here (-O or PYTHONOPTIMIZE), which Triton's interpreter needs for "
             "tl.device_assert: run it without"
         )
+    if _misfit:
+        raise PackproofError(_misfit)
     if not triton.knobs.runtime.interpret:
         raise PackproofError(
             "Triton's interpreter is off in this process: set TRITON_INTERPRET=1 before Triton kernels are imported"
@@ -60,12 +66,13 @@ def install() -> None:
 
     misfits = selftest.run()
     if misfits:
-        raise PackproofError(
+        _misfit = (
             f"packproof's repair of Triton's interpreter does not fit triton {triton.__version__} "
             f"with numpy {np.__version__}:\n"
             + "".join(f"    {misfit}\n" for misfit in misfits)
-            + "    Results on CPU tensors could not be trusted. Use triton 3.5 to 3.8.0, or check on a GPU."
+            + f"    Results on CPU tensors could not be trusted. Use triton {tried('triton')}, or check on a GPU."
         )
+        raise PackproofError(_misfit)
     _try_batches()
     _proved = True
 

@@ -12,8 +12,9 @@ import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime import interpreter as shipped
 
-from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
+from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16, is_bfloat16, narrow, widen
 from packproof.harness.interpreter.patch import replace
+from packproof.harness.interpreter.types import type_of
 
 Array = NDArray[Any]
 _PROPAGATE_NO_NAN = {
@@ -21,6 +22,11 @@ _PROPAGATE_NO_NAN = {
     np.nanmax: np.fmax.reduce,
     np.min: np.fmin.reduce,
     np.nanmin: np.fmin.reduce,
+}
+# Which NaN wins beside an index depends on the order in which a GPU combines: the first does here, in each release.
+_WITH_INDEX: dict[Any, Any] = {
+    **{np.max: np.max, np.min: np.min, np.argmax: np.argmax, np.argmin: np.argmin},
+    **{np.nanmax: np.max, np.nanmin: np.min, np.nanargmax: np.argmax, np.nanargmin: np.argmin},
 }
 
 
@@ -30,6 +36,8 @@ def repair() -> None:
     replace(shipped.ReduceOps, "generic_reduce", lambda original: _reduce)
     replace(shipped.ReduceOps, "sum", _sum)
     replace(shipped.ReduceOps, "min_max", _min_max)
+    for name in ("cumsum", "cumprod"):
+        replace(shipped.ScanOps, name, _running)
 
 
 def block(data: Array, dtype: Any) -> Any:
@@ -93,7 +101,20 @@ def _sum(original: Callable[..., Any]) -> Callable[..., Any]:
 def _min_max(original: Callable[..., Any]) -> Callable[..., Any]:
     def min_max(self: Any, operand: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
         if idx_reduce_op is None:
-            val_reduce_op = _PROPAGATE_NO_NAN[val_reduce_op]
-        return original(self, operand, val_reduce_op, idx_reduce_op)
+            return original(self, operand, _PROPAGATE_NO_NAN[val_reduce_op])
+        if not is_bfloat16(operand.handle):
+            return original(self, operand, _WITH_INDEX[val_reduce_op], _WITH_INDEX[idx_reduce_op])
+        # triton 3.9 does not widen bfloat16
+        wide = tl.core.tensor(widen(operand.handle), type_of(tl.float32, operand.sizes))
+        values, where = min_max(self, wide, val_reduce_op, idx_reduce_op)
+        return tl.core.tensor(narrow(values.handle), type_of(tl.bfloat16, values.sizes)), where
 
     return min_max
+
+
+def _running(original: Callable[..., Any]) -> Callable[..., Any]:
+    def running(self: Any, operand: Any) -> Any:
+        # triton 3.9 does not widen bfloat16: each sum is rounded, as when compiled
+        return _scan(self, (operand,)) if is_bfloat16(operand.handle) else original(self, operand)
+
+    return running

@@ -15,7 +15,7 @@ from packproof.properties.call import KernelFault
 
 
 @triton.jit
-def _arithmetic_kernel(a, b, sums, products, quotients, fused, less, largest, least, N: tl.constexpr):
+def _arithmetic_kernel(a, b, sums, products, quotients, fused, less, largest, least, negated, N: tl.constexpr):
     i = tl.arange(0, N)
     x = tl.load(a + i)
     y = tl.load(b + i)
@@ -26,6 +26,7 @@ def _arithmetic_kernel(a, b, sums, products, quotients, fused, less, largest, le
     tl.store(less + i, (x < y).to(tl.float32))
     tl.store(largest + i, tl.maximum(x, y).to(products.dtype.element_ty))
     tl.store(least + i, tl.minimum(x, y).to(products.dtype.element_ty))
+    tl.store(negated + i, -tl.clamp(y, -0.5, 0.5).to(products.dtype.element_ty))
 
 
 @triton.jit
@@ -43,13 +44,15 @@ def _rounding_kernel(x, nearest, toward_zero, N: tl.constexpr):
 
 
 @triton.jit
-def _sum_kernel(x, total, largest, running, M: tl.constexpr, N: tl.constexpr):
+def _sum_kernel(x, total, largest, place, running, grown, M: tl.constexpr, N: tl.constexpr):
     row = tl.arange(0, M)
     column = tl.arange(0, N)
     block = tl.load(x + row[:, None] * N + column[None, :])  # [M, N]
     tl.store(total + row, tl.sum(block, 1))
     tl.store(largest + row, tl.max(block, 1))
+    tl.store(place + row, tl.argmax(block, 1))
     tl.store(running + row[:, None] * N + column[None, :], tl.cumsum(block, 0))
+    tl.store(grown + row[:, None] * N + column[None, :], tl.cumprod(block, 0))
 
 
 @triton.jit
@@ -137,9 +140,9 @@ def _differences(pairs: dict[str, tuple[Tensor, Tensor, float]]) -> list[str]:
 def _arithmetic(dtype: torch.dtype) -> list[str]:
     a, b = _normal(64).to(dtype), _normal(64, seed=1).to(dtype)
     b[0] = torch.nan
-    sums, products, quotients, fused, largest, least = (torch.empty_like(a) for _ in range(6))
+    sums, products, quotients, fused, largest, least, negated = (torch.empty_like(a) for _ in range(7))
     less = torch.empty(64)
-    _arithmetic_kernel[(1,)](a, b, sums, products, quotients, fused, less, largest, least, N=64)
+    _arithmetic_kernel[(1,)](a, b, sums, products, quotients, fused, less, largest, least, negated, N=64)
     finite = slice(1, None)
     half_ulp = torch.finfo(dtype).eps / 2
     return _differences(
@@ -151,6 +154,7 @@ def _arithmetic(dtype: torch.dtype) -> list[str]:
             "x < y": (less, (a < b).float(), 0),
             "tl.maximum with a NaN": (largest, torch.fmax(a, b), 0),
             "tl.minimum with a NaN": (least, torch.fmin(a, b), 0),
+            "-tl.clamp with a NaN": (negated, -b.nan_to_num(-0.5).clamp(-0.5, 0.5), 0),
         }
     )
 
@@ -181,14 +185,17 @@ def _same(got: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, float]:
 
 def _sums(dtype: torch.dtype) -> list[str]:
     x = _normal(64).reshape(8, 8).to(dtype)
-    total, largest, running = torch.empty(8, dtype=dtype), torch.empty(8, dtype=dtype), torch.empty_like(x)
-    _sum_kernel[(1,)](x, total, largest, running, M=8, N=8)
+    total, largest, place = torch.empty(8, dtype=dtype), torch.empty(8, dtype=dtype), torch.empty(8, dtype=torch.int32)
+    running, grown = torch.empty_like(x), torch.empty_like(x)
+    _sum_kernel[(1,)](x, total, largest, place, running, grown, M=8, N=8)
     ulp = torch.finfo(dtype).eps
     return _differences(
         {
             "tl.sum": (total, x.double().sum(1), 2 * ulp),
             "tl.max": (largest, x.amax(1), 0),
+            "tl.argmax": (place, x.argmax(1), 0),
             "tl.cumsum": (running, x.double().cumsum(0), 4 * ulp),
+            "tl.cumprod": (grown, x.double().cumprod(0), 4 * ulp),
         }
     )
 

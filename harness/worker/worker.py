@@ -72,6 +72,7 @@ class Worker:
         self._hiding = ExitStack()  # conceals this process while a kernel's process may exist
         self._draw_configs = draw_configs
         self._description: dict[str, Any] = {}
+        self._misfit = ""
         self._number = 0
         self._slowest = 0.0
         self._is_alone = False
@@ -148,6 +149,7 @@ class Worker:
             kind = MachineLimit if hello.kind == "crowded" else UsageError
             raise kind(str(hello.body.get("text", "the target cannot be imported")))
         self._description = dict(hello.body)
+        self._misfit = str(self._description.pop("misfit", ""))
 
     def _started(self, *, warm: bool = True) -> Child:
         order = {
@@ -167,6 +169,11 @@ class Worker:
         """What the function declares about itself (see `describe`): data from an untrusted process."""
         self.open(warm=False)
         return self._description
+
+    @property
+    def misfit(self) -> str:
+        """Why its process interprets no Triton kernel, once it has been opened; "" where it does, or has no need to."""
+        return self._misfit
 
     def run(self, call: Call) -> Result:
         """Returns the result, or raises KernelFault or Refused; OutOfTime if the time of the run is up before. A call

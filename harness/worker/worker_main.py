@@ -16,6 +16,7 @@ import torch
 from packproof.adapters.importing import reason
 from packproof.harness.execution.execute import InProcess
 from packproof.harness.execution.torch_state import TorchState
+from packproof.harness.interpreter.in_use import misfit
 from packproof.harness.interpreter.tuning import draw_configurations
 from packproof.harness.targets.location import Location
 from packproof.harness.worker.compiler import import_compiler
@@ -120,7 +121,7 @@ def _serve(
         at_import = _replaced(check)
         runner = InProcess(function, order["device"], snapshot)
         runner.warm() if order["warm"] else runner.reach()
-        hello = Frame("ready", body=describe(function))
+        hello = Frame("ready", body={**describe(function), "misfit": misfit()})
     except (UsageError, MachineLimit) as error:
         hello = Frame("crowded" if isinstance(error, MachineLimit) else "unusable", body={"text": str(error)})
     me = getpid()

@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from packproof.harness.execution.torch_state import TorchState
+from packproof.harness.interpreter.in_use import repair_or_refuse
 from packproof.harness.worker.compiler import import_compiler
 from packproof.harness.worker.privilege import adopt_orphans, children, conceal, end_with_parent, rename
 from packproof.harness.worker.settled import importing, take_signals_as_a_fork
@@ -194,9 +195,7 @@ def prepare() -> None:
     if find_spec("triton") is None:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":
-        from packproof.harness.interpreter.repair import install  # noqa: PLC0415  (needs triton)
-
-        install()
+        repair_or_refuse()
     else:
         _hash_triton()
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from tests.harness.triton_samples import fresh
+from tests.harness.triton_samples import HAS_BLOCK_POINTERS, TRITON, fresh
 
 LAUNCHES: dict[str, Callable[[], list[Tensor]]] = {}
 PROGRAMS = 7
@@ -117,6 +117,27 @@ for _dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
 
 
 @triton.jit
+def _narrow_kernel(x, y, z, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    at = i[:, None] * N + j[None, :]
+    block = tl.load(x + tl.program_id(0) * M * N + at)
+    running = tl.associative_scan(block, 0, tl.standard._sum_combine)  # not widened, as tl.cumsum of triton 3.9
+    running += tl.associative_scan(block, 1, tl.standard._prod_combine, reverse=True)
+    largest, where = tl.core._reduce_with_indices(block, 1, tl.standard._argmax_combine_tie_break_left)
+    tl.store(y + tl.program_id(0) * M * N + at, -running + largest[:, None])
+    tl.store(z + tl.program_id(0) * M + i, where)
+
+
+@launch
+def scans_of_bfloat16_that_are_not_widened() -> list[Tensor]:
+    x, y = numbers(PROGRAMS, 8, 32, dtype=torch.bfloat16), fresh(PROGRAMS, 8, 32, dtype=torch.bfloat16)
+    where = fresh(PROGRAMS, 8, dtype=torch.int32)
+    _narrow_kernel[(PROGRAMS,)](x, y, where, M=8, N=32)
+    assert torch.equal(where, x.argmax(2).int())
+    return [y, where]
+
+
+@triton.jit
 def _shapes_kernel(x, y, N: tl.constexpr):
     pid = tl.program_id(0)
     i = tl.arange(0, N)
@@ -181,11 +202,32 @@ def _block_pointer_kernel(x, y, rows, columns, N: tl.constexpr):
     tl.store(out, total, boundary_check=(0,))
 
 
-@launch
 def block_pointers() -> list[Tensor]:
     y = fresh(26, 8)
     _block_pointer_kernel[(4,)](numbers(26, 21), y, 26, 21, N=8)
     return [y]
+
+
+if HAS_BLOCK_POINTERS:
+    launch(block_pointers)
+
+
+@triton.jit
+def _keyword_kernel(x, y, *, n, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    value = tl.load(x + at, mask=at < n, other=0.0)
+    tl.store(y + at, -value, mask=at < n)
+
+
+def parameters_by_keyword_alone() -> list[Tensor]:
+    x, y = numbers(100), fresh(100)
+    _keyword_kernel[(PROGRAMS,)](x, y, n=100, N=16)
+    assert torch.equal(y, -x)
+    return [y]
+
+
+if TRITON >= (3, 9):
+    launch(parameters_by_keyword_alone)
 
 
 @triton.jit

@@ -5,13 +5,15 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
+from triton.runtime import interpreter as shipped
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.interpreter import InterpreterBuilder, ReduceOps
+from triton.runtime.interpreter import InterpreterBuilder, ReduceOps, ScanOps
 
 from packproof.harness.interpreter import selftest
 from packproof.harness.interpreter.floats import bfloat16_to_float32, float32_to_bfloat16
@@ -278,6 +280,82 @@ def what_a_kernel_raises_comes_through() -> None:
     _raising_kernel[(1,)](torch.ones(1))
 
 
+# ------------------------------------------------------------------ bfloat16 that triton 3.9 does not widen
+
+
+@triton.jit
+def _narrow_kernel(x, y, z, B: tl.constexpr):
+    i = tl.arange(0, B)
+    value = tl.load(x + i)
+    tl.store(y + i, tl.associative_scan(value, 0, tl.standard._sum_combine))
+    tl.store(y + B + i, tl.associative_scan(value, 0, tl.standard._prod_combine, reverse=True))
+    largest, where = tl.core._reduce_with_indices(value, 0, tl.standard._argmax_combine_tie_break_left)
+    least, where_least = tl.core._reduce_with_indices(value, 0, tl.standard._argmin_combine_tie_break_left)
+    tl.store(y + 2 * B, largest)
+    tl.store(y + 2 * B + 1, least)
+    tl.store(z, where)
+    tl.store(z + 1, where_least)
+
+
+@case
+def running_sums_of_bfloat16_are_rounded_each() -> None:
+    x, y, places = normal(4).bfloat16(), torch.zeros(10, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int32)
+    _narrow_kernel[(1,)](x, y, places, B=4)
+    a, b, c, d = x
+    # in the order of a tree, as on a GPU
+    assert y[:4].tolist() == [a.item(), (a + b).item(), (a + (b + c)).item(), ((a + b) + (c + d)).item()]
+    assert y[4:8].tolist() == [((d * c) * (b * a)).item(), (d * (c * b)).item(), (d * c).item(), d.item()]
+    assert y[8:].tolist() == [x.max().item(), x.min().item()]
+    assert places.tolist() == [x.argmax().item(), x.argmin().item()]
+
+
+@case
+def an_index_beside_nan_alone() -> None:
+    x, y, places = torch.full((4,), torch.nan), torch.zeros(10), torch.zeros(2, dtype=torch.int32)
+    _narrow_kernel[(1,)](x, y, places, B=4)
+    assert y[8:].isnan().all()
+
+
+@case
+def one_bfloat16_is_negated_by_value() -> None:  # triton 3.8 and newer no longer subtract it from zero
+    bits = np.array([1.5, -2.0, 0.0], dtype=np.float32)
+    value = shipped.TensorHandle(float32_to_bfloat16(bits), tl.bfloat16)
+    negated = shipped.interpreter_builder.unary_op(value, np.negative)
+    assert bfloat16_to_float32(negated.data).tolist() == [-1.5, 2.0, 0.0]
+    assert negated.dtype == tl.bfloat16
+
+
+@triton.jit
+def _chain_kernel(x, y, B: tl.constexpr):
+    value = tl.load(x + tl.arange(0, B))
+    tl.store(y + tl.arange(0, B), (-0.5 < value < 0.5).to(tl.int32))
+
+
+@case
+def a_chain_of_comparisons() -> None:  # from triton 3.9 on
+    x, y = normal(16), torch.zeros(16, dtype=torch.int32)
+    _chain_kernel[(1,)](x, y, B=16)
+    assert torch.equal(y, (x.abs() < 0.5).int())
+
+
+@triton.jit
+def _clamp_kernel(x, y, z, B: tl.constexpr):
+    i = tl.arange(0, B)
+    value = tl.load(x + i)
+    tl.store(y + i, tl.clamp(value, -0.5, 0.5))
+    tl.store(z + i, tl.clamp(value, -0.5, 0.5, propagate_nan=tl.PropagateNan.ALL))
+
+
+@case
+def a_clamp_makes_nan_its_lower_bound() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        x = torch.tensor([-2.0, torch.nan, 0.25, 2.0]).to(dtype)
+        bounded, kept = torch.zeros(4, dtype=dtype), torch.zeros(4, dtype=dtype)
+        _clamp_kernel[(1,)](x, bounded, kept, B=4)
+        assert bounded.tolist() == [-0.5, -0.5, 0.25, 0.5]
+        assert torch.equal(kept.nan_to_num(7), x.clamp(-0.5, 0.5).nan_to_num(7))
+
+
 # ------------------------------------------------------------------ the self-test detects each missing repair
 
 
@@ -305,7 +383,12 @@ for _owner, _name in (
     (InterpreterBuilder, "create_dot"),
     (InterpreterBuilder, "create_maxnumf"),
     (InterpreterBuilder, "create_minnumf"),
+    (InterpreterBuilder, "create_clampf"),
+    (InterpreterBuilder, "unary_op"),
     (ReduceOps, "sum"),
+    (ReduceOps, "min_max"),
+    (ScanOps, "cumsum"),
+    (ScanOps, "cumprod"),
     (Autotuner, "do_bench"),
     (libdevice, "exp"),
 ):

@@ -98,6 +98,7 @@ def _unsupported(name: str) -> Callable[..., Any]:
 
 _REFUSED = (  # not all are in each release of Triton
     *("create_atomic_rmw", "create_atomic_cas", "create_histogram", "create_print"),
+    *("create_atomic_load", "create_atomic_store", "create_atomic_poll"),
     *("create_descriptor_gather", "create_descriptor_scatter"),
 )
 BUILDER: Mapping[str, Callable[..., Any]] = {

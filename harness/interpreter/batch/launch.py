@@ -104,9 +104,10 @@ class _Prepared:
 
 
 def _prepared(executor: Any, args: Any, kwargs: Mapping[str, Any]) -> _Prepared:
-    known = arguments.specification(executor.fn).args
+    specification = arguments.specification(executor.fn)
+    known = {*specification.args, *specification.kwonlyargs}
     args, kwargs = executor._init_args_hst(args, {name: value for name, value in kwargs.items() if name in known})
-    for hook in executor.pre_run_hooks:
+    for hook in getattr(executor, "pre_run_hooks", ()):  # not in triton 3.5
         hook(*args, **kwargs)
     given = arguments.bound(executor.fn, *args, **kwargs)
     converted = {

@@ -1,6 +1,6 @@
 """Block pointers and tensor descriptors whose offsets differ between programs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,8 @@ def validate(self: Any) -> None:
     assert (self.strides[-1].data == 1).all(), "last dim must be contiguous"
 
 
-def _advance(self: Any, pointer: Any, offsets: Sequence[Any]) -> Any:
+def advance(self: Any, pointer: Any, offsets: Sequence[Any]) -> Any:
+    """`create_advance`."""
     moved = [Handle(old.data + step.data, old.dtype) for old, step in zip(pointer.offsets, offsets, strict=True)]
     shape = (pointer.base, pointer.shape, pointer.strides)
     return shipped.BlockPointerHandle(*shape, moved, pointer.block_shape, pointer.order)
-
-
-BUILDER: Mapping[str, Callable[..., Any]] = {"create_advance": _advance}

@@ -74,7 +74,7 @@ def scan_along(self: Any, inputs: Any) -> list[Any]:
     axis = self.axis + 1 if self.axis >= 0 else self.axis
     dtypes = [operand.dtype for operand in inputs]
     data = [np.flip(o.handle.data, axis) if self.reverse else o.handle.data for o in inputs]
-    if self.combine_fn in _RUNNING:
+    if self.combine_fn in _RUNNING and dtypes[0].scalar != tl.bfloat16:
         results = [_RUNNING[self.combine_fn](data[0], axis=axis)]
     else:
         results = _scanned(self.combine_fn, [np.moveaxis(d, axis, 1) for d in data], dtypes)

@@ -57,11 +57,13 @@ def entered(memory: shadow.Shadow) -> Iterator[None]:
 
 def _replacements() -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
     builder, semantic, tensor = shipped.InterpreterBuilder, TritonSemantic, core.tensor
-    for name, operation in {**blocks.BUILDER, **pointers.BUILDER}.items():
+    for name, operation in blocks.BUILDER.items():
         yield builder, name, _always(operation)
     yield builder, "create_masked_load", _always(shadow.load(_current))
     yield builder, "create_masked_store", _always(shadow.store(_current))
-    yield shipped.BlockPointerHandle, "materialize_pointers", _always(pointers.materialise)
+    if hasattr(shipped, "BlockPointerHandle"):  # until triton 3.7
+        yield builder, "create_advance", _always(pointers.advance)
+        yield shipped.BlockPointerHandle, "materialize_pointers", _always(pointers.materialise)
     yield shipped.TensorDescHandle, "materialize_pointers", _always(pointers.materialise_descriptor)
     yield shipped.TensorDescHandle, "validate", _always(pointers.validate)
     yield types, "broadcast", _always(blocks.broadcast)

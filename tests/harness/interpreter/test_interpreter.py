@@ -95,4 +95,32 @@ except PackproofError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert words.format(triton.__version__) in done.stdout, done.stderr
-    assert "Use triton 3.5 to 3.8.0, or check on a GPU." in done.stdout
+    assert "Use triton 3.5 to 3.9, or check on a GPU." in done.stdout
+
+
+@pytest.mark.parametrize(
+    "sabotage",
+    [
+        "del shipped.InterpreterBuilder.create_dot",
+        "del shipped.GridExecutor",
+        "repair.floats.repair = lambda: None",
+        "sys.modules['triton.runtime.autotuner'] = None; del sys.modules[repair.__name__]",
+    ],
+)
+def test_beside_a_triton_that_does_not_fit_other_kernels_are_called(sabotage: str) -> None:
+    script = f"""
+import sys, torch
+from triton.runtime import interpreter as shipped
+from packproof.harness.interpreter import in_use, repair
+from tests.harness.triton_numerics import _cast_kernel
+{sabotage}
+in_use.repair_or_refuse()
+print(in_use.misfit())
+try:
+    _cast_kernel[(1,)](torch.ones(4), torch.ones(4), B=4)
+except in_use.UnfitInterpreterError as error:
+    print("refused:", str(error) == in_use.misfit())
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert "or check on a GPU." in done.stdout, done.stderr
+    assert done.stdout.endswith("refused: True\n"), done.stderr

@@ -1,0 +1,77 @@
+"""The self-test of what judges kernels: a correct and an incorrect one, for a release of torch that was not tried."""
+
+import os
+import signal
+import traceback
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from packproof.harness.execution.execute import InProcess
+from packproof.properties.cases.case import Case
+from packproof.properties.kernel_under_test import KernelUnderTest
+from packproof.properties.laws.invariance import PACKING, REFERENCE
+from packproof.properties.ops import CAUSAL_CONV1D
+from packproof.properties.promises import Promises
+from packproof.refs.errors import PackproofError
+from packproof.version import tried
+
+_CASE = Case((3, 0, 2), "float32", tuple(CAUSAL_CONV1D.sizes[0].items()))
+_SECONDS = 120  # for a tenth of a second's work
+_DERIVED = replace(CAUSAL_CONV1D, absolute=None)  # its budget is derived while the reference runs
+
+
+def require_sound_judgement(sentence: str) -> None:
+    """Raises PackproofError that begins with the sentence, unless a correct kernel passes and an incorrect one fails.
+
+    It runs in a fork: here autograd would start threads beside a GPU, which no later fork survives.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(_SECONDS)
+            torch.set_num_threads(1)  # those of the parent are not here
+            found = "; ".join(misfits())
+        except BaseException as error:  # no frame above may see it: those belong to the parent
+            found = traceback.format_exception_only(error)[-1].strip()
+        os.write(writer, found.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        found = pipe.read().decode()
+    _, status = os.waitpid(pid, 0)
+    if found or status:
+        raise PackproofError(
+            f"{sentence}, and its self-test fails: {found or f'its process ended with status {status}'}. "
+            f"Use torch {tried('torch')}."
+        )
+
+
+def misfits() -> list[str]:
+    """What this torch leads to that is wrong, one line each."""
+    return [
+        f"{name} finds {'nothing wrong in an incorrect' if wrong else 'fault with a correct'} convolution"
+        for kernel, wrong in ((_correct, False), (_incorrect, True))
+        for name, law in ((REFERENCE.name, REFERENCE), (PACKING.name, PACKING))
+        for op in (CAUSAL_CONV1D, _DERIVED)
+        if bool(list(law.check(KernelUnderTest(op, InProcess(kernel), Promises()), _CASE))) != wrong
+    ]
+
+
+def _correct(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """Each sequence alone."""
+    starts, ends = cu_seqlens.tolist()[:-1], cu_seqlens.tolist()[1:]
+    return torch.cat([_convolved(x[start:end], weight) for start, end in zip(starts, ends, strict=True)])
+
+
+def _incorrect(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) -> Tensor:
+    """The pack as one sequence."""
+    return _convolved(x, weight) + 0 * cu_seqlens.sum()
+
+
+def _convolved(rows: Tensor, weight: Tensor) -> Tensor:
+    width = weight.shape[1]
+    padded = torch.nn.functional.pad(rows.T[None], (width - 1, 0))
+    return torch.nn.functional.conv1d(padded, weight[:, None], groups=len(weight))[0].T if len(rows) else rows
