@@ -29,11 +29,11 @@ OP = packproof.Op(
 
 @triton.jit
 def _grouped_kernel(x, w, y, cu, K, N, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BOUND_N: tl.constexpr):
-    expert, pm, pn = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    expert, block_m, block_n = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start, end = tl.load(cu + expert), tl.load(cu + expert + 1)
-    if start + pm * BM < end:
-        rows = start + pm * BM + tl.arange(0, BM)
-        cols = pn * BN + tl.arange(0, BN)
+    if start + block_m * BM < end:
+        rows = start + block_m * BM + tl.arange(0, BM)
+        cols = block_n * BN + tl.arange(0, BN)
         inside = cols < N if BOUND_N else cols >= 0
         acc = tl.zeros((BM, BN), dtype=tl.float32)
         for k0 in range(0, K, BK):

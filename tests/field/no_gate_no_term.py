@@ -33,7 +33,7 @@ class Delta(torch.autograd.Function):
         scale, lacks_term, group = ctx.call
         qq, kk = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
         dq, dk, dv, db = torch.zeros_like(qq), torch.zeros_like(kk), torch.zeros_like(v), torch.zeros_like(beta)
-        dg = None if g is None else torch.zeros_like(g)
+        dg = torch.empty(0) if g is None else torch.zeros_like(g)
         for a, b in pairwise(cu_seqlens.tolist()):
             decayed, S = [], v.new_zeros(v.shape[1], k.shape[2], v.shape[2])
             for i in range(a, b):
@@ -59,7 +59,7 @@ class Delta(torch.autograd.Function):
                     dg[i] = (dS * Sd).sum((1, 2))
                     dS = dS * g[i].exp()[:, None, None]
         dq, dk = (x.unflatten(1, (-1, group)).sum(2) for x in (dq, dk))
-        return dq, dk, dv, db, dg, None, None, None
+        return dq, dk, dv, db, None if g is None else dg, None, None, None
 
 
 def _run(q, k, v, beta, g, cu_seqlens, scale, *, lacks_term):
