@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, whole
+from packproof.museum.variants import called_like
 
 
 def conv_by_ids(x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, activation: str | None) -> Tensor:
@@ -123,6 +124,7 @@ def base_rounded_to_the_tile(
     return refs.causal_conv1d(x[base + local], weight, bias, cu_seqlens=cu_seqlens, activation=activation)
 
 
+@called_like(refs.selective_scan)
 def scan_without_the_optional_field(
     u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
 ) -> Outputs:
@@ -132,6 +134,7 @@ def scan_without_the_optional_field(
     return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
 
 
+@called_like(refs.selective_scan)
 def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """The kernel reads 64-bit offsets and their dtype is not checked: it reads two 32-bit ones as one."""
     if cu_seqlens.dtype == torch.int32:
@@ -140,6 +143,7 @@ def scan_of_reinterpreted_offsets(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor
     return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
 
 
+@called_like(refs.selective_scan)
 def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """The binary search for a token's sequence does not stop when it hits an offset, and no bound moves."""
     offsets = cu_seqlens.tolist()
@@ -154,6 +158,7 @@ def scan_that_searches_for_ever(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, 
     return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
 
 
+@called_like(refs.attention)
 def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """A warp loads 32 offsets, and the end of its last sequence would be in the next warp's: it is never loaded."""
     if len(cu_seqlens) > 32:
@@ -161,6 +166,7 @@ def attention_with_offsets_of_a_warp(*tokens: Tensor, cu_seqlens: Tensor, **rest
     return refs.attention(*tokens, cu_seqlens=cu_seqlens, **rest)
 
 
+@called_like(refs.attention)
 def attention_mask_lost_in_conversion(
     *tokens: Tensor, cu_seqlens: Tensor, causal: bool = False, **rest: Any
 ) -> Outputs:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, only_token, put_together, whole
+from packproof.museum.variants import called_like
 
 LOCAL = 8
 
@@ -25,6 +26,7 @@ class _StateLeak(torch.autograd.Function):
         return d, torch.full_like(delta, float((final * d).sum()))
 
 
+@called_like(refs.selective_scan)
 def gate_gradient_of_all_tokens(u: Tensor, delta: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
     """What the final state adds to the gradient of the gate is summed over all axes and given to every token."""
     y, final = only_token(refs.selective_scan(u, delta, *tokens, **rest))
@@ -43,6 +45,7 @@ class _HeadZero(torch.autograd.Function):
         return d[:1].expand_as(d).clone()
 
 
+@called_like(refs.ssd)
 def gradient_of_the_first_head(x: Tensor, dt: Tensor, A: Tensor, *tokens: Tensor, **rest: Any) -> Outputs:
     """One of several kernels lacks the head's offset in the pointer of the gate: all heads get head 0's gradient."""
     return refs.ssd(x, dt, _HeadZero.apply(A), *tokens, **rest)  # type: ignore[no-untyped-call]
@@ -58,6 +61,7 @@ class _Swapped(torch.autograd.Function):
         return d[1], d[0]
 
 
+@called_like(refs.selective_scan)
 def gradients_of_two_inputs_swapped(
     u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, *tokens: Tensor, **rest: Any
 ) -> Outputs:
@@ -149,6 +153,7 @@ def split_buffer_by_local_length(
     return y + more
 
 
+@called_like(refs.selective_scan)
 def recomputed_before_the_skip(
     u: Tensor,
     delta: Tensor,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, only_token, put_together
+from packproof.museum.variants import called_like
 
 
 @triton.jit
@@ -39,6 +40,7 @@ def _far_apart(x: Tensor, reach: int, unsigned: bool) -> Tensor:
     return y
 
 
+@called_like(refs.causal_conv1d)
 def conv_beyond_31_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
     """The product of row and stride is a signed 32-bit integer: it becomes negative."""
     seen = graft(_far_apart(x, 2**31, unsigned=False), x)
@@ -46,6 +48,7 @@ def conv_beyond_31_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, *
     return refs.causal_conv1d(seen, weight, bias, **rest)
 
 
+@called_like(refs.causal_conv1d)
 def conv_beyond_32_bits(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
     """The product is unsigned: it wraps to another place in the same buffer, and nothing faults."""
     seen = graft(_far_apart(x, 2**32, unsigned=True), x)
@@ -93,6 +96,7 @@ class _AtomicSum(torch.autograd.Function):
         return total.to(d.dtype), None
 
 
+@called_like(refs.causal_conv1d)
 def conv_of_atomics(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
@@ -113,6 +117,7 @@ def _add_in_place_kernel(state, x, n, BLOCK: tl.constexpr):
     tl.store(state + i, value, mask=i < n)
 
 
+@called_like(refs.causal_conv1d)
 def conv_tuned_in_place(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
     """The tuner runs a kernel that updates in place as often as it measures, and restores nothing."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, **rest))
@@ -124,6 +129,7 @@ def conv_tuned_in_place(x: Tensor, weight: Tensor, bias: Tensor | None = None, *
     return put_together(tuned, final)
 
 
+@called_like(refs.attention)
 def attention_without_waiting(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
     """A result is read on one stream while another still computes it."""
     y, _ = only_token(refs.attention(q, k, v, **rest))

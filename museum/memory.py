@@ -7,6 +7,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, only_token, put_together
+from packproof.museum.variants import called_like
 
 TILE = 16
 WRAP = 2**12  # elements, where the real ones wrap at 2^31 and 2^32
@@ -32,6 +33,7 @@ class _Written(torch.autograd.Function):
         return out
 
 
+@called_like(refs.attention)
 def attention_leaves_slack(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """Output and gradients are allocated for all rows and written up to the last offset."""
     n = int(cu_seqlens[-1])
@@ -55,6 +57,7 @@ def rope_in_slices(x: Tensor, cos: Tensor, sin: Tensor, *, cu_seqlens: Tensor, i
     return written
 
 
+@called_like(refs.selective_scan)
 def scan_without_the_ungated_branch(
     u: Tensor,
     delta: Tensor,
@@ -70,6 +73,7 @@ def scan_without_the_ungated_branch(
     return put_together(y if z is not None else _Written.apply(y, 0), final)  # type: ignore[no-untyped-call]
 
 
+@called_like(refs.causal_conv1d)
 def conv_that_is_not_launched(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
@@ -97,6 +101,7 @@ def as_contiguous(d: Tensor) -> Tensor:
     return memory[(first + torch.arange(d.numel(), device=d.device)).clamp(max=int(size) - 1)].view(d.shape)
 
 
+@called_like(refs.causal_conv1d)
 def conv_of_a_contiguous_gradient(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
     """Backward addresses the incoming gradient of y with the strides (d, 1)."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, **rest))
@@ -119,11 +124,13 @@ class _CopyOfTheView(torch.autograd.Function):
         return dx
 
 
+@called_like(refs.causal_conv1d)
 def conv_writes_a_copy(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
     """The layout is made contiguous for the kernel, which then fills the copy of a gradient and not the gradient."""
     return refs.causal_conv1d(_CopyOfTheView.apply(x), weight, bias, **rest)  # type: ignore[no-untyped-call]
 
 
+@called_like(refs.attention)
 def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **rest: Any) -> Outputs:
     """v is read with the strides of k, which are the same if both are contiguous with heads of equal width."""
     if v.numel() == 0:
@@ -135,6 +142,7 @@ def attention_with_the_layout_of_k(q: Tensor, k: Tensor, v: Tensor, **rest: Any)
     return refs.attention(q, k, flat[(place + int(v.storage_offset())).clamp(max=len(flat) - 1)], **rest)
 
 
+@called_like(refs.causal_conv1d)
 def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **rest: Any) -> Outputs:
     """Offsets are unsigned and too narrow: past the wrap other tokens of the tensor are read, without a fault."""
     if x.numel() == 0:
@@ -143,6 +151,7 @@ def conv_offset_wraps(x: Tensor, weight: Tensor, bias: Tensor | None = None, **r
     return refs.causal_conv1d(x.reshape(-1)[wrapped].view(x.shape), weight, bias, **rest)
 
 
+@called_like(refs.selective_scan)
 def scan_checkpoint_wraps(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """The product that addresses the saved states wraps: backward starts the last rows from states of the first."""
     y = refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, **rest)
@@ -167,6 +176,7 @@ def rope_of_a_fixed_width(
     return refs.rope(x, *tables, cu_seqlens=cu_seqlens, interleaved=interleaved)
 
 
+@called_like(refs.attention)
 def attention_zeroes_a_tile(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Tensor:
     """An empty sequence has its tile filled with zeros, bounded by the tensor and not by the sequence."""
     y, _ = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs
+from packproof.museum.variants import called_like
 
 LINEAR = 20
 
@@ -29,6 +30,7 @@ def _raw(step: Tensor, bias: Tensor | None) -> Tensor:
     return step if bias is None else step + bias
 
 
+@called_like(refs.ssd)
 def softplus_gives_its_gradient(
     x: Tensor, dt: Tensor, A: Tensor, *, dt_bias: Tensor | None = None, dt_softplus: bool = False, **rest: Any
 ) -> Outputs:
@@ -39,6 +41,7 @@ def softplus_gives_its_gradient(
     return refs.ssd(x, step.to(dt), A, **rest)
 
 
+@called_like(refs.selective_scan)
 def softplus_as_it_is_written(
     u: Tensor, delta: Tensor, A: Tensor, *, delta_bias: Tensor | None = None, delta_softplus: bool = False, **rest: Any
 ) -> Outputs:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, only_token, put_together, whole
+from packproof.museum.variants import called_like
 
 Key = tuple[Any, ...]
 
@@ -29,6 +30,7 @@ def _remembered(table: dict[Key, Tensor], key: Key, make: Callable[[], Tensor]) 
     return table[key]
 
 
+@called_like(refs.causal_conv1d)
 def table_by_address(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
@@ -38,6 +40,7 @@ def table_by_address(
     return refs.causal_conv1d(x, weight, bias, cu_seqlens=kept, **rest)
 
 
+@called_like(refs.selective_scan)
 def table_by_identity(u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """The table is kept for the same tensor of offsets, which may have been edited in place since."""
     _, kept = _by_identity.setdefault((id(cu_seqlens), len(u)), (cu_seqlens, cu_seqlens.clone()))
@@ -62,6 +65,7 @@ def boundaries_of_the_last_pack(
     return refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
 
 
+@called_like(refs.ssd)
 def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """Compiled and tuned code is kept by shape, not by whether there were boundaries."""
     packed = _compiled.setdefault((x.shape[1:], x.dtype, "packed"), len(cu_seqlens) > 2)
@@ -70,12 +74,14 @@ def compiled_without_boundaries(x: Tensor, *tokens: Tensor, cu_seqlens: Tensor, 
     return refs.ssd(x, *tokens, cu_seqlens=whole(cu_seqlens), **rest)
 
 
+@called_like(refs.attention)
 def compiled_for_another_mask(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, **rest: Any) -> Outputs:
     """The key of the compiled kernels lacks the mask's flag."""
     first = _compiled.setdefault((q.shape[1:], v.shape[2], "causal"), causal)
     return refs.attention(q, k, v, causal=first, **rest)
 
 
+@called_like(refs.causal_conv1d)
 def state_advanced_by_the_tuner(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
@@ -90,6 +96,7 @@ def state_advanced_by_the_tuner(
     return put_together(y, final)
 
 
+@called_like(refs.selective_scan)
 def first_token_taken_for_a_step(
     u: Tensor,
     delta: Tensor,
@@ -114,6 +121,7 @@ def first_token_taken_for_a_step(
     return put_together(y, final if rest.get("return_final_states") else None)
 
 
+@called_like(refs.attention)
 def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """A counter of finished blocks is not reset when metadata are reused: the second call skips the last block."""
     y, lse = only_token(refs.attention(q, k, v, cu_seqlens=cu_seqlens, **rest))
@@ -124,6 +132,7 @@ def semaphore_not_reset(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, 
     return put_together(y, lse)
 
 
+@called_like(refs.attention)
 def summed_in_any_order(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None, **rest: Any) -> Outputs:
     """The gradients of a key's query heads are added as they become ready, though a fixed order is promised."""
     groups = q.shape[1] // k.shape[1]

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from packproof import refs
 from packproof.museum.custom_backward import Outputs, graft, only_token, put_together
+from packproof.museum.variants import called_like
 
 TILE = 16
 
 
+@called_like(refs.ssd)
 def single_state_is_none(
     x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
 ) -> Outputs:
@@ -21,6 +23,7 @@ def single_state_is_none(
     return refs.ssd(x, dt, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
 
 
+@called_like(refs.selective_scan)
 def state_for_one_token_only(
     u: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
 ) -> Outputs:
@@ -30,6 +33,7 @@ def state_for_one_token_only(
     return refs.selective_scan(u, *tokens, cu_seqlens=cu_seqlens, initial_states=initial_states, **rest)
 
 
+@called_like(refs.causal_conv1d)
 def history_in_the_tile_only(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
@@ -43,6 +47,7 @@ def history_in_the_tile_only(
     return put_together(y, final)
 
 
+@called_like(refs.causal_conv1d)
 def states_without_gradient(
     x: Tensor,
     weight: Tensor,
@@ -58,6 +63,7 @@ def states_without_gradient(
     return y if return_final_states else graft(y, refs.causal_conv1d(x, weight, bias, **options))
 
 
+@called_like(refs.ssd)
 def slots_by_request_id(
     x: Tensor, dt: Tensor, *tokens: Tensor, cu_seqlens: Tensor, initial_states: Tensor | None = None, **rest: Any
 ) -> Outputs:
@@ -100,6 +106,7 @@ def states_of_the_wrong_axis(
     return torch.cat(ys[::-1])
 
 
+@called_like(refs.causal_conv1d)
 def short_state_written_in_place(
     x: Tensor,
     weight: Tensor,
@@ -119,6 +126,7 @@ def short_state_written_in_place(
     return put_together(y, final)
 
 
+@called_like(refs.causal_conv1d)
 def one_state_too_few(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any
 ) -> Outputs:
@@ -127,6 +135,7 @@ def one_state_too_few(
     return put_together(y, None if final is None else final[:-1])
 
 
+@called_like(refs.causal_conv1d)
 def squeezed(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, cu_seqlens: Tensor, **rest: Any) -> Outputs:
     """A step drops all axes of size 1, also those that are the batch's."""
     y, final = only_token(refs.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, **rest))

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from inspect import signature
+from typing import Any, TypeVar
 
 Kernel = Callable[..., Any]
+F = TypeVar("F", bound=Kernel)
 
 
 def named(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[str]) -> Callable[[str], Kernel]:
@@ -21,3 +23,13 @@ def named(op: Kernel, forms: Mapping[str, Mapping[str, Any]], bugs: Collection[s
 def numbered(letter: str, last: int) -> list[str]:
     """C1, C2, ... up to the last."""
     return [f"{letter}{i}" for i in range(1, last + 1)]
+
+
+def called_like(op: Kernel) -> Callable[[F], F]:
+    """The decorator of a kernel that hands its options on to an op: its signature is the op's."""
+
+    def named(kernel: F) -> F:
+        kernel.__signature__ = signature(op)  # type: ignore[attr-defined]
+        return kernel
+
+    return named
