@@ -95,9 +95,9 @@ def failure_of(
     else:
         lines = [*found.lines(), *filter(None, [diagnose(kernel, small, found)])]
         lines += suggestions(kernel, law, small, finding.space)
+        lines += fixed_options(kernel, small, found, finding.space)
     if small.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merged(*kernel.tuned.values())]
-        lines += fixed_options(kernel, small, found, finding.space)
     if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
         lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
     file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)

@@ -285,7 +285,7 @@ class _WithSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, path: Tensor) -> Tensor:
         ctx.shape = path.shape
-        return value.expand(torch.broadcast_shapes(value.shape, path.shape)).clone()
+        return torch.broadcast_tensors(value, path)[0].clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

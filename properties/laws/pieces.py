@@ -112,13 +112,21 @@ class Pieces:
     def allowed(self, key: TensorKey, rows: int, handed_on: int) -> Budget:
         """What the first rows of one run and of several may differ by: the budgets of both, which have other chunks and
         cumulative sums. handed_on: how often a state is."""
-        summands = [run[key] for run in self._runs] if self.kernel.shared(key, self.sample) else ()
-        own = self.kernel.budget(key, self.sample, pieces=handed_on, summands=summands)[:rows]
+        own = self.kernel.budget(key, self.sample, pieces=handed_on, summands=self._summands(key))[:rows]
         if not self.kernel.promises.cumsum:
             return own * 2
         budgets = [self.kernel.budget(key, piece) for piece in self._forward[0]]
         terms = {term: self._sum(key, [getattr(b, term) for b in budgets]) for term in _TERMS}
         return own * 2 + Budget(**terms, vacuous=any(b.vacuous for b in budgets))
+
+    def _summands(self, key: TensorKey) -> Sequence[Tensor]:
+        """What was stored one by one of a shared gradient. The ranks of a kernel that cuts packs itself add up theirs
+        unseen: B bounds them."""
+        if not self.kernel.shared(key, self.sample):
+            return ()
+        if self.kernel.takes_cuts:
+            return (self.kernel.expect(self.sample).absolute[key],)
+        return [run[key] for run in self._runs]
 
     def _sum(self, key: TensorKey, parts: Sequence[Tensor]) -> Tensor:
         """Of a budget's term, which lies in one piece or another where rows of sequences are handed on."""

@@ -22,7 +22,11 @@ from packproof.adapters import (
     seq_idx,
 )
 from packproof.adapters.adapter import Adapter
+from packproof.properties.promises import Promises
 from tests.adapters.gated import GATED, Kernel
+from tests.properties import running_sums
+
+SUMS = Promises(compute="fp32", cumsum=True)
 
 
 @dataclass(frozen=True)
@@ -270,5 +274,10 @@ CONVENTIONS: Mapping[str, Convention] = {
         adapt(first_tokens, op="causal_conv1d", dtypes=["float32"], slack=False, domain="length > 0"),
         adapt(first_tokens, op="causal_conv1d", dtypes=["float32"], slack=False),
         "domain='length > 0'",
+    ),
+    "no strong gates": Convention(
+        adapt(running_sums.running_sums, op="simple_gla", promises=SUMS, domain="gate > -1e4"),
+        adapt(running_sums.running_sums, op="simple_gla", promises=SUMS),
+        "domain='gate > -1e4'",
     ),
 }

@@ -16,6 +16,7 @@ from packproof.harness.engine.request import Allowance
 from packproof.harness.engine.shrink import shrink
 from packproof.harness.engine.violations import broken
 from packproof.harness.execution.execute import InProcess
+from packproof.museum.variants import called_like
 from packproof.parallel import ContiguousShares, simulated
 from packproof.parallel.ranks import Ranks
 from packproof.properties.call import KernelFault, Refused
@@ -116,6 +117,7 @@ def _restarting(x: Any, cos: Any, sin: Any, *, offsets: Any = None, **call: Any)
     return refs.rope(x, cos, sin, **call)
 
 
+@called_like(refs.ssd)
 def _forgets(*args: Any, initial_states: Any = None, **options: Any) -> Any:
     return refs.ssd(*args, initial_states=None if initial_states is None else 0 * initial_states, **options)
 

@@ -232,7 +232,7 @@ LINES = {
         "--device ''": "no device is called ''; there are: cpu, cuda",
         "--sample 0": "Invalid value for '--sample': '0'; expected a number greater than or equal to 1",
         "--jobs none": "Invalid value for '--jobs': 'none'; expected a whole number",
-        "--kernel rop_fwd": "no kernel is called 'rop_fwd'; there are 147, from",
+        "--kernel rop_fwd": "no kernel is called 'rop_fwd'; there are 149, from",
         "--kernel rope --op rop": "no op is called 'rop'; did you mean rope?",
     },
     "proof": {
