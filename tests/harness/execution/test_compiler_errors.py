@@ -69,7 +69,7 @@ def own_error_after_a_break(x: Tensor, weight: Tensor, *, cu_seqlens: Tensor) ->
     raise ArithmeticError("of the kernel's own")
 
 
-@torch.library.custom_op("packproof_tests::wrong_fake", mutates_args=())
+@torch.library.custom_op("packproof_tests::sine_without_fake", mutates_args=())
 def wrong_fake(x: Tensor) -> Tensor:
     return torch.sin(x)
 
