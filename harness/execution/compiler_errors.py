@@ -34,18 +34,21 @@ def calls_registered_operators(invocation: Invocation) -> bool:
 
 def _in_compiler(error: BaseException) -> bool:
     kinds = {kind.__module__ for kind in type(error).__mro__}
-    return bool(kinds & {"torch._dynamo.exc", "torch._inductor.exc"}) or _first(_files(error)) is not None
+    return bool(kinds & {"torch._dynamo.exc", "torch._inductor.exc"}) or _last(_files(error)) is not None
 
 
 def _in_kernel(error: BaseException) -> bool:
-    """Whether the compiler, or what it has generated, called the kernel's code, which raised this or did not return."""
+    """Whether the compiler, or what it has generated, called the kernel's code, which raised this or did not return.
+
+    After a graph break the kernel's code calls the compiler again: what that raises is not the kernel's.
+    """
     files = _files(error)
-    first = _first(files)
-    return first is not None and any(not (foreign(file) or _GENERATED in file) for file in files[first:])
+    last = _last(files)
+    return last is not None and any(not (foreign(file) or _GENERATED in file) for file in files[last:])
 
 
-def _first(files: list[str]) -> int | None:
-    return next((k for k, file in enumerate(files) if _compiles(file)), None)
+def _last(files: list[str]) -> int | None:
+    return next((k for k in reversed(range(len(files))) if _compiles(files[k])), None)
 
 
 def _compiles(file: str) -> bool:

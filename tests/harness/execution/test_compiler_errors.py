@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from packproof.harness.execution.compiler_errors import is_of_the_compiler
 from packproof.harness.execution.execute import InProcess
 from packproof.properties.call import Call, KernelFault, NotCompiled, Refused
 from packproof.properties.cases.case import Case
@@ -178,3 +179,25 @@ def test_who_promises_to_be_compiled_is_held_to_it() -> None:
 def test_other_values_fail_promised_or_not() -> None:
     kernel = KernelUnderTest(OPS["causal_conv1d"], InProcess(other_values_after_a_break), Promises())
     assert next(TORCH_COMPILE.check(kernel, CASE), None) is not None
+
+
+def _raised_through(*files: str) -> ArithmeticError:
+    """An error that came from the last of these files, and passed through the others, the outermost one first."""
+    call: Callable[[], Any] = next
+    for file in reversed(files):
+        names: dict[str, Any] = {"inner": None if call is next else call}
+        source = "def f():\n    if inner:\n        return inner()\n    raise ArithmeticError"
+        exec(compile(source, file, "exec"), names)
+        call = names["f"]
+    with pytest.raises(ArithmeticError) as raised:
+        call()
+    return raised.value
+
+
+def test_the_compiler_may_call_the_kernel_and_be_called_by_it() -> None:
+    """After a graph break in a loop, the kernel's code runs below the compiler's, and what it calls is compiled."""
+    dynamo, kernel = f"{torch.__path__[0]}/_dynamo/external_utils.py", __file__
+    assert is_of_the_compiler([_raised_through(dynamo, kernel, dynamo)])
+    assert is_of_the_compiler([_raised_through(kernel, dynamo)])
+    assert not is_of_the_compiler([_raised_through(dynamo, kernel)])
+    assert not is_of_the_compiler([_raised_through(kernel, dynamo, kernel, f"{torch.__path__[0]}/functional.py")])
