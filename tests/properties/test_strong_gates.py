@@ -13,6 +13,7 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.drawing import draw
 from packproof.properties.cases.sample import Sample
 from packproof.properties.cases.space import Space, golden_cases, random_cases
+from packproof.properties.laws.state_passing import CARRY
 from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.properties.promises import Promises
@@ -83,3 +84,11 @@ def test_a_domain_without_them_keeps_the_layouts() -> None:
     assert [case.lengths for case in golden_cases(space(op, "gate >= -1e30"))] == [case.lengths for case in every]
     with pytest.raises(packproof.UsageError, match="'gate'"):
         Domain.of("gate > -1e4").check(OPS["causal_conv1d"], "--domain")
+
+
+@pytest.mark.parametrize(("promises", "drawn"), [(Promises(cumsum=True), False), (Promises(), True)])
+def test_a_state_with_the_errors_of_other_sums_is_not_compared(promises: Promises, drawn: bool) -> None:
+    where = Space(OPS["ssd"], "float32", promises)
+    regimes = {case.regime for case in CARRY.suited(where, list(golden_cases(where)))}
+    assert (STRONG_GATES in regimes) is drawn
+    assert "hard decay" in regimes
