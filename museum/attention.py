@@ -25,7 +25,8 @@ class Packing:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, rows: int, keys: "Packing | None" = None) -> "Packing":
-        row, cu = torch.arange(rows, device=cu_seqlens.device), pad(cu_seqlens.long(), (0, 1), value=rows)
+        row = torch.arange(rows, device=cu_seqlens.device)
+        cu = torch.cat([cu_seqlens.long(), torch.tensor([rows], device=cu_seqlens.device)])
         sequence = torch.searchsorted(cu[1:], row, right=True)
         return cls(cu, sequence, row if keys is None else row + (keys.cu - cu)[sequence + 1])
 

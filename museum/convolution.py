@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
 
 from packproof.museum.variants import named, numbered
 
@@ -29,7 +28,7 @@ class PackRows:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, n_rows: int, bug: str) -> "PackRows":
-        cu = pad(cu_seqlens.long(), (0, 1), value=n_rows)
+        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows], device=cu_seqlens.device)])
         row = torch.arange(n_rows, device=cu.device)
         seq = torch.searchsorted(cu[1:], row, right=bug != "C10")
         return cls(row, seq, cu[seq], cu[seq + 1], cu[:-1], cu.diff(), len(cu) - 2)

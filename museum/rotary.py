@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from packproof.museum.variants import named, numbered
 
@@ -59,7 +58,7 @@ def positions(cu_seqlens: Tensor, n_rows: int, table: int, bug: str) -> Tensor:
         table = int(lengths[0 if bug == "R4" else -1])
     if bug:
         position = position.clamp(max=table - 1)
-    return pad(position, (0, n_rows - n_tokens), value=-1)
+    return torch.cat([position, position.new_full((n_rows - n_tokens,), -1)])
 
 
 class Rotation(torch.autograd.Function):

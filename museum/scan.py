@@ -27,7 +27,7 @@ class ScanPack:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, n_rows: int) -> "ScanPack":
-        cu = pad(cu_seqlens.long(), (0, 1), value=n_rows)
+        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows], device=cu_seqlens.device)])
         return cls(torch.searchsorted(cu[1:], torch.arange(n_rows, device=cu.device), right=True), cu[:-1], cu.diff())
 
     @property

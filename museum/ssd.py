@@ -29,7 +29,7 @@ class SsdPack:
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, n_rows: int) -> "SsdPack":
-        cu = pad(cu_seqlens.long(), (0, 1), value=n_rows)
+        cu = torch.cat([cu_seqlens.long(), torch.tensor([n_rows], device=cu_seqlens.device)])
         return cls(torch.searchsorted(cu[1:], torch.arange(n_rows, device=cu.device), right=True), cu[:-1], cu.diff())
 
     @property
@@ -147,7 +147,7 @@ def pack_grid(
 
         before = tokens.x.new_ones(k, k, dtype=torch.bool).tril()
         same = seq[:, None] == seq
-        read = pad(torch.nonzero(pack.last[rows])[:, 0], (0, 1), value=k - 1)
+        read = torch.cat([torch.nonzero(pack.last[rows])[:, 0], torch.tensor([k - 1], device=seq.device)])
         collected = (before & same)[read]
         if bug == "D5":
             collected[-1] = True
