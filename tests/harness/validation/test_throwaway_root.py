@@ -69,6 +69,7 @@ def test_a_rogue_that_deletes_its_working_directory_is_detected_there(prefix: tu
     assert [sorted(os.listdir(folder)) for folder in ("/", "/etc", os.getcwd())] == before
 
 
+@pytest.mark.proof  # ten seconds
 def test_what_it_deletes_elsewhere_is_seen(prefix: tuple[str, ...]) -> None:
     """The listing by which the rogue's own run is judged."""
     look = "from packproof.harness.validation.museum.rogues import _files; print(sorted(_files()))"
