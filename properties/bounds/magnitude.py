@@ -285,7 +285,8 @@ class _WithSlope(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, path: Tensor) -> Tensor:
         ctx.shape = path.shape
-        return torch.broadcast_tensors(value, path)[0].clone()
+        expanded, _ = torch.broadcast_tensors(value, path)
+        return torch.clone(expanded)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

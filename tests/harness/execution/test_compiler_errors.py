@@ -183,12 +183,13 @@ def test_other_values_fail_promised_or_not() -> None:
 
 def _raised_through(*files: str) -> ArithmeticError:
     """An error that came from the last of these files, and passed through the others, the outermost one first."""
-    call: Callable[[], Any] = next
+    call: Callable[[], Any] | None = None
     for file in reversed(files):
-        names: dict[str, Any] = {"inner": None if call is next else call}
+        names: dict[str, Any] = {"inner": call}
         source = "def f():\n    if inner:\n        return inner()\n    raise ArithmeticError"
         exec(compile(source, file, "exec"), names)
         call = names["f"]
+    assert call is not None
     with pytest.raises(ArithmeticError) as raised:
         call()
     return raised.value
