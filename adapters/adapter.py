@@ -116,6 +116,7 @@ def adapt(
         {"metadata": metadata, "names": names, "axes": axes, "converted": converted, "given": given},
         {"positional": positional, "without": without, "in_place": in_place},
     )
+    fixed_options = fixed_values(f"adapt({title_of(named)})", fixed)
     adapter = Adapter(
         named,
         declared,
@@ -123,13 +124,13 @@ def adapt(
         dict(metadata),
         dict(names or {}),
         dict(given or {}),
-        frozenset({*without, *fixed_values(f"adapt({title_of(named)})", fixed)}),
+        frozenset({*without, *fixed_options}),
         frozenset(in_place),
         declines,
         dict(axes or {}),
         dict(converted or {}),
         tuple(positional),
-        fixed_values("adapt", fixed),
+        fixed_options,
     )
     adapter.check_declaration()
     promises = adapter.rounding(promises, dtypes)

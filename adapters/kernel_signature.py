@@ -67,12 +67,16 @@ class KernelSignature:
         )
 
     @cached_property
+    def _signature(self) -> inspect.Signature:
+        return call_signature(self.function)
+
+    @property
     def _parameters(self) -> Mapping[str, inspect.Parameter]:
-        return call_signature(self.function).parameters
+        return self._signature.parameters
 
     @property
     def _open(self) -> bool:
-        return catches_all(call_signature(self.function))
+        return catches_all(self._signature)
 
     @property
     def _required(self) -> frozenset[str]:

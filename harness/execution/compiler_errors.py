@@ -34,7 +34,7 @@ def calls_registered_operators(invocation: Invocation) -> bool:
 
 def _in_compiler(error: BaseException) -> bool:
     kinds = {kind.__module__ for kind in type(error).__mro__}
-    return bool(kinds & {"torch._dynamo.exc", "torch._inductor.exc"}) or _last(_files(error)) is not None
+    return bool(kinds & {"torch._dynamo.exc", "torch._inductor.exc"}) or any(map(_compiles, _files(error)))
 
 
 def _in_kernel(error: BaseException) -> bool:
