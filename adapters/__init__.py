@@ -1,4 +1,4 @@
-"""Calling conventions as declared data: docs/adapters.md shows each. `registry` lists third-party kernels."""
+"""Calling conventions declared as data; docs/adapters.md shows each. `registry` lists third-party kernels."""
 
 import sys
 from typing import TYPE_CHECKING

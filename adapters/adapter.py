@@ -1,4 +1,4 @@
-"""Adapters: a kernel with a calling convention of its own, declared as data and called as packproof calls kernels."""
+"""Adapters declare the calling convention of a kernel as data. packproof then calls it like its own kernels."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ def adapt(
     narrow: Sequence[str] = (),
     fixed: Mapping[str, Any] | None = None,
 ) -> "Adapter":
-    """Declare how a kernel is called; returns a function that takes the op's arguments, to be checked and timed.
+    """Declare how a kernel is called. Returns a function of the op's arguments, to be checked and timed.
 
         conv = adapt(
             "causal_conv1d:causal_conv1d_fn",
@@ -67,30 +67,34 @@ def adapt(
             without=("initial_states", "return_final_states"),
         )
 
-    target: the kernel, or "package.module:function" or "path/file.py:function" (from the current folder, or beside the
-    file that calls this), imported at the first call.
-    op: what it computes; None: the op that the kernel is declared with, which is imported at once.
-    tokens: where the tokens lie in its inputs along `t` and in its outputs.
-    metadata: by the kernel's argument names, functions of `cu_seqlens` and the rows of the pack, or `OfKeys` of such a
-    function for what describes an op's second packing. names: the kernel's
-    names of the op's inputs and options, where they differ. given: other arguments, such as a chunk size.
-    axes: by the op's names of inputs and outputs, their axes in the kernel's order: {"final_states": "s v k"}.
-    converted: by the op's names, differentiable functions that make the values of inputs and options the kernel's, and
-    those of outputs the op's: {"g": base2_log}. One that has more parameters gets the op's arguments of these names.
-    positional: the kernel's arguments that it takes by position, in order; the others are passed by keyword. An
-    optional argument of the op that the kernel requires is passed always: None where absent, or the plainest option.
-    without: optional inputs and options of the op that the kernel names but does not support for packs. It is not
-    tested with these, nor with those that it does not name, and reports list them.
-    in_place: inputs that it overwrites: it gets copies, and copies of incoming gradients. If it returns None, they hold
-    its results. A pool of states that it updates is one: what it holds then is the pool after the call.
-    declines: the reason why it does not support a call, from the op's arguments, or None. refuses: texts of the
-    exceptions with which it refuses a call. A call that is declined is not judged, and reports count it.
-    domain: the calls that it supports, as data. Prefer it to `declines` for what is known before a call, since cases
-    are then drawn inside it. promises, gradients, dtypes, slack, domain, mixed, float32, narrow, fixed: as in
-    `packproof.kernel`; what the kernel itself takes of a fixed option belongs in given.
+    target: the kernel, or its name: "package.module:function" or "path/file.py:function". A file is searched in the
+    current folder, then in the folder of the calling file. A name is imported at the first call.
+    op: the op of the kernel. None takes it from the kernel's own declaration, and imports the kernel at once.
+    tokens: the layout of the tokens, in inputs along `t` and in outputs.
+    metadata: functions of `cu_seqlens` and the number of rows, by the kernel's argument names. `OfKeys` of such a
+    function describes the op's second packing.
+    names: the kernel's names of the op's inputs and options, where they differ.
+    axes: the kernel's order of the axes of inputs and outputs, by the op's names: {"final_states": "s v k"}.
+    converted: differentiable functions by the op's names, such as {"g": base2_log}. For an input or option the function
+    makes the kernel's value of the op's; for an output it makes the op's value of the kernel's. Further parameters of a
+    function receive the op's arguments of the same names.
+    given: other arguments of the kernel, the same for every pack, such as a chunk size.
+    positional: the kernel's positional arguments, in order; all others are passed by keyword.
+    without: optional inputs and options of the op that the kernel names but does not support for packs. They are not
+    tested. Neither are optional arguments that the kernel does not name. Reports list both.
+    in_place: inputs that the kernel overwrites. It gets copies of them and of incoming gradients. If it returns None,
+    these copies are its outputs. An updated pool of states belongs here: the copy is the pool after the call.
+    declines: a function of the op's arguments. Returns the reason why the kernel does not support the call, or None.
+    refuses: texts of the exceptions by which the kernel refuses a call.
+    domain: the supported calls, as data. Prefer it to `declines` for conditions known before a call: cases are then
+    drawn inside it.
+    promises, gradients, dtypes, slack, mixed, float32, narrow, fixed: as in `packproof.kernel`. The kernel's own
+    argument for a fixed option belongs in `given`.
 
-    The first values that the kernel returns are the op's outputs, in the op's order; the rest is ignored.
-    Raises UsageError for an invalid declaration; for one that does not fit the kernel's signature, at the first call.
+    An optional argument of the op that the kernel requires is always passed: None if absent, or the plainest option.
+    A declined or refused call is not judged, and reports count it.
+    The first values returned by the kernel are the op's outputs, in the op's order; the rest is ignored.
+    Raises UsageError for an invalid declaration. A mismatch with the kernel's signature is raised at the first call.
 
     >>> import torch
     >>> from packproof import adapters, refs
@@ -153,7 +157,7 @@ def adapt(
 
 @dataclass(eq=False)
 class Adapter:
-    """A kernel with packproof's calling convention; made by `adapt`, which documents the fields."""
+    """A kernel with packproof's calling convention. `adapt` makes it; the fields are its arguments."""
 
     target: FunctionName | Callable[..., Any]
     op: Op
@@ -178,7 +182,7 @@ class Adapter:
         return title_of(self.target)
 
     def __call__(self, *positional: Any, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None = None, **named: Any) -> Any:
-        """The op, as packproof calls it. Raises NotImplementedError for a call that the kernel declines."""
+        """Compute the op. Raises NotImplementedError for a call that the kernel declines."""
         for name, value in self.fixed.items():
             if named.get(name, value) != value:
                 raise NotImplementedError(f"{self.title}: {name} is {named[name]!r}, and fixed at {value!r}")
@@ -209,18 +213,18 @@ class Adapter:
         return self._outputs(returned, arguments, cu_seqlens, rows)
 
     def compiled(self, backend: str) -> "Adapter":
-        """The same adapter around the compiled kernel: laying out its tensors is not part of the kernel."""
+        """The same adapter around the compiled kernel. The layout of its tensors is not compiled with it."""
         return replace(self, target=torch.compile(self._function, backend=backend))
 
     @cached_property
     def other_conventions(self) -> Mapping[str, "Adapter"]:
-        """The same kernel with one word of the declaration changed, by the words."""
+        """The same kernel with one part of the declaration changed, by the text of the change."""
         declared = (self.op, self.tokens, self.metadata, self.axes, self.converted)
         return {words: replace(self, target=self._function, **change) for words, change in other_conventions(*declared)}
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """The op's arguments that it takes. Raises UsageError if the kernel cannot be imported or called like this."""
+        """The supported arguments of the op. Raises UsageError if the kernel cannot be imported or called like this."""
         kind = inspect.Parameter.KEYWORD_ONLY
         keys = ["cu_seqlens_k"] if any(isinstance(make, OfKeys) for make in self.metadata.values()) else []
         needed = {*required(self.op), "cu_seqlens"}  # in calls without the others the kernel gets None, or its default
@@ -228,7 +232,7 @@ class Adapter:
         return inspect.Signature([inspect.Parameter(n, kind, default=x) for n, x in defaults.items()])
 
     def check_declaration(self) -> None:
-        """Raises UsageError for a name that the op does not have, or tokens that are not a convention."""
+        """Raises UsageError for a name unknown to the op, or for tokens of another type than `Tokens`."""
         known = [*self.op.inputs, *self.op.options]
         tokens = [n for n in self.op.inputs if self._per_token(n)]
         tensors = [*self.op.inputs, *self.op.outputs]
@@ -272,9 +276,9 @@ class Adapter:
         _ = self._orders  # raises UsageError
 
     def rounding(self, promises: Promises | None, dtypes: Sequence[str]) -> Promises | None:
-        """The promises, and that operands are rounded where a conversion rounds to the dtype of 16-bit tokens.
+        """The promises, with compute="operand" if a conversion rounds an input to the dtype of 16-bit tokens.
 
-        Raises UsageError for a promise that excludes it.
+        Raises UsageError if the promises exclude this.
         """
         rounded = [n for n in self.converted if n not in (*self.op.options, *self.op.fixed)]
         if not rounded or not any("16" in dtype for dtype in dtypes):
@@ -289,7 +293,7 @@ class Adapter:
 
     @cached_property
     def _orders(self) -> Mapping[str, AxisOrder]:
-        """The order of the axes that a tensor has in the kernel, where it is declared."""
+        """The declared axis orders, by tensor."""
         specs = {**self.op.inputs, **self.op.outputs}
         return {n: AxisOrder.of(specs[n], text, self._where("axes", n)) for n, text in self.axes.items()}
 
@@ -312,7 +316,7 @@ class Adapter:
 
     @cached_property
     def _offered(self) -> tuple[str, ...]:
-        """The op's arguments that it takes: the kernel's, and what conversions of these need."""
+        """The op's arguments used by the kernel or by a conversion."""
         taken = self._signature.taken
         asked = {other for name in (*taken, *self.op.outputs) for other in self._asked(name)}
         return tuple(n for n in (*self.op.inputs, *self.op.options) if n in taken or n in asked - self.without)
@@ -321,12 +325,12 @@ class Adapter:
         return f"adapt({self.title}): {argument} {name!r}"
 
     def _asked(self, name: str) -> tuple[str, ...]:
-        """The op's arguments that the conversion of this one takes too."""
+        """Further arguments of the op needed to convert this one."""
         function = self.converted.get(name)
         return others_named(function, self._where("converted", name)) if function else ()
 
     def _convert(self, name: str, value: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor) -> Any:
-        """An input or option of the op with the kernel's values; what the kernel returned with the op's."""
+        """An input or option with the kernel's values, or an output with the op's."""
         function = self.converted.get(name)
         if function is None or (value is None and name not in self.op.options):
             return value
@@ -365,7 +369,7 @@ class Adapter:
         return once((make, self.tokens, rows), prepared, cu_seqlens)
 
     def _outputs(self, returned: Any, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
-        """The outputs that this call has. What is not a tensor is returned unchanged, and the check reports it."""
+        """The outputs of this call. A value of another type than a tensor stays unchanged; the check reports it."""
         wanted = self.op.returned(arguments)
         several = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         back = partial(self._back, arguments=arguments, cu_seqlens=cu_seqlens, rows=rows)
@@ -373,7 +377,7 @@ class Adapter:
         return outputs if len(wanted) > 1 else outputs[0] if outputs else None
 
     def _back(self, name: str, y: Any, *, arguments: Mapping[str, Any], cu_seqlens: Tensor, rows: int) -> Any:
-        """An output as the op has it."""
+        """An output in the op's layout, axis order and values."""
         if not isinstance(y, Tensor):
             return y
         if self._per_token(name):
@@ -383,7 +387,7 @@ class Adapter:
         return self._convert(name, y, arguments, cu_seqlens)
 
     def _released(self, y: Any) -> Any:
-        """The output, with a copy of its incoming gradient for a kernel that overwrites it."""
+        """The output. A kernel that works in place gets a copy of its incoming gradient, which it may overwrite."""
         if self.in_place and isinstance(y, Tensor) and y.requires_grad:
             y.register_hook(torch.clone)  # type: ignore[no-untyped-call]
         return y

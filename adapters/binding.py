@@ -1,6 +1,7 @@
-"""How the arguments of an op reach a function that is no adapter: under its own names, as far as these are the field's.
+"""Binds the arguments of an op to a function without an adapter, by the field's usual names.
 
-A kernel that takes `max_seqlen` or `seq_idx` gets what these names mean everywhere, made of the offsets once per batch.
+A parameter such as `max_seqlen` or `seq_idx` has one meaning everywhere. Its value is computed from the offsets, once
+per batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,25 +28,26 @@ _MAKERS: Mapping[str, Metadata] = {
 
 @dataclass(frozen=True)
 class Binding:
-    """What a function takes besides the op's own arguments, and instead of some.
-
-    parameters: its named arguments, and whether each is required.
-    fixed: the options that it has fixed, which it does not take.
-    """
+    """The parameters of a function, to be bound to the arguments of an op."""
 
     parameters: Mapping[str, bool]
+    """Whether each named parameter is required."""
     fixed: frozenset[str] = frozenset()
+    """Options with a fixed value; the function does not take them."""
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Binding":
-        if isinstance(function, Adapter):  # which declares all this itself
+        if isinstance(function, Adapter):  # it takes the op's own arguments
             return cls({})
         parameters = call_signature(function).parameters
         named = {n: p.default is p.empty for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
         return cls(named, frozenset(fixed_options(function)))
 
     def arguments(self, arguments: Mapping[str, Any], rows: Callable[[], int]) -> dict[str, Any]:
-        """The function's arguments by name, from the op's: inputs, offsets and options. rows: of the pack."""
+        """The function's arguments by name, from the op's inputs, offsets and options.
+
+        count_rows: returns the number of rows of the pack.
+        """
         metadata = named_metadata(self.parameters, arguments)
         passed = {n: value for n, value in arguments.items() if n not in self.fixed}
         if "cu_seqlens" not in self.parameters and {*OFFSETS, "seq_idx", "position_ids"} & {*metadata}:

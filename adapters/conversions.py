@@ -1,16 +1,14 @@
-"""Values that a kernel has in another form: base-2 logarithms, normalised, scaled, or through a sigmoid.
+"""Conversions of values between the op's form and the kernel's: base-2 logarithms, norms, scales, sigmoids.
 
-A conversion is a differentiable function that runs outside of the kernel, so that values and gradients are judged at
-the op's own tensors. It is computed in fp32 (fp64 for fp64) and rounded once, to the dtype that the tensor had. What
-this adds to the error budget, to first order:
+A conversion is a differentiable function outside of the kernel. So values and gradients are judged at the op's own
+tensors. It is computed in fp32 (fp64 for fp64) and rounded once, to the dtype of the tensor. Its error, to first order:
 
-- An fp32 tensor: a product with a rounded constant is off by 2 u, a norm, sigmoid or logarithm by a few u of what
-  enters. That is a rounding of the input at which B already has its condition: the bound that is derived from a
-  reference begins with an error of 1 u at every input, and K_acc admits 8 of them (32 with a magnitude op), of which
-  correct kernels take 4.3 at most.
-- A tensor in the dtype of the tokens: it, and the gradient that the kernel returns for it, are rounded once more to
-  that dtype, as by a kernel that rounds the operands of its products. Such an adapter declares this: its promise is
-  compute="operand", which adds K_op u_op B, with K_op = 4.
+- For an fp32 tensor: 2 u for a product with a rounded constant, a few u of the input for a norm, sigmoid or logarithm.
+  This is a rounding of the input, and B already covers its condition: the bound derived from a reference starts with an
+  error of 1 u at every input. K_acc admits 8 of them (32 with a magnitude op); correct kernels need 4.3 at most.
+- For a tensor in the dtype of the tokens: the tensor and its gradient are rounded to this dtype once more, as by a
+  kernel with rounded operands of its products. Such an adapter therefore promises compute="operand", and its budget
+  grows by K_op u_op B, with K_op = 4.
 """
 
 import inspect
@@ -29,7 +27,7 @@ Conversion = Callable[..., Any]
 
 
 def base2_log(x: Tensor) -> Tensor:
-    """Logarithms to base 2 of what x has natural ones of: x / ln 2.
+    """Natural logarithms x as logarithms to base 2: x / ln 2.
 
     >>> import math, torch
     >>> from packproof import adapters
@@ -40,7 +38,7 @@ def base2_log(x: Tensor) -> Tensor:
 
 
 def natural_log(x: Tensor) -> Tensor:
-    """Natural logarithms of what x has base-2 ones of: x ln 2.
+    """Logarithms x to base 2 as natural logarithms: x ln 2.
 
     >>> import torch
     >>> from packproof import adapters
@@ -71,8 +69,9 @@ class L2Norm:
 
 @dataclass(frozen=True)
 class Scaled:
-    """x times a number. factor: the number, or "width ** -0.5" or "width ** 0.5" of the size of the last axis.
+    """x times a factor.
 
+    factor: a number, or "width ** -0.5" or "width ** 0.5", a power of the size of the last axis.
     Raises UsageError for anything else.
 
     >>> import torch
@@ -96,9 +95,10 @@ _WIDTHS = {"width ** -0.5": -0.5, "width ** 0.5": 0.5}
 
 
 def others_named(function: Conversion, where: str) -> tuple[str, ...]:
-    """The op's arguments that a conversion takes beside the value: the names of its other parameters.
+    """The names of the op's arguments needed by a conversion: its parameters after the value.
 
-    where: begins the text of the UsageError for a function that takes no value.
+    context: the start of the error text.
+    Raises UsageError for a function without a parameter for the value.
     """
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -114,17 +114,21 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def describe(function: Conversion) -> str:
-    """As one writes it: base2_log, L2Norm(eps=1e-06)."""
+    """The conversion as source text: base2_log, L2Norm(eps=1e-06)."""
     return str(getattr(function, "__name__", None) or repr(function))
 
 
 def convert(function: Conversion, x: Tensor, others: Mapping[str, Any], inside: Tensor | None, where: str) -> Tensor:
-    """What the function makes of x, in the dtype of x; of integers, in the dtype that it gives them. inside: the rows
-    of x that belong to a sequence, (t,); the rest stays as it is, whatever it holds. ArgumentError if it returns no
-    tensor, other rows, or a detached one."""
+    """Apply the function to x. The result has the dtype of x; for integers it has the dtype returned by the function.
+
+    token_mask: (t,) bool, the rows of x that belong to a sequence. Other rows stay unchanged, NaN included.
+    context: the start of the error text.
+    Raises ArgumentError if the result is no tensor, has another shape, or is detached from x.
+    """
     rows = None if inside is None else inside.view(-1, *[1] * (x.ndim - 1))
     floating = x.is_floating_point()
     wide = x.to(torch.promote_types(x.dtype, torch.float32)) if floating else x
+    # 1 instead of slack: a gradient through NaN would be NaN, even for rows that are selected away below
     y = function(wide if rows is None else torch.where(rows, wide, 1), **others)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         came = f"shape {tuple(y.shape)}" if isinstance(y, Tensor) else article(type(y).__name__)

@@ -1,4 +1,4 @@
-"""What an adapter is declared with, before anything is called: its kernel, its op, and arguments of the right kinds."""
+"""Reads the declaration of an adapter before any call: its kernel, its op, and the types of the arguments."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +29,11 @@ def title_of(target: FunctionName | Callable[..., Any]) -> str:
 
 
 def named_function(target: str | Callable[..., Any], beside: str | None) -> FunctionName | Callable[..., Any]:
-    """The kernel, or where it is. beside: the file in whose folder a file is looked for too. Raises UsageError."""
+    """The kernel, or its parsed name.
+
+    caller_file: a source file is searched in the folder of this file too.
+    Raises UsageError.
+    """
     if isinstance(target, str):
         return FunctionName.parse(target, Path(beside).resolve().parent if beside else None)
     require(callable(target), "adapt", "target", target, EXPECTED)
@@ -37,7 +41,7 @@ def named_function(target: str | Callable[..., Any], beside: str | None) -> Func
 
 
 def op_of(target: FunctionName | Callable[..., Any], op: str | Op | None) -> Op:
-    """The op that was named, or that of the kernel. Raises UsageError."""
+    """The given op, or else the op declared by the kernel. Raises UsageError."""
     where = f"adapt({title_of(target)})"
     if op is None:
         op = declared_op(target.load() if isinstance(target, FunctionName) else target)
@@ -51,7 +55,7 @@ def op_of(target: FunctionName | Callable[..., Any], op: str | Op | None) -> Op:
 
 
 def check_types(title: str, mappings: Mapping[str, Any], listed: Mapping[str, Any]) -> None:
-    """UsageError for an argument that is no dict, or no list of names."""
+    """Raises UsageError unless the mappings are dicts by name, and the others lists of names."""
     for name, value in mappings.items():
         is_mapping = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
         require(value is None or is_mapping, f"adapt({title})", name, value, _EXPECTED[name])

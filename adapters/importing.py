@@ -1,4 +1,4 @@
-"""Functions by name, as the command line has them: "package.module:function" or "path/file.py:function"."""
+"""Imports a function by its name on the command line: "package.module:function" or "path/file.py:function"."""
 
 import importlib.util
 import os
@@ -24,16 +24,21 @@ _CANNOT = "it cannot be imported here"
 
 @dataclass(frozen=True)
 class FunctionName:
-    """Where an adapted kernel is found. text: as it was written. place: its module, or its file's absolute path."""
+    """The name of an adapted kernel."""
 
     text: str
+    """The name as the user wrote it."""
     place: str
+    """The name of its module, or the absolute path of its file."""
     path: str
+    """The dotted path of the function inside the module."""
 
     @classmethod
     def parse(cls, text: str, beside: Path | None = None) -> "FunctionName":
-        """A file is looked for in the current folder, then `beside` the file that names it. UsageError if it is in
-        neither, and for a text of another form."""
+        """Read a name. A file is searched in the current folder, then in `caller_folder`.
+
+        Raises UsageError for a file in neither, and for a text of another form.
+        """
         place, _, path = text.rpartition(":")
         if not place or not path:
             raise UsageError(f"adapt: target is {text!r}, expected {EXPECTED}")
@@ -47,7 +52,7 @@ class FunctionName:
         raise UsageError(f"adapt: target is {text!r}, and there is no file {place} in {where}")
 
     def load(self) -> Callable[..., Any]:
-        """Import the function here. UsageError with the reason in one line."""
+        """Import the function. Raises UsageError with the reason in one line."""
         try:
             module = self._module()
         except (Exception, SystemExit) as error:
@@ -68,7 +73,7 @@ class FunctionName:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line, with the line of the user's code that it came through last."""
+    """An error in one line, with the innermost line of user code in its traceback."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:_WIDEST]}".removesuffix(": ")
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not (f.filename.startswith(_NOT_ITS_OWN) or "site-packages" in f.filename)]
@@ -76,7 +81,7 @@ def reason(error: BaseException) -> str:
 
 
 def working_directory() -> list[Path]:
-    """The working directory, none where it is gone."""
+    """The working directory; empty if it was deleted."""
     try:
         return [Path.cwd()]
     except OSError:
@@ -84,7 +89,7 @@ def working_directory() -> list[Path]:
 
 
 def calling_file() -> str | None:
-    """The file of the code that called packproof, None where it has none."""
+    """The source file of the caller of packproof, or None if it has none."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "packproof":
         frame = frame.f_back
@@ -92,12 +97,12 @@ def calling_file() -> str | None:
 
 
 def attribute(module: ModuleType, path: str) -> Any:
-    """What a dotted path leads to in a module. Raises AttributeError."""
+    """The value of a dotted path in a module. Raises AttributeError."""
     return reduce(getattr, path.split("."), module)
 
 
 def module_of_file(file: Path) -> ModuleType:
-    """Run a source file as a module whose neighbours it can import, as `python file.py` would."""
+    """Run a source file as a module. It can import files of its folder, as with `python file.py`."""
     name = f"packproof_target_{file.stem}"
     loader = _AsItIsNow(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
@@ -110,8 +115,11 @@ def module_of_file(file: Path) -> ModuleType:
 
 
 class _AsItIsNow(SourceFileLoader):
-    """Compiles the source each time: Python would run kept bytecode for a file of the same size and second of change,
-    and a kernel mended by one digit would still fail."""
+    """Compiles the source at each import.
+
+    Python reuses bytecode if size and modification time (in seconds) of the file are unchanged. A kernel corrected by
+    one digit would still fail.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.get_filename(fullname))

@@ -1,4 +1,4 @@
-"""What a kernel takes of an op's arguments, and how: read from its signature and an adapter's declaration."""
+"""How a kernel takes the arguments of an op: read from its signature and the adapter's declaration."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -16,19 +16,24 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """The signature of a function as an adapter calls it; `adapt` documents names, without and positional.
-
-    title: the kernel's, for errors. metadata, given: the kernel's arguments that come from these.
-    """
+    """The signature of a kernel together with its declaration in `adapt`."""
 
     function: Callable[..., Any]
+    """The kernel."""
     title: str
+    """Its name in error texts."""
     op: Op
+    """The op that the adapter computes."""
     names: Mapping[str, str]
+    """The kernel's names of the op's arguments, where they differ."""
     metadata: Iterable[str]
+    """The kernel's arguments declared as metadata."""
     given: Iterable[str]
+    """The kernel's arguments with the same value for every pack."""
     without: frozenset[str]
+    """Arguments of the op that the kernel names but does not support."""
     positional: tuple[str, ...]
+    """The kernel's arguments declared as positional, in order."""
 
     def theirs(self, name: str) -> str:
         """The kernel's name of one of the op's arguments."""
@@ -36,7 +41,7 @@ class KernelSignature:
 
     @cached_property
     def taken(self) -> tuple[str, ...]:
-        """The op's inputs and options that the kernel takes. UsageError unless it can be called as declared."""
+        """The op's inputs and options taken by the kernel. Raises UsageError unless it can be called as declared."""
         self._check()
         wanted, named = [*self.op.inputs, *self.op.options], {*self._parameters, *self.positional}
         declared = {*self._required, *self.names} if self._open else self._required
@@ -44,19 +49,19 @@ class KernelSignature:
 
     @cached_property
     def by_position(self) -> tuple[str, ...]:
-        """The kernel's arguments that are passed by position, in order."""
+        """The kernel's arguments passed by position, in order."""
         kind = inspect.Parameter.POSITIONAL_ONLY
         return self.positional or tuple(n for n, p in self._parameters.items() if p.kind is kind)
 
     @cached_property
     def filled(self) -> Mapping[str, Any]:
-        """The op's optional arguments that the kernel requires, and what it gets in calls without them."""
+        """Values for optional arguments of the op that the kernel requires, in calls without them."""
         plain = {**dict.fromkeys(self.op.inputs), **{n: values[0] for n, values in self.op.options.items()}}
         return {n: x for n, x in plain.items() if n not in self._required and self._requires(self.theirs(n))}
 
     @cached_property
     def defaults(self) -> Mapping[str, Any]:
-        """The kernel's own, of what it takes by position."""
+        """The kernel's own defaults of its positional arguments."""
         known = {n: self._parameters[n].default for n in self.by_position if n in self._parameters}
         return {n: value for n, value in known.items() if value is not inspect.Parameter.empty}
 
@@ -83,7 +88,7 @@ class KernelSignature:
         return required(self.op)
 
     def _check(self) -> None:
-        """Raises UsageError unless the op provides what the kernel needs, and the kernel takes what it is given."""
+        """Raises UsageError for a required argument without a value, or a value without an argument."""
         own = {n: p for n, p in self._parameters.items() if p.kind not in _VARIADIC}
         sources = {
             **{self.theirs(n): f"the op's {n}" for n in {*self._required, *self.names} if n not in self.without},
@@ -107,7 +112,10 @@ class KernelSignature:
         self._check_order(list(own), sources)
 
     def _check_order(self, own: list[str], sources: Mapping[str, str]) -> None:
-        """Raises UsageError unless the arguments by position are the kernel's first; all, where it names none."""
+        """Raises UsageError unless the positional arguments are the kernel's first ones.
+
+        If its signature names none, they must be all of its arguments.
+        """
         if not self.positional:
             return
         first = tuple(own[: len(self.positional)])
@@ -125,5 +133,5 @@ class KernelSignature:
 
 
 def required(op: Op) -> frozenset[str]:
-    """The inputs that every call of the op has."""
+    """The inputs of the op that are not optional."""
     return frozenset(n for n, spec in op.inputs.items() if not parse(spec).optional)

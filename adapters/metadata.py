@@ -1,7 +1,7 @@
-"""What kernels take besides or instead of `cu_seqlens`: made once per batch, as in training, and again after an edit.
+"""Metadata: arguments of kernels made from `cu_seqlens`, once per batch as in training, and again after an edit.
 
-Each of these is a function of `cu_seqlens` (s + 1,) and the number of rows of the pack, slack included. Write your own
-in the same form; `@per_token` declares that its result has an entry for each row, to be laid out like the tokens.
+Each is a function of `cu_seqlens` (s + 1,) and the number of rows of the pack, slack included. Write your own in the
+same form. `@per_token` declares a result with an entry for each row, to be laid out like the tokens.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,11 +19,16 @@ from packproof.refs.errors import UsageError
 T = TypeVar("T")
 Metadata = Callable[[Tensor, int], Any]
 
-_prepared: Any = WeakIdKeyDictionary()  # by offsets: what was made from them, freed with them
+_prepared: Any = WeakIdKeyDictionary()  # values made from offsets, by the tensor of offsets; freed with it
 
 
 def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Tensor) -> T:
-    """What `make` returns for these tensors, kept with the offsets until one of them is written to.
+    """The result of `compute()`, cached with the offsets until one of the tensors is written to.
+
+    key: tells the values of one tensor of offsets apart.
+    compute: called at the first use, and again after an edit.
+    cu_seqlens: the offsets that own the cached value; it is freed with them.
+    other_tensors: further tensors used by `compute`.
 
     >>> import torch
     >>> from packproof import adapters
@@ -40,7 +45,7 @@ def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Ten
     if what in kept and kept[what][0] == state:
         return kept[what][2]  # type: ignore[no-any-return]
     made = make()
-    if made is not cu_seqlens:  # which would keep itself alive
+    if made is not cu_seqlens:  # the offsets as a value of their own entry would never be freed
         held = [x for x in others if x is not cu_seqlens]  # their ids could be reused otherwise
         kept[what] = state, held, made
     return made
@@ -48,10 +53,12 @@ def once(what: Hashable, make: Callable[[], T], cu_seqlens: Tensor, *others: Ten
 
 @dataclass(frozen=True)
 class PerToken:
-    """Metadata with an entry for each row. outside: the entry of rows that a convention adds, outside of sequences."""
+    """Metadata with an entry for each row of the pack."""
 
     make: Metadata
+    """Computes the entries from `cu_seqlens` and the number of rows."""
     outside: int | float | bool
+    """The entry of padding rows added by a convention."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__doc__", self.make.__doc__)
@@ -61,8 +68,10 @@ class PerToken:
 
 
 def per_token(*, outside: float | bool) -> Callable[[Metadata], PerToken]:
-    """Declare metadata that has an entry for each row of the pack, (t, ...). outside: the entry of rows that a
-    convention adds, a number or a truth value; UsageError for anything else.
+    """Declare metadata with an entry for each row of the pack, (t, ...).
+
+    outside: the entry of padding rows added by a convention: a number, True or False.
+    Raises UsageError for anything else.
 
     >>> import torch
     >>> from packproof import adapters
@@ -79,7 +88,9 @@ def per_token(*, outside: float | bool) -> Callable[[Metadata], PerToken]:
 
 @dataclass(frozen=True)
 class OfKeys:
-    """Metadata made of `cu_seqlens_k` and the rows of that packing, for a kernel that takes keys of their own lengths.
+    """Metadata of the keys, made from `cu_seqlens_k` and their number of rows.
+
+    For kernels that take keys with lengths of their own.
 
     >>> import torch
     >>> from packproof import adapters
@@ -106,7 +117,7 @@ def cu_seqlens(cu_seqlens: Tensor, tokens: int) -> Tensor:
 
 
 def cu_seqlens_int32(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,) int32: the offsets, for kernels that take int32 only.
+    """(s + 1,) int32: the offsets, for kernels limited to int32.
 
     >>> import torch
     >>> from packproof import adapters
@@ -118,7 +129,7 @@ def cu_seqlens_int32(cu_seqlens: Tensor, tokens: int) -> Tensor:
 
 
 def cu_seqlens_int64(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(s + 1,) int64: the offsets, for kernels that take int64 only.
+    """(s + 1,) int64: the offsets, for kernels limited to int64.
 
     >>> import torch
     >>> from packproof import adapters

@@ -1,4 +1,4 @@
-"""What else an adapter could have declared: tried where its kernel fails, so that the report can name a wrong word."""
+"""Alternative declarations of an adapter. If one of them passes where the declared one fails, the report names it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from packproof.adapters.tokens import Batched, Packed, Padded, Tokens
 from packproof.properties.op import Op
 from packproof.refs.axes import parse, role
 
-Change = tuple[str, dict[str, Any]]  # in the words of a declaration, and the fields of the adapter
+Change = tuple[str, dict[str, Any]]  # its text as an argument of `adapt`, and the changed fields of the adapter
 
 _FAMILIES: tuple[tuple[Tokens, ...], ...] = (
     (Packed(), Packed(1), Packed(-1), Batched(), Batched(2), Batched(-1)),
@@ -43,7 +43,7 @@ def other_conventions(
     axes: Mapping[str, str],
     converted: Mapping[str, Conversion],
 ) -> Iterator[Change]:
-    """One change at a time; what belongs together, such as the states that go in and come out, also at once."""
+    """Changes of one argument at a time. Tensors with the same axes, such as both states, also change together."""
     for family in _FAMILIES:
         for other in family if tokens in family else ():
             if other != tokens:
@@ -66,7 +66,7 @@ def other_conventions(
 
 
 def _together(op: Op, specs: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Each tensor, and those that have the same axes; not tables."""
+    """Each tensor alone, and the groups of tensors with the same axes. Tables are left out."""
     names = [n for n in specs if n not in op.constants]
     yield from ((n,) for n in names)
     forms: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ def _together(op: Op, specs: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
 
 
 def _turned(op: Op, names: tuple[str, ...], axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """States and parameters with their last two axes swapped; {}, as the op has them, for those in another order."""
+    """New axes for states and parameters: the last two swapped, or {} for the op's own order if another is declared."""
     ours = parse({**op.inputs, **op.outputs}[names[0]]).alternatives[-1]
     if any(n in axes for n in names):
         yield {}
@@ -87,7 +87,7 @@ def _turned(op: Op, names: tuple[str, ...], axes: Mapping[str, str]) -> Iterator
 def _conversions(
     names: tuple[str, ...], functions: tuple[Conversion, ...], converted: Mapping[str, Conversion]
 ) -> Iterator[dict[str, Conversion]]:
-    """None of those that are converted, and each function for those that are not."""
+    """{} for converted tensors, to convert none of them; each function for the others."""
     if any(n in converted for n in names):
         yield {}
     else:
@@ -99,7 +99,7 @@ def _without(declared: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, A
 
 
 def _written(argument: str, changes: Mapping[str, Any], declared: Mapping[str, Any], show: Any) -> str:
-    """The change as one would write it in `adapt`."""
+    """The change as an argument of `adapt`."""
     entries = {n: value for n, value in changes.items() if value is not None}
     if entries:
         return f"{argument}={{{', '.join(f'{n!r}: {show(value)}' for n, value in entries.items())}}}"

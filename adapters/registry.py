@@ -1,7 +1,7 @@
-"""Third-party kernels that come with an adapter, by name: `packproof check mamba_ssm:ssd`, `packproof peers`.
+"""Third-party kernels with an adapter in packproof, by name: `packproof check mamba_ssm:ssd`, `packproof peers`.
 
-They are not dependencies: one that is not installed is one line in a report. The adapter of `package:function` is
-`function` in `packproof.adapters.peers.package`.
+They are not dependencies: a missing package is one line in a report. The adapter of `package:function` is `function`
+in `packproof.adapters.peers.package`.
 """
 
 import importlib.metadata
@@ -17,19 +17,20 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class Peer:
-    """A third-party kernel.
-
-    name: "package:function". op: what it computes. needs: the module that it imports; distributions: what to install,
-    the usual one first. packed: whether it keeps sequences apart; one that does not is only timed. cpu: what can run
-    without a GPU: "nothing", "forward" or "all"; Triton kernels run in packproof's interpreter.
-    """
+    """A third-party kernel."""
 
     name: str
+    """Its name, as package:function."""
     op: str
+    """The name of its op."""
     needs: str
+    """The module imported by its adapter."""
     distributions: tuple[str, ...]
+    """The distributions with this module, the usual one first."""
     packed: bool = True
+    """Whether it keeps sequences apart. If not, it is only timed."""
     cpu: str = "nothing"
+    """The part that runs without a GPU: "nothing", "forward" or "all". Triton kernels are interpreted there."""
 
     @property
     def module(self) -> str:
@@ -44,7 +45,7 @@ class Peer:
         return _found(self.needs)
 
     def require(self) -> None:
-        """UsageError unless it is installed."""
+        """Raises UsageError unless it is installed."""
         if not self.installed:
             raise UsageError(
                 f"{self.name}: module {self.needs} is not installed; pip install {self.distributions[0]}, or name "
@@ -66,7 +67,7 @@ class Peer:
 
 
 def _found(module: str) -> bool:
-    """Whether there is such a module; unlike `find_spec`, imports none of the packages that hold it."""
+    """Whether the module is installed. Unlike `find_spec`, it imports no parent package."""
     package, *below = module.split(".")
     spec = find_spec(package)
     for name in below:
@@ -76,7 +77,7 @@ def _found(module: str) -> bool:
 
 
 def _version_in_source(package: str) -> str:
-    """`__version__` of a checkout on the path, read without importing it, which may need a GPU."""
+    """`__version__` of a checkout on the path, read from the source. An import may need a GPU."""
     spec = find_spec(package)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return "unknown"

@@ -1,4 +1,4 @@
-"""The order of a tensor's axes, where a kernel has another than the op: states "s v k", a filter "d 1 w"."""
+"""The kernel's order of a tensor's axes, where it differs from the op's: states "s v k", a filter "d 1 w"."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,22 @@ _ONE = "1"
 
 @dataclass(frozen=True)
 class AxisOrder:
-    """ours, theirs: the axes of one tensor, the same but for their order, and axes of size 1 that the kernel adds."""
+    """The axes of one tensor in the op and in the kernel."""
 
     ours: Axes
+    """The axes in the op's order."""
     theirs: Axes
+    """The same axes in the kernel's order, with additional axes "1" of size 1."""
 
     @classmethod
     def of(cls, spec: str, text: str, where: str) -> "AxisOrder":
-        """That of a tensor with this spec in the op. UsageError for axes that are not those of any of its forms."""
+        """The order of a tensor.
+
+        spec: its axes in the op, with alternatives.
+        text: its axes in the kernel.
+        context: the start of the error text.
+        Raises UsageError if `text` is no permutation of any alternative.
+        """
         forms = [axes for axes in parse(spec).alternatives if len({*axes}) == len(axes)]
         theirs = parse(text).alternatives[0] if isinstance(text, str) else ()
         for ours in forms:
@@ -31,7 +39,7 @@ class AxisOrder:
         raise UsageError(f"{where} is {text!r}, expected the axes of {expected} in another order, and 1 for more axes")
 
     def to(self, x: Tensor) -> Tensor:
-        """The tensor as the kernel has it, contiguous; in another form than `ours` as it is."""
+        """The tensor in the kernel's order, contiguous. A tensor with another number of axes stays unchanged."""
         if x.ndim != len(self.ours):
             return x
         x = x.permute([self.ours.index(a) for a in self.theirs if a != _ONE])
@@ -40,7 +48,7 @@ class AxisOrder:
         return x.contiguous()
 
     def back(self, y: Tensor, where: str) -> Tensor:
-        """What the kernel returned, as the op has it. ArgumentError if it has other axes."""
+        """A result of the kernel in the op's order. Raises ArgumentError for other axes."""
         ones = [at for at, axis in enumerate(self.theirs) if axis == _ONE]
         if y.ndim != len(self.theirs) or any(y.shape[at] != 1 for at in ones):
             raise ArgumentError(f"{where}: the kernel returned {tuple(y.shape)}, expected axes {' '.join(self.theirs)}")

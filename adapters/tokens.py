@@ -1,7 +1,7 @@
-"""Where a kernel takes the tokens of a pack: (t, ...) as packproof has them, or in another layout.
+"""Layouts of the tokens of a pack in a kernel: (t, ...) as in packproof, or another one.
 
-`to` lays a packed tensor (t, ...) out as the kernel takes it, `back` takes what the kernel returns to (t, ...). Both
-are differentiable, and rows that belong to no sequence come back as zeros.
+`to` brings a packed tensor (t, ...) into the kernel's layout, `back` brings a result of the kernel to (t, ...). Both
+are differentiable. Rows outside of the sequences come back as zeros.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ _MOST_ELEMENTS = 2**31
 
 
 class Tokens(ABC):
-    """A convention; write your own with these two methods.
+    """A layout of tokens. Write your own with these two methods.
 
     >>> import torch
     >>> from packproof import adapters
@@ -33,18 +33,22 @@ class Tokens(ABC):
 
     @abstractmethod
     def to(self, x: Tensor, cu_seqlens: Tensor, outside: float | bool | None = None) -> Tensor:
-        """x (t, ...) as the kernel takes it. outside: what added rows hold, instead of the usual value."""
+        """x (t, ...) in the kernel's layout.
+
+        outside: the value of added rows; None for the layout's own.
+        """
 
     @abstractmethod
     def back(self, y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        """What the kernel returned, as (t, ...). Raises ArgumentError if it has other rows than its input."""
+        """A result of the kernel as (t, ...). Raises ArgumentError if its rows are not laid out like the input's."""
 
 
 @dataclass(frozen=True)
 class Packed(Tokens):
-    """The pack itself, without an axis of batches. axis: where the tokens lie in it; views, no copies.
+    """The pack without a batch axis. `to` and `back` are views, not copies.
 
-    0: (t, ...), as packproof has it. 1: heads first, (h, t, k). -1: channels first, (d, t), channel-last in memory.
+    axis: the axis of tokens. 0: (t, ...), as in packproof. 1: heads first, (h, t, k). -1: channels first, (d, t),
+    channel-last in memory.
 
     >>> import torch
     >>> from packproof import adapters
@@ -74,9 +78,10 @@ class Packed(Tokens):
 
 @dataclass(frozen=True)
 class Batched(Tokens):
-    """A batch of one pack. axis: where the tokens lie in it; views, no copies.
+    """A batch of one pack. `to` and `back` are views, not copies.
 
-    1: (1, t, ...). 2: heads first, (1, h, t, k). -1: channels first, (1, d, t), which is channel-last in memory.
+    axis: the axis of tokens. 1: (1, t, ...). 2: heads first, (1, h, t, k). -1: channels first, (1, d, t), channel-last
+    in memory.
 
     >>> import torch
     >>> from packproof import adapters
@@ -101,10 +106,11 @@ class Batched(Tokens):
 
 @dataclass(frozen=True)
 class Padded(Tokens):
-    """A batch with a row for each sequence, padded after its tokens to the longest: (s, longest, ...).
+    """A batch with a row for each sequence, padded at its end to the longest: (s, longest, ...). Slack is left out.
 
-    axis: where the tokens lie in it, as in Batched. fill: what padding holds; not zero, so that a kernel that reads it
-    is noticed. Slack is left out. A pack that would need a tensor of 2^31 elements or more is outside of it.
+    axis: the axis of tokens, as in Batched.
+    fill: the value of padding. It is not zero, to expose a kernel that reads padding.
+    A pack is outside of this convention if its padded tensor would have 2^31 elements or more.
 
     >>> import torch
     >>> from packproof import adapters
@@ -137,7 +143,7 @@ class Padded(Tokens):
         return _gathered(y.movedim(axis, 1).flatten(0, 1), self._rows(cu_seqlens, tokens), tokens)
 
     def _rows(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        """Where each token lies in the batch laid out flat."""
+        """The row of each token in the flattened batch."""
 
         def make() -> Tensor:
             n, longest = int(cu_seqlens[-1]), max_seqlen(cu_seqlens, tokens)
@@ -148,9 +154,10 @@ class Padded(Tokens):
 
 @dataclass(frozen=True)
 class Gaps(Tokens):
-    """(t', ...): each sequence followed by rows up to a multiple, as in Transformer Engine's THD. Slack is left out.
+    """(t', ...): each sequence padded to a multiple of rows, as in Transformer Engine's THD. Slack is left out.
 
-    multiple: of rows. fill: what the rows between hold; not zero, so that a kernel that reads them is noticed.
+    multiple: the number of rows of each padded sequence is a multiple of it.
+    fill: the value of padding. It is not zero, to expose a kernel that reads padding.
 
     >>> import torch
     >>> from packproof import adapters
@@ -167,7 +174,7 @@ class Gaps(Tokens):
         _check_fill("Gaps", self.fill)
 
     def cu_seqlens(self, cu_seqlens: Tensor, tokens: int) -> Tensor:
-        """Metadata: (s + 1,), where each sequence starts among the rows, and their end; `cu_seqlens_padded` in THD."""
+        """Metadata: (s + 1,), the first row of each padded sequence, then their end; `cu_seqlens_padded` in THD."""
         padded = (cu_seqlens.diff() + self.multiple - 1) // self.multiple * self.multiple
         return torch.cat([cu_seqlens[:1], padded.cumsum(0).to(cu_seqlens.dtype)])
 
@@ -182,7 +189,7 @@ class Gaps(Tokens):
         return _gathered(y, rows, tokens)
 
     def _rows(self, cu_seqlens: Tensor) -> tuple[Tensor, int]:
-        """Where each token lies, and how many rows there are."""
+        """The row of each token, and the number of rows."""
 
         def make() -> tuple[Tensor, int]:
             n, starts = int(cu_seqlens[-1]), self.cu_seqlens(cu_seqlens, 0)
@@ -198,23 +205,23 @@ def _check_axis(name: str, axis: int) -> None:
 
 
 def _axis_in(x: Tensor, axis: int) -> int:
-    """The axis of tokens in x: tensors with fewer axes, such as position ids, have it last."""
+    """The axis of tokens in x. In a tensor with fewer axes, such as position ids, it is the last one."""
     return min(axis % max(x.ndim, 1), x.ndim - 1) if axis < 0 else min(axis, x.ndim - 1)
 
 
 def _moved(x: Tensor, axis: int) -> Tensor:
-    """(b, t, ...) with the tokens at that axis."""
+    """(b, t, ...) with the tokens moved to this axis."""
     return x.movedim(1, _axis_in(x, axis))
 
 
 def _spread(x: Tensor, rows: Tensor, many: int, fill: float | bool) -> Tensor:
-    """`many` rows with the tokens of x at `rows` and `fill` elsewhere. The gradient of index_copy is exact."""
+    """`row_count` rows: the tokens of x at `rows`, `fill` elsewhere. The gradient of index_copy is exact."""
     out = torch.full((many, *x.shape[1:]), fill, dtype=x.dtype, device=x.device)
     return out.index_copy(0, rows, x[: len(rows)])
 
 
 def _gathered(y: Tensor, rows: Tensor, tokens: int) -> Tensor:
-    """(t, ...) from those rows, and zeros in slack."""
+    """(t, ...): y at `rows`, zeros in slack."""
     found = y.index_select(0, rows)
     return torch.cat([found, found.new_zeros(tokens - len(rows), *y.shape[1:])]) if tokens > len(rows) else found
 

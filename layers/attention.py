@@ -1,4 +1,4 @@
-"""Attention as hybrids of Mamba have it: grouped heads, rotary positions and a convolution, over a pack."""
+"""The attention block of Mamba hybrids, over a pack: grouped heads, rotary positions and a convolution."""
 
 # mypy: allow-untyped-calls
 
@@ -18,18 +18,21 @@ from packproof.refs.errors import ArgumentError, checked_init
 class AttentionBlock(PackedBlock):
     """Causal attention over packed sequences: projection, convolution, rotary positions, softmax attention, projection.
 
-    embed_dim: width of a token. num_heads: of the queries. num_heads_kv: of the keys and values, which so many query
-    heads share; as many if left out. head_dim: channels of a head; embed_dim / num_heads if left out. d_conv: taps of
-    the convolution, 0 for none. rotary_emb_dim: channels of a head that turn with the position in the sequence, 0 for
-    none; rotary_emb_base, rotary_emb_interleaved: as in `packproof.refs.rope` (Su et al. 2021). Names, shapes and
-    meaning of arguments and parameters are those of mamba-ssm's MHA, without biases of the projections, whose state
-    dict loads. sliding_window: tokens that a query sees, itself among them, as in transformers; None for all.
+    embed_dim: width of a token.
+    num_heads: heads of the queries.
+    num_heads_kv: heads of the keys and values, a divisor of num_heads; None for num_heads.
+    head_dim: channels of a head; None for embed_dim / num_heads.
+    d_conv: taps of the convolution, 0 for none.
+    rotary_emb_dim: rotated channels of a head, 0 for none.
+    rotary_emb_base, rotary_emb_interleaved: as in `packproof.refs.rope` (Su et al. 2021).
+    sliding_window: number of tokens seen by a query, itself included, as in transformers; None for all.
+    ops: an object with causal_conv1d, rope_qk and attention. packproof.kernels need a GPU or Triton's interpreter, and
+    refuse calls outside of their support. packproof.refs run anywhere, also in fp64. Neither falls back to the other.
+    recompute: whether backward repeats everything after in_proj instead of keeping it. Scores are never kept. It saves
+    the queries, keys and values between the steps, for the time of one more forward pass.
 
-    ops: where causal_conv1d, rope_qk and attention come from. packproof.kernels need a GPU, or Triton's interpreter,
-    and refuse what they cannot run; packproof.refs run anywhere and in fp64. Nothing falls back from one to the other.
-    recompute: whether backward repeats all that comes after in_proj, instead of keeping it. The kernel never keeps
-    scores; what this saves is queries, keys and values between the steps, for the time of one more forward pass.
-
+    Apart from sliding_window, ops and recompute, the names, shapes and meaning of arguments and parameters are those of
+    mamba-ssm's MHA without biases of the projections. Its state dict loads.
     Called with u (t, embed_dim) or (1, t, embed_dim) and cu_seqlens, int32 or int64 (s + 1,); returns the shape of u.
     No sequence reaches another, and positions restart in each. Raises ArgumentError and LayoutError.
 
@@ -89,8 +92,10 @@ class AttentionBlock(PackedBlock):
         return project(y.flatten(1), self.out_proj)
 
     def _angles(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin (t, r), of all positions that the pack can have: the longest sequence is known to the GPU alone.
-        In fp64, since fp32 rounds the angle of position 65,535 by up to 4e-3."""
+        """cos and sin (t, r) for the t positions possible in the pack: only the GPU knows the longest sequence.
+
+        Angles are fp64, since fp32 rounds the angle of position 65,535 by up to 4e-3.
+        """
         channels, base, _ = self.rotary
         position = torch.arange(len(tokens), device=tokens.device, dtype=torch.float64)
         pair = torch.arange(0, channels, 2, device=tokens.device, dtype=torch.float64)
@@ -99,7 +104,7 @@ class AttentionBlock(PackedBlock):
 
 
 def _rotary(channels: int, base: float, interleaved: bool, head_dim: int) -> tuple[int, float, bool]:
-    """The same. Raises ArgumentError."""
+    """The rotary arguments, checked. Raises ArgumentError."""
     channels = whole_number("AttentionBlock", "rotary_emb_dim", channels, 0, ArgumentError)
     if channels % 2 or channels > head_dim:
         raise ArgumentError(
@@ -113,6 +118,6 @@ def _rotary(channels: int, base: float, interleaved: bool, head_dim: int) -> tup
 
 
 def _divides(name: str, part: int, of: str, whole: int, way_out: str = "") -> None:
-    """Raises ArgumentError where it does not."""
+    """Raises ArgumentError unless `divisor` divides `total`. hint: the end of the error text."""
     if whole % part:
         raise ArgumentError(f"AttentionBlock: {name} is {part}, which does not divide {of}, {whole}{way_out}")

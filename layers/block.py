@@ -1,4 +1,4 @@
-"""What the blocks share: one pack in and out, the ops that they are built on, parameters beside tokens of any dtype."""
+"""The base of the blocks: one pack in and out, a choice of ops, and parameters cast to the dtype of the tokens."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,10 +18,10 @@ _STEPS = (1e-3, 1e-1)
 
 
 class PackedBlock(nn.Module, ABC):
-    """A projection, what mixes the tokens of each sequence, and a projection back.
+    """A projection, a mixer over the tokens of each sequence, and a projection back.
 
-    Tokens decide the dtype: parameters that multiply them are cast to it, and decays, skips and step biases are fp32
-    beside bf16 and fp16, as the ops take them. So a block may be kept in fp32 and called with bf16 tokens.
+    Tokens decide the dtype: weights and convolutions are cast to it. Decays, skips and step biases are fp32 beside bf16
+    and fp16 tokens, as required by the ops. So a block may be kept in fp32 and called with bf16 tokens.
     """
 
     OPS: ClassVar[tuple[str, ...]]
@@ -42,8 +42,10 @@ class PackedBlock(nn.Module, ABC):
 
     @checked_call
     def forward(self, u: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-        """u: (t, d_model) or (1, t, d_model). cu_seqlens: int32 or int64 (s + 1,); rows past its end give zeros.
+        """Run the block over a pack.
 
+        u: (t, d_model) or (1, t, d_model).
+        cu_seqlens: int32 or int64 (s + 1,); rows past its end give zeros.
         Returns the shape and dtype of u. Raises ArgumentError and LayoutError.
         """
         projected = project(self._tokens(u), self.in_proj)
@@ -54,17 +56,17 @@ class PackedBlock(nn.Module, ABC):
 
     @abstractmethod
     def _mixed(self, projected: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """From what in_proj made (t, ...) to (t, d_model)."""
+        """Mix the output of in_proj, (t, ...), into (t, d_model)."""
 
     def _convolved(self, x: Tensor, cu_seqlens: Tensor, activation: Literal["silu"] | None = "silu") -> Tensor:
-        """conv1d of each sequence with its own past, then SiLU unless told otherwise."""
+        """conv1d over each sequence, then the activation."""
         weight, bias = self.conv1d.weight.squeeze(1).to(x.dtype), self.conv1d.bias
         bias = None if bias is None else bias.to(x.dtype)
         y: Tensor = self.ops.causal_conv1d(x, weight, bias, cu_seqlens=cu_seqlens, activation=activation)
         return y
 
     def _tokens(self, u: Tensor) -> Tensor:
-        """u without an axis of batches."""
+        """u without a batch axis. Raises ArgumentError for another shape or dtype."""
         name, d_model = type(self).__name__, self.in_proj.in_features
         expected = f"(t, {d_model}) or (1, t, {d_model}) was expected"
         if not isinstance(u, Tensor):
@@ -77,7 +79,7 @@ class PackedBlock(nn.Module, ABC):
 
 
 def project(x: Tensor, layer: nn.Linear) -> Tensor:
-    """x times the weight of a layer, in the dtype of x; its bias is not added."""
+    """x times the weight of a layer, in the dtype of x. The bias is not added."""
     return functional.linear(x, layer.weight.to(x.dtype))
 
 
@@ -87,16 +89,16 @@ def wide(parameter: Tensor, tokens: Tensor) -> Tensor:
 
 
 def sizes(block: nn.Module, **given: Any) -> list[int]:
-    """The sizes as numbers. Raises ArgumentError for one that is no whole number from 1 on."""
+    """The sizes as ints. Raises ArgumentError for anything but whole numbers from 1 on."""
     return [whole_number(type(block).__name__, name, value, 1, ArgumentError) for name, value in given.items()]
 
 
 def depthwise(channels: int, width: int) -> nn.Conv1d:
-    """The weight (channels, 1, width) and bias of a causal convolution; it is never called."""
+    """A module for the weight (channels, 1, width) and bias of a causal convolution. It is never called."""
     return nn.Conv1d(channels, channels, width, groups=channels, padding=width - 1)
 
 
 def step_bias(shape: Sequence[int]) -> Tensor:
-    """softplus of it lies between 1e-3 and 1e-1, evenly in the logarithm (Gu & Dao 2023, section 3.6)."""
+    """A random bias. Its softplus is log-uniform between 1e-3 and 1e-1 (Gu & Dao 2023, section 3.6)."""
     least, most = map(math.log, _STEPS)
     return (least + (most - least) * torch.rand(shape)).exp().expm1().log()

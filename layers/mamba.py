@@ -17,15 +17,18 @@ from packproof.refs.errors import checked_init
 class MambaBlock(PackedBlock):
     """Mamba over packed sequences: projection, causal convolution, selective scan with its gate, projection.
 
-    d_model: width of a token. d_state: states of each channel. d_conv: taps of the convolution. expand: channels inside
-    for each of d_model. dt_rank: rank of the time step; "auto" is d_model / 16, rounded up. Names, shapes and meaning
-    of arguments and parameters are those of mamba-ssm's Mamba, whose state dict loads.
+    d_model: width of a token.
+    d_state: states of each channel.
+    d_conv: taps of the convolution.
+    expand: inner channels for each of d_model.
+    dt_rank: rank of the time step; "auto" is d_model / 16, rounded up.
+    ops: an object with causal_conv1d and selective_scan. packproof.kernels need a GPU or Triton's interpreter, and
+    refuse calls outside of their support. packproof.refs run anywhere, also in fp64. Neither falls back to the other.
+    recompute: whether backward repeats everything after in_proj instead of keeping it. States of tokens are never kept.
+    It saves the tokens between the steps, for the time of one more forward pass.
 
-    ops: where causal_conv1d and selective_scan come from. packproof.kernels need a GPU, or Triton's interpreter, and
-    refuse what they cannot run; packproof.refs run anywhere and in fp64. Nothing falls back from one to the other.
-    recompute: whether backward repeats all that comes after in_proj, instead of keeping it. Kernels never keep states
-    of tokens; what this saves beside them is the tokens between the steps, for the time of one more forward pass.
-
+    Apart from ops and recompute, the names, shapes and meaning of arguments and parameters are those of mamba-ssm's
+    Mamba. Its state dict loads.
     Called with u (t, d_model) or (1, t, d_model) and cu_seqlens, int32 or int64 (s + 1,); returns the shape of u. No
     sequence reaches another. Raises ArgumentError and LayoutError.
 

@@ -20,16 +20,19 @@ _DECAYS = (1.0, 16.0)
 class Mamba2Block(PackedBlock):
     """Mamba-2 over packed sequences: projection, causal convolution, SSD, gate, RMSNorm, projection.
 
-    d_model: width of a token. d_state: states of each channel. d_conv: taps of the convolution. expand: channels inside
-    for each of d_model. headdim: channels of a head. ngroups: heads share B and C, and channels a norm, in so many
-    groups. Names, shapes and meaning of arguments and parameters are those of mamba-ssm's Mamba2, whose state dict
-    loads; the gate comes before the norm, as there unless norm_before_gate is set.
+    d_model: width of a token.
+    d_state: states of each channel.
+    d_conv: taps of the convolution.
+    expand: inner channels for each of d_model.
+    headdim: channels of a head.
+    ngroups: number of groups. Heads of a group share B and C; channels of a group share a norm.
+    ops: an object with causal_conv1d and ssd. packproof.kernels need a GPU or Triton's interpreter, and refuse calls
+    outside of their support. packproof.refs run anywhere, also in fp64. Neither falls back to the other.
+    recompute: whether backward repeats everything after in_proj instead of keeping it. States of tokens are never kept.
+    It saves the tokens between the steps, for the time of one more forward pass.
 
-    ops: where causal_conv1d and ssd come from. packproof.kernels need a GPU, or Triton's interpreter, and refuse what
-    they cannot run; packproof.refs run anywhere and in fp64. Nothing falls back from one to the other.
-    recompute: whether backward repeats all that comes after in_proj, instead of keeping it. Kernels never keep states
-    of tokens; what this saves beside them is the tokens between the steps, for the time of one more forward pass.
-
+    Apart from ops and recompute, the names, shapes and meaning of arguments and parameters are those of mamba-ssm's
+    Mamba2. Its state dict loads. The gate comes before the norm, as in mamba-ssm with norm_before_gate=False.
     Called with u (t, d_model) or (1, t, d_model) and cu_seqlens, int32 or int64 (s + 1,); returns the shape of u. No
     sequence reaches another. Raises ArgumentError and LayoutError.
 
@@ -86,7 +89,7 @@ class Mamba2Block(PackedBlock):
 
 
 class GroupRMSNorm(nn.Module):
-    """Divides the channels of a token by the root of their mean square, group by group, and scales each."""
+    """RMSNorm over each group of channels, then a weight for each channel."""
 
     def __init__(self, channels: int, groups: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -104,7 +107,7 @@ class GroupRMSNorm(nn.Module):
 
 
 def _shared(what: str, count: int, name: str, size: int) -> int:
-    """count / size. Raises ArgumentError unless it is whole."""
+    """count / divisor. Raises ArgumentError unless it is whole."""
     if count % size:
         raise ArgumentError(f"Mamba2Block: {name} is {size}, which does not divide the {count} {what}")
     return count // size

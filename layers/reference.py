@@ -1,6 +1,6 @@
-"""The blocks again, from their papers' equations, in float64, one sequence at a time.
+"""References of the blocks, from the equations of the papers, in float64, one sequence at a time.
 
-They share the names of parameters with the blocks, and checks of arguments, but no mathematics.
+They share names of parameters and checks of arguments with the blocks, but no mathematics.
 """
 
 # mypy: allow-untyped-calls
@@ -26,11 +26,12 @@ _MAMBA2 = (*_SHARED, "dt_bias", "norm.weight")
 
 @checked_call
 def mamba_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor) -> Tensor:
-    """What MambaBlock computes (Gu & Dao 2023, algorithm 2 and figure 3), slowly, in float64.
+    """The reference of MambaBlock (Gu & Dao 2023, algorithm 2 and figure 3), slow, in float64.
 
-    parameters: by the names of a state dict, of any float dtype; gradients reach them. u: (t, d_model).
-    cu_seqlens: (s + 1,); rows past its end give zeros. Returns (t, d_model) in float64. Raises ArgumentError and
-    LayoutError.
+    parameters: by the names of a state dict, of any float dtype; gradients reach them.
+    u: (t, d_model).
+    cu_seqlens: (s + 1,); rows past its end give zeros.
+    Returns (t, d_model) in float64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof import layers, refs
@@ -45,10 +46,12 @@ def mamba_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor) ->
 
 @checked_call
 def mamba2_reference(parameters: Parameters, u: Tensor, *, cu_seqlens: Tensor, ngroups: int = 1) -> Tensor:
-    """What Mamba2Block computes (Dao & Gu 2024, equation 16 and figure 6), slowly, in float64.
+    """The reference of Mamba2Block (Dao & Gu 2024, equation 16 and figure 6), slow, in float64.
 
-    parameters: by the names of a state dict, of any float dtype; gradients reach them. u: (t, d_model).
-    cu_seqlens: (s + 1,); rows past its end give zeros. ngroups: as given to the block; shapes tell all other sizes.
+    parameters: by the names of a state dict, of any float dtype; gradients reach them.
+    u: (t, d_model).
+    cu_seqlens: (s + 1,); rows past its end give zeros.
+    ngroups: as in the block. All other sizes follow from the shapes of the parameters.
     Returns (t, d_model) in float64. Raises ArgumentError and LayoutError.
 
     >>> import torch
@@ -78,11 +81,14 @@ def attention_reference(
     rotary_emb_interleaved: bool = False,
     sliding_window: int | None = None,
 ) -> Tensor:
-    """What AttentionBlock computes (Vaswani et al. 2017, equation 1; Su et al. 2021, equation 34), in float64.
+    """The reference of AttentionBlock (Vaswani et al. 2017, equation 1; Su et al. 2021, equation 34), in float64.
 
-    parameters: by the names of a state dict, of any float dtype; gradients reach them; with conv1d.weight and
-    conv1d.bias there is a convolution. u: (t, embed_dim). cu_seqlens: (s + 1,); rows past its end give zeros. The other
-    arguments: as given to the block. Returns (t, embed_dim) in float64. Raises ArgumentError and LayoutError.
+    parameters: by the names of a state dict, of any float dtype; gradients reach them. With conv1d.weight and
+    conv1d.bias there is a convolution.
+    u: (t, embed_dim).
+    cu_seqlens: (s + 1,); rows past its end give zeros.
+    num_heads, num_heads_kv, rotary_emb_dim, rotary_emb_base, rotary_emb_interleaved, sliding_window: as in the block.
+    Returns (t, embed_dim) in float64. Raises ArgumentError and LayoutError.
 
     >>> import torch
     >>> from packproof import layers, refs
@@ -128,7 +134,7 @@ def _checked(name: str, parameters: Parameters, needed: Sequence[str], u: Tensor
 
 
 def _each(block: Callable[[Tensor], Tensor], u: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """The block over each sequence that has tokens, one after another, and zeros for the rest."""
+    """The block over each non-empty sequence, one after another, then zeros for slack."""
     offsets = cu_seqlens.tolist()
     found = [block(u[start:end].double()) for start, end in pairwise(offsets) if start < end]
     return torch.cat([*found, torch.zeros_like(u[offsets[-1] :], dtype=torch.float64)])
@@ -168,7 +174,7 @@ def _mamba2(p: Parameters, u: Tensor, groups: int) -> Tensor:
 def _attention(
     p: Parameters, u: Tensor, heads: Sequence[int], turned: Callable[[Tensor], Tensor], window: int | None
 ) -> Tensor:
-    """Head by head: query head i reads the keys and values of head i // (heads / heads of keys)."""
+    """Attention head by head: query head i reads key and value head i // (heads / heads of keys)."""
     qkv = u @ p["in_proj.weight"].T
     qkv = _convolution(p, qkv) if "conv1d.weight" in p else qkv
     q, k, v = qkv.unflatten(1, (heads[0] + 2 * heads[1], -1)).transpose(0, 1).split((heads[0], heads[1], heads[1]))
@@ -183,7 +189,7 @@ def _attention(
 
 
 def _turned(x: Tensor, channels: int, base: float, interleaved: bool) -> Tensor:
-    """Of each token (t, k), pairs of channels as complex numbers, times e^(i t θ)."""
+    """Multiply pairs of channels of x (t, k), as complex numbers, by e^(i t θ)."""
     pairs = x[:, :channels].unflatten(1, (-1, 2) if interleaved else (2, -1))
     one, two = pairs.unbind(2 if interleaved else 1)
     theta = base ** (-2 * torch.arange(channels // 2, device=x.device, dtype=x.dtype) / channels)

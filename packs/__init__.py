@@ -1,6 +1,6 @@
-"""Packs for training: which documents go together, what a model is given for them, and states that go on.
+"""Packs for training: a sampler and a stream of packs, a collator of model inputs, and states carried between packs.
 
-`packproof.refs` has the packers, functions of lengths; here they serve a data loader.
+The packers are functions of lengths in `packproof.refs`. Here they serve a data loader.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""States that go on: a document that a pack cuts starts in the next pack from where it ended."""
+"""States carried between packs: a document cut at the end of a pack continues in the next one from its state."""
 
 from collections.abc import Sequence
 
@@ -12,15 +12,16 @@ from packproof.refs.wording import counted, kind
 
 @checked_call
 def carried_states(final_states: Tensor | None, pack: Sequence[Piece], *, through: bool = False) -> Tensor | None:
-    """The initial states of a pack, made of the final states of the pack before it.
+    """The initial states of a pack, from the final states of the previous pack.
 
-    final_states: (s, ...), as an op returns them with return_final_states=True, of the pack before; None before the
-    first. pack: the pieces of this pack, of which only the first can continue a document (`pack_with_split`); its
-    state is the last of final_states, and all others are zero. through: whether gradients flow back into the packs
-    before, as if the document were whole; without it they end at the cut, and so does what backward has to keep.
+    final_states: (s, ...) of the previous pack, from an op called with return_final_states=True; None for the first.
+    pack: the pieces of this pack. Only the first piece can continue a document (`pack_with_split`). Its state is the
+    last of final_states; all others are zero.
+    through: whether gradients flow back through earlier packs, as in the whole document. Otherwise they end at the cut,
+    and backward needs no memory of earlier packs.
 
-    Returns (len(pack), ...) in the dtype of final_states; None, which ops take for zeros, where final_states is None.
-    Raises LayoutError for a pack that no packer makes, ArgumentError for other states.
+    Returns (len(pack), ...) in the dtype of final_states, or None if final_states is None: ops read it as zeros.
+    Raises LayoutError for pieces in another order than a packer's, ArgumentError for invalid states.
 
     >>> import torch
     >>> from packproof.packs import carried_states

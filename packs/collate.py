@@ -1,4 +1,4 @@
-"""What a model is given for a pack: tokens in one row, and where each document begins, in every convention at once."""
+"""Collates documents into the inputs of a model: tokens in one row, and the boundaries in every convention at once."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,33 +12,34 @@ from packproof.refs.packers import Piece
 from packproof.refs.packing import PackLayout
 from packproof.refs.wording import counted, kind
 
-IGNORED = -100  # the label that torch's cross_entropy leaves out
+IGNORED = -100  # the default ignore_index of torch's cross_entropy
 
 
 @checked_init
 class PackCollator:
     """Makes one pack of documents, for `DataLoader(collate_fn=...)`.
 
-    capacity: rows of each pack, None for as many as it has tokens; rows that are left over are padding. pad: the token
-    there.
+    capacity: rows of each pack; None for as many as there are tokens. Rows without a token are padding.
+    pad: the token of padding.
 
-    A document is a tensor or list of tokens (t,), or a mapping of features of one length with `input_ids`; from
-    `PackStream` it comes with its piece: the tokens `start` to `stop` of the whole document, which may be none.
+    A document is a tensor or list of tokens (t,), or a mapping of features of one length with `input_ids`. `PackStream`
+    adds its piece: the tokens `start` to `stop` of the whole document, possibly none.
     Returns, for T rows and s documents:
 
-    - `input_ids` (1, T) int64, and every other feature of the documents; padding is `pad`, for others zero
-    - `labels` (1, T) int64: of the documents, or else their tokens. The first token of each document, which a model
-      that shifts labels would predict from the document before, and padding are -100, and do not count. A piece that
-      goes on where the pack begins has the label of its first token, which the last row of the pack before predicts
-    - `shift_labels` (1, T) int64: in each row the label of the next token of the document, which for the last row of a
-      piece lies in the next pack; -100 in its last row. For a loss that does not shift: no cut costs a target
-    - `position_ids` (1, T) int64, from 0 in each document, or from where its piece starts
+    - `input_ids` (1, T) int64, and every other feature of the documents; padding is `pad`, zero for other features
+    - `labels` (1, T) int64: those of the documents, or else their tokens; -100 in padding. The first label of a
+      document is -100 too: a model with shifted labels would predict it from the previous document. A piece continued
+      from the previous pack keeps its first label; the last row of that pack predicts it
+    - `shift_labels` (1, T) int64: in each row the label of the document's next token, even if it lies in the next pack;
+      -100 in the last row of a document. For a loss that does not shift, a cut then costs no target
+    - `position_ids` (1, T) int64, from 0 in each document, or from the start of its piece
     - `seq_idx` (1, T) int32, -1 in padding
-    - `cu_seqlens` (s + 1,) int32, whose last entry is the number of tokens; `max_seqlen`, an int
+    - `cu_seqlens` (s + 1,) int32; its last entry is the number of tokens
+    - `max_seqlen`, an int
     - `pieces`, a tuple of s pieces
 
-    Pass on what your model takes; `packproof model` says what it needs. Raises LayoutError where the documents do not
-    fit, ArgumentError for what is no document.
+    Pass your model the entries that it takes; `packproof model` names them. Raises LayoutError if the documents do not
+    fit, ArgumentError for anything but a document.
 
     >>> from packproof.packs import PackCollator
     >>> batch = PackCollator(capacity=6)([[5, 6, 7], [8, 9]])
@@ -53,7 +54,10 @@ class PackCollator:
         self.pad = whole_number("PackCollator", "pad", pad)
 
     def __call__(self, documents: Sequence[Any]) -> dict[str, Any]:
-        """One pack. documents: in their order in it; at least one."""
+        """Collate one pack.
+
+        documents: at least one, in their order in the pack.
+        """
         if not documents:
             raise LayoutError("PackCollator: there are no documents; at least one was expected")
         features, pieces = zip(*(_opened(j, document) for j, document in enumerate(documents)), strict=True)
@@ -88,14 +92,14 @@ class PackCollator:
         return self.capacity - tokens
 
     def _joined(self, name: str, parts: list[Tensor], layout: PackLayout) -> Tensor:
-        """One feature of all documents, and of padding."""
+        """One feature of all documents, followed by its padding."""
         filler = {"labels": IGNORED, "shift_labels": IGNORED, "input_ids": self.pad}.get(name, 0)
         padding = parts[0].new_full((layout.slack, *parts[0].shape[1:]), filler)
         return torch.cat([*parts, padding])[None]
 
 
 def _opened(j: int, document: Any) -> tuple[dict[str, Tensor], Piece]:
-    """The features of a document, cut to its piece, with its labels."""
+    """The features of a document with its labels, cut to its piece."""
     whole, piece = document if _has_piece(document) else (document, None)
     given = whole if isinstance(whole, Mapping) else {"input_ids": whole}
     if "input_ids" not in given:

@@ -1,4 +1,4 @@
-"""Packs in a data loader: a sampler for documents that can be indexed, a stream for those that arrive."""
+"""Packs in a data loader: a sampler for indexed documents, a stream for documents that arrive one by one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,13 +17,17 @@ from packproof.refs.wording import kind
 class PackSampler(Sampler[list[int]]):
     """The documents of each pack, by index: for `DataLoader(dataset, batch_sampler=..., collate_fn=PackCollator(...))`.
 
-    lengths: tokens of each document. capacity: tokens of a pack. packer: best_fit, first_fit or in_order (a pack that
-    cuts documents is `PackStream`'s). window: of the packer, None for its default. shuffle: whether the documents
-    arrive in another order in each epoch, which `set_epoch` counts; seed: of that order.
-    rank, ranks: this process takes every ranks-th pack. All take equally many: the first packs come again at the end if
-    the number is not a multiple, or, with drop_last, the last ones are left out.
+    lengths: tokens of each document.
+    capacity: tokens of a pack.
+    packer: best_fit, first_fit or in_order. Packs of cut documents come from `PackStream`.
+    window: the packer's window; None for its default.
+    shuffle: whether each epoch has another order of documents; `set_epoch` counts them.
+    seed: of this order.
+    rank, ranks: this process takes every ranks-th pack, beginning with number `rank`.
+    drop_last: all ranks take equally many packs. If the number of packs is no multiple of `ranks`, drop_last leaves out
+    the last ones; otherwise the first ones come again at the end.
 
-    Raises LayoutError for a document longer than the capacity and for what is no length, ArgumentError for a rank.
+    Raises LayoutError for an invalid length or a document longer than the capacity, ArgumentError for a rank.
 
     >>> from packproof.packs import PackSampler
     >>> list(PackSampler([5, 2, 3, 4, 1, 9], capacity=10))
@@ -58,7 +62,7 @@ class PackSampler(Sampler[list[int]]):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of an epoch; without shuffle all are the same."""
+        """Choose the order of an epoch. Without shuffle it is always the same."""
         generator = torch.Generator().manual_seed(self._seed + whole_number("set_epoch", "epoch", epoch))
         n = len(self._lengths)
         order = torch.randperm(n, generator=generator).tolist() if self._shuffle else range(n)
@@ -80,12 +84,14 @@ class PackSampler(Sampler[list[int]]):
 class PackStream(IterableDataset[list[tuple[Any, Piece]]]):
     """Packs of documents that arrive one by one: for `DataLoader(stream, batch_size=None, collate_fn=PackCollator())`.
 
-    documents: tensors or lists of tokens, mappings with `input_ids`, or anything of which `length` tells the tokens.
-    capacity, packer, window: as of `packproof.refs.packs_of`. Each pack is a list of (document, piece); with the packer
-    split a piece can be a part of its document, and states go on in the next pack (`carried_states`).
+    documents: tensors or lists of tokens, mappings with `input_ids`, or anything with its tokens counted by `length`.
+    capacity, packer, window: as in `packproof.refs.packs_of`.
+    length: the number of tokens of a document; None for the length of its `input_ids`, or of itself.
 
-    A document is held until the last of its pieces is out. Several workers take every n-th document each; with split,
-    whose packs go on from one to the next, there can be one worker only. Raises LayoutError and ArgumentError.
+    Each pack is a list of (document, piece). With the packer split a piece can be a part of its document, and its state
+    continues in the next pack (`carried_states`). A document is held until its last piece is out.
+    Each of n workers takes every n-th document. With split there can be one worker only, since each pack continues the
+    previous one. Raises LayoutError and ArgumentError.
 
     >>> from packproof.packs import PackStream
     >>> stream = PackStream([[1, 2, 3], [4, 5, 6]], capacity=4, packer="split")

@@ -1,4 +1,4 @@
-"""`packproof bench packing`: what each packer leaves of padding and of order, and how long it takes."""
+"""`packproof bench packing`: the padding of each packer, how far it reorders documents, and its time."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,27 +25,32 @@ PACKERS = {
     "split": pack_with_split,
 }
 _BOUNDS = (57, 2048)
-# log-normal, cut at both bounds as a tokenizer with a maximum cuts documents: mean 646, a seventh at the maximum
+# log-normal, clamped to both bounds, as by a tokenizer with a maximum length: mean 646, a seventh at the maximum
 _LOG_MEAN, _LOG_DEVIATION = 5.722, 1.75
 
 
 @dataclass(frozen=True)
 class PackerRow:
-    """What a packer makes of some lengths. padding: share of rows without a token. cut: documents that go on in another
-    pack, once for each cut. moved, most: by how many documents a document comes earlier or later than it arrived.
-    seconds: of one core."""
+    """The measurements of one packer."""
 
     packer: str
+    """Its name."""
     packs: int
+    """The number of packs."""
     padding: float
+    """The share of rows without a token."""
     cut: int
+    """The number of cuts through documents."""
     moved: float
+    """The mean distance of a document from its place of arrival, in documents."""
     most: int
+    """The largest such distance."""
     seconds: float
+    """CPU time on one core."""
 
 
 def documents(count: int = DOCUMENTS, seed: int = 0) -> list[int]:
-    """Lengths of documents as PackMamba (Xu et al. 2024) trains on: 57 to 2,048 tokens, 646 on average."""
+    """Lengths of documents as in PackMamba's training (Xu et al. 2024): 57 to 2,048 tokens, 646 on average."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.exp(_LOG_MEAN + _LOG_DEVIATION * torch.randn(count, generator=generator, dtype=torch.float64))
     lengths: list[int] = drawn.clamp(*_BOUNDS).round().int().tolist()
@@ -66,12 +71,12 @@ def measured(lengths: Sequence[int], capacity: int) -> Iterator[PackerRow]:
 
 
 def _order(packs: Iterable[Pack]) -> Iterator[int]:
-    """The documents in the order in which they begin."""
+    """The documents in the order of their first tokens in the packs."""
     return (piece.sequence for pack in packs for piece in pack if not piece.continues)
 
 
 def table(lengths: Sequence[int], capacity: int) -> Iterator[str]:
-    """The rows, as text. Raises LayoutError where a document is longer than the capacity."""
+    """The rows as lines of text. Raises LayoutError for a document longer than the capacity."""
     mean = sum(lengths) / max(len(lengths), 1)
     bounds = f"{min(lengths, default=0):,} to {max(lengths, default=0):,} tokens, mean {mean:.0f}"
     yield f"{counted(len(lengths), 'document')} of {bounds}, in packs of {capacity:,}"

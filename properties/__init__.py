@@ -1,6 +1,6 @@
-"""What must hold of a kernel over packed sequences: ops as data, layouts, the error budget and the properties.
+"""The properties of kernels over packed sequences, and their parts: ops as data, layouts and the error budget.
 
-The names are those that a property of your own needs: docs/properties.md has one.
+It exports the names for writing a property of your own; docs/properties.md has an example.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""One run of a kernel as data: what goes in, what comes out, and what may go wrong instead."""
+"""One run of a kernel as data: its call, its result, and the exceptions for a call without a result."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,62 +17,62 @@ Mode = Literal["eager", "compiled", "graph", "side stream", "double backward", "
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel call: tensors on the CPU, in the kernel's dtypes; whoever runs it moves them to its device.
-
-    inputs: by argument name, packed; optional arguments that are absent are left out.
-    cu_seqlens, cu_seqlens_k: int32 or int64 (s + 1,); the second where the call has a second packing.
-    options: the keyword arguments that are not tensors.
-    outputs: names of the tensors that the kernel returns, in order.
-    wrt: inputs to differentiate; empty for a forward-only run.
-    cotangents: incoming gradients by output name; an output without one is left out of the vjp.
-    placement: how a tensor lies in memory, by input name or "cotangent:<output>"; contiguous where not named. "beyond
-        2^31" and "beyond 2^32" put rows so far apart that the last one begins past as many elements.
-    guard: fill what the kernel allocates with a poison pattern, put canaries around every buffer, and report the inputs
-        as they are after the call.
-    edit_metadata: hand over the same cu_seqlens tensor object as the last call of that length and dtype, edited in
-        place.
-    mode: how the kernel is called, each a function in `harness.execution.modes`. "eager" is plain.
-    copies: the kernel gets the pack that many times over, one after another; the results are the last one's rows.
-    shared: the inputs that are not copied then, nor are their gradients cut.
-    history: the first sequence has so many tokens of zeros before its own; the results do not have their rows.
-    token_rows: the inputs, outputs and "cotangent:<output>" whose rows are tokens.
-    convention: another one that the kernel's adapter could declare, in its words; "" for the declared one.
-    configuration: the number of the configuration that autotuned kernels run with where none is timed.
-    """
+    """A kernel call: tensors on the CPU, in the kernel's dtypes. The runner moves them to its device."""
 
     inputs: Mapping[str, Tensor]
+    """Packed tensors by argument name, without absent optional ones."""
     cu_seqlens: Tensor
+    """The offsets, int32 or int64 (s + 1,)."""
     options: Mapping[str, Any]
+    """The keyword arguments that are not tensors."""
     outputs: tuple[str, ...]
+    """Names of the returned tensors, in order."""
     wrt: tuple[str, ...] = ()
+    """Inputs to differentiate; empty for a forward-only run."""
     cotangents: Mapping[str, Tensor] = field(default_factory=dict)
+    """Incoming gradients by output name; an output without one is left out of the vjp."""
     placement: Mapping[str, Placement] = field(default_factory=dict)
+    """The memory layout of a tensor, by input name or "cotangent:<output>"; contiguous by default.
+
+    "beyond 2^31" and "beyond 2^32" put rows so far apart that the last one begins past as many elements.
+    """
     guard: bool = False
+    """Whether to fill the kernel's allocations with a poison pattern, put canaries around every buffer, and report the
+    inputs after the call."""
     edit_metadata: bool = False
+    """Whether to pass the cu_seqlens tensor object of the last call with this length and dtype, edited in place."""
     mode: Mode = "eager"
+    """How to call the kernel; each mode is a function in `harness.execution.modes`."""
     copies: int = 1
+    """The kernel gets the pack repeated so many times; the results are the rows of the last copy."""
     shared: tuple[str, ...] = ()
+    """Inputs without copies; their gradients are not cut either."""
     history: int = 0
+    """The number of zero tokens put before the first sequence; the results do not include their rows."""
     token_rows: tuple[str, ...] = ()
+    """The inputs, outputs and "cotangent:<output>" with one row per token."""
     convention: str = ""
+    """An alternative declaration of the kernel's adapter, as text; "" for the declared one."""
     cu_seqlens_k: Tensor | None = None
+    """The offsets of the second packing, if the call has one."""
     configuration: int = 0
+    """The number of the configuration of autotuned kernels, unless they are timed."""
 
     @property
     def metadata(self) -> Mapping[str, Tensor]:
-        """The offsets by the names of arguments."""
+        """The offsets by argument name."""
         second = {} if self.cu_seqlens_k is None else {"cu_seqlens_k": self.cu_seqlens_k}
         return {"cu_seqlens": self.cu_seqlens, **second}
 
     @property
     def most_bytes(self) -> int:
-        """A bound on what its result can take here, far above that of any op: what exceeds it is no result."""
+        """An upper bound on the bytes of the result, far above any op's. A larger answer is not a result."""
         given = (*self.inputs.values(), *self.cotangents.values())
         return (1 << 28) + 256 * sum(t.numel() * t.element_size() for t in given)
 
     @property
     def large(self) -> bool:
-        """Whether it takes gigabytes on its device, however small it is here."""
+        """Whether it needs gigabytes on the device, although its tensors here are small."""
         return (
             self.copies > 1 or self.history > 0 or any(where.startswith("beyond") for where in self.placement.values())
         )
@@ -80,32 +80,36 @@ class Call:
 
 @dataclass(frozen=True)
 class Result:
-    """What a kernel computed, on the CPU.
-
-    gradients: by input name; an input that autograd did not reach is left out. Differentiated twice, the gradients of
-        the sum of all products of a first gradient with its input, by input name and "cotangent:<output>".
-    inputs_after: with `Call.guard`, the inputs, "cu_seqlens" and, as "cotangent:<output>", the incoming gradients, as
-        the kernel left them.
-    interpreted: Triton programs ran in the interpreter, under the sanitizer. operators: with mode "opcheck", how many
-        registered operators the kernel called.
-    outliers: of a repeated pack, the copy that differs most from the last, by "output:<name>" and "gradient:<name>",
-        with its number from 0; a tensor whose copies all have the same bits is left out.
-    tuned: the autotuned kernels that ran, with their configurations.
-    """
+    """The result of a kernel call, on the CPU."""
 
     outputs: Mapping[str, Tensor]
+    """Outputs by name."""
     gradients: Mapping[str, Tensor]
+    """Gradients by input name, without inputs that autograd did not reach.
+
+    With mode "double backward": the gradients of the sum of all products of a first gradient with its input, by input
+    name and "cotangent:<output>".
+    """
     inputs_after: Mapping[str, Tensor] = field(default_factory=dict)
+    """With `Call.guard`, the inputs, "cu_seqlens" and the incoming gradients ("cotangent:<output>") after the call."""
     interpreted: bool = False
+    """Whether Triton programs ran in the interpreter, under the sanitizer."""
     operators: int = 0
+    """With mode "opcheck", the number of registered operators called by the kernel."""
     outliers: Mapping[str, tuple[int, Tensor]] = field(default_factory=dict)
+    """For a repeated pack, the copy with the largest difference from the last one, and its number from 0.
+
+    By "output:<name>" and "gradient:<name>". A tensor is left out if all copies have the same bits.
+    """
     tuned: tuple[Tuned, ...] = ()
+    """The autotuned kernels of the call, with their configurations."""
 
 
 class KernelFault(PackproofError):
-    """The kernel did not return a result. `kind` is how it ended, the message is for reports.
+    """The kernel did not return a result. The message is for reports.
 
-    note: what a property had done to the pack, "" where it ran as it is.
+    kind: how the call ended.
+    note: how a property had changed the pack, "" if it did not.
     """
 
     def __init__(self, kind: FaultKind, message: str) -> None:
@@ -114,14 +118,15 @@ class KernelFault(PackproofError):
         self.note = ""
 
     def refuses(self, *words: str) -> bool:
-        """Whether the kernel raised an error that names one of these words: a clear refusal."""
+        """Whether the kernel raised an error with one of these words: a clear refusal."""
         return self.kind == "raised" and any(word in str(self).lower() for word in words)
 
 
 class Refused(PackproofError):
-    """The kernel declined this call clearly, before it computed anything: not supported, hence not judged.
+    """The kernel declined this call before it computed anything. The call is unsupported, hence not judged.
 
-    backward: it computed values, and declined to differentiate. note: what a property had done to the pack.
+    backward: whether it computed values and declined only to differentiate.
+    note: how a property had changed the pack, "" if it did not.
     """
 
     def __init__(self, message: str, *, backward: bool = False) -> None:
@@ -131,19 +136,19 @@ class Refused(PackproofError):
 
 
 class MachineLimit(Refused):
-    """The machine has not the memory, or the time, that this call takes: the kernel is not judged."""
+    """The machine lacks the memory or the time for this call: the kernel is not judged."""
 
 
 class SlowToCompile(MachineLimit):
-    """A compiler was still at work when the time of the call was up, and of a longer one after it: that is no hang."""
+    """A compiler was still at work at the time limit, and at a longer one in a second call. This is no hang."""
 
 
 class NotCompiled(Refused):
-    """torch.compile failed by itself at a kernel that does not promise to be compiled: it is not judged there."""
+    """torch.compile itself failed on a kernel without the promise `compilable`: it is not judged there."""
 
 
 class OutOfTime(PackproofError):
-    """The time of the run was up before the kernel answered: neither it nor the call is at fault."""
+    """The run reached its time limit before the kernel answered. Neither kernel nor call is at fault."""
 
 
 class BoundVacuous(Refused):
@@ -151,23 +156,23 @@ class BoundVacuous(Refused):
 
 
 class OutsideDomain(Refused):
-    """A property would make a call that the kernel's domain, or the convention of its adapter, excludes: the kernel was
-    not called."""
+    """A property needs a call outside of the kernel's domain or its adapter's convention. The kernel was not called."""
 
 
 class Runner(Protocol):
-    """Whatever can run a call: a worker process, or the function itself. device: "cpu", "cuda", "cuda:1" and so on."""
+    """Runs calls of a kernel, in a worker process or in this one."""
 
     device: str
+    """ "cpu", "cuda", "cuda:1" and so on."""
 
     def run(self, call: Call) -> Result:
-        """Returns the result, or raises KernelFault or Refused."""
+        """Run a call. Raises KernelFault and Refusal."""
 
     def printed(self) -> list[str]:
-        """The last lines that the kernel printed since the last time, where they go nowhere else."""
+        """The last lines printed by the kernel since the previous call of this method, unless shown elsewhere."""
 
     def restart(self) -> None:
-        """Forget every state of the kernel's process (autotuner, caches): the next call is a cold one."""
+        """Discard all state of the kernel's process (autotuner, caches). The next call starts cold."""
 
     def impatient(self) -> AbstractContextManager[None]:
-        """Inside it a call counts as hung sooner, as long as answered calls were quick: for shrinking a hang."""
+        """Shorten the time limit of calls inside, if earlier answers were quick. Used to shrink a hang."""

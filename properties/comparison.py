@@ -1,4 +1,4 @@
-"""Rows of a tensor that must agree, and the worst element where they do not."""
+"""Comparison of two runs, row by row, and the worst element where they disagree."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +19,15 @@ from packproof.refs.axes import Axes, in_pool, role
 
 @dataclass(frozen=True)
 class RowMap:
-    """How the rows of a tensor belong to sequences."""
+    """The sequence and position of each row of a tensor."""
 
     axes: Axes
+    """The axes of the tensor."""
     offsets: list[int]
+    """The first row of each sequence, then the end of the last one."""
 
     def locate(self, row: int) -> tuple[int, int]:
-        """Sequence and position of a leading index; (-1, k) for the k-th slack row."""
+        """Sequence and position of a row; (-1, k) for the k-th slack row."""
         if role(self.axes) == "sequence":
             return row, -1
         if role(self.axes) == "shared":
@@ -36,7 +38,7 @@ class RowMap:
         return -1, row - self.offsets[-1]
 
     def index(self, sequence: int, position: int) -> tuple[int, ...]:
-        """The leading index of a row, or none of a shared tensor: the inverse of `locate`."""
+        """The leading index of a position, () for a shared tensor. The inverse of `locate`."""
         if role(self.axes) == "shared":
             return ()
         if role(self.axes) == "sequence":
@@ -46,21 +48,27 @@ class RowMap:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of a tensor that must agree: within `allowed`, or bit for bit where that is None.
-
-    allowed: the budget, or what computes it; that costs more than to see that two runs have the same bits. rows:
-    how the rows of the whole tensor belong to sequences. start: the row at which `got` begins. other: what `want`
-    is ("reference", "alone"). note: what had been done to the pack.
-    """
+    """Two versions of the same rows of a tensor, to be equal within `allowed`."""
 
     key: TensorKey
+    """The tensor."""
     got: Tensor
+    """The rows under test."""
     want: Tensor
+    """The rows to agree with."""
     rows: RowMap
+    """The sequences and positions of the whole tensor's rows."""
     allowed: Budget | Callable[[], Budget] | None = None
+    """The budget, or a function that computes it; None demands equal bits.
+
+    A function is called only if bits differ: a budget costs more than a comparison of bits.
+    """
     start: int = 0
+    """The row of the whole tensor at which the compared rows begin."""
     other: str = "reference"
+    """The source of `baseline` in reports, such as "reference" or "alone"."""
     note: str = ""
+    """How a property had changed the pack."""
 
     @cached_property
     def budget(self) -> Budget | None:
@@ -68,13 +76,15 @@ class Comparison:
 
     @property
     def judges(self) -> bool:
-        """Whether it says anything that all elements agree, once that was asked: not by a vacuous budget, where the
-        bits were not the same."""
+        """Whether agreement means anything. It does not if the bits differ and the budget is vacuous.
+
+        Read it after `violations`, which computes the budget if it is needed.
+        """
         budget = self.__dict__.get("budget", self.allowed)
         return not (isinstance(budget, Budget) and budget.vacuous)
 
     def violations(self) -> Iterator[Violation]:
-        """The element that is furthest outside its budget, or whose bits differ most; nothing where all agree."""
+        """The element furthest outside its budget, or furthest off if bits must be equal. Nothing if all agree."""
         made = _comparisons.get()
         if self.got.numel() == 0:
             return
@@ -123,7 +133,7 @@ _comparisons: ContextVar[list[Comparison] | None] = ContextVar("comparisons", de
 
 @contextmanager
 def comparisons() -> Iterator[list[Comparison]]:
-    """Every comparison that properties make inside, whether it held or not: what was judged, and maps of the errors."""
+    """Record every comparison made inside, passed or failed, to count judgements and to draw error maps."""
     made: list[Comparison] = []
     token = _comparisons.set(made)
     try:

@@ -1,4 +1,4 @@
-"""What is under test: a kernel by name, and what its author declares of it."""
+"""The declaration of a kernel by its author: op, promises, dtypes and domain."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,57 +20,63 @@ _MARK = "__packproof__"
 _OP = "__packproof_op__"
 _NO_SLACK = "slack == 0"
 _MOST_CONVENTIONS = 200
-_BOUNDARIES = {"cu_seqlens_q", "seq_idx", "position_ids"}  # what tells a kernel where sequences end
+_BOUNDARIES = {"cu_seqlens_q", "seq_idx", "position_ids"}  # each tells a kernel where sequences end
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a kernel's author declares.
-
-    op: name of the op, "" where the kernel brings its own. promises: what the design guarantees.
-    gradients: whether it can be differentiated. dtypes: token dtypes that it takes. parameters: arguments that it
-    takes by name, None if any; required: those without a default. catch_all: whether it takes others, and may ignore
-    them: it gets what each call of the op has, and no optional input or option that it does not name.
-    domain: the calls that it supports. mixed: whether inputs that may have the same several forms may have different
-    ones in one call. conventions: others in which it can be called, in the words of an adapter. float32: inputs that it
-    takes in fp32 beside bf16 or fp16 tokens. narrow: fixed inputs that it takes in 16 bits. fixed: options that it does
-    not take, and the values that it has them at.
-    """
+    """The declaration of a kernel, and the names in its signature."""
 
     op: str | None = None
+    """The name of the op; "" for an Op object of the user, None if not declared."""
     promises: Promises = field(default_factory=Promises)
+    """The guarantees of the kernel's design."""
     gradients: bool = True
+    """Whether it can be differentiated."""
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
+    """Supported dtypes of tokens."""
     parameters: tuple[str, ...] | None = None
+    """The arguments that it takes by name; None if it takes any."""
     required: tuple[str, ...] = ()
+    """The arguments without a default."""
     catch_all: bool = False
+    """Whether it takes further keyword arguments, and may ignore them.
+
+    It then gets the op's required inputs, but no optional input or option without a parameter of its own.
+    """
     domain: Domain = field(default_factory=Domain)
+    """The supported calls."""
     mixed: bool = False
+    """Whether inputs with the same alternative forms may have different ones in one call."""
     conventions: tuple[str, ...] = ()
+    """Alternative conventions of its adapter, as texts."""
     float32: tuple[str, ...] = ()
+    """Inputs supported in fp32 beside bf16 or fp16 tokens."""
     narrow: tuple[str, ...] = ()
+    """Inputs fixed to fp32 in the op and supported in 16 bits."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    """The values of options fixed by the kernel, which has no argument for them."""
 
     @property
     def takes_cuts(self) -> bool:
-        """Whether it cuts packs over ranks of its own."""
+        """Whether it takes cut positions, to cut packs over ranks of its own."""
         return CUTS in (self.parameters or ())
 
     def metadata(self, op: Op) -> tuple[str, ...]:
-        """Its arguments that are made of `cu_seqlens`: they are none of the op's, and their names say how."""
+        """Its arguments made from `cu_seqlens` by their usual names. They are no arguments of the op."""
         if self.parameters is None:
             return ()
         parameters = {name: name in self.required for name in self.parameters}
         return named_metadata(parameters, (*op.inputs, *op.options))
 
     def left_out(self, op: Op) -> tuple[str, ...]:
-        """Its arguments that could be made of `cu_seqlens` too, and are left at their defaults."""
+        """Its arguments with usual names of metadata that are left at their defaults."""
         parameters = dict.fromkeys(self.parameters or (), True)
         known = (*op.inputs, *op.options, *self.metadata(op), *([KEYS] if op.packs_keys else []))
         return named_metadata(parameters, known)
 
     def inside(self, domain: Domain) -> "Declaration":
-        """The same with more conditions on the calls that it supports; these decide about gradients and dtypes too."""
+        """The same with further conditions on the supported calls. They can exclude gradients and dtypes too."""
         both = self.domain & domain
         return dataclasses.replace(
             self,
@@ -95,26 +101,29 @@ def kernel(
     fixed: Mapping[str, Any] | None = None,
     refuses: Sequence[str] = (),
 ) -> Callable[[F], F]:
-    """Declare a kernel, or a function that calls one; for another calling convention see `packproof.adapters.adapt`.
+    """Declare a kernel, or a function around one. For another calling convention see `packproof.adapters.adapt`.
 
         @packproof.kernel(op="causal_conv1d", promises=packproof.Promises(grid="token", deterministic=True))
         def conv(x, weight, bias=None, *, cu_seqlens, activation=None):
             seq_idx = packproof.refs.seq_idx_from_cu_seqlens(cu_seqlens, x.shape[0])
             return my_conv(x.T[None], weight, bias, seq_idx=seq_idx[None], activation=activation)[0].T
 
-    op: an op of packproof by its name, or one's own. The function keeps the op's argument names; optional ones that it
-    leaves out are not tested, and listed as not offered.
-    domain: the calls that it supports, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see
-    `packproof.Domain`): it is judged inside, and nothing outside is held against it. Where none is declared, it is
-    found from what the kernel's argument checks refuse. slack=False is "slack == 0".
+    op: the name of an op of packproof, or an Op of your own. The function keeps the op's argument names. Optional
+    arguments may be missing; they are not tested, and reported as not offered.
+    promises: the guarantees of the kernel's design.
+    gradients: whether it can be differentiated.
+    dtypes: the supported dtypes of tokens, by long or short names.
+    slack: whether it supports rows past the last sequence. False is the domain "slack == 0".
+    domain: the supported calls, as conditions such as "k in (64, 128)" or "tokens % 16 == 0" (see `packproof.Domain`).
+    The kernel is judged inside only. If none is declared, it is inferred from the refusals of the kernel's argument
+    checks.
     mixed: whether inputs such as B and C of a scan, (t, n) or (t, g, n), may have different forms in one call.
-    float32: the inputs, such as ["weight", "bias"], that it takes in fp32 beside bf16 or fp16 tokens, too.
-    narrow: the inputs, such as ["D", "dt_bias"], that it takes in 16 bits, too, where the op has them in fp32.
-    fixed: the options that the function does not take and has fixed, such as {"causal": True}: it is judged with these
-    values alone.
-    refuses: texts of exceptions, forward or backward, that decline a call wherever they are raised.
+    float32: the inputs, such as ["weight", "bias"], also supported in fp32 beside bf16 or fp16 tokens.
+    narrow: the inputs, such as ["D", "dt_bias"], also supported in 16 bits, although the op has them in fp32.
+    fixed: options fixed inside the function, such as {"causal": True}. It is judged with these values only.
+    refuses: texts of exceptions, forward or backward. Raised anywhere, they decline a call.
 
-    Raises UsageError for a condition that cannot be read, and for an argument of another type.
+    Raises UsageError for an invalid condition, and for an argument of another type.
 
     >>> import packproof
     >>> @packproof.kernel(op="rope", promises=packproof.Promises(grid="token"), domain="k % 2 == 0")
@@ -149,7 +158,7 @@ def kernel(
 
 
 def describe(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the function declares, as JSON data. Runs where the function is, in the kernel's process."""
+    """The declaration and signature of a function, as JSON data. Runs in the kernel's process."""
     signature = call_signature(function)
     named = {n: p for n, p in signature.parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     others = getattr(function, "other_conventions", None)
@@ -164,29 +173,29 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def declared_op(function: Callable[..., Any]) -> str | Op | None:
-    """The op that a function was declared with, an own one or a name, or None."""
+    """The declared op of a function: an Op, a name, or None."""
     return brought_op(function) or getattr(function, _MARK, {}).get("op") or None
 
 
 def brought_op(found: Any) -> Op | None:
-    """The op of one's own that a function, or whatever else a name stands for, was declared with."""
+    """The user's Op declared for a target, or None. target: a function, or any object found by its name."""
     op = getattr(found, _OP, None)
     return op if isinstance(op, Op) else None
 
 
 def refusals(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Texts of exceptions by which the function declines a call."""
+    """Texts of the exceptions by which the function declines a call."""
     return tuple(getattr(function, _MARK, {}).get("refuses", ()))
 
 
 def fixed_options(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The options that the function was declared to have fixed, and their values."""
+    """The options declared as fixed, with their values."""
     fixed: Mapping[str, Any] = getattr(function, _MARK, {}).get("fixed", {})
     return fixed
 
 
 def declaration(described: dict[str, Any], target: str) -> Declaration:
-    """The declaration from what a process under test answered; UsageError where it makes no sense."""
+    """Parse the JSON data of `describe_kernel`. Raises UsageError if the kernel's process sent something else."""
     options, names = described.get("declared") or {}, described.get("parameters")
     try:
         declared = Declaration(
@@ -209,7 +218,7 @@ def declaration(described: dict[str, Any], target: str) -> Declaration:
 
 
 def check_signature(op: Op, declared: Declaration, target: str) -> None:
-    """UsageError unless the target takes what every call of the op has, and what it declares."""
+    """Raises UsageError unless the target takes the op's required inputs and its declaration fits the op."""
     for what, names, known, may_be in (
         ("float32", declared.float32, op.float32, "fp32 beside tokens"),
         ("narrow", declared.narrow, op.narrow, "of 16 bits"),
@@ -247,7 +256,7 @@ def check_signature(op: Op, declared: Declaration, target: str) -> None:
 
 
 def with_required(op: Op, declared: Declaration) -> Declaration:
-    """The same with what every call of the op has among the parameters, where a catch-all takes it."""
+    """The same with the op's required inputs among the parameters, if the kernel has a catch-all for them."""
     if declared.parameters is None or not declared.catch_all:
         return declared
     return dataclasses.replace(declared, parameters=tuple(dict.fromkeys((*declared.parameters, *_required_inputs(op)))))
@@ -258,7 +267,7 @@ def _required_inputs(op: Op) -> list[str]:
 
 
 def needed_inputs(op: Op, declared: Declaration) -> Domain:
-    """The calls that have the op's optional inputs that the kernel cannot do without: they have no default there."""
+    """The calls with all optional inputs of the op that the kernel requires."""
     made = declared.metadata(op)
     optional = [*optional_inputs(op), *([KEYS] if op.packs_keys and KEYS not in made else [])]
     return Domain.of([n for n in declared.required if n in optional])

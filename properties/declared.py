@@ -1,4 +1,4 @@
-"""Wrong values in what users declare are refused where they are declared, not when a kernel is checked."""
+"""Checks of declarations. An invalid value raises UsageError at the declaration, not during a check."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,13 @@ _LONG = {short: long for long, short in SHORT.items()}
 
 
 def require(holds: bool, where: str, name: str, value: object, expected: str) -> None:
-    """UsageError unless it holds: where it was declared, which argument, what came and what was expected."""
+    """Raises UsageError unless the condition holds.
+
+    context: the place of the declaration, such as "adapt(conv)"; it begins the text.
+    name: the argument.
+    value: its value.
+    expected: a description of valid values.
+    """
     if not holds:
         raise UsageError(f"{where}: {name} is {value!r}, expected {expected}")
 
@@ -20,7 +26,7 @@ def require_switch(where: str, name: str, value: object) -> None:
 
 
 def require_names(where: str, name: str, value: Any, known: Iterable[str], expected: str) -> None:
-    """UsageError unless it is a collection of known names; a string is not one."""
+    """Raises UsageError unless the value is a collection of valid names. A string is none."""
     names = list(known)
     listed = f"names of {expected}: {', '.join(names) or 'there are none'}"
     require(isinstance(value, Iterable) and not isinstance(value, str), where, name, value, listed)
@@ -35,7 +41,7 @@ def require_mapping(where: str, name: str, value: object, expected: str) -> None
 
 
 def long_dtypes(where: str, value: Any) -> list[str]:
-    """Dtypes by their long names. UsageError unless it is a list of at least one, each by its long or short name."""
+    """Dtypes by long names. Raises UsageError unless the value is a non-empty list of long or short names."""
     expected = f"a list of {', '.join(_LONG)}"
     is_list = isinstance(value, Iterable) and not isinstance(value, str) and bool(value)
     require(is_list, where, "dtypes", value, expected)
@@ -46,7 +52,7 @@ def long_dtypes(where: str, value: Any) -> list[str]:
 
 
 def texts(where: str, name: str, value: Any, example: str) -> list[str]:
-    """A list of strings. UsageError for anything else, a single string too."""
+    """The value as a list of strings. Raises UsageError for anything else, such as a single string."""
     require(isinstance(value, Iterable) and not isinstance(value, str), where, name, value, f"a list: {example}")
     for entry in value:
         if not isinstance(entry, str):
@@ -55,7 +61,7 @@ def texts(where: str, name: str, value: Any, example: str) -> list[str]:
 
 
 def fixed_values(where: str, value: Any) -> dict[str, Any]:
-    """The values of options by name, lists as tuples. UsageError for what is no dict of plain values."""
+    """Option values by name, with lists as tuples. Raises UsageError unless it is a dict of plain values."""
     expected = "a dict of plain values by option, such as {'causal': True}"
     require(value is None or isinstance(value, Mapping), where, "fixed", value, expected)
     values = {name: tuple(x) if isinstance(x, list) else x for name, x in (value or {}).items()}

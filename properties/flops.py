@@ -1,14 +1,14 @@
-"""Floating-point operations that an op's mathematics needs, forward and backward, from sizes and lengths.
+"""Floating-point operations of an op's mathematics, forward and backward, from sizes and lengths.
 
-A multiplication, an addition and an exponential count one each; a product of matrices counts two per multiply-add, and
-under a causal mask only the pairs that it lets through. What the backward pass has to compute again counts. Gates,
-skips, biases and softplus are left out: they are of the order of the tokens.
+A multiplication, an addition and an exponential count one each, a multiply-add of a matrix product counts two. A causal
+mask counts only the unmasked pairs. Recomputation in the backward pass counts. Gates, skips, biases and softplus are
+left out: they are of the order of the tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-SSD_CHUNK = 256  # Mamba-2's usual one: the count needs some chunk, and must not depend on the kernel that is measured
+SSD_CHUNK = 256  # Mamba-2's usual one: a count depends on the chunk, and must be the same for all kernels
 
 
 class Flops(NamedTuple):
@@ -22,20 +22,23 @@ CountFlops = Callable[[Mapping[str, int], Sequence[int], Mapping[str, Any]], Flo
 
 
 def causal_conv1d(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
-    """A multiply-add per token, channel and tap; backward the same for the gradient of x and for that of the weight."""
+    """A multiply-add per token, channel and tap. Backward has the same for the gradients of x and of the weight."""
     forward = 2 * sum(lengths) * sizes["d"] * sizes["w"]
     return Flops(forward, 2 * forward)
 
 
 def selective_scan(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
-    """Per token, channel and state: Δ A, exp, · h, Δu · B, +, · C, Σ. Backward: the states again (5), the gradient of
-    the state (3), and a multiply-add for that of u, Δ, the decay, A, B and C (12)."""
+    """Per token, channel and state: Δ A, exp, · h, Δu · B, +, · C, Σ.
+
+    Backward: the states again (5), the gradient of the state (3), and a multiply-add for each gradient of u, Δ, the
+    decay, A, B and C (12).
+    """
     states = sum(lengths) * sizes["d"] * sizes["n"]
     return Flops(7 * states, 20 * states)
 
 
 def ssd(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
-    """The chunked form (Dao & Gu 2024, section 6). Backward: two products for each one, C B and the states again."""
+    """The chunked form (Dao & Gu 2024, section 6). Backward: two products for each one, then C B and states again."""
     h, p, n, g = (sizes[axis] for axis in ("h", "p", "n", "g"))
     pairs = sum(_causal_pairs(chunk) for length in lengths for chunk in _chunks(length))
     scores, within = 2 * pairs * g * n, 2 * pairs * h * p
@@ -45,7 +48,7 @@ def ssd(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str,
 
 
 def linear_attention(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
-    """Those of SSD, whose heads are the value heads and whose groups are the key heads."""
+    """As in SSD, with the value heads as its heads and the key heads as its groups."""
     return ssd({"h": sizes["hv"], "g": sizes["hk"], "p": sizes["p"], "n": sizes["k"]}, lengths, options)
 
 
@@ -56,25 +59,25 @@ def rope(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str
 
 
 def rope_qk(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
-    """Those of rope for the heads of queries and keys."""
+    """As in rope, for the heads of queries and keys."""
     return rope({**sizes, "h": sizes["hq"] + sizes["hk"]}, lengths, options)
 
 
 def hadamard(sizes: Mapping[str, int], lengths: Sequence[int], _options: Mapping[str, Any]) -> Flops:
-    """Butterflies: an addition for each channel and each of log2(k) stages, a sign and the scale; both ways."""
+    """Butterflies: an addition per channel and each of log2(k) stages, a sign and the scale; both ways."""
     k = sizes["k"]
     transform = sum(lengths) * sizes["h"] * k * (k.bit_length() + 1)
     return Flops(transform, transform)
 
 
 def rope_hadamard(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
-    """Those of the two."""
+    """The sum of rope and hadamard."""
     rotation, transform = rope(sizes, lengths, options), hadamard(sizes, lengths, options)
     return Flops(rotation.forward + transform.forward, rotation.backward + transform.backward)
 
 
 def attention(sizes: Mapping[str, int], lengths: Sequence[int], options: Mapping[str, Any]) -> Flops:
-    """Two products of matrices forward; backward the scores again, and two for each one. Windows count in full."""
+    """Two matrix products forward. Backward: the scores again, and two for each one. A window reduces nothing."""
     pairs = sum(_causal_pairs(n) if options.get("causal") else n * n for n in lengths)
     scores, values = 2 * pairs * sizes["hq"] * sizes["k"], 2 * pairs * sizes["hq"] * sizes["v"]
     return Flops(scores + values, 3 * scores + 2 * values)

@@ -1,4 +1,4 @@
-"""The kernel under test as the properties see it: run a sample, compare with the oracle or with another run."""
+"""The kernel under test, for properties: run a sample, compare it with the oracle or with another run."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -44,7 +44,10 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True)
 class Origin:
-    """Where compared rows come from: a sample, whose budget holds for them, and the row at which they begin there.
+    """The origin of compared rows. The budget of its sample applies to them.
+
+    sample: the sample with these rows.
+    start: the first of them in the sample.
 
     >>> from packproof.properties import Origin
     >>> def last_alone(kernel, case):
@@ -61,10 +64,17 @@ class Origin:
 
 
 class KernelUnderTest:
-    """A kernel that a runner calls, with its op and promises.
+    """A kernel with its op and promises, called by a runner.
 
-    takes_cuts: it takes `cuts`, the token positions at which it cuts the pack over ranks of its own.
-    Results of plain runs and the oracle's answers are remembered, since several properties need the same ones.
+    op: the op that it computes.
+    runner: runs its calls.
+    promises: the guarantees of its design.
+    gradients: whether it is differentiated.
+    domain: the supported calls.
+    conventions: alternative conventions of its adapter, as texts.
+    takes_cuts: whether it takes `cuts`, the positions at which it cuts the pack over ranks of its own.
+
+    Results of plain runs and the oracle's answers are cached, since several properties need the same ones.
 
     >>> from packproof.properties import Origin
     >>> def same_again(kernel, case):  # the check of a packproof.Property is given one
@@ -95,7 +105,7 @@ class KernelUnderTest:
         self.convention = ""
         self.interpreted = False
         self.refusals: list[Refused] = []
-        self.tuned: dict[int, tuple[Tuned, ...]] = {}  # by the number of a configuration, what ran with it
+        self.tuned: dict[int, tuple[Tuned, ...]] = {}  # the autotuned kernels by the number of their configuration
         self._samples: OrderedDict[Hashable, Sample] = OrderedDict()
         self._results: OrderedDict[Hashable, Tensors] = OrderedDict()
         self._expected: OrderedDict[Hashable, Expected] = OrderedDict()
@@ -112,7 +122,10 @@ class KernelUnderTest:
     def results(
         self, sample: Sample, *, gradients: bool | None = None, note: str = "", **flags: Any
     ) -> tuple[Tensors, Result]:
-        """As `run`, with the whole result. note: what had been done to the pack, for the text of a fault."""
+        """As `run`, with the whole result.
+
+        note: how a property has changed the pack, for the text of a fault.
+        """
         with_gradients = self.gradients if gradients is None else gradients
         try:
             result = self.call(sample, gradients=with_gradients, **flags)
@@ -122,8 +135,11 @@ class KernelUnderTest:
             raise
 
     def call(self, sample: Sample, **flags: Any) -> Result:
-        """Run the kernel. Where its domain requires more rows than the sample has, such as a multiple, zeros come after
-        them, and what the kernel makes of these is cut off. Raises KernelFault and Refused."""
+        """Run the kernel. Raises KernelFault and Refusal.
+
+        If its domain requires more rows than the sample has, such as a multiple, zeros are appended, and their results
+        are cut off.
+        """
         more = fillers(self.op, self.domain, sample, copies=flags.get("copies", 1))
         if more is None:
             text = f"no pack of lengths {shorten(sample.lengths)} is in the kernel's domain"
@@ -138,7 +154,7 @@ class KernelUnderTest:
 
     @contextmanager
     def optional(self, note: str = "") -> Iterator[None]:
-        """A part of a property that a kernel may decline: the rest goes on."""
+        """An optional part of a property. If the kernel declines it, the property continues after it."""
         try:
             yield
         except Refused as refused:
@@ -148,7 +164,7 @@ class KernelUnderTest:
             self.refusals.append(refused)
 
     def with_promises(self, promises: Promises) -> "KernelUnderTest":
-        """The same kernel, as if it promised this; what is remembered of its results and of the oracle stays known."""
+        """The same kernel with other promises. Cached results and answers of the oracle are kept."""
         other = self._alike(promises)
         other._samples, other._results, other._reruns = self._samples, self._results, self._reruns
         if not promises.cumsum:
@@ -156,8 +172,7 @@ class KernelUnderTest:
         return other
 
     def in_convention(self, words: str, domain: Domain) -> "KernelUnderTest":
-        """The same kernel, called in another of its conventions ("": its own), with this domain; the oracle's answers
-        stay known."""
+        """The same kernel in another convention ("": its own), with this domain. The oracle's answers are kept."""
         other = self._alike(self.promises)
         other.convention, other.domain = words, domain
         other._samples, other._expected = self._samples, self._expected
@@ -178,7 +193,7 @@ class KernelUnderTest:
 
     @property
     def values_only(self) -> "KernelUnderTest":
-        """The same kernel, run without gradients."""
+        """The same kernel without gradients."""
         self._values_only.domain = self.domain
         return self._values_only
 
@@ -189,16 +204,18 @@ class KernelUnderTest:
         return other
 
     def remembered(self, sample: Sample) -> Tensors:
-        """As `run` for a plain call, which is made once."""
+        """As `run` for a plain call, cached."""
         return _remember(self._results, (sample.digest, sample.configuration), lambda: self.run(sample))
 
     def rerun(self, case: Case, make: Callable[[], Tensors]) -> Tensors:
-        """What a second run of a case returned, which is made once: `determinism` compares it twice where the kernel
-        does not promise the same bits."""
+        """The result of a second run of a case, cached.
+
+        `determinism` compares it twice if the kernel does not promise equal bits.
+        """
         return _remember(self._reruns, case, make)
 
     def expect(self, sample: Sample) -> Expected:
-        """The oracle's answer. Raises BoundVacuous where the budgets of all outputs are as large as their values."""
+        """The oracle's answer. Raises BoundVacuous if the budgets of all outputs are as large as their values."""
         with span("reference"):
             key = (sample.digest, self.gradients)
             answer = _remember(self._expected, key, lambda: expected(sample, self.promises, gradients=self.gradients))
@@ -216,12 +233,12 @@ class KernelUnderTest:
         return answer
 
     def renew(self) -> None:
-        """Forget the kernel's results, as if it were another kernel; the oracle's answers stay."""
+        """Discard the kernel's results, as for another kernel. The oracle's answers are kept."""
         self._results.clear()
         self._reruns.clear()
 
     def _checked_form(self, sample: Sample, result: Result, gradients: bool) -> Tensors:
-        """The result's tensors by key. Raises KernelFault where a shape, a dtype or the link to the inputs is wrong."""
+        """The result's tensors by key. Raises KernelFault for a wrong shape or dtype, or if outputs are detached."""
         tokens = str(sample.inputs[next(iter(self.op.inputs))].dtype).removeprefix("torch.")
         found: dict[TensorKey, Tensor] = {}
         for name in sample.outputs:
@@ -249,7 +266,7 @@ class KernelUnderTest:
         return RowMap(sample.axes[key.name], sample.offsets_of(sample.axes[key.name]))
 
     def shared(self, key: TensorKey, sample: Sample) -> bool:
-        """Whether the sequences share it, so that it is no sequence's own."""
+        """Whether all sequences share the tensor."""
         return is_shared(sample.axes[key.name])
 
     def agree(
@@ -265,11 +282,16 @@ class KernelUnderTest:
         exact: bool | None = None,
         summands: Sequence[Tensor] = (),
     ) -> Iterator[Violation]:
-        """Rows of a tensor that must agree in two runs of the kernel.
+        """Compare rows of a tensor in two runs of the kernel.
 
-        Bit for bit where `exact` (where None: if the kernel promises that an element cannot depend on the pack), else
-        each within its budget. against: where they come from in the other run, if its sample has a budget of its own. A
-        shared gradient is always compared within the budget, since the order of a sum over the pack may change with it.
+        key: the tensor.
+        got, want: the rows of both runs.
+        origin: the origin of `got`.
+        against: the origin of `want`, if its sample has a budget of its own.
+        other: the source of `want` in reports.
+        note: how a property has changed the pack.
+        exact: whether bits must be equal; None: if the kernel promises elements independent of the pack. A shared
+        gradient is always compared within the budget, since the order of its sum may change with the pack.
         summands: as in `budget`.
         """
 
@@ -287,7 +309,10 @@ class KernelUnderTest:
         return self.budget(key, origin.sample, summands=summands)[slice(origin.start, origin.start + rows)]
 
     def beside_the_reference(self, violation: Violation, sample: Sample, *, pieces: int = 0) -> Violation:
-        """The same with what the reference has there, so that it shows which run is off. pieces: as in `budget`."""
+        """The violation with the value of the reference, which tells the incorrect run.
+
+        pieces: as in `budget`.
+        """
         key = violation.tensor
         assert key is not None
         try:
@@ -301,16 +326,18 @@ class KernelUnderTest:
 
     @property
     def pack_decides(self) -> bool:
-        """Whether an element's budget depends on the rest of the pack: the chunks of a pack share cumulative sums."""
+        """Whether an element's budget depends on the rest of the pack: its chunks share cumulative sums."""
         return self.promises.cumsum and not self.promises.independent
 
     def budget(self, key: TensorKey, sample: Sample, *, pieces: int = 0, summands: Sequence[Tensor] = ()) -> Budget:
         """The budget of a tensor in a comparison of two runs.
 
-        Beside that of a comparison with the reference it has, for a shared gradient, the rounding of what the other run
-        stored: of the summands, where they were stored one by one, else of the sum. And for each of `pieces` hand-overs
-        it has the rounding of a state, or of its gradient, to the dtype that it is stored in: it reaches an element
-        with the weight of the state's terms in it, which B bounds.
+        It adds two roundings to the budget of a comparison with the reference. The first is for a shared gradient: the
+        other run stored its summands or its sum. The second is for a state, or its gradient, stored at each hand-over:
+        it reaches an element with the weight of the state's terms, bounded by B.
+
+        pieces: the number of hand-overs.
+        summands: the stored summands of a shared gradient; empty if only the sum was stored.
         """
         answer = self.expect(sample)
         allowed, absolute = answer.budgets[key], answer.absolute[key]
@@ -328,7 +355,7 @@ class KernelUnderTest:
 
 
 def _cut(sample: Sample, result: Result) -> Result:
-    """What belongs to the sample of a result that has more rows and sequences after it."""
+    """The result of the sample, without appended rows and sequences."""
     n = len(sample.lengths)
 
     def cut(tensors: Mapping[str, Tensor], prefix: str = "") -> Mapping[str, Tensor]:

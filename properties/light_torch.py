@@ -1,5 +1,7 @@
-"""What torch has too, without the second that it takes to import its compiler or sympy for it: a mode that sees every
-operator, gradients from incoming ones, and the index of the largest element."""
+"""Replacements of torch functions that import its compiler or sympy at their first use, which takes a second.
+
+A dispatch mode, a vector-Jacobian product, and the index of the largest element.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,8 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class DispatchMode(TorchDispatchMode):
-    """What torch wraps around `__torch_dispatch__`, so that torch.compile leaves it alone, imports torch._dynamo at the
-    first operator. Here it is left out where nothing has imported that: then nothing is being compiled."""
+    """A TorchDispatchMode without an import of torch._dynamo.
+
+    torch wraps `__torch_dispatch__` to hide it from torch.compile, and the wrapper imports torch._dynamo at the first
+    operator. Here the wrapper is skipped unless torch._dynamo is imported: without it nothing is being compiled.
+    """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         plain = cls.__torch_dispatch__
@@ -29,10 +34,15 @@ class DispatchMode(TorchDispatchMode):
 def pulled_back(
     outputs: Sequence[Tensor], wrt: Sequence[Tensor], incoming: Sequence[Tensor], **options: Any
 ) -> tuple[Any, ...]:
-    """What `torch.autograd.grad` returns: a tensor for each of wrt, or None where no output reaches it.
+    """As `torch.autograd.grad`: a tensor for each of wrt, or None if no output depends on it.
 
-    outputs: each requires a gradient. incoming: one for each, of its shape. options: of `torch.autograd.grad`, which
-    imports the symbolic shapes of torch's compiler where it is given incoming gradients, but not for a scalar.
+    With grad_outputs, torch imports the symbolic shapes of its compiler; for a scalar it does not. So the outputs are
+    joined in one scalar.
+
+    outputs: each requires a gradient.
+    wrt: the tensors to differentiate by.
+    grad_outputs: the incoming gradients, one for each output, of its shape.
+    options: further arguments of `torch.autograd.grad`.
     """
     with torch.enable_grad():
         head = _head(incoming, *outputs)
@@ -49,7 +59,7 @@ def argmax(x: Tensor) -> tuple[int, ...]:
 
 
 class _Head(torch.autograd.Function):
-    """A scalar whose gradient reaches the outputs as the incoming ones."""
+    """A scalar that depends on the outputs. Its backward pass returns the incoming gradients."""
 
     @staticmethod
     def forward(ctx: Any, incoming: Sequence[Tensor], *outputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`packproof bench fp8`: the error of attention on operands of 8 bits, with and without incoherent processing."""
+"""`packproof bench fp8`: the error of attention with 8-bit operands, with and without incoherent processing."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,12 +23,15 @@ class ErrorRow:
     """Relative errors (of the norm, over all heads) against attention of the same inputs in float64."""
 
     inputs: str
+    """The distribution of the inputs."""
     naive: float
+    """The error without incoherent processing."""
     incoherent: float
+    """The error with incoherent processing."""
 
     @property
     def ratio(self) -> float:
-        """How many times the error is smaller with incoherent processing."""
+        """The factor by which incoherent processing reduces the error."""
         return self.naive / self.incoherent
 
 
@@ -49,7 +52,7 @@ def with_large_tokens(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
 
 
 def of_signs(shape: tuple[int, ...], g: torch.Generator) -> Tensor:
-    """1 or -1, which e4m3 holds exactly; what is mixed of them it does not hold."""
+    """1 or -1. e4m3 represents both exactly, but not their mixture after incoherent processing."""
     return gaussian(shape, g).sign()
 
 
@@ -63,7 +66,7 @@ INPUTS: dict[str, tuple[Draw, Draw]] = {
 
 
 def measured(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
-    """A row for each kind of inputs: the last queries of one causal sequence."""
+    """A row for each distribution of inputs, over the last queries of one causal sequence."""
     queries = min(QUERIES, tokens)
     pack: dict[str, Any] = {
         "cu_seqlens": torch.tensor([0, queries]),
@@ -85,7 +88,7 @@ def measured(tokens: int = TOKENS, seed: int = 0) -> Iterator[ErrorRow]:
 
 
 def table(tokens: int = TOKENS, seed: int = 0) -> Iterator[str]:
-    """The rows, as text."""
+    """The rows as lines of text."""
     yield f"e4m3 q, k and v in blocks of {BLOCK} tokens; {tokens:,} tokens, {HEADS} heads of {CHANNELS}"
     yield ""
     yield f"{'inputs':<28}{'plain':>10}{'incoherent':>13}{'times better':>15}"

@@ -1,4 +1,4 @@
-"""An op as data: the role of every axis of every tensor. All properties follow from it; nothing depends on its name."""
+"""An op as data: the role of every axis of every tensor. Properties are derived from it, never from the op's name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,56 +25,62 @@ _SIZE_WORDS = ("longest", "rows", "slots")
 class Op:
     """The declaration of an operation over packed sequences.
 
+    name: its name in reports.
     reference: the slow exact function. It takes the inputs by name, `cu_seqlens` and the options, and returns the
         outputs in order (a single tensor if there is one).
-    inputs, outputs: axes of each tensor by name. `t` counts packed tokens, `s` sequences, `c` the slots of a pool of
-        states (see `pool`); every other axis belongs to a shared parameter. A spec that ends in `?` is optional; `a |
+    inputs: axes of each input by name. `t` counts packed tokens, `s` sequences, `c` the slots of a pool of states (see
+        `pool`). Every other axis belongs to a shared parameter. `?` at the end of a spec marks an optional input; `a |
         b` are alternatives; an axis may be `w-1`.
-        `u` counts rows of a second packing of the same sequences, such as the keys of attention: its offsets are the
-        reference's argument `cu_seqlens_k`, and where that is left out, `u` is `t`. The last row of a sequence along
-        `u` belongs to the last one along `t`, which is what a causal op goes by.
-    options: the values that each option may take, the plainest first.
-    sizes: sets of axis sizes to draw from; "longest" is the length of the longest sequence, "rows" that of the pack,
-        "slots" one more than it has sequences.
-    where: what the sizes of every call satisfy, as conditions of a `packproof.Domain`: "h % g == 0".
-    model_sizes: sizes as models have them, drawn besides on a GPU, where kernels are to be judged in the configurations
-        that they ship; elsewhere they would only take long.
-    absolute: the op on absolute values (method: B of the error budget), with the reference's signature: forward gives
-        the sum of the absolute terms, and so does its vjp. None: the reference itself on the absolute values of its
-        inputs.
-    cumsum: makes the magnitude op for kernels that promise `cumsum` (B + B_E of the budget) from their promises.
-    roundings: instead of `absolute`, how the roundings of an op are drawn that is stable, but not in absolute values.
-    operands: beside `absolute`, how those roundings are drawn that a kernel on matrix products has in 16 bits.
-    draws: how values are drawn, where not "normal": "decay" (negative, of any strength), "gate" (a decay that no step
-        multiplies: down to -inf; with "gate|i", as with "decay|i", what softplus and a "log rate" turn into one if
-        input `i` is given), "step" (a positive time step; "step|o" is what
-        softplus turns into one if option `o` is set), "unit" (in [-1, 1], such as cosines), "direction" (vectors along
-        the last axis of a length of about 1; with "direction|o" of any length if option `o` is set), "share" (between 0
-        and 1, some of them 0, 1 or 2; with "share|o" what sigmoid turns into one), "log rate" (the logarithm of a
-        decay's size), "distinct" (no two rows
-        alike, in any dtype: for ops that choose among rows, whose gradient has two correct values where two are equal),
-        "sign" (1 or -1), "position|m" (integers (s,): the row of tables along axis m where a sequence starts, or one
-        below 0; constants),
-        "slot|c" (integers (s,): a slot for each sequence, or -1; constants).
-    fixed: inputs and outputs that do not follow the dtype of the call: fp32, or fp64 with fp64 tokens.
-    float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters are under autocast; each gradient comes
-        in the dtype of its input. Drawn for kernels that declare to take them so.
+        `u` counts rows of a second packing of the same sequences, such as the keys of attention. Its offsets are the
+        reference's argument `cu_seqlens_k`; without it, `u` is `t`. A causal op aligns the ends of a sequence: its last
+        row along `u` belongs to its last row along `t`.
+    outputs: axes of each output by name, in the same notation.
+    options: the values to try of each option, the plainest first.
+    sizes: sets of axis sizes to draw from. "longest" is the length of the longest sequence, "rows" the number of rows
+        of the pack, "slots" one more than its number of sequences.
+    where: conditions on the sizes of every call, as in a `packproof.Domain`: "h % g == 0".
+    model_sizes: sizes of real models. They are drawn on a GPU only, to judge kernels in the configurations of their
+        use; elsewhere they would take too long.
+    absolute: the op on absolute values (B of the error budget), with the reference's signature. Its forward pass and
+        its vjp sum absolute terms. None: the reference itself on the absolute values of its inputs.
+    cumsum: makes the magnitude op of a kernel that promises `cumsum` (B + B_E of the budget) from its promises.
+    roundings: instead of `absolute`, the roundings to draw for a stable op with an unstable form on absolute values.
+    operands: in addition to `absolute`, the roundings to draw for kernels with 16-bit operands of matrix products.
+    draws: the distribution of an input, if not "normal":
+        "decay": negative, of any strength;
+        "gate": a decay without a time step as factor, down to -inf;
+        "decay|i", "gate|i": if input `i` is given, a value to be made a decay or gate by softplus and a "log rate";
+        "step": a positive time step;
+        "step|o": if option `o` is set, a value to be made a step by softplus;
+        "unit": in [-1, 1], such as cosines;
+        "direction": vectors of length about 1 along the last axis;
+        "direction|o": the same, of any length if option `o` is set;
+        "share": between 0 and 1, some of them 0, 1 or 2;
+        "share|o": if option `o` is set, a value to be made a share by sigmoid;
+        "log rate": the logarithm of a decay's size;
+        "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
+        "sign": 1 or -1;
+        "position|m": integers (s,), the first row of each sequence in tables along axis m, or below 0; constants;
+        "slot|c": integers (s,), a slot for each sequence, or -1; constants.
+    fixed: inputs and outputs independent of the dtype of the call: fp32, or fp64 with fp64 tokens.
+    float32: inputs that may be fp32 beside bf16 or fp16 tokens, as parameters under autocast. Each gradient has the
+        dtype of its input. Drawn for kernels with these inputs in their own `float32`.
     narrow: fixed inputs that may have the dtype of 16-bit tokens, and bf16 or fp16 beside fp32 ones, as parameters of
-        a model in bf16 do. Drawn for kernels that declare to take them so.
-    constants: inputs that are tables or positions, without gradients.
+        a bf16 model. Drawn for kernels with these inputs in their own `narrow`.
+    constants: inputs without gradients, such as tables and positions.
     carry: (initial state, final state, option that requests it), if a sequence can be cut and continued.
     pool: (the slot of each sequence, the pool, the pool after the call), if states lie in a pool.
-    on_request: the option that requests an output, by the name of the output: the others that end in `?`.
-    window: the axis whose size is the reach of a convolution; scales the layouts.
-    reach: the option that says how far a token sees, (left, right), -1 for no limit. Besides the values that it has in
-        `options`, golden cases try windows that end where a kernel's tiles do, without any optional input.
-    causal: option that makes the op causal, or True or False.
+    on_request: the option for each other optional output, by the name of the output.
+    window: the axis with the width of a convolution as its size; scales the layouts.
+    reach: the option for the window of a token, (left, right), -1 for no limit. In addition to its values in `options`,
+        golden cases try windows ending at the edges of a kernel's tiles, without any optional input.
+    causal: the option for causality, or True or False.
     matmul: built on matrix products: a kernel may round their operands to the dtype of the tokens unless it promises
         not to.
-    saved: inputs that the backward pass has to read; None: all. flops: counts the operations of both passes. A bench
-        derives from them what a call costs at least.
+    saved: inputs read by the backward pass; None: all. A bench derives the fewest bytes of a call from them.
+    flops: counts the operations of both passes. A bench derives the shortest time of a call from them.
 
-    Raises UsageError for a field that does not fit the others, such as a size that is missing.
+    Raises UsageError for fields that contradict each other, such as an axis without a size.
 
     >>> import packproof
     >>> def tripled(x, *, cu_seqlens):
@@ -120,12 +126,12 @@ class Op:
 
     @property
     def forgets(self) -> bool:
-        """Whether it has decays, which may be strong."""
+        """Whether it has decays; they may be strong."""
         return any(drawn.partition("|")[0] in ("decay", "gate", "log rate") for drawn in self.draws.values())
 
     @property
     def handed_on(self) -> tuple[str, str] | None:
-        """The state before a call and after it, by which a sequence that is cut goes on."""
+        """The names of the state before and after a call, to continue a cut sequence; None if there is none."""
         return self.carry[:2] if self.carry else self.pool[1:] if self.pool else None
 
     @property
@@ -155,7 +161,7 @@ class Op:
 
     @cached_property
     def packs_keys(self) -> bool:
-        """Whether it has a second packing, with offsets of its own."""
+        """Whether it has a second packing with offsets of its own."""
         return any(packs_keys(parse(spec).alternatives[0]) for spec in self.inputs.values())
 
     def returned(self, options: Mapping[str, Any]) -> list[str]:
@@ -165,7 +171,7 @@ class Op:
 
 
 def _axes(op: Op, where: str) -> list[str]:
-    """The axes that need a size: all but tokens, sequences and numbers. UsageError for a spec that cannot be read."""
+    """The axes that need a size: all but tokens, sequences and numbers. Raises UsageError for an invalid spec."""
     found: dict[str, None] = {}
     for name in ("inputs", "outputs"):
         tensors = getattr(op, name)

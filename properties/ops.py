@@ -1,4 +1,4 @@
-"""The ops of packproof, declared."""
+"""The declarations of packproof's ops."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,7 +32,12 @@ def _by_chunks(make: Callable[..., Any], head: str, heads: tuple[str, ...]) -> R
 def _op(
     signature: Signature, *, options: Mapping[str, Any] | None = None, where: tuple[str, ...] = (), **fields: Any
 ) -> Op:
-    """The op of a signature. options: values to try of those that the signature does not list."""
+    """The op of a signature.
+
+    options: values to try of options without a list of values in the signature.
+    conditions: conditions on sizes, in addition to the signature's groups.
+    fields: further fields of `Op`.
+    """
     return Op(
         name=signature.op,
         inputs=signature.inputs,
@@ -295,7 +300,7 @@ KDA = _op(
 
 
 def _on_pool(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
-    """The same op on a pool of states, for a server: nothing is differentiated."""
+    """The same op on a pool of states, for inference: without gradients."""
     absolute, cumsum, roundings = op.absolute, op.cumsum, op.roundings
     draws = {name: drawn for name, drawn in op.draws.items() if name in signature.inputs}
     made = _op(
@@ -317,7 +322,7 @@ def _on_pool(signature: Signature, op: Op, reference: Callable[..., Any]) -> Op:
 
 
 def _in_slots(magnitude: Callable[..., Any], **arguments: Any) -> tuple[Tensor, Tensor]:
-    """A magnitude op on a pool, whose idle slots have their own magnitude."""
+    """A magnitude op on a pool. Idle slots keep their absolute values."""
     y, states = over_pool(magnitude, **arguments)
     return y, states.abs()
 
@@ -339,7 +344,7 @@ OPS: dict[str, Op] = {
 
 
 def find_op(name: str) -> Op:
-    """The op of that name. Raises UsageError naming the ops there are."""
+    """The op of this name. Raises UsageError with the names of all ops."""
     if name not in OPS:
         raise UsageError(f"op: {name!r} is not known; there are {', '.join(OPS)}")
     return OPS[name]

@@ -1,4 +1,4 @@
-"""What a kernel's design guarantees, as data: which checks are bitwise and the budget's constants follow from it."""
+"""The guarantees of a kernel's design, as data. They decide on bitwise checks and on the constants of the budget."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -15,30 +15,30 @@ _WORDS = {"grid": get_args(Grid), "compute": get_args(Compute), "state_entry": g
 @checked_init
 @dataclass(frozen=True)
 class Promises:
-    """What a kernel declares of itself. By default it promises nothing and is checked within the error budget only.
+    """The promises of a kernel. By default it promises nothing and is checked within the error budget only.
 
-    grid: where the kernel's chunks start. "sequence": at the start of each sequence; "token": no chunk carries
-        anything, an element depends on its own window alone; "pack": at multiples of the chunk from the start of the
-        pack. The first two make `packing`, `permutation` and finite `isolation` bitwise.
+    grid: the starts of the kernel's chunks. "sequence": at the start of each sequence; "token": no chunk carries a
+        state, an element depends on its own window alone; "pack": at multiples of the chunk from the start of the pack.
+        The first two make `packing`, `permutation` and finite `isolation` bitwise.
     chunk: tokens in a chunk; scales the layouts and, with `cumsum`, the budget.
-    compute: how intermediates are rounded: "fp32" (not at all), "operand" (to the dtype of the tokens), "tf32". None
-        takes what is usual for the op: "operand" for ops built on matrix products, "fp32" for the others.
+    compute: the rounding of intermediates: "fp32" (none), "operand" (to the dtype of the tokens), "tf32". None is the
+        usual one of the op: "operand" for ops built on matrix products, "fp32" for the others.
     deterministic: the same call gives the same bits.
     isolated: NaN, Inf and huge values in one sequence leave the others' bits alone (masks select, they never multiply).
-    state_entry: "carry" if a given state enters as the first chunk's carry; then a run cut at a multiple of `segment`
-        and continued has the bits of one run.
-    cumsum: decays are formed as differences of a cumulative sum inside a chunk, so that their error grows with the sum.
-    segment: tokens after which the state is handed over between programs, a multiple of `chunk`; None: the chunk.
-        Layouts at its edges are added where the others end before one.
-    saved_outputs: the backward pass reads outputs as they were stored, as torch's softmax, sigmoid and tanh do: in 16
-        bits gradients have that rounding too, which adds u_saved B to their budget alone.
-    capturable: a call, with its backward pass, can be captured into a CUDA graph and replayed with other boundaries of
-        as many sequences and tokens: it neither waits for the GPU nor reads cu_seqlens on the host.
-    compilable: torch.compile can compile a call, with its backward pass. Without it an error of torch's own compiler is
-        reported, and no failure; a kernel that calls operators registered with torch promises it by that.
+    state_entry: "carry" if an initial state enters as the carry of the first chunk. A run that is cut at a multiple of
+        `segment` and continued then has the bits of one run.
+    cumsum: decays are differences of a cumulative sum inside a chunk. Their error grows with the sum.
+    segment: tokens between two hand-overs of the state to another program, a multiple of `chunk`; None: the chunk.
+        Layouts at its edges are added if no other layout is that long.
+    saved_outputs: the backward pass reads the stored outputs, as in torch's softmax, sigmoid and tanh. In 16 bits their
+        rounding reaches the gradients, and adds u_saved B to the budget of these.
+    capturable: a CUDA graph can capture a call, with its backward pass, and replay it with other boundaries of as many
+        sequences and tokens: the call neither waits for the GPU nor reads cu_seqlens on the host.
+    compilable: torch.compile can compile a call, with its backward pass. Otherwise an error of torch's own compiler is
+        reported, but is no failure. A kernel made of operators registered with torch implies this promise.
 
-    Raises UsageError for a word that is none of these, a chunk or segment that is no number of tokens, and a segment
-    that is not whole chunks.
+    Raises UsageError for another value of `grid`, `compute` or `state_entry`, for a chunk or segment that is no number
+    of tokens, and for a segment of partial chunks.
 
     >>> import packproof
     >>> promises = packproof.Promises(grid="sequence", chunk=64, segment=256, deterministic=True)
@@ -77,7 +77,7 @@ class Promises:
 
     @property
     def handover(self) -> int:
-        """Tokens after which the state leaves one program and enters the next."""
+        """Tokens between two hand-overs of the state from one program to the next."""
         return self.segment or self.chunk or 1
 
     @property

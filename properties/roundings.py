@@ -1,4 +1,4 @@
-"""What an op declares of its roundings, where it is stable, but not in absolute values."""
+"""The declaration of an op's roundings, for stable ops with an unstable form on absolute values."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 from packproof.properties.promises import Promises
 
 if TYPE_CHECKING:
-    from packproof.properties.bounds.signs import Signs  # which needs torch
+    from packproof.properties.bounds.signs import Signs  # imports torch
 
 
 @dataclass(frozen=True)
 class Roundings:
-    """How the roundings of an op are drawn.
-
-    make: from a kernel's promises and random signs, a function with the reference's signature whose roundings have
-    those signs. heads: the axes of heads, which do not depend on each other. state, width: the axes whose sizes, times
-    the width, say how much one token costs.
-    """
+    """How to draw the roundings of an op."""
 
     make: Callable[[Promises, "Signs"], Callable[..., Any]]
+    """Makes a function with the reference's signature, from a kernel's promises and random signs of its roundings."""
     heads: Collection[str]
+    """The axes of heads; heads do not depend on each other."""
     state: Collection[str]
+    """The axes of the state. The product of their sizes and `width` is the cost of a token."""
     width: int = 1
+    """A factor of the cost of a token."""

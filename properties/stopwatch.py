@@ -1,4 +1,4 @@
-"""Where the time of this process goes, by named spans. Each second is counted once: in the innermost open span."""
+"""Measures the time of this process in named spans. Each second counts once, in the innermost open span."""
 
 import time
 from types import TracebackType
@@ -9,7 +9,10 @@ _since = 0.0  # when the innermost open span was entered, or last became the inn
 
 
 class span:  # noqa: N801  (read as a verb: with span("draw"))
-    """Counts the time inside it under its name. whole: spans opened inside it count as part of it."""
+    """Counts the time inside it under its name.
+
+    inclusive: whether spans opened inside count as part of it.
+    """
 
     __slots__ = ("name", "whole")
 
@@ -39,7 +42,7 @@ def _count() -> None:
 
 
 def add(name: str, seconds: float) -> None:
-    """Count time that no span could be open for, as while this module was not imported."""
+    """Count time without an open span, such as the time before the import of this module."""
     _seconds[name] = _seconds.get(name, 0.0) + seconds
 
 

@@ -1,4 +1,4 @@
-"""The tensors of a call by name and kind: what results, comparisons and violations are keyed by."""
+"""Keys of a call's tensors, by name and kind, used by results, comparisons and violations."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +16,10 @@ _PREFIXES: dict[TensorKind, str] = {
 
 @dataclass(frozen=True)
 class TensorKey:
-    """An output, an input, or a gradient of one. name: in the op's declaration. As text it is what reports show.
+    """An output, an input, or a gradient of one. Its text is the one in reports.
+
+    name: the tensor's name in the op's declaration.
+    kind: "output", "input", "gradient" (of an input), or a second gradient.
 
     >>> from packproof.properties import TensorKey
     >>> print(TensorKey("B", "gradient"))

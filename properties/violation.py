@@ -1,4 +1,4 @@
-"""What a property found: one incorrect element, where it is, and by how much it is wrong."""
+"""A violation of a property: one incorrect element, its location and its error."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,12 +12,22 @@ FaultKind = Literal["raised", "crashed", "hung", "exited", "malformed", "patched
 class Violation:
     """The worst element of one tensor, or a fault of the kernel.
 
-    tensor: None for a fault. sequence, position: where a token or state belongs, -1 where that has no meaning.
-    index: of the element in its tensor. other: what `wanted` is ("reference", "alone"). excess: error as a
-    multiple of the budget, or None where bits were compared. term: the budget's dominant term there. text: what
-    happened, where there are no numbers; fault: its kind. note: what had been done to the pack. expected: what the
-    reference has there, where two runs of the kernel were compared; allowed: how far a run may be from it.
-    slot, rank: of a pool of states, and that has the token; -1 elsewhere.
+    tensor: the tensor; None for a fault.
+    sequence: the sequence of a token or state; -1 without meaning, as for a shared tensor.
+    position: the position of a token in its sequence; -1 without meaning.
+    index: the index of the element, without the row of a token or state.
+    got: the value under test.
+    wanted: the value to agree with.
+    other: the source of `wanted`, such as "reference" or "alone".
+    excess: the error as a multiple of the budget; None for a comparison of bits.
+    term: the dominant term of the budget at this element.
+    text: a description, if there are no numbers.
+    note: how the property had changed the pack.
+    fault: the kind of fault, "" if there is none.
+    expected: the value of the reference, after a comparison of two runs of the kernel.
+    allowed: the largest allowed distance of a run from `expected`.
+    slot: the slot of a pool of states; -1 elsewhere.
+    rank: the rank with the token; -1 elsewhere.
 
     >>> from packproof.properties import TensorKey, Violation
     >>> Violation(TensorKey("y"), 1, 0, (2,), got=0.5, wanted=0.25, excess=12.0, term="accumulation").lines()
@@ -42,7 +52,7 @@ class Violation:
     rank: int = -1
 
     def lines(self) -> list[str]:
-        """For reports: the place, the values, and how far off they are."""
+        """Lines for reports: location, values and error."""
         if self.text:
             return [*self.text.splitlines(), *([self.note] if self.note else [])]
         far = "bits differ" if self.excess is None else f"{number(self.excess)} x the budget ({self.term})"
@@ -53,13 +63,13 @@ class Violation:
 
     @property
     def error(self) -> str:
-        """The name of the exception that a call raised, "" for anything else."""
+        """The name of the exception raised by the call, "" for anything else."""
         parts = self.text.partition("\n")[0].split(": ") if self.fault == "raised" else ()
         return next((part for part in parts if part.isidentifier()), "")
 
     @property
     def side(self) -> str:
-        """Which of two runs is off, by what each may differ from the reference."""
+        """Says which of two runs is incorrect, by their distances from the reference."""
         assert self.expected is not None
         mine, other = (abs(x - self.expected) <= self.allowed for x in (self.got, self.wanted))
         this = _THIS.get(self.other, "this run")
@@ -81,7 +91,7 @@ class Violation:
         return f"sequence {self.sequence}{token}{element}" + (f", on rank {self.rank}" if self.rank >= 0 else "")
 
 
-# what a run is called that is compared with another one
+# the name of the run under test, by the name of the run that it is compared with
 _THIS = {
     "alone": "packed",
     "sum over the sequences": "packed",
@@ -100,6 +110,6 @@ def number(x: float) -> str:
 
 
 def apart(*numbers: float) -> list[str]:
-    """The numbers with as many digits as show where the first two differ, four at least."""
+    """The numbers with enough digits to tell the first two apart, four at least."""
     texts = ([f"{x:.{digits}g}" for x in numbers] for digits in range(4, 18))
     return next((each for each in texts if len(set(each[:2])) > 1), [number(x) for x in numbers])

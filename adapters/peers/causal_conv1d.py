@@ -1,4 +1,4 @@
-"""causal-conv1d: the CUDA kernel, channel-last, in whose seq_idx -1 is a padding token, and its step of a server."""
+"""causal-conv1d: the CUDA kernel, channel-last, with -1 in seq_idx for padding, and its update for one token."""
 
 from packproof.adapters import Batched, adapt, seq_idx
 
@@ -7,12 +7,12 @@ causal_conv1d = adapt(
     op="causal_conv1d",
     tokens=Batched(axis=-1),
     metadata={"seq_idx": seq_idx},
-    without=("initial_states", "return_final_states"),  # those that go with seq_idx belong to a row of the batch
-    domain="2 <= w <= 4; d % 8 == 0; contiguous",  # it takes slices of a multiple of 8 channels too
+    without=("initial_states", "return_final_states"),  # with seq_idx it takes states per row of the batch
+    domain="2 <= w <= 4; d % 8 == 0; contiguous",  # it also takes slices of 8 n channels
     float32=("weight", "bias"),
 )
 
-# one token for each request, whose slots are int32, below 0 for one that only pads
+# one token for each request; slots are int32, below 0 for padding
 causal_conv1d_update = adapt(
     "causal_conv1d:causal_conv1d_update",
     op="causal_conv1d_update",

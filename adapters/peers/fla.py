@@ -58,7 +58,7 @@ def causal_conv1d(
     activation: str | None = None,
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Its states hold w inputs, of which it does not read the first; the op's hold the others."""
+    """fla's states hold w inputs and the first one is never read. The op's states hold the other w - 1."""
     from fla.modules.causal_conv1d.ops import causal_conv1d as convolve  # noqa: PLC0415
 
     given = None if initial_states is None else functional.pad(initial_states, (1, 0))
@@ -85,8 +85,10 @@ def rope(
     cu_seqlens: Tensor,
     interleaved: bool = False,
 ) -> Tensor:
-    """It returns zeros for tokens before position 0, so that its tables get rows for them. Without start positions it
-    would require tables as long as the pack."""
+    """The tables get rows for positions below 0, since fla returns zeros there.
+
+    Start positions are always passed: without them it requires tables as long as the pack.
+    """
     from fla.modules.rotary import rotary_embedding  # noqa: PLC0415
 
     cos, sin, starts = from_zero_on(cos, sin, offsets, cu_seqlens)
@@ -135,8 +137,10 @@ def ssd(
     dt_softplus: bool = False,
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """simple_gla with queries C, keys B, values dt x and gates dt A; its states are (n, p). The skip, the gate z and
-    softplus are torch's."""
+    """simple_gla with queries C, keys B, values dt x and gates dt A; its states are (n, p).
+
+    The skip, the gate z and softplus are computed by torch.
+    """
     from fla.ops.simple_gla import chunk_simple_gla  # noqa: PLC0415
 
     step = dt.float() if dt_bias is None else dt.float() + dt_bias

@@ -1,7 +1,7 @@
 """flash-linear-attention: linear attention, its gated forms and the delta rules, in chunks and token by token.
 
-Retention and lightning attention are its simple_gla with `g_gamma`, a constant of each head, for which it has no
-gradient. Its chunks start where sequences start; states are (k, v), gates natural logarithms.
+Retention and lightning attention are its simple_gla with `g_gamma`, a constant of each head without a gradient. Chunks
+start with each sequence; states are (k, v), gates natural logarithms.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def _gated(
     rule: Callable[..., Any], tokens: tuple[Tensor, ...], A_log: Tensor | None, dt_bias: Tensor | None,
     states: Tensor | None, cu_seqlens: Tensor, options: dict[str, Any],
 ) -> Any:  # fmt: skip
-    """A rule that makes the gate itself where A_log is given; a bias without A_log is added before."""
+    """Call a rule. With A_log it computes the gate itself; a bias without A_log is added to g before the call."""
     q, k, v, g, beta = tokens
     gate: dict[str, Any] = {}
     if A_log is not None:
@@ -95,7 +95,7 @@ def _gated(
 
 
 def _rule(op: str, module: str, function: str, **declared: Any) -> Callable[..., Any]:
-    """The adapter of a rule with a gate."""
+    """The adapter of a delta rule with a gate."""
 
     @kernel(op=op, domain=f"k <= 256; {_WEAK}", slack=False, float32=("g", "beta"), **declared)
     def adapted(

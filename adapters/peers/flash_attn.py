@@ -20,7 +20,7 @@ def rope(
     cu_seqlens: Tensor,
     interleaved: bool = False,
 ) -> Tensor:
-    """With a start position below 0 it would read what lies before its tables, so that these get rows for it."""
+    """The tables get rows for positions below 0, where flash-attn would read memory before them."""
     from flash_attn.layers.rotary import apply_rotary_emb  # noqa: PLC0415
 
     cos, sin, starts = from_zero_on(cos, sin, offsets, cu_seqlens)

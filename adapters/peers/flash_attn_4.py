@@ -30,7 +30,7 @@ def attention(
     softcap: float = 0.0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Its log-sum-exp is (hq, t), and a window without an end has None for it."""
+    """Its log-sum-exp is (hq, t). An unlimited side of the window is None."""
     from flash_attn.cute import flash_attn_varlen_func as attend  # noqa: PLC0415
 
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k

@@ -1,4 +1,4 @@
-"""FlashQLA: the gated delta rule in TileLang, with fla's convention; its gate is made before."""
+"""FlashQLA: the gated delta rule in TileLang, with fla's convention. It takes the gate, not A_log and dt_bias."""
 
 from packproof.adapters import Batched, adapt
 from packproof.properties.promises import Promises

@@ -1,4 +1,4 @@
-"""FlashInfer: the gated delta rule for prefill, values alone."""
+"""FlashInfer: the gated delta rule for prefill, without a backward pass."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def gated_delta_rule(
     qk_l2norm: bool = False,
     return_final_states: bool = False,
 ) -> Any:
-    """Its gate is exp(g), in fp32 as beta is; its states are (p, k), and final ones have to be allocated before."""
+    """Its gate is exp(g); gate and beta are fp32. States are (p, k), and the caller allocates the final ones."""
     from flashinfer.gdn_prefill import chunk_gated_delta_rule  # noqa: PLC0415
 
     q, k, v = (x.contiguous() for x in (q, k, v))

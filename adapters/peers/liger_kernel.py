@@ -1,4 +1,4 @@
-"""liger-kernel: its rotary embedding of whole heads, which has no packing argument and overwrites what it is given."""
+"""liger-kernel: its rotary embedding of whole heads. It has no packing argument and overwrites its inputs."""
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ _HEADS_FIRST = Batched(axis=2)
 def rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, offsets: Tensor | None = None, *, cu_seqlens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Over a batch of one pack with a row of the tables for each token, gathered once per batch.
+    """Called on a batch of one pack, with a table row for each token, gathered once per batch.
 
-    It overwrites q, k and their incoming gradients: its time includes a copy of each.
+    The kernel overwrites q, k and their incoming gradients. So its time includes a copy of each.
     """
     from liger_kernel.transformers.rope import liger_rotary_pos_emb  # noqa: PLC0415
 
@@ -31,7 +31,7 @@ def rope_qk(
 
 
 def _rows(cos: Tensor, sin: Tensor, starts: Tensor, cu_seqlens: Tensor, tokens: int) -> list[Tensor]:
-    """(1, t, 2r) of both tables, the halves alike; zeros in slack."""
+    """Both tables as (1, t, 2r), with two equal halves; zeros in slack."""
     place, sequence = positions(cu_seqlens, tokens), seq_idx(cu_seqlens, tokens)
     outside = (place < 0)[:, None]
     row = torch.where(place < 0, 0, place + starts[sequence.clamp(min=0)]) if len(starts) else place.clamp(min=0)
@@ -40,7 +40,7 @@ def _rows(cos: Tensor, sin: Tensor, starts: Tensor, cu_seqlens: Tensor, tokens: 
 
 
 def _returned(y: Tensor, cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """(t, h, k) of (1, h, t, k), the incoming gradient copied."""
+    """(1, h, t, k) as (t, h, k). The incoming gradient is copied, since the kernel overwrites it."""
     y = _HEADS_FIRST.back(y, cu_seqlens, tokens)
     if y.requires_grad:
         y.register_hook(torch.clone)  # type: ignore[no-untyped-call]

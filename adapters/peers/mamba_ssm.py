@@ -1,4 +1,4 @@
-"""mamba-ssm: its SSD, its selective scan over a padded batch, and the step of a server for either."""
+"""mamba-ssm: its SSD, its selective scan over a padded batch, and the state update of both for one token."""
 
 from importlib import import_module
 from typing import Any
@@ -12,8 +12,8 @@ _SCAN = "mamba_ssm.ops.selective_scan_interface:selective_scan_fn"
 _NO_STATES_OF_PACKS = ("initial_states", "return_final_states")  # states belong to a row of the batch
 _REFUSALS = ("only supports state dimension <= 256", "C must have shape")  # the second: if B and C differ in groups
 
-# With its default chunks, which start with the pack. It takes fp32, but rounds operands of its products to tf32. Decays
-# are differences of a running sum, so that a strong gate takes the digits of later ones.
+# Chunks have the default size and start with the pack. fp32 is left out: operands of products are rounded to tf32.
+# Decays are differences of a running sum: a strong gate costs all later ones their digits.
 ssd = adapt(
     "mamba_ssm.ops.triton.ssd_combined:mamba_chunk_scan_combined",
     op="ssd",
@@ -27,8 +27,8 @@ ssd = adapt(
     slack=False,
 )
 
-# It takes no boundaries: a sequence is a row of a padded batch. Its backward pass reads outputs as they were stored.
-# Rows of padding have a step of 0, which a rate that is -inf in base 2 turns into NaN.
+# It takes no boundaries: each sequence is a row of a padded batch. The backward pass reads the stored outputs.
+# Padding has a step of 0, and 0 times a rate of -inf in base 2 is NaN.
 selective_scan = adapt(
     _SCAN,
     op="selective_scan",
@@ -62,7 +62,7 @@ def _step_of_heads(
     state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None,
     z: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False, slots: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """It takes dt, A, D and dt_bias with a value for each channel of a head, equal where their strides are 0."""
+    """The kernel takes dt, A, D and dt_bias per channel. A stride of 0 shares one value within a head."""
     D, dt_bias = (v if v is None else v.view(x.shape[1], -1).expand(x.shape[1:]) for v in (D, dt_bias))
     dt, A = dt[..., None].expand_as(x), A[:, None, None].expand(state.shape[1:])
     return _step(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus, slots)
@@ -76,7 +76,7 @@ def _step_of_channels(
     return _step(state, u, delta, A, B, C, D, z, delta_bias, delta_softplus, slots)
 
 
-# One token for each request. Without D or the bias of the step it raises, although both are optional.
+# One token for each request. It raises without D or the bias of the step, although both are optional.
 _POOL: dict[str, Any] = {
     "names": {"states": "state", "state_indices": "slots"},
     "in_place": ("states",),

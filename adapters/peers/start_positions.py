@@ -1,4 +1,4 @@
-"""Rotary tables for kernels that take start positions from 0 on: rows that rotate nothing come before the others."""
+"""Rotary tables for kernels without negative start positions: rows without rotation are put before the others."""
 
 import torch
 from torch import Tensor
@@ -9,8 +9,10 @@ Tables = tuple[Tensor, Tensor, Tensor]
 
 
 def from_zero_on(cos: Tensor, sin: Tensor, offsets: Tensor | None, cu_seqlens: Tensor) -> Tables:
-    """cos, sin (m', r) and offsets (s,), none below 0, that rotate as cos, sin (m, r) and these offsets do; all 0 where
-    there are none. Made once per batch."""
+    """Tables (m', r) and offsets (s,) >= 0 with the same rotations as cos, sin (m, r) and `offsets`.
+
+    Without `offsets` they are all 0. The result is cached per batch.
+    """
     if offsets is None:
         return cos, sin, once("no offsets", lambda: torch.zeros_like(cu_seqlens[1:]), cu_seqlens)
 

@@ -1,6 +1,6 @@
-"""PyTorch's own implementations: its packed attentions, and short vectorised ops that torch.compile fuses.
+"""PyTorch's own implementations: its packed attentions, and short vectorised ops, fused by torch.compile.
 
-The latter are compiled on a GPU; on a CPU they run uncompiled, where they can be tested quickly.
+The latter are compiled on a GPU only. On a CPU they run uncompiled, to be tested quickly.
 """
 
 import inspect
@@ -22,11 +22,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 _compile = cache(torch.compile)
 _BLOCK = 128  # tokens of a block of FlexAttention's masks
 _MOST_BLOCKS = 2**28  # 2 million tokens: a gigabyte for each of four lists, and a second to look at each pair of tokens
-_SHAPES_OF_HEADS = 256  # that one process compiles; past torch's own limit of eight it would run uncompiled
+_SHAPES_OF_HEADS = 256  # shapes compiled in one process; past torch's own limit of eight it would run uncompiled
 
 
 def _varlen_takes(name: str) -> bool:
-    """Whether this version's `varlen_attn`, which came with torch 2.10, has that argument."""
+    """Whether the installed torch has `varlen_attn` (since 2.10) and it takes this argument."""
     if find_spec("torch.nn.attention.varlen") is None:
         return False
     from torch.nn.attention.varlen import varlen_attn as attend  # noqa: PLC0415
@@ -35,7 +35,7 @@ def _varlen_takes(name: str) -> bool:
 
 
 def _compiled(function: F, like: Tensor, *, any_size: bool = False) -> F:
-    """Compiled by itself on a GPU, unless a caller is being compiled, of which it is a part then."""
+    """The function, compiled if `example` is on a GPU. Inside a compiled caller it is compiled as part of it."""
     if not like.is_cuda or torch.compiler.is_compiling():
         return function
     return (_compile_any_size if any_size else _compile)(function)  # type: ignore[return-value]
@@ -73,8 +73,10 @@ def varlen_attn(
     window_size: tuple[int, int] = (-1, -1),
     softmax_scale: float | None = None,
 ) -> Tensor:
-    """torch.nn.attention.varlen: FlashAttention-2 as PyTorch ships it, with one head dim. Its lse has no gradient, so
-    that it is not asked for."""
+    """torch.nn.attention.varlen: FlashAttention-2 as shipped with PyTorch, with one head dim.
+
+    The lse is not offered: it has no gradient.
+    """
     from torch.nn.attention.varlen import varlen_attn as attend  # noqa: PLC0415  (torch 2.10 and later)
 
     keys = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
@@ -107,8 +109,11 @@ def jagged_sdpa(
     causal: bool = False,
     softmax_scale: float | None = None,
 ) -> Tensor:
-    """scaled_dot_product_attention of jagged nested tensors. On a CPU and beside empty sequences its math backend is
-    taken, which is not causal; else those that read 16 bytes at a time."""
+    """scaled_dot_product_attention of jagged nested tensors.
+
+    On a CPU, or with an empty sequence, torch uses its math backend: contiguous tensors, not causal. All other calls
+    use fused backends, which read 16 bytes at a time.
+    """
     fused = q.is_cuda and once("no empty sequence", lambda: bool((cu_seqlens.diff() > 0).all()), cu_seqlens)
     if not fused and (causal or not all(x.is_contiguous() for x in (q, k, v))):
         raise NotImplementedError(
@@ -130,7 +135,7 @@ def jagged_sdpa(
 
 
 def _in_16_bytes(x: Tensor) -> bool:
-    """Whether every row of channels begins at a multiple of 16 bytes and is dense."""
+    """Whether each row of channels is dense and starts at a multiple of 16 bytes."""
     steps = (stride * x.element_size() % 16 for stride in x.stride()[:-1])
     return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and not any(steps)
 
@@ -158,9 +163,9 @@ def flex_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """FlexAttention with a document mask over a batch of one pack; its block mask is made once per batch.
 
-    A softcap is a `score_mod`, and a sink enters after it, by way of the log-sum-exp. NaN in slack rows comes back in
-    slack rows. On a CPU it has no gradients. Compiled for every length at once; what its mask and score capture are
-    tensors, since Inductor takes no numbers there where sizes vary.
+    A softcap is a `score_mod`. A sink enters afterwards, through the log-sum-exp. NaN in slack rows comes back in slack
+    rows. On a CPU there are no gradients. One compilation serves every length. Its mask and score function capture
+    tensors only, since Inductor rejects captured numbers if sizes vary.
     """
     from torch.nn.attention.flex_attention import AuxRequest  # noqa: PLC0415
     from torch.nn.attention.flex_attention import flex_attention as attend  # noqa: PLC0415
@@ -217,7 +222,7 @@ def _block_mask(cu_seqlens: Tensor, tokens: int, keys: Tensor, n_keys: int, wind
 
 
 def _located(cu_seqlens: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """The sequence of each row, and its place counted from the end of the sequence."""
+    """The sequence of each row, and its position counted from the end of the sequence (negative)."""
     sequence: Tensor = seq_idx(cu_seqlens, tokens)
     rows = torch.arange(tokens, device=cu_seqlens.device)
     return sequence, rows - cu_seqlens[1:][sequence.long()] if tokens else rows
@@ -238,7 +243,7 @@ def compiled_rope(
     interleaved: bool = False,
 ) -> Tensor:
     """Rope with gathered rows of the tables, compiled by torch.compile."""
-    if not len(cos) or len(cu_seqlens) == 1:  # the table is as long as the longest sequence, and none has a token
+    if not len(cos) or len(cu_seqlens) == 1:  # no sequence has a token: the tables have no row to gather
         return torch.zeros_like(x)
     place = _positions(cu_seqlens, len(x))
     start = torch.zeros_like(place) if offsets is None else _starts(cu_seqlens, len(x), offsets)

@@ -1,7 +1,7 @@
-"""transformers: the gated delta rule of Qwen3-Next in plain torch, which models run where fla is not installed.
+"""transformers: the gated delta rule of Qwen3-Next in plain torch. Models use it if fla is not installed.
 
-It takes no boundaries, so that each sequence is a call of its own. Nor does it take value heads that share a key head:
-the model repeats those.
+It takes no boundaries, so each sequence is a separate call. Key heads are not shared by value heads: the model repeats
+them before the call.
 """
 
 import inspect
@@ -20,10 +20,8 @@ _MODEL = "transformers.models.qwen3_next.modeling_qwen3_next"
 
 
 def _rule(function: str, promises: Promises | None = None) -> Callable[..., Any]:
-    """The adapter of one of its functions. Where fla is installed, transformers puts a kernel around it.
-
-    Where decays are differences of a running sum, a strong gate takes the digits of later ones.
-    """
+    """The adapter of one of its functions. If fla is installed, transformers wraps a kernel around it."""
+    # with decays as differences of a running sum, a strong gate costs all later ones their digits
     weak = "; gate > -1e4" if promises and promises.cumsum else ""
 
     @kernel(op="gated_delta_rule", domain=f"hk == hv{weak}", promises=promises, slack=False, float32=("g", "beta"))

@@ -1,1 +1,1 @@
-"""How a kernel is called: by which names, and the adapter to write where these are not the op's."""
+"""The call of a kernel: the names in its signature, and an adapter to write if they are not the op's."""

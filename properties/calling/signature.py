@@ -1,4 +1,4 @@
-"""The signature by which a kernel is called: of a function, an nn.Module, or an operator registered with torch."""
+"""The signature of a kernel: a function, an nn.Module, or an operator registered with torch."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,14 +13,14 @@ _METADATA = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "max_seqlen_q", "max_
 
 
 def call_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """The names, kinds and defaults of its arguments; a catch-all alone where a builtin does not tell.
+    """The names, kinds and defaults of its arguments. For a builtin without a signature: a catch-all alone.
 
-    Raises UsageError for an operator with several overloads, of which none is the default.
+    Raises UsageError for an operator with several overloads and no default one.
     """
     operator = operator_of(inspect.unwrap(function))
     if operator is not None:
         return inspect.Signature(list(_of_schema(operator._schema)))
-    function = getattr(function, "_orig_mod", function)  # of an nn.Module that torch.compile has wrapped
+    function = getattr(function, "_orig_mod", function)  # an nn.Module inside the wrapper of torch.compile
     forward = None if isinstance(function, type) else getattr(function, "forward", None)  # of an nn.Module
     try:
         return inspect.signature(forward if callable(forward) else function)
@@ -29,15 +29,18 @@ def call_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def catches_all(signature: inspect.Signature) -> bool:
-    """Whether it takes arguments that it does not name."""
+    """Whether it takes arbitrary keyword arguments."""
     return any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
 
 def named_metadata(parameters: Mapping[str, bool], passed: Collection[str]) -> tuple[str, ...]:
-    """The parameters that are made of `cu_seqlens`, since their names say how.
+    """The parameters to be made from `cu_seqlens`, by their usual names.
 
-    What has a default is left to the kernel, except for lengths, which every caller of such a kernel passes, and where
-    no offsets tell it the boundaries. parameters: by name, whether each is required. passed: the op's own arguments.
+    A parameter with a default is left to the kernel, with two exceptions. Lengths are always passed, as by every caller
+    of such kernels. All are passed if the kernel takes no offsets, since it has no boundaries otherwise.
+
+    parameters: whether each is required, by name.
+    op_arguments: the names of the op's own arguments.
     """
     without_offsets = not any(name in parameters for name in OFFSETS)
 
@@ -49,8 +52,10 @@ def named_metadata(parameters: Mapping[str, bool], passed: Collection[str]) -> t
 
 
 def operator_of(function: Any) -> Any:
-    """The operator, such as torch.ops.mylib.conv.default, of one or of what `torch.library.custom_op` returns; None for
-    anything else. Raises UsageError as `call_signature` does."""
+    """The operator, such as torch.ops.mylib.conv.default, of an operator or a result of `torch.library.custom_op`.
+
+    None for anything else. Raises UsageError as in `call_signature`.
+    """
     kind = f"{type(function).__module__}.{type(function).__qualname__}"
     if kind == "torch._library.custom_ops.CustomOpDef":
         return function._opoverload
@@ -69,6 +74,6 @@ def _of_schema(schema: Any) -> Iterator[inspect.Parameter]:
     for argument in schema.arguments:
         yield inspect.Parameter(
             argument.name,
-            inspect.Parameter.KEYWORD_ONLY,  # also those that it takes by position: a default may stand before others
+            inspect.Parameter.KEYWORD_ONLY,  # positional ones too: in a schema, a default may come first
             default=argument.default_value if argument.has_default_value() else inspect.Parameter.empty,
         )

@@ -1,4 +1,4 @@
-"""The line to paste for a kernel that cannot be called by the op's names: a guess, to be read before it is used."""
+"""Suggests an `adapt(...)` line for a kernel with other argument names than the op's: a guess, to be read first."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ _LENGTHS = re.compile(r"len", re.IGNORECASE)
 
 
 def _made(name: str) -> str:
-    """The metadata that an argument of this name may be, "" where it is none that is known."""
+    """The likely metadata of an argument with this name, "" if there is none."""
     if name in ("seq_idx", "position_ids"):
         return name
     if name.startswith("cu_seqlens"):
@@ -19,9 +19,10 @@ def _made(name: str) -> str:
 
 
 def suggested_adapter(target: str, op: str, absent: Sequence[str], unknown: Sequence[str]) -> str:
-    """An `adapt` that gives the op's arguments that the kernel does not name to what it requires instead.
+    """An `adapt` line that maps the missing arguments of the op to the unexpected ones of the kernel.
 
-    absent: the op's arguments, in order. unknown: the kernel's.
+    missing: the op's arguments unknown to the kernel, in order.
+    unexpected: the kernel's required arguments unknown to the op.
     """
     remaining, metadata = list(unknown), dict[str, str]()
     if "cu_seqlens" in absent:
