@@ -49,14 +49,14 @@ class Op:
     draws: the distribution of an input, if not "normal":
         "decay": negative, of any strength;
         "gate": a decay without a time step as factor, down to -inf;
-        "decay|i", "gate|i": if input `i` is given, a value to be made a decay or gate by softplus and a "log rate";
+        "decay|i", "gate|i": the same; if input `i` is given, values before softplus and a "log rate";
         "step": a positive time step;
-        "step|o": if option `o` is set, a value to be made a step by softplus;
+        "step|o": the same; if option `o` is set, values before softplus;
         "unit": in [-1, 1], such as cosines;
         "direction": vectors of length about 1 along the last axis;
-        "direction|o": the same, of any length if option `o` is set;
+        "direction|o": the same; if option `o` is set, of any length;
         "share": between 0 and 1, some of them 0, 1 or 2;
-        "share|o": if option `o` is set, a value to be made a share by sigmoid;
+        "share|o": the same; if option `o` is set, values before sigmoid;
         "log rate": the logarithm of a decay's size;
         "distinct": no two equal rows, in any dtype, for ops with a choice among rows: a tie has two correct gradients;
         "sign": 1 or -1;

@@ -13,8 +13,8 @@ class Violation:
     """The worst element of one tensor, or a fault of the kernel.
 
     tensor: the tensor; None for a fault.
-    sequence: the sequence of a token or state; -1 without meaning, as for a shared tensor.
-    position: the position of a token in its sequence; -1 without meaning.
+    sequence: the sequence of a token or state; -1 for slack and shared tensors.
+    position: the position of a token in its sequence, or of a row in the slack; -1 for states and shared tensors.
     index: the index of the element, without the row of a token or state.
     got: the value under test.
     wanted: the value to agree with.
