@@ -99,8 +99,9 @@ class KernelSignature:
         for name, source in sources.items():
             if not (name in own or self._open or name in self.positional):
                 raise UsageError(
-                    f"adapt({self.title}): the adapter passes {name!r} ({source}), but the kernel takes ({has}); map "
-                    "the op's arguments to the kernel's in names, and declare others in metadata and given"
+                    f"adapt({self.title}): the adapter passes {name!r} ({source}), "
+                    f"but the kernel takes ({has}); "
+                    "map the op's arguments to the kernel's in names, and declare others in metadata and given"
                 )
         fillable = {*sources, *(self.theirs(n) for n in (*self.op.inputs, *self.op.options))}
         for name, parameter in own.items():

@@ -48,8 +48,8 @@ class Peer:
         """Raises UsageError unless it is installed."""
         if not self.installed:
             raise UsageError(
-                f"{self.name}: module {self.needs} is not installed; pip install {self.distributions[0]}, or name "
-                "another target (packproof list shows them)"
+                f"{self.name}: module {self.needs} is not installed; pip install {self.distributions[0]}, or "
+                "name another target (packproof list shows them)"
             )
 
     def runs_on(self, device: str) -> bool:

@@ -245,8 +245,9 @@ def check_signature(op: Op, declared: Declaration, target: str) -> None:
     if absent and not declared.catch_all:
         has = ", ".join(declared.parameters) or "nothing"
         raise UsageError(
-            f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; write an adapter with the op's "
-            f"argument names, such as {suggested_adapter(target, op.name, absent, beyond)}"
+            f"{target}: takes ({has}) but {op.name} is called with {', '.join(needed)}; "
+            "write an adapter with the op's argument names, such as "
+            f"{suggested_adapter(target, op.name, absent, beyond)}"
         )
     if beyond:
         raise UsageError(
