@@ -372,7 +372,10 @@ def _silu_bend(z: Tensor) -> Tensor:
 
 
 def chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:
-    """For each token the sum over its chunk. Chunks start with each sequence for independent kernels, else with the pack."""
+    """For each token the sum over its chunk.
+
+    Chunks start with each sequence if the kernel promises so, else with the pack.
+    """
     blocks = log_decays if promises.independent or not log_decays else [torch.cat(log_decays)]
     chunk = promises.chunk or max(len(like), 1)
     chunks = [part for block in blocks for part in torch.split(block, chunk)]

@@ -33,7 +33,7 @@ class Signs:
         return y
 
     def operand(self, x: Tensor) -> Tensor:
-        """x rounded as an operand of a product, in the precision and range of its dtype. Zero and infinity are exact."""
+        """x rounded as an operand of a product, by precision and range of its dtype. Zero and infinity are exact."""
         size = x.detach().abs()
         self.underflowed |= bool(((size > 0) & (size < self.least)).any())
         return self.rounded(x, torch.where((size > 0) & size.isfinite(), size.clamp(min=self.least), 0))
