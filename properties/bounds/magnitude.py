@@ -294,7 +294,7 @@ class _WithSlope(torch.autograd.Function):
 
 
 def felt(exponent: Tensor) -> Tensor:
-    """The magnitude of a decay's exponent, clamped to FORGOTTEN with slope 0 beyond: a larger one has no effect.
+    """The magnitude of a decay's exponent, clamped to MAX_EXPONENT with slope 0 beyond: a larger one has no effect.
 
     So a kernel with `cumsum` may sum gates of limited strength only.
     """

@@ -13,7 +13,7 @@ enlarge it.
 The gradient of a decay sums dW ∘ W over all pairs on both sides of it. In absolute values the sum grows with the number
 of pairs, with random signs by its root. For a parameter shared by all tokens the difference is a factor of the
 length of a sequence. A kernel that promises `cumsum` has the gradient from the gradients of its sums, C · dC - B · dB.
-Their roundings differ even where the values are the same (`_SumsOfDecays`).
+Their roundings differ even where the values are the same (`_DecaySums`).
 """
 
 # mypy: allow-untyped-calls

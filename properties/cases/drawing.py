@@ -94,8 +94,8 @@ def _draw_decay(
 ) -> Tensor:
     """Logarithms of decays.
 
-    option: an optional input. Where it is present, the decays are the argument of a softplus, and strong gates come
-        from the rate multiplied with it.
+    optional_input: where this input is present, the decays are the argument of a softplus, and strong gates come from
+        the rate multiplied with it.
     """
     if case.regime != STRONG_GATES or (option and not tokens):
         return values.decay(size, g, "normal" if case.regime == STRONG_GATES else case.regime, tokens=tokens)
