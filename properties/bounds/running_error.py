@@ -129,7 +129,7 @@ class RunningError(DispatchMode):
         elif name in ("zero_", "fill_"):
             e = m = size(args[1] if len(args) > 1 else 0.0).expand(target.shape).clone()
         else:
-            with self:
+            with self:  # torch disables a mode inside its own dispatch: enter it again
                 out = getattr(getattr(torch.ops.aten, name.removesuffix("_")), func._overloadname)(*args, **kwargs)
             e, m = self.error(out).clone(), self.magnitude(out).clone()
             func, args, kwargs = torch.ops.aten.copy_.default, (target, out), {}
@@ -189,7 +189,7 @@ class RunningError(DispatchMode):
 
     def _write(self, t: Tensor, e: Tensor, m: Tensor | None) -> None:
         terms = size(t) if m is None else torch.maximum(m.nan_to_num(nan=0.0, posinf=float("inf")), size(t))
-        self._read(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))
+        self._read(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))  # NaN is 0 * inf: no error enters
         self._read(t, 2).copy_(terms)
 
 

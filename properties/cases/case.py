@@ -145,6 +145,7 @@ class Case:
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
             raise UsageError(f"case: index_dtype is {data['index_dtype']!r}, expected int32 or int64")
         for name, bits in (("slack", 31), ("configuration", 31), ("seed", _SEED_BITS)):
+            # type, not isinstance: a bool is an int
             if type(data.get(name, 0)) is not int or not 0 <= data.get(name, 0) < 2**bits:
                 raise UsageError(f"case: {name} is {str(data[name])[:60]!r}, expected an integer from 0 to 2^{bits}")
         try:

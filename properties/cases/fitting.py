@@ -48,6 +48,7 @@ def _nearest(
     """The sizes inside the rules at the least distance, in octaves; None where no tried assignment is inside."""
     free = [n for n, size in sizes.items() if isinstance(size, int) and any(n in c.names for c in rules.conditions)]
     fixed = {n: size for n, size in sizes.items() if n not in free}
+    # sizes at, beside and at small multiples of the conditions' numbers
     numbers = {m for c in rules.conditions for n in c.numbers if n > 0 for m in (n, n - 1, n + 1, 2 * n, 3 * n, 5 * n)}
     numbers |= {size for listed in (*op.sizes, *op.model_sizes) for size in listed.values() if isinstance(size, int)}
 
@@ -66,6 +67,7 @@ def _nearest(
             for n in numbers | multiples | {there}
             if min(there, 1) <= n <= LARGEST and alone.holds({name: n, "dtype": dtype})
         }
+        # so few that the product over all free axes stays near _MAX_ASSIGNMENTS
         return sorted(fit, key=lambda n: (far(name, n), n))[: max(3, int(_MOST_SIZES ** (1 / len(free))))]
 
     best: tuple[float, dict[str, int]] | None = None

@@ -311,6 +311,7 @@ def _given(space: Space, present: Collection[str], names: Collection[str]) -> tu
 @st.composite
 def cases(draw: st.DrawFn, space: Space) -> Case:
     """Draw a case: small plain data; tensors come from its seed."""
+    # == the largest: Hypothesis shrinks an integer to the smallest, hence to a short case
     if space.segment_layouts and draw(st.integers(1, _ONE_LONG_CASE_IN)) == _ONE_LONG_CASE_IN:
         size = dict(draw(st.sampled_from(space.plain_sizes)))
         lengths = draw(segment_layouts(space.promises.handover))

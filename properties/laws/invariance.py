@@ -142,7 +142,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     for number, j in enumerate(chosen, start=case.seed):
         wild = bool(poisons) and number % 2 == 1
         if wild:
-            value = poisons[(number // 2 + case.n_tokens) % len(poisons)]
+            value = poisons[(number // 2 + case.n_tokens) % len(poisons)]  # another one for other cases
             changed, note = sample.keep_only(j, value), f"with {value:g} in the other sequences"
         else:
             changed, note = sample.keep_only(j, redrawn), "after the other sequences were redrawn"
