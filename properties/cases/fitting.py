@@ -154,7 +154,7 @@ def _layout(op: Op, domain: Domain, case: Case) -> tuple[Lengths, int]:
 
 
 def _near(n: int, fits: Callable[[int], bool]) -> int | None:
-    """The nearest allowed length: the same, else longer, else shorter. None where only 0 is left."""
+    """The nearest allowed length: the same, else longer, else shorter. None where only 0 would do."""
     longer = range(n, n + _FARTHEST) if n else (0,)
     return next((m for m in (*longer, *range(n - 1, 0, -1)) if fits(m)), None)
 

@@ -76,7 +76,7 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
                 rows, own = sample.rows(j, axes), parts[j].rows(0, axes)
                 here, there = Origin(sample, rows.start), Origin(parts[j], own.start)
                 yield from kernel.agree(key, x[rows], run[key][own], here, against=there, other="alone")
-        elif every and alone and not sees_nothing:  # its queries add to a sink's gradient, but it was not run alone
+        elif every and alone and not sees_nothing:  # queries not run alone add to a sink's gradient too
             summands = [run[key] for run in alone.values()]
             yield from kernel.agree(
                 key, x, total(summands), Origin(sample), other="sum over the sequences", summands=summands

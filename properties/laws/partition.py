@@ -115,7 +115,7 @@ def _exact(kernel: KernelUnderTest, case: Case, cuts: Sequence[int]) -> Collecti
 
 
 def _parts(rows: RowMap, bitwise: Sequence[bool], length: int) -> Iterator[tuple[slice, bool]]:
-    """Ranges of rows, each with whether it is compared bit for bit, else within the budget. A shared tensor is one."""
+    """Ranges of rows with a flag: compared bit for bit, else within the budget. A shared tensor is one range."""
     kind = role(rows.axes)
     if kind == "shared":
         yield slice(0, length), False

@@ -46,7 +46,7 @@ def _pool(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 
 def _divisible(domain: Domain, case: Case) -> bool:
-    """Whether the domain has two parts of each request. A request of one token cannot be cut unless 0 is allowed."""
+    """Whether each request can be cut into two parts of allowed lengths."""
     return domain.allows_length(0) or all(
         any(domain.allows_length(k) and domain.allows_length(n - k) for k in range(1, n)) for n in case.lengths
     )
@@ -82,7 +82,7 @@ def _in_other_slots(kernel: KernelUnderTest, sample: Sample, before: Tensors) ->
     assert kernel.op.pool is not None
     _, states, new_states = kernel.op.pool
     slots = sample.sizes[SLOTS]
-    places = random.Random(slots).sample(range(slots + _MORE_SLOTS), slots)  # the slot in the larger pool of each slot
+    places = random.Random(slots).sample(range(slots + _MORE_SLOTS), slots)  # by slot, the new slot in the larger pool
     moved = sample.in_slots([places[slot] if slot >= 0 else -1 for slot in sample.slots])
     pool = torch.full((slots + _MORE_SLOTS, *sample.inputs[states].shape[1:]), float("nan"))
     pool = pool.to(sample.inputs[states].dtype)

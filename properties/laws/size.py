@@ -18,7 +18,7 @@ from packproof.refs.axes import role
 FAR: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
 MOST_SEQUENCES = 131_071  # twice the range of 16 bits, which is also the limit of the second and third axis of a grid
 MOST_TOKENS = 65_535 * 256  # as many chunks, of up to 256 tokens, as these axes have programs
-HISTORY = 4097 * 4096  # more tokens than MOST_TOKENS, in whole chunks
+HISTORY = 4097 * 4096  # more tokens than MAX_TOKENS, in whole chunks
 MOST_ELEMENTS = (2**32, 2**31)  # the first that fits the memory
 WIDE = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
 SHORT_HISTORY = 16
@@ -116,9 +116,9 @@ def _repeated(kernel: KernelUnderTest, sample: Sample, copies: int, what: str) -
 
 
 def _long(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
-    """Zeros before the first sequence leave its state at zero: if a few change nothing, nor may over 65,535 chunks.
+    """Run with zeros before the first sequence: if a few change nothing, more than 65,535 chunks must not either.
 
-    An op with a state changed by a few zeros, or a kernel with `cumsum`, is not judged.
+    Zeros leave the state of most ops at zero. An op whose state they change, or a kernel with `cumsum`, is not judged.
     """
     if kernel.promises.cumsum or not kernel.op.carry:
         return
