@@ -1,1 +1,1 @@
-"""How far from the reference a value may lie: the error budget, and the bounds that it follows from."""
+"""How far a value may lie from the reference: the error budget, and the bounds it follows from."""

@@ -2,18 +2,22 @@
 
     |out - r| <= u_out |r| + eta_out + K_op u_op B_op + K_saved u_saved B + K_acc u_acc (B + B_E)
 
-r is the float64 reference and B the same op on absolute values; for a gradient, r is the reference's vjp and B the vjp
-of the absolute op for the absolute incoming gradients. u_out |r| + eta_out is the rounding of the stored dtype; u_op
-the rounding of operands, if the kernel declares that it rounds them; u_acc that of the accumulator. B_op is what
-roundings of operands do if their signs are random (`drawn_roundings`), or B where an op does not declare it. B_E is the
-error of decays formed as differences of a cumulative sum, for kernels that declare it. K_op = 4; K_acc = 32, or 8
-together with B_E, and where B is derived from the reference (`running_error`), which counts more terms: the constants
-were calibrated on correct implementations in six data regimes and are no knobs.
+r       the float64 reference; for a gradient, its vjp.
+B       the magnitude op, the same op on absolute values; for a gradient, its vjp for absolute incoming gradients.
+u_out   with eta_out, the rounding of the stored dtype.
+u_op    the rounding of operands, if the kernel declares one.
+u_acc   the rounding of the accumulator.
+B_op    the effect of operand roundings of random signs (`drawn_roundings`); B where an op does not declare it.
+B_E     the error of decays formed as differences of a cumulative sum, for kernels that declare `cumsum`.
 
-u_saved, of gradients alone, is the rounding of outputs that the backward pass reads as they were stored, if the kernel
-declares `saved_outputs`. A derived B is to first order what one rounding of every intermediate makes of the result, and
-outputs are among them: K_saved = 1. Each intermediate may then be off by eta_out / u_saved besides, since outputs of
-fp16 underflow. In the sums of absolute terms of a declared B an output enters as often as operands do: K_saved = K_op.
+K_op = 4. K_acc = 32, or 8 together with B_E. K_acc is also 8 where B is derived from the reference (`running_error`):
+a derived B counts more terms. The constants were calibrated on correct implementations in six data regimes. They are
+not options.
+
+u_saved applies to gradients of kernels that declare `saved_outputs`: the backward pass reads outputs as they were
+stored, hence rounded. A derived B is, to first order, the effect of one rounding of every intermediate. Outputs are
+among these intermediates: K_saved = 1. Each intermediate may also be off by eta_out / u_saved, since outputs of fp16
+underflow. In a declared B an output enters the absolute terms as often as an operand does: K_saved = K_op.
 """
 
 from collections.abc import Iterable
@@ -27,9 +31,9 @@ from packproof.properties.promises import Promises
 
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TF32_ROUNDOFF = 2.0**-11
-# half the smallest subnormal; where the arithmetic is fp32, what a GPU flushes to zero: all below the smallest normal
+# eta_out: half the smallest subnormal; for fp32 arithmetic the smallest normal, since a GPU flushes all below to zero
 SMALLEST = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-25, torch.bfloat16: 2.0**-126}
-# an operand is rounded as if it were at least this: the spacing of its dtype does not shrink any further
+# an operand is rounded as if it were at least this large: below it the spacing of the dtype stays the same
 SMALLEST_NORMAL = {torch.float64: 0.0, torch.float32: 2.0**-126, torch.float16: 2.0**-14, torch.bfloat16: 2.0**-126}
 K_OP = 4.0
 K_ACC = 32.0
@@ -40,16 +44,16 @@ K_SAVED_DERIVED = 1.0
 
 @dataclass(frozen=True)
 class Budget:
-    """The error that an element may have, term by term; tensors in float64, shaped as the element's tensor.
-
-    stored: u_out |r| + eta_out. operands: K_op u_op B_op + K_saved u_saved B. accumulation: K_acc u_acc (B + B_E).
-    vacuous: whether it is as large as what it judges, so that to be within it says nothing (`oracle`).
-    """
+    """The error allowed at each element of a tensor, term by term. Terms are float64, in the shape of the tensor."""
 
     stored: Tensor
+    """u_out |r| + eta_out."""
     operands: Tensor
+    """K_op u_op B_op + K_saved u_saved B."""
     accumulation: Tensor
+    """K_acc u_acc (B + B_E)."""
     vacuous: bool = False
+    """The budget is as large as the tensor itself, so that a result within it proves nothing (`oracle.is_vacuous`)."""
 
     @property
     def total(self) -> Tensor:
@@ -78,7 +82,7 @@ class Budget:
 
 
 def accumulations(promises: Promises, *, derived: bool) -> float:
-    """K_acc. derived: whether B follows from the reference itself."""
+    """K_acc. derived: B is derived from the reference (`running_error`)."""
     return K_ACC_WITH_CUMSUM if promises.cumsum else K_ACC_DERIVED if derived else K_ACC
 
 
@@ -96,9 +100,13 @@ def budget(
 ) -> Budget:
     """The budget of one tensor.
 
-    r: float64 reference. absolute: B, or B + B_E where the kernel declares `cumsum`. stored: dtype of the tensor.
-    tokens: dtype of the call's tokens. u_saved: of a gradient, what saved outputs were rounded by. of_operands: B_op,
-    where it is not B.
+    r: float64 reference.
+    absolute: B, or B + B_E where the kernel declares `cumsum`.
+    dtype: dtype of the tensor.
+    token_dtype: dtype of the call's tokens.
+    derived: B is derived from the reference.
+    u_saved: for a gradient, the roundoff of saved outputs.
+    operand_bound: B_op; None where it is B.
     """
     u_op = operands(op, promises, tokens)
     rounded = torch.zeros_like(absolute)  # B may be infinite, and 0 times it NaN
@@ -111,36 +119,36 @@ def budget(
 
 
 def _stored(dtype: torch.dtype) -> float:
-    """u_out: an fp32 or fp64 tensor holds the accumulator itself, whose rounding is one of those that K_acc counts."""
+    """u_out. Zero for an fp32 or fp64 tensor: it holds the accumulator itself, and K_acc counts its rounding."""
     return 0.0 if dtype in (torch.float32, torch.float64) else UNIT_ROUNDOFF[dtype]
 
 
 def saved_outputs(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
-    """u_saved: what outputs of these dtypes are rounded by, if the kernel's backward pass reads them."""
+    """u_saved: the roundoff of outputs of these dtypes, if the kernel's backward pass reads them."""
     return max(map(_stored, outputs), default=0.0) if promises.saved_outputs else 0.0
 
 
 def saved_underflow(promises: Promises, outputs: Iterable[torch.dtype]) -> float:
-    """eta_out / u_out, what such an output loses by underflow in units of its roundoff: of fp16 outputs, above all."""
+    """eta_out / u_out: the underflow of such an output in units of its roundoff. It matters for fp16 above all."""
     rounded = [dtype for dtype in outputs if _stored(dtype)] if promises.saved_outputs else []
     return max((SMALLEST[dtype] / _stored(dtype) for dtype in rounded), default=0.0)
 
 
 def operands(op: Op, promises: Promises, tokens: torch.dtype) -> float:
-    """u_op: what operands are rounded by, as the kernel declares or as is usual for the op."""
+    """u_op: the roundoff of operands, as the kernel declares it, else as is usual for the op."""
     compute = promises.compute or ("operand" if op.matmul else "fp32")
     return {"fp32": 0.0, "tf32": TF32_ROUNDOFF, "operand": UNIT_ROUNDOFF[tokens]}[compute]
 
 
 def accumulator(tokens: torch.dtype) -> float:
-    """u_acc: sums over tokens of this dtype are fp32, of fp64 tokens fp64."""
+    """u_acc: sums over tokens are fp32, or fp64 for fp64 tokens."""
     return UNIT_ROUNDOFF[torch.float64 if tokens == torch.float64 else torch.float32]
 
 
 def score(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
-    """Error as a multiple of the budget, element by element, in float64; NaN and Inf score infinity unless wanted.
+    """Error as a multiple of the budget, element by element, in float64. NaN and Inf score infinity.
 
-    An element that the stored dtype cannot hold may come back as the infinity of its sign.
+    Where the expected value is too large for the stored dtype, the infinity of its sign scores 0.
     """
     largest = torch.finfo(got.dtype).max
     exact = got.double()
@@ -152,6 +160,6 @@ def score(got: Tensor, want: Tensor, allowed: Tensor) -> Tensor:
 
 
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
-    """Elementwise bitwise equality; -0 equals +0, and a NaN equals a NaN of the same pattern."""
+    """Elementwise bitwise equality. -0 equals +0, and a NaN equals a NaN with the same bits."""
     integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[a.element_size()]
     return (a.contiguous().view(integer) == b.contiguous().view(integer)) | (a == b)

@@ -1,34 +1,32 @@
 """The rounding events of the delta rule, gated or not, for `bounds.drawn_roundings`.
 
-An error E of the state S is carried on by the very matrices that carry the state:
-E_t = (I - β k kᵀ) exp(g) E_{t-1} + δ. Their norm is at most 1 where β |k|² is at most 2, so that errors fade as
-memories do; absolute values would grow by 1 + β |k|² with each token. The events δ of a token, each of a random sign,
-in units of roundoff:
+An error E of the state S is carried on by the same matrices as the state: E_t = (I - β k kᵀ) exp(g) E_{t-1} + δ. Their
+norm is at most 1 where β |k|² is at most 2, so errors fade as the memory does. Absolute values would grow by 1 + β |k|²
+with each token. The events δ of a token, each of a random sign, in units of roundoff:
 
     S' = exp(g) S         |S'| (1 + |g|) + 2^-100 |S|: the exponent is rounded too
     u = β (v - S'ᵀ k)     |β| (|v| + M'ᵀ |k|), twice; M' = exp(g) M
     S = S' + k uᵀ         |S| / 8: the rounding of partial sums, as in `running_error`
     y = scale Sᵀ q        scale Mᵀ |q|
 
-M is what the terms of the state k uᵀ, each with an error of its own sign, can err by together: it decays like S and
-takes each term as the root of the sum of squares; with what was written, not with what a bound of it might have been.
-So it bounds the rounding of the recurrent form, of the chunked one, whose u solves a triangular system with those
-terms, and of products of operands that were rounded. It is at least |S|, and no sum is longer than a chunk: it forgets
-what was written some 128 tokens ago. The backward pass is the same recurrence for the gradient G of the state, from
-the last token to the first, with terms N.
+M bounds the joint error of the terms k uᵀ of the state, each with an error of its own sign. It decays like S and adds
+each term by the root of the sum of squares. It takes the terms as they were written, not a bound of them. So it covers
+three forms: the recurrent one, the chunked one, where u solves a triangular system of those terms, and products of
+rounded operands. M is at least |S|. No sum is longer than a chunk, so M forgets terms from some 128 tokens ago. The
+backward pass is the same recurrence for the gradient G of the state, from the last token to the first, with terms N.
 
-Operands that were rounded have the precision of their dtype here, and its range: the spacing of fp16 does not shrink
-below 2^-14, so that each operand errs as if it were at least that (`Signs.least`), times the other factor. Under hard
-decay a key times what remains of it falls below, and is flushed to zero, where the fp32 state still has it. So M and N
-are at least 2^-14, and 2^-14 times the terms (root of the sum of squares) of what was written with such an operand: U
-of u in the state, V of dy in its gradient, K and Q of keys and queries in the products with a score. Where a state has
-decayed to less than that all of it may be lost, and its budget judges nothing (`oracle.is_vacuous`).
+A rounded operand has the precision of its dtype, and its range. The spacing of fp16 does not shrink below 2^-14, so an
+operand errs as if it were at least 2^-14 (`Signs.smallest_normal`), times the other factor. Under hard decay a key
+times its remaining decay falls below 2^-14 and is flushed to zero, while the fp32 state still holds it. So M and N are
+at least 2^-14, and at least 2^-14 times the terms written with such an operand (root of the sum of squares): U of u in
+the state, V of dy in its gradient, K and Q of keys and queries in the products with a score. A state that has decayed
+below 2^-14 may be lost entirely, and its budget judges nothing (`oracle.is_vacuous`).
 
-A kernel that promises `cumsum` has decays of differences of sums over a chunk: the sum of |g| over it, the error of
-one, raises the events of u, y and the gradients that read a state. Such a kernel also finds the gradient of g by
-summing those of its sums, q · dq - k · dk, over a chunk: it has the rounding of each of them, all of random sign. The
-errors of decays are the same in q_i · dq_i and in k_j · dk_j, and remain where the gradient of g does: in the pairs
-with t between them.
+A kernel that promises `cumsum` forms decays as differences of sums over a chunk. The error of one sum is the sum of |g|
+over the chunk. It raises the events of u, of y and of the gradients read from a state. Such a kernel also finds the
+gradient of g from the gradients of its sums: it adds q · dq - k · dk over a chunk, and each of them is rounded with a
+random sign. The errors of decays are the same in q_i · dq_i and in k_j · dk_j. They remain where the gradient of g
+does: in the pairs with t between them.
 """
 
 # mypy: allow-untyped-calls
@@ -49,11 +47,11 @@ from packproof.refs.recurrence import SOFTPLUS_LINEAR
 
 _PARTIAL_SUMS = 1 / 8
 _REMEMBERED = 1 - 1 / 128
-_TWO_EVENTS = 2**0.5  # in chunks: of the right-hand side of the triangular system, and of its solution
+_TWO_EVENTS = 2**0.5  # of the chunked form: the right-hand side of the triangular system, and its solution
 
 
 def delta_rule(promises: Promises, signs: Signs) -> Callable[..., Any]:
-    """Make the delta rule, gated or not, with roundings of random signs, from the promises of a kernel."""
+    """Make the delta rule, gated or not, with roundings of random signs, for a kernel with these promises."""
 
     def function(
         q: Tensor,
@@ -108,7 +106,7 @@ def _gate(signs: Signs, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None)
 
 
 class _Sigmoid(torch.autograd.Function):
-    """σ, whose slope σ (1 - σ) is made of σ itself, so that it loses the digits of a σ near 1."""
+    """σ with the slope σ (1 - σ) computed from σ itself: where σ is near 1, 1 - σ loses digits."""
 
     @staticmethod
     def forward(ctx: Any, signs: Signs, x: Tensor) -> Tensor:
@@ -167,7 +165,7 @@ class _DeltaRule(torch.autograd.Function):
             dq = rounded(_see(S, dy), dq_terms * row)
             du_terms = (_read(N, key + least) + least * V) * _TWO_EVENTS
             du = rounded(_read(G, k[t]), du_terms * row)
-            each = du.abs() + du_terms  # of v and of what is read of the memory, which cancel later
+            each = du.abs() + du_terms  # of v and of the value read from the state: they cancel later
             dv = rounded(b * du, (b * du).abs())
             dbeta = rounded((du * error).sum(-1), ((du.abs() + du_terms * row) * terms).sum(-1))
             dk_terms = _see(N, u.abs() + least) + _see(M_decayed, b.abs() * each) + least * Q
@@ -199,7 +197,7 @@ def _decay_terms(decay: Tensor, g: Tensor) -> Tensor:
 
 
 def _terms(M: Tensor, written: Tensor, S: Tensor, flushed: Tensor) -> Tensor:
-    """M after one more term. flushed: what is lost of a state that has decayed, for each of its columns."""
+    """M after one more term. underflow: the loss of a decayed state by underflow, for each of its columns."""
     return torch.maximum(torch.hypot(_REMEMBERED * M, written), S.abs()).maximum(flushed[:, None])
 
 

@@ -1,16 +1,16 @@
-"""B of the error budget by drawing roundings: for ops that are stable, though not in absolute values.
+"""B of the error budget from random roundings: for ops that are stable, although their absolute values are not.
 
-Where an op subtracts what it stored, as the delta rule does, the sum of absolute terms grows exponentially while the op
-itself forgets its errors: it is a bound, and says nothing. To first order an error is a sum over rounding events, each
-carried on by the op's own derivative. If the events have random signs, that sum is of the size of its root mean square,
-and beyond λ times it with a probability below 2 exp(-λ²/2) (Hoeffding; Higham & Mary 2019, A New Approach to
-Probabilistic Rounding Error Analysis, theorem 2.4). So `rounded` adds an event of either sign, of the size of the sum
-of its absolute terms, to each intermediate value of a copy of the op; all copies run at once, as more heads. B is the
-root mean square of what their results deviate by, in units of roundoff; K_op = 4 and K_acc = 32 are the budget's λ.
+The delta rule subtracts earlier values of its state. Its sum of absolute terms grows exponentially while the op itself
+forgets its errors, so that sum is a useless bound. To first order an error is a sum over rounding events, each carried
+on by the op's own derivative. If the events have random signs, the sum is about as large as its root mean square. It
+exceeds λ times the root mean square with a probability below 2 exp(-λ²/2) (Hoeffding; Higham & Mary 2019, A New
+Approach to Probabilistic Rounding Error Analysis, theorem 2.4). So `Signs.rounded` adds an event of random sign to each
+intermediate value of a copy of the op, as large as the sum of its absolute terms. All copies run at once, as more
+heads. B is the root mean square of their deviations, in units of roundoff. K_op = 4 and K_acc = 32 are the budget's λ.
 
-Rounded operands of other ops are drawn apart, for B_op (`Op.operands`). Their roundoff is that of 16 bits, where a
-softmax of large scores is far from linear in their errors: copies are rounded by as much as a kernel's operands are.
-Packs of thousands of tokens, whose scores would take minutes, keep B for it.
+Roundings of operands are drawn separately, for B_op (`Op.operands`). Operands are rounded to 16 bits, and a softmax of
+large scores is far from linear in errors of that size. So these copies are rounded by as much as the kernel's operands.
+Packs of thousands of tokens use B instead of B_op, since their scores would take minutes.
 """
 
 # mypy: allow-untyped-calls
@@ -44,8 +44,11 @@ def deviations(
     signs: Signs,
     copies: int | None = None,
 ) -> dict[TensorKey, Tensor]:
-    """B of each output and gradient. run: what a function makes of a sample, as `values` is of the reference. copies:
-    how many; None: fewer where states are large."""
+    """B of each output and gradient.
+
+    run: calls a function on a sample, as the reference was called for `values`.
+    copies: number of copies; None takes fewer where states are large.
+    """
     total = {key: torch.zeros_like(value) for key, value in values.items()}
     function, count = roundings.make(promises, signs), 0
     for at_once in _batches(roundings, sample, copies):
@@ -81,7 +84,7 @@ def _head_axis(sample: Sample, heads: Collection[str], name: str) -> int:
 
 
 def _copied(sample: Sample, heads: Collection[str], copies: int) -> Sample:
-    """The sample with so many copies of its heads, one copy after another, so that each finds its own key heads."""
+    """The sample with its heads repeated, one copy after another, so that each query head meets its own key head."""
 
     def tiled(name: str, x: Tensor) -> Tensor:
         return x.repeat(*(copies if axis in heads else 1 for axis in sample.axes[name]))

@@ -1,7 +1,7 @@
-"""How single operators carry an error on: the rules of `running_error`.
+"""How each operator propagates an error: the rules of `running_error`.
 
-A rule takes the analysis (`error` and `magnitude` of an operand), what the operator returned, and its arguments. It
-returns E of the output, or a list where there are several.
+A rule takes the analysis (`error` and `magnitude` of an operand), the operator's result z, and its arguments. It
+returns E of the output, or a list where there are several outputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from torch import Tensor
 from packproof.refs.errors import UsageError
 
 UNDERFLOW = 2.0**-100
-SPREAD = 1 / 8  # times √n: what partial sums of n terms of one sign round, as measured
+SPREAD = 1 / 8  # measured: partial sums of n terms of one sign round by SPREAD √n times their sum
 aten = torch.ops.aten
 
 # E goes where the value goes: the operator itself on E
@@ -41,7 +41,7 @@ Slope = Callable[[Tensor, Tensor], Tensor]
 
 
 def no_rule(operator: Any) -> str:
-    """The text for an operator whose error cannot be bounded."""
+    """The error text for an operator without a rule."""
     return (
         f"the error bound of the reference cannot be derived: no rule is known for torch's {operator}; write the "
         "reference with other operators, or declare `absolute`"
@@ -49,13 +49,13 @@ def no_rule(operator: Any) -> str:
 
 
 def size(x: Any) -> Tensor:
-    """|x| of a tensor or number in float64; zero where it is infinite: that is a mask."""
+    """|x| of a tensor or number in float64; zero where x is infinite, since that is a mask."""
     x = x.double() if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.float64)
     return torch.where(torch.isfinite(x), x.abs(), 0.0)
 
 
 def rounding_of_sums(name: str, args: Any, out: Tensor) -> float:
-    """What a sum of n terms adds, as a multiple of its terms."""
+    """The rounding of a sum of n terms, as a multiple of its terms."""
     x = args[0]
     n = x.shape[args[1]] if name == "cumsum" and x.ndim else x.numel() / max(out.numel(), 1)
     return SPREAD * sqrt(max(n - 1, 0))
@@ -84,7 +84,7 @@ def _function(slope: Slope, tiny: float = 0.0) -> Rule:
 
 
 def _power(at: Analysis, z: Tensor, x: Any, p: Any) -> Tensor:
-    """x^p, of which either may be a number: |p x^(p-1)| Ex + |z log x| Ep."""
+    """x^p; either may be a number: |p x^(p-1)| Ex + |z log x| Ep."""
     e = size(z)
     if isinstance(x, Tensor):
         slope: Tensor = p * x.double().pow(p - 1)
@@ -119,7 +119,7 @@ def _max_along(at: Analysis, z: Any, x: Tensor, dim: Any = None, keepdim: bool =
 
 
 def _selected(at: Analysis, z: Any, x: Tensor, dim: int = -1, keepdim: bool = True) -> list[Tensor]:
-    """Of what returns values and their indices along an axis: the error of what lies there."""
+    """For an operator with values and indices along an axis: the error of the selected elements."""
     index = z[1] if keepdim or not x.ndim else z[1].unsqueeze(dim)
     e = at.error(x).gather(dim, index)
     return [e if keepdim or not x.ndim else e.squeeze(dim)]
@@ -142,7 +142,7 @@ def _kth(at: Analysis, z: Any, x: Tensor, k: int, dim: int = -1, keepdim: bool =
 
 
 def _middle(at: Analysis, z: Any, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """median and mode; without an axis, where no index is returned, the error of all that equals the result."""
+    """median and mode. Without an axis there is no index: the largest error of all elements equal to the result."""
     if dim is None:
         return torch.where(x == z, at.error(x), 0.0).amax()
     return _selected(at, z, x, dim, keepdim)
@@ -151,7 +151,7 @@ def _middle(at: Analysis, z: Any, x: Tensor, dim: int | None = None, keepdim: bo
 def _scatter_reduce(
     at: Analysis, z: Tensor, x: Tensor, dim: int, index: Tensor, source: Tensor, how: str, **kwargs: Any
 ) -> Tensor:
-    """A sum or mean of the errors; of extremes that of what became the result. No rule: a product."""
+    """Sum or mean of the errors; for extremes, the error of the selected elements. A product has no rule."""
     if how in ("sum", "mean"):
         return torch.scatter_reduce(at.error(x), dim, index, at.error(source), how, **kwargs)
     if how == "prod":
@@ -185,7 +185,7 @@ def _softplus_backward(at: Analysis, z: Tensor, g: Tensor, x: Tensor, beta: floa
 
 
 def _silu_backward(at: Analysis, z: Tensor, g: Tensor, x: Tensor) -> Tensor:
-    """g s (1 + x (1 - s)): the rounding of the sigmoid s, which 1 - s has as a whole, enters times x."""
+    """g s (1 + x (1 - s)). 1 - s has the full rounding error of the sigmoid s, and it enters times x."""
     s, e_x = x.sigmoid(), at.error(x)
     e_s = s * (1 - s) * e_x + s + UNDERFLOW
     terms = 1 + x.abs() * (1 - s)
@@ -229,7 +229,7 @@ def _cumprod(at: Analysis, z: Tensor, x: Tensor, dim: int, **_: Any) -> Tensor:
 
 
 def _logcumsumexp(at: Analysis, z: Tensor, x: Tensor, dim: int) -> Tensor:
-    """Each term enters by its share of the sum so far, exp(x - z), with the rounding of its exponential."""
+    """Each term has the weight exp(x - z), its share of the sum so far, and the rounding of its exponential."""
     if not x.ndim:
         return at.error(x) + size(z)
     terms, sums, e = (t.movedim(dim, -1) for t in (x.double(), z.double(), at.error(x)))
@@ -339,7 +339,7 @@ RULES: Mapping[str, Rule] = {
     "softplus_backward": _softplus_backward,
     "silu_backward": _silu_backward,
 }
-# of backward passes of functions: the slope by which the incoming gradient's terms enter
+# backward passes of functions: the factor of the incoming gradient's terms
 SLOPES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "sigmoid_backward": lambda y: size(y * (1 - y)),
     "tanh_backward": lambda y: size(1 - y * y),

@@ -1,9 +1,9 @@
 """The magnitude ops: B of the error budget, for values and gradients.
 
 A magnitude op has the signature of its reference and takes the same signed float64 inputs. Its value is the sum of the
-absolute terms of each output, and its vjp, for absolute incoming gradients, the sum of the absolute terms of each
-gradient: first-order bounds of what rounding can do, up to the constants of the budget. What enters linearly is taken
-by its magnitude. What enters through a function f keeps its value, and its slope becomes a bound of |f'|:
+absolute terms of each output. Its vjp, for absolute incoming gradients, is the sum of the absolute terms of each
+gradient. Both are first-order bounds of the rounding error, up to the constants of the budget. A linear term enters by
+its magnitude. The argument of a function f keeps its value, and its slope becomes a bound of |f'|:
 
     decay    exp(Δ A), slopes |A| and |Δ| times the decay; see `_states`
     step     softplus(delta + bias), slope sigmoid: positive as it is
@@ -11,8 +11,8 @@ by its magnitude. What enters through a function f keeps its value, and its slop
              of a sum with absolute terms B: |silu(sum)| + s(sum) B, slope s(sum) + c(sum) B in B,
              with c(z) = σ (1 - σ) (2 + |z| |1 - 2σ|) >= |silu''(z)|
 
-Exponentials (decays, σ, weights) are raised by 2^-100, which times roundoff is what they lose by underflow in fp32.
-That of attention is in `magnitude_of_attention`.
+Exponentials (decays, σ, weights) are raised by 2^-100: times the roundoff, this is their underflow in fp32. The
+magnitude op of attention is in `magnitude_of_attention`.
 """
 
 # mypy: allow-untyped-calls
@@ -42,7 +42,7 @@ from packproof.refs.recurrence import (
 MagnitudeOp = Callable[..., Any]
 
 UNDERFLOW = 2.0**-100
-FORGOTTEN = 746.0  # exp(-746) is 0 in float64 too: however far below it an exponent is, its rounding adds no error
+FORGOTTEN = 746.0  # exp(-746) is 0 in float64 too: the rounding of a smaller exponent adds no error
 _CHUNK = 64  # tokens
 
 
@@ -69,7 +69,7 @@ def causal_conv1d(
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, **positions: Any) -> Tensor:
-    """Magnitude op of `refs.rope`: |x1 cos| + |x2 sin| for both of a pair. positions: its other arguments."""
+    """Magnitude op of `refs.rope`: |x1 cos| + |x2 sin| for both channels of a pair. positions: its other arguments."""
 
     def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return refs.rope(x, cos, sin, **positions)
@@ -99,7 +99,7 @@ def rope_hadamard(
 
 
 def round_fp8(x: Tensor, *, cu_seqlens: Tensor, block: int = BLOCK) -> Tensor:
-    """Magnitude op of `refs.round_fp8`, which is one choice of a value for each x, and of no other."""
+    """Magnitude op of `refs.round_fp8`. Its only term is the rounded value itself."""
     return refs.round_fp8(x, cu_seqlens=cu_seqlens, block=block).abs()
 
 
@@ -168,12 +168,12 @@ def ssd(
 
 
 def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
-    """Make the magnitude op of a scan whose decays are differences of cumulative sums of Δ A in chunks: B + B_E.
+    """Make the magnitude op of a scan with decays formed as differences of cumulative sums of Δ A in chunks: B + B_E.
 
-    B_E is the magnitude op with each input scaled by its E, plus that with each output scaled by its E: the sum of
-    |log-decay| over the chunk of the token, the error of one cumulative sum in units of roundoff. E stays in the graph:
-    so the gradient of a log-decay has all terms of its chunk, as in a kernel that sums the gradients of its cumulative
-    sums.
+    E is the sum of |log-decay| over the chunk of the token: the error of one cumulative sum, in units of roundoff. B_E
+    is the magnitude op with each input scaled by its E, plus the magnitude op with each output scaled by its E. E stays
+    in the graph, so the gradient of a log-decay has all terms of its chunk. A kernel has the same terms when it sums
+    the gradients of its cumulative sums.
     """
 
     def magnitude_op(
@@ -211,7 +211,7 @@ def selective_scan_cumsum(promises: Promises) -> MagnitudeOp:
 
 
 def ssd_cumsum(promises: Promises) -> MagnitudeOp:
-    """Make the magnitude op of an SSD whose decays are differences of cumulative sums of dt A in chunks: B + B_E.
+    """Make the magnitude op of an SSD with decays formed as differences of cumulative sums of dt A in chunks: B + B_E.
 
     As `selective_scan_cumsum`, with one log-decay per head.
     """
@@ -256,9 +256,9 @@ def magnitude(x: Tensor) -> Tensor: ...
 @overload
 def magnitude(x: None) -> None: ...
 def magnitude(x: Tensor | None) -> Tensor | None:
-    """|x| with slope 1: what a linear term is, and what its gradient is, in absolute terms. None stays None.
+    """|x| with slope 1: a linear term and its gradient, in absolute terms. None stays None.
 
-    For a magnitude op of one's own (`Op.absolute`). Raises ArgumentError for what is no floating-point tensor.
+    For a magnitude op of your own (`Op.absolute`). Raises ArgumentError unless x is a floating-point tensor or None.
 
     >>> import torch, packproof
     >>> x = torch.tensor([-2.0, 3.0], requires_grad=True)
@@ -276,7 +276,7 @@ def magnitude(x: Tensor | None) -> Tensor | None:
 
 
 def sloped(value: Tensor, path: Tensor) -> Tensor:
-    """This value, with the derivative of `path`, which may be infinite."""
+    """The value, with the derivative of `gradient_path`, itself possibly infinite."""
     y: Tensor = _WithSlope.apply(value.detach(), path)
     return y
 
@@ -294,18 +294,18 @@ class _WithSlope(torch.autograd.Function):
 
 
 def felt(exponent: Tensor) -> Tensor:
-    """The magnitude of a decay's exponent as far as it has an effect: FORGOTTEN at most, with slope 0 beyond.
+    """The magnitude of a decay's exponent, clamped to MAX_EXPONENT with slope 0 beyond: a larger one has no effect.
 
-    So a kernel that promises `cumsum` may add up gates of a limited strength, and no others.
+    So a kernel with `cumsum` may sum gates of limited strength only.
     """
     return exponent.clamp(max=FORGOTTEN)
 
 
 def _states(h: Tensor, delta: Tensor, A: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
-    """The state after each token in absolute terms, and the last one, from what each token adds.
+    """The state after each token in absolute terms, and the last one, from the update of each token.
 
-    Rounding of the exponent Δ A is an error |Δ A| of each decay, relative to it: a term that has decayed several times
-    has the sum of theirs, which a second run of the recurrence adds up.
+    Rounding of the exponent Δ A is an error |Δ A| of each decay, relative to it. A term that has decayed several times
+    has the sum of these errors: a second run of the recurrence adds them up.
     """
     decay, exponent = _decay(delta, A)
     states = _run(h, added, decay)
@@ -321,10 +321,11 @@ def _decay(delta: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dual(h: Tensor, added: Tensor, decay: Tensor, exponent: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    """What C reads from the `_states` of an SSD, and the last one, with no state but those between chunks.
+    """y = C h for the `_states` h of an SSD, and the last state. States are formed between chunks only.
 
-    With one decay for each head that is masked attention (`refs.ssd_chunked`): by the decays L for the first run of the
-    recurrence, and for the second by E, L times the sum of the exponents that it multiplies. e is the second's state.
+    With one decay for each head a chunk is masked attention (`refs.ssd_chunked`). The mask of the first run of the
+    recurrence is the decays L. The mask of the second run is E: L times the sum of its exponents. e is the state of the
+    second run.
     """
     e, ys = torch.zeros_like(h), []
     for tokens in zip(*(torch.split(x, _CHUNK) for x in (added, decay, exponent, B, C)), strict=True):
@@ -371,7 +372,10 @@ def _silu_bend(z: Tensor) -> Tensor:
 
 
 def chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Tensor:
-    """For each token the sum over its chunk: of its sequence, if chunks start there, or of the pack."""
+    """For each token the sum over its chunk.
+
+    Chunks start with each sequence if the kernel promises so, else with the pack.
+    """
     blocks = log_decays if promises.independent or not log_decays else [torch.cat(log_decays)]
     chunk = promises.chunk or max(len(like), 1)
     chunks = [part for block in blocks for part in torch.split(block, chunk)]
@@ -379,7 +383,7 @@ def chunk_sums(log_decays: list[Tensor], promises: Promises, like: Tensor) -> Te
 
 
 def at_start(E: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """E of the first token of each sequence (s, ...), zero where there is none."""
+    """E of the first token of each sequence (s, ...); zero for an empty sequence."""
     return torch.cat([E[:0], *(piece[:1].sum(0, keepdim=True) for piece in split_sequences(E, cu_seqlens))])
 
 

@@ -1,4 +1,4 @@
-"""The magnitude op of attention: as in `magnitude`, with scores that enter through a softcap, a softmax and its sum."""
+"""The magnitude op of attention: as in `magnitude`, where scores enter through a softcap, a softmax and its sum."""
 
 import math
 from functools import partial
@@ -73,8 +73,9 @@ def _softmax(p: Tensor, S: Tensor) -> Tensor:
 def _lse(lse: Tensor, p: Tensor, S: Tensor) -> Tensor:
     """The magnitude op of logsumexp over n scores: lse its value, p the weights, S the absolute terms of the scores.
 
-    It is a maximum plus the logarithm of a sum, |log| <= log n, whose own error is relative to the sum: an error of 1
-    in units of roundoff; those of the scores enter with their weights. The gradient of a score is p_ij, P_ij as there.
+    logsumexp is a maximum plus the logarithm of a sum, |log| <= log n. The error of the sum is relative, so the
+    logarithm has an error of 1 in units of roundoff. Errors of the scores enter with their weights. The gradient of a
+    score is p_ij, bounded by P_ij as in `_softmax`.
     """
     p = torch.where(p > 0, p + UNDERFLOW, 0)
     s = S.detach()
@@ -86,8 +87,8 @@ def _lse(lse: Tensor, p: Tensor, S: Tensor) -> Tensor:
 def _capped(x: Tensor, X: Tensor, softcap: float) -> Tensor:
     """The magnitude op of softcap tanh(x / softcap), with t the tanh and X the absolute terms of x.
 
-    The value is softcap |t| + (1 - t²) X. Its slope 1 - t² is computed as a difference, of terms 1 + t², and changes
-    with an error of x by 2 |t| (1 - t²) / softcap.
+    The value is softcap |t| + (1 - t²) X. Its slope 1 - t² is computed as a difference with terms 1 + t². An error of x
+    changes the slope by 2 |t| (1 - t²) / softcap.
     """
     t = (x / softcap).tanh().abs()
     slope, bend = 1 - t * t, 2 * t * (1 - t * t) / softcap

@@ -1,4 +1,4 @@
-"""The magnitude ops of linear attention and its decaying forms: those of SSD, whose decay has no step."""
+"""The magnitude ops of linear attention and its decaying forms: SSD with a decay without a time step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,8 +79,10 @@ def retention(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, **options: Any) ->
 
 
 def simple_gla_cumsum(promises: Promises) -> MagnitudeOp:
-    """Make the magnitude op of a `simple_gla` whose decays are differences of cumulative sums of g in chunks: B + B_E,
-    as in `magnitude.selective_scan_cumsum`."""
+    """Make the magnitude op of a `simple_gla` with decays formed as differences of cumulative sums of g: B + B_E.
+
+    As `magnitude.selective_scan_cumsum`.
+    """
 
     def magnitude_op(
         q: Tensor,

@@ -1,4 +1,4 @@
-"""The oracle: what a call should return, from the float64 reference, and how far from it a kernel may be."""
+"""The oracle: the expected results of a call, from the float64 reference, and the error that a kernel may have."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,30 +28,30 @@ from packproof.properties.tensor_key import TensorKey, gradient
 
 _VACUOUS = 0.01  # of the RMS of a tensor, on more than half of its elements
 _MOST_DRAWN = 2**23  # elements of one copy
-_NOTHING = 2.0**-40  # of its terms: a sum that is zero but for the rounding of float64
+_NOTHING = 2.0**-40  # relative to its terms: a smaller sum is the rounding of float64 alone
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Values and budgets of every output and gradient.
-
-    absolute: the sums of absolute terms that the budgets follow from. of_operands: what roundings of operands do, by
-    their roundoff, where they are drawn apart.
-    """
+    """Values and budgets of every output and gradient."""
 
     values: Mapping[TensorKey, Tensor]
+    """The reference's values, in float64."""
     budgets: Mapping[TensorKey, Budget]
+    """The error allowed for each element."""
     absolute: Mapping[TensorKey, Tensor]
+    """B: the sums of absolute terms, from which the budgets follow."""
     of_operands: Mapping[float, Mapping[TensorKey, Tensor]] = field(default_factory=dict)
+    """B_op by the roundoff of operands, for ops that declare `operands`."""
 
     @property
     def vacuous(self) -> tuple[TensorKey, ...]:
-        """The tensors whose budget is as large as what it judges."""
+        """The tensors with a budget as large as their values."""
         return tuple(key for key, allowed in self.budgets.items() if allowed.vacuous)
 
 
 def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected:
-    """Run the reference in float64 on the sample's inputs, as they are in the kernel's dtype, and bound its terms."""
+    """Run the reference in float64 on the sample's inputs, in the values of the kernel's dtype, and bound its terms."""
     op = sample.op
     derived = is_derived(op, promises)
     floor = saved_underflow(promises, _stored_outputs(sample).values())
@@ -69,7 +69,7 @@ def expected(sample: Sample, promises: Promises, *, gradients: bool) -> Expected
 
 
 def with_promises(found: Expected, sample: Sample, promises: Promises) -> Expected:
-    """The same with the budgets of other promises, which differ in the precision of operands and sums alone."""
+    """The same answer with the budgets of other promises. These change the precision of operands and sums alone."""
     op, derived, tokens = sample.op, is_derived(sample.op, promises), _tokens(sample)
     stored = _stored_outputs(sample)
     u_saved = saved_outputs(promises, stored.values())
@@ -98,7 +98,7 @@ def _stored_outputs(sample: Sample) -> dict[TensorKey, torch.dtype]:
 
 
 def _of_operands(found: Expected, sample: Sample, promises: Promises, u_op: float) -> dict[TensorKey, Tensor]:
-    """B_op: what roundings of operands do, at most B; where one is below the smallest normal number, B is no bound."""
+    """B_op: the effect of operand roundings, at most B. Where an operand is subnormal, B does not bound it."""
     assert sample.op.operands is not None
     signs, size = Signs(u_op, SMALLEST_NORMAL[_tokens(sample)]), size_of_one(sample.op.operands, sample)
     if size > _MOST_DRAWN:
@@ -114,12 +114,12 @@ def _tokens(sample: Sample) -> torch.dtype:
 
 
 def is_derived(op: Op, promises: Promises) -> bool:
-    """Whether the error bound of an op follows from its reference alone."""
+    """Whether B is derived from the op's reference alone (`running_error`)."""
     return op.absolute is None and op.roundings is None and not (promises.cumsum and op.cumsum)
 
 
 def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
-    """The declared magnitude op, which bounds the terms of the op's values and gradients (`bounds.magnitude`)."""
+    """The declared magnitude op: it bounds the terms of the op's values and gradients (`bounds.magnitude`)."""
     declared = op.cumsum(promises) if promises.cumsum and op.cumsum else op.absolute
     assert declared is not None
     return declared
@@ -128,12 +128,12 @@ def magnitude_op(op: Op, promises: Promises) -> Callable[..., Any]:
 def is_vacuous(
     key: TensorKey, values: Mapping[TensorKey, Tensor], absolute: Tensor, sample: Sample, allowed: Budget
 ) -> bool:
-    """Whether a budget is as large as what it judges, for any op and however its bound was found.
+    """Whether a budget is as large as the values of its tensor, so that it judges nothing. For any op and bound.
 
-    It is where zeros in the place of the tensor would pass. One element that cancels is not enough for that; and a
-    tensor that is zero itself is judged by how far from it a kernel may be. It also is where the sums alone may put
-    most of a tensor off by a part of what it holds, or, for a gradient that cancels, of what such a gradient holds:
-    outputs times incoming gradients, by the input.
+    It is vacuous in two cases. First, zeros in place of the tensor would pass. One element that cancels is not enough
+    for this, and a tensor of zeros is judged by the error that a kernel may have. Second, the accumulation term of most
+    elements exceeds a share of the tensor's RMS. For a gradient, which may cancel, the RMS is at least the size of such
+    a gradient: outputs times incoming gradients, divided by the input.
     """
     r = values[key].abs()
     if r.numel() and bool((r <= allowed.total).all()) and float(r.max()) > _NOTHING * float(absolute.max()):
@@ -153,8 +153,10 @@ def _rms(tensors: Iterable[Tensor]) -> float:
 
 
 def vjp(f: Callable[..., Any], sample: Sample, *, gradients: bool, absolute: bool = False) -> dict[TensorKey, Tensor]:
-    """Outputs and gradients of a reference in float64; of a magnitude op, with `absolute`, at absolute incoming
-    gradients."""
+    """Outputs and gradients of a reference in float64.
+
+    absolute: `f` is a magnitude op, so incoming gradients are absolute.
+    """
     inputs = sample.in_float64(gradients=gradients)
     results = f(**inputs, **sample.metadata, **sample.options)
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))

@@ -1,16 +1,18 @@
-"""The rounding events of attention, whose products have rounded operands; for `bounds.drawn_roundings`.
+"""The rounding events of attention with rounded operands of its products; for `bounds.drawn_roundings`.
 
     S = scale q kᵀ, capped     P = exp(S - lse)         y = P v
     dP = dy vᵀ                 D = Σ dy y - d lse       dS = P ∘ (dP - D)
     dq = scale dS k            dk = scale dSᵀ q         dv = Pᵀ dy         d sinks = -Σ exp(sinks - lse) D
 
-Each has an event of its own size and a random sign where a kernel of 16 bits may have that dtype: q and k with the
-scale in them, S and its cap, P as it meets v and, once more, as it meets dy, the sum of P in lse, y as it was stored
-for D, the terms of D where it is Σ P dP, then dP and dS, and dq, dk and dv of each query head before those of a group
-are added.
+Each value that a 16-bit kernel may store in 16 bits has an event of its own size and a random sign:
 
-The gradient of a sink sums the errors of all queries and channels, which in absolute values is as much as they are
-many. One of random signs is the root of it.
+- q and k with the scale in them; S and its cap;
+- P in the product with v and, separately, in the product with dy; the sum of P in lse;
+- y as stored for D; the terms of D where it is Σ P dP; dP and dS;
+- dq, dk and dv of each query head, before the heads of a group are added.
+
+The gradient of a sink sums the errors of all queries and channels. In absolute values the sum grows with their number,
+with random signs by its root.
 """
 
 # mypy: allow-untyped-calls
@@ -31,7 +33,7 @@ from packproof.refs.recurrence import join_sequences, split_sequences
 
 
 def attention(_promises: Promises, signs: Signs) -> Callable[..., Any]:
-    """Make attention whose operands have roundings of random signs."""
+    """Make attention with random-sign roundings of its operands."""
 
     def function(
         q: Tensor,
@@ -68,7 +70,7 @@ def attention(_promises: Promises, signs: Signs) -> Callable[..., Any]:
 
 
 def _visible(n: int, m: int, window: tuple[float, float]) -> Tensor:
-    """Which keys each of n queries sees; the last query stands at the last of m keys."""
+    """The mask (n, m) of the keys visible to each query; the last query is aligned with the last key."""
     ahead = torch.arange(-m, 0)[None] - torch.arange(-n, 0)[:, None]
     return (ahead >= -window[0]) & (ahead <= window[1])
 
@@ -89,7 +91,7 @@ class _Attention(torch.autograd.Function):
             S, slope = signs.operand(softcap * t), 1 - t * t
         S = torch.where(visible, S, -math.inf)
         lse = torch.cat([S, repeat(sinks, "h -> h i 1", i=q.shape[1])], -1).logsumexp(-1)
-        shown = torch.where(lse.isfinite(), lse, 0)
+        shown = torch.where(lse.isfinite(), lse, 0)  # a query without keys has lse = -inf, and -inf - -inf is NaN
         P, share = (S - shown[..., None]).exp(), (sinks[:, None] - shown).exp()
         y = signs.operand(P) @ v
         ctx.signs, ctx.scale, ctx.slope = signs, scale, slope

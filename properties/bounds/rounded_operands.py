@@ -1,18 +1,19 @@
-"""The rounding events of linear attention, its decaying forms and SSD, whose products have rounded operands.
+"""The rounding events of linear attention, its decaying forms and SSD, with rounded operands of their products.
 
-For `bounds.drawn_roundings`. A chunk is masked attention (`refs.ssd_chunked`), the state h passed on between chunks:
+For `bounds.drawn_roundings`. A chunk is masked attention (`refs.ssd_chunked`); the state h is passed between chunks:
 
     W = C Bᵀ ∘ L              y = W X + (C ∘ L_h) h
     h' = L_end h + Bᵀ (X ∘ L_X)
 
-L are the decays, exact, since they are fp32. Each factor is an event of its own size, of a random sign, and so is the
-gradient that comes back to it: C, B, X = dt x, C Bᵀ, W, h, and what is read and written with its decay. No kernel
-rounds all of them; the mean square of what they do is the sum over those that one does.
+The decays L are exact, since they are fp32. Each other factor has an event of its own size and a random sign, and so
+does its gradient: C, B, X = dt x, C Bᵀ, W, h, and C, X with their decays for reading and writing a state. No kernel
+rounds all of them. The mean square of the deviation is the sum over the roundings of a kernel, so extra events only
+enlarge it.
 
-The gradient of a decay sums dW ∘ W over all pairs on both sides of it. In absolute values these are as many as there
-are pairs, of random signs they are the root of it: for a parameter that all tokens share, a factor of a whole sequence.
-A kernel that promises `cumsum` has it from the gradients of its sums, C · dC - B · dB, whose roundings differ where the
-values are the same (`_SumsOfDecays`).
+The gradient of a decay sums dW ∘ W over all pairs on both sides of it. In absolute values the sum grows with the number
+of pairs, with random signs by its root. For a parameter shared by all tokens the difference is a factor of the
+length of a sequence. A kernel that promises `cumsum` has the gradient from the gradients of its sums, C · dC - B · dB.
+Their roundings differ even where the values are the same (`_DecaySums`).
 """
 
 # mypy: allow-untyped-calls
@@ -33,11 +34,11 @@ from packproof.refs.arguments import finite_scale
 from packproof.refs.recurrence import gate, state_space
 
 _CHUNK = 64  # tokens
-WIDTH = 128  # elements of a token and head: its row of a chunk, or its channels where they are more
+WIDTH = 128  # elements of a token and head: its row of a chunk, or its channels if there are more
 
 
 def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
-    """Make an SSD whose operands have roundings of random signs."""
+    """Make an SSD with random-sign roundings of its operands."""
 
     def function(
         x: Tensor,
@@ -72,7 +73,7 @@ def ssd(promises: Promises, signs: Signs) -> Callable[..., Any]:
 
 
 def simple_gla(promises: Promises, signs: Signs) -> Callable[..., Any]:
-    """Make linear attention with a decay for each token and head, whose operands have roundings of random signs."""
+    """Make linear attention with a decay for each token and head, and random-sign roundings of its operands."""
 
     def function(
         q: Tensor,
@@ -102,7 +103,7 @@ def simple_gla(promises: Promises, signs: Signs) -> Callable[..., Any]:
 
 
 def retention(promises: Promises, signs: Signs) -> Callable[..., Any]:
-    """Make the same with a decay for each head."""
+    """As `simple_gla`, with a decay for each head."""
 
     def function(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, **options: Any) -> Any:
         return simple_gla(promises, signs)(q, k, v, decay.expand(len(v), -1), **options)
@@ -111,7 +112,7 @@ def retention(promises: Promises, signs: Signs) -> Callable[..., Any]:
 
 
 def linear_attention(promises: Promises, signs: Signs) -> Callable[..., Any]:
-    """Make the same without decay."""
+    """As `simple_gla`, without decay."""
 
     def function(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
         return simple_gla(promises, signs)(q, k, v, v.new_zeros(v.shape[:2]), **options)
@@ -142,8 +143,11 @@ def _in_chunks(
 
 
 class _SumsOfDecays(torch.autograd.Function):
-    """Ones for what a token reads by its sum of log-decays (t, h), writes by it, and for the end of a chunk (h,). Their
-    gradients are those of the sums, and the gradient of a log-decay is that of all sums from its token on."""
+    """Factors of 1 that receive the gradients of cumulative sums of log-decays.
+
+    From the log-decays (t, h) of a chunk: one for reading a token (t, h), one for writing it (t, h), one for the end of
+    the chunk (h,). The gradient of a log-decay is the sum of the gradients of all sums from its token on.
+    """
 
     @staticmethod
     def forward(ctx: Any, decays: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,20 +1,20 @@
-"""Error bounds of a float64 reference, found while it runs: B of the error budget for ops without a magnitude op.
+"""Error bounds of a float64 reference, computed while it runs: B of the error budget for ops without a magnitude op.
 
-Running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerical Algorithms, 3.3) to first order. Beside
-each value stand E, the error that any evaluation of the same formula may have, in units of roundoff, and M, the sum of
-the absolute terms of a sum of products, |f(x)| where a function was applied. A tensor that is met for the first time
-(input, constant, incoming gradient) has E = M = |value|: its condition enters, so that the bound holds for algorithms
-other than the reference's too. From there on (rules of single operators in `error_rules`):
+Running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerical Algorithms, 3.3) to first order. Each
+value has two companions. E is the error of any evaluation of the same formula, in units of roundoff. M is the sum of
+the absolute terms of a sum of products, or |f(x)| after a function. A new tensor (input, constant, incoming gradient)
+has E = M = |value|: its condition enters, so the bound holds for algorithms other than the reference's too. Operators
+then propagate both (rules in `error_rules`):
 
     x + y   E = Ex + Ey              M = Mx + My
     x y     E = Mx Ey + My Ex        M = Mx My
-    f(x)    E = |f'(x)| Ex + |f(x)|  M = |f(x)|       exponentials: + 2^-100, what fp32 loses by underflow
+    f(x)    E = |f'(x)| Ex + |f(x)|  M = |f(x)|       exponentials: + 2^-100, their underflow in fp32
 
-Sums, gathers and scatters do to E and M what they do to values; a sum of n terms, of products too, adds √n / 8 times
-its terms, for the rounding of partial sums of one sign. M is not |x|: where two sums that cancel are multiplied, a
-kernel may sum their products instead. Views, in-place writes and saved tensors need no rule, since E and M belong to
-storages; autograd's formulas are the same operators, so that gradients need none either. With K = 8 the bound held for
-correct kernels of ten ops in six orders of summation each, and four regimes of data (worst case: 4.3).
+Sums, gathers and scatters act on E and M as on values. A sum of n terms, also of products, adds √n / 8 times its terms
+for the rounding of partial sums of one sign. M is not |x|: where the product of two cancelling sums is formed, a kernel
+may sum the products of their terms instead. Views, in-place writes and saved tensors need no rule, since E and M belong
+to storages. Gradients need none either: autograd's formulas consist of the same operators. With K = 8 the bound held
+for correct kernels of ten ops, in six orders of summation and four regimes of data each (worst case: 4.3).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +33,15 @@ from packproof.refs.errors import UsageError
 
 K = TypeVar("K")
 
-_MOST_SHADOWS = 4096  # until those whose storage is gone are looked for
+_MOST_SHADOWS = 4096  # before shadows of freed storages are dropped
 
 
 class RunningError(DispatchMode):
-    """Inside it, torch's operators on floating-point tensors also compute E and M. Raises UsageError for an operator of
-    which no rule is known and that does not decompose into others.
+    """Inside this mode, torch's operators on floating-point tensors also compute E and M.
 
-    floor: what each result may be off by besides, as a value that is stored with few exponents underflows.
+    floor: an additional error of each result: the underflow of a value stored in a dtype of small range.
+
+    Raises UsageError for an operator without a rule that does not decompose into others.
     """
 
     def __init__(self, floor: float = 0.0) -> None:
@@ -81,7 +82,7 @@ class RunningError(DispatchMode):
         return out
 
     def _bound(self, name: str, func: Any, args: Any, kwargs: Any, out: Any, new: Sequence[Tensor]) -> None:
-        """E and M of what an operator has made."""
+        """Set E and M of an operator's new outputs."""
         if name in RULES:
             errors = RULES[name](self, out, *args, **kwargs)
         else:
@@ -117,7 +118,7 @@ class RunningError(DispatchMode):
         return self._linear(name, func, args, kwargs, M) if name in LINEAR else None
 
     def _in_place(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
-        """x.f_(...) as x.copy_(x.f(...)), for the value and its errors."""
+        """Run x.f_(...) as x.copy_(x.f(...)), for the value, E and M."""
         if not name.endswith("_"):  # it writes to another argument, as rrelu_with_noise does to its noise
             raise UsageError(no_rule(func))
         target = args[0]
@@ -128,7 +129,7 @@ class RunningError(DispatchMode):
         elif name in ("zero_", "fill_"):
             e = m = size(args[1] if len(args) > 1 else 0.0).expand(target.shape).clone()
         else:
-            with self:
+            with self:  # torch disables a mode inside its own dispatch: enter it again
                 out = getattr(getattr(torch.ops.aten, name.removesuffix("_")), func._overloadname)(*args, **kwargs)
             e, m = self.error(out).clone(), self.magnitude(out).clone()
             func, args, kwargs = torch.ops.aten.copy_.default, (target, out), {}
@@ -137,7 +138,7 @@ class RunningError(DispatchMode):
         return target
 
     def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The operator as those that it consists of, inside the mode."""
+        """Run the operator's decomposition inside the mode."""
         try:
             with self:
                 out = func.decompose(*args, **kwargs)
@@ -152,7 +153,7 @@ class RunningError(DispatchMode):
             raise UsageError(no_rule(func)) from None
 
     def _linear(self, name: str, func: Any, args: Any, kwargs: Any, read: Callable[[Any], Tensor]) -> Any:
-        """The operator itself on E or M. Numbers, such as what masked_fill fills in, count by their size."""
+        """The operator applied to E or M. Numbers, such as the value of masked_fill, enter by their magnitude."""
         if name in ("_to_copy", "neg", "abs", "nan_to_num"):
             return read(args[0]).clone()
 
@@ -188,13 +189,13 @@ class RunningError(DispatchMode):
 
     def _write(self, t: Tensor, e: Tensor, m: Tensor | None) -> None:
         terms = size(t) if m is None else torch.maximum(m.nan_to_num(nan=0.0, posinf=float("inf")), size(t))
-        self._read(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))
+        self._read(t, 1).copy_(torch.where(torch.isnan(e), 0.0, e))  # NaN is 0 * inf: no error enters
         self._read(t, 2).copy_(terms)
 
 
 def bounded(run: Callable[[], Mapping[K, Tensor]], floor: float = 0.0) -> tuple[Mapping[K, Tensor], dict[K, Tensor]]:
-    """What `run` returns, and E of each of its tensors, by key. floor: as of `RunningError`."""
+    """The tensors returned by `run`, and E of each, by key. floor: as in `RunningError`."""
     mode = RunningError(floor)
-    with mode, sdpa_kernel(SDPBackend.MATH):  # the equation: fused kernels have no operators to see
+    with mode, sdpa_kernel(SDPBackend.MATH):  # as the equation: a fused kernel hides its operators
         values = run()
     return values, {name: mode.error(x).clone() for name, x in values.items()}

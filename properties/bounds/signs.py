@@ -1,4 +1,4 @@
-"""Roundings of random signs, of which `bounds.drawn_roundings` makes an error budget."""
+"""Roundings of random signs, from which `bounds.drawn_roundings` makes an error budget."""
 
 # mypy: allow-untyped-calls
 
@@ -11,11 +11,11 @@ UNIT = 2.0**-30  # the roundoff of a copy: second-order terms vanish, and float6
 
 
 class Signs:
-    """Random signs that go on from copy to copy, the same in each run of the same call.
+    """Random signs. Each copy continues the sequence, and each run of the same call draws the same one.
 
     unit: the roundoff of a copy.
-    least: what an operand counts at least when it is rounded: the smallest normal number of its dtype.
-    underflowed: whether an operand was smaller than that.
+    smallest_normal: the smallest normal number of the operands' dtype; a smaller operand is rounded as this one.
+    underflowed: an operand was smaller than `smallest_normal`.
     """
 
     def __init__(self, unit: float = UNIT, least: float = 0.0) -> None:
@@ -23,17 +23,17 @@ class Signs:
         self._generator = torch.Generator().manual_seed(0)
 
     def rounded(self, x: Tensor, terms: Tensor) -> Tensor:
-        """x after a rounding event of the size of its absolute terms."""
+        """x after a rounding event as large as its absolute terms."""
         drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float32)
         return torch.add(x, torch.copysign(terms, drawn.sub_(0.5).to(x)), alpha=self.unit)
 
     def noisy(self, x: Tensor) -> Tensor:
-        """x, rounded by its own size; so is the gradient that comes back."""
+        """x, rounded in proportion to its magnitude; its gradient likewise."""
         y: Tensor = _Noisy.apply(x, self)
         return y
 
     def operand(self, x: Tensor) -> Tensor:
-        """x as the operand of a product, which an exponent of its dtype has to hold; zero and infinity are exact."""
+        """x rounded as an operand of a product, by precision and range of its dtype. Zero and infinity are exact."""
         size = x.detach().abs()
         self.underflowed |= bool(((size > 0) & (size < self.least)).any())
         return self.rounded(x, torch.where((size > 0) & size.isfinite(), size.clamp(min=self.least), 0))

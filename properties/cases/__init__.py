@@ -1,1 +1,1 @@
-"""What a kernel is called with: cases, their layouts and tensors, and the domain that they lie in."""
+"""The calls of a kernel: cases, their layouts and tensors, and the kernel's domain."""

@@ -1,4 +1,4 @@
-"""A case: everything that decides one example, as small plain data. Tensors are made from its seed, never drawn."""
+"""A case: one example of an op as small plain data. Hypothesis draws the case; its seed makes the tensors."""
 
 import dataclasses
 import json
@@ -19,9 +19,9 @@ MEANINGS = {
 }
 REGIMES = tuple(MEANINGS)
 _PLAIN_FIELDS = ("dtype", "slack", "regime", "index_dtype", "seed", "configuration")
-STRONG_GATES = "strong gates"  # the regime of ops that forget alone
-CUTS = "cuts"  # the argument of a kernel that cuts a pack over ranks itself
-_SEED_BITS = 40  # each seed of a run makes several, each larger by the properties that draw once more
+STRONG_GATES = "strong gates"  # a regime only for ops with decays
+CUTS = "cuts"  # the argument by which a kernel cuts a pack over ranks itself
+_SEED_BITS = 40  # a seed of a run makes several seeds of cases, and properties that redraw add to these
 SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -29,16 +29,23 @@ SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "f
 class Case:
     """One example of an op.
 
-    lengths: tokens of each sequence. key_lengths: those of a second packing, None where there is none or it is the
-    same. slack: rows after the last sequence of each packing. sizes: axis sizes by name.
-    dtype: of the tokens. present: optional inputs that are given. axes: the alternative taken by each input whose spec
-    has several. options: keyword options. regime: how values are drawn, one of REGIMES. index_dtype: of cu_seqlens.
-    float32: inputs that are fp32 beside tokens of 16 bits. narrow: fixed inputs that have the dtype of such tokens, and
-    bf16 beside fp32 ones. seed: of the tensors.
-    cuts: token positions of the pack at which it is cut over ranks, one less than ranks, in order; None where it is not
-    about ranks. The same position twice leaves the rank between without tokens.
-    configuration: the number of the configuration that autotuned kernels run with, where none is timed: from the first
-    on, and from the start again. The same for the pack and for each of its sequences alone.
+    lengths: tokens of each sequence.
+    dtype: dtype of the tokens, by its long name.
+    sizes: axis sizes by name; a word, such as "longest", stands for a size of the layout (`size_words`).
+    slack: rows after the last sequence of each packing.
+    present: optional inputs of the call.
+    axes: for each input with several axis specs, the number of the one it has.
+    options: keyword options.
+    regime: distribution of the values, one of REGIMES.
+    index_dtype: dtype of cu_seqlens.
+    float32: inputs in fp32 although the tokens have 16 bits.
+    narrow: inputs usually fixed to fp32, here in the dtype of 16-bit tokens; bf16 where the tokens are fp32.
+    seed: seed of the tensors.
+    key_lengths: lengths of a second packing; None where there is none or it equals the first.
+    cuts: token positions at which the pack is cut over ranks, in order, one fewer than ranks; None without ranks. The
+        same position twice leaves the rank between without tokens.
+    configuration: number of the configuration of autotuned kernels, counted from the first and wrapping around. It is
+        the same for the pack and for each of its sequences alone. Configurations are not timed.
 
     >>> from packproof.properties import Case
     >>> print(Case(lengths=(3, 0, 5), dtype="float32", sizes=(("d", 3), ("w", 4))))
@@ -72,7 +79,7 @@ class Case:
 
     @property
     def size_words(self) -> dict[str, int]:
-        """The sizes that the layout decides, by the words for them in `sizes`."""
+        """The sizes given by the layout, by their words in `sizes`."""
         sequences, rows = len(self.lengths), self.n_tokens + self.slack
         return {"longest": max(self.lengths, default=0), "rows": rows, "slots": sequences + 1}
 
@@ -80,12 +87,12 @@ class Case:
         return dataclasses.replace(self, **changes)
 
     def with_lengths(self, lengths: tuple[int, ...]) -> "Case":
-        """The same case with other lengths; cuts past the last token come after it."""
+        """The same case with other lengths; cuts past the last token move to its end."""
         cuts = None if self.cuts is None else tuple(min(cut, sum(lengths)) for cut in self.cuts)
         return self.replace(lengths=lengths, cuts=cuts)
 
     def without(self, name: str) -> "Case":
-        """The same case with one optional input left out."""
+        """The same case without one optional input."""
         kept = {of: tuple(n for n in getattr(self, of) if n != name) for of in ("present", "float32", "narrow")}
         return self.replace(**kept)
 
@@ -98,7 +105,7 @@ class Case:
 
     @property
     def setting(self) -> str:
-        """All but the lengths, in one line; what is plain goes without saying."""
+        """All but the lengths, in one line; default values are omitted."""
         words = [] if self.cuts is None else [f"cut at {shorten(self.cuts)}"]
         words += [] if self.key_lengths is None else [f"keys {shorten(self.key_lengths)}"]
         words += [SHORT.get(self.dtype, self.dtype)]
@@ -120,7 +127,7 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Any) -> "Case":
-        """Rebuild a case from untrusted JSON data; UsageError names the field that does not fit."""
+        """Rebuild a case from untrusted JSON data; UsageError names the invalid field."""
         if not isinstance(data, dict) or not isinstance(data.get("dtype"), str):
             raise UsageError("case: expected an object with lengths, dtype and sizes")
         unknown = sorted(set(data) - {f.name for f in dataclasses.fields(cls)})
@@ -138,6 +145,7 @@ class Case:
         if data.get("index_dtype", "int32") not in ("int32", "int64"):
             raise UsageError(f"case: index_dtype is {data['index_dtype']!r}, expected int32 or int64")
         for name, bits in (("slack", 31), ("configuration", 31), ("seed", _SEED_BITS)):
+            # type, not isinstance: a bool is an int
             if type(data.get(name, 0)) is not int or not 0 <= data.get(name, 0) < 2**bits:
                 raise UsageError(f"case: {name} is {str(data[name])[:60]!r}, expected an integer from 0 to 2^{bits}")
         try:
@@ -179,7 +187,7 @@ def _pairs(data: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists of JSON as the tuples that they were: of scalars, which options are."""
+    """A JSON list as the tuple it was made from. Options are scalars or tuples of scalars."""
     if isinstance(value, list):
         if any(isinstance(item, list | dict) for item in value):
             raise ValueError("values are not nested")

@@ -23,7 +23,7 @@ _GRAMMAR = (
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition. Raises UsageError where the text is none, or says the same of every call."""
+    """One condition. Raises UsageError where the text is not a condition or does not depend on the call."""
 
     text: str
 
@@ -52,12 +52,12 @@ class Condition:
 
     @cached_property
     def flags(self) -> frozenset[str]:
-        """The names that stand alone, without a comparison."""
+        """The names used without a comparison."""
         return frozenset(_flags(ast.parse(self.text.strip(), mode="eval").body))
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """The numbers that it compares with or divides by."""
+        """The numbers used in comparisons and arithmetic."""
         tree = ast.parse(self.text.strip(), mode="eval")
         return frozenset(n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and type(n.value) is int)
 
@@ -66,7 +66,7 @@ class Condition:
         return compile(ast.parse(self.text.strip(), mode="eval"), "domain", "eval")
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it holds where the names have these values. Raises UsageError where it cannot be worked out."""
+        """Whether it holds for these values of its names. Raises UsageError where it cannot be evaluated."""
         try:
             return bool(eval(self._code, {"__builtins__": {}}, {**DTYPES, **values}))  # its grammar has no calls
         except (ArithmeticError, TypeError, NameError) as error:
@@ -74,7 +74,7 @@ class Condition:
 
 
 def conditions(texts: str | Sequence[str]) -> tuple[Condition, ...]:
-    """Those of the texts, each of which may be several with `;` between them. Raises UsageError."""
+    """The conditions of the texts; a text may hold several, separated by `;`. Raises UsageError."""
     if not isinstance(texts, str | Sequence) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"domain: {texts!r}; expected conditions, such as 'k in (64, 128)' or ['d % 8 == 0']")
     listed = [texts] if isinstance(texts, str) else texts
@@ -103,7 +103,7 @@ def _flags(node: ast.expr) -> Iterator[str]:
 
 
 def _troubles(node: ast.expr) -> Iterator[str]:
-    """What keeps an expression from being a condition, and how it is written instead."""
+    """Why an expression is not a condition, and how to write it instead."""
     text = ast.unparse(node)
     match node:
         case ast.BoolOp(values=parts):
@@ -146,7 +146,7 @@ def _troubles_of_comparison(node: ast.Compare) -> Iterator[str]:
 
 
 def _troubles_of_value(node: ast.expr) -> Iterator[str]:
-    """What is no value of a comparison: a name, a number, text, or what is calculated of them."""
+    """Why an operand of a comparison is not a name, a number, text or arithmetic of these."""
     text = ast.unparse(node)
     match node:
         case ast.BinOp(left=left, right=right):

@@ -1,4 +1,4 @@
-"""A kernel's domain: the calls that it supports, as conditions over the sizes, the layout and the options of a call."""
+"""A kernel's domain: its supported calls, as conditions over the sizes, the layout and the options of a call."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,22 +21,27 @@ _WEAK, _STRONG = -100.0, -math.inf  # the strongest log-decay of a case without 
 @checked_init
 @dataclass(frozen=True)
 class Domain:
-    """The calls that a kernel supports: those for which all conditions hold; without conditions, every call.
+    """The supported calls of a kernel: all conditions hold for them. Without conditions, every call is supported.
 
-    A condition is a comparison in Python's syntax, with `in`, + - * // %, numbers, strings and tuples; or a flag, which
-    is true or false in a call; or several of these with `and`, `or`, `not`. Nothing else is one: a bare `d % 8` is a
-    number. `;` stands between conditions, or they come in a list:
+    A condition is a comparison in Python's syntax, with `in`, + - * // %, numbers, strings and tuples; or a flag, true
+    or false in a call; or several of these with `and`, `or`, `not`. A bare `d % 8` is a number and no condition.
+    Conditions are separated by `;`, or come in a list:
 
         k in (64, 128)        d % 8 == 0          16 <= k <= 128       hq // hk in (1, 2, 4, 8)
         tokens % 16 == 0      tokens <= 4096      length > 0           sequences <= 8
         dtype == bf16         contiguous          not gradients        not (z and D)
         slack == 0            bias                k == v               gate > -1e4
 
-    It may name the op's axes; `tokens` (rows of the pack, slack included), `sequences`, `slack`, `longest`, and
-    `length`, for which it holds if it holds for every sequence; `dtype`, one of fp64, fp32, bf16 and fp16; `contiguous`
-    (tensors lie so) and `gradients` (the call is differentiated); optional inputs, `cu_seqlens_k` too, true where
-    given; options by their values; and `gate`, the logarithm of the strongest decay of a token, where an op has decays:
-    0 to -inf. `length` holds for the lengths of both packings.
+    A condition may name the op's axes, by their sizes; optional inputs and `cu_seqlens_k`, true where passed; options,
+    by their values; and:
+
+    tokens: rows of the pack, slack included.
+    sequences, slack, longest: of the layout.
+    length: a condition on it must hold for every sequence of both packings.
+    dtype: fp64, fp32, bf16 or fp16.
+    contiguous: all tensors are contiguous.
+    gradients: the call is differentiated.
+    gate: the logarithm of the strongest decay of a token, from 0 to -inf, for ops with decays.
 
     >>> import packproof
     >>> domain = packproof.Domain.of("k in (64, 128); length > 0")
@@ -54,7 +59,7 @@ class Domain:
 
     @classmethod
     def of(cls, texts: str | Sequence[str]) -> "Domain":
-        """The domain with these conditions, each of which may be several with `;` between them. Raises UsageError."""
+        """The domain with these conditions; a text may hold several, separated by `;`. Raises UsageError."""
         return cls(conditions(texts))
 
     @property
@@ -68,7 +73,7 @@ class Domain:
         return Domain(tuple(dict.fromkeys((*self.conditions, *other.conditions))))
 
     def check(self, op: Op, where: str) -> None:
-        """UsageError for a name that a call of the op does not have, or one without a comparison that is no flag."""
+        """Raise UsageError for a name unknown to calls of the op, or a name that needs a comparison and has none."""
         known = [*axes(op), *LAYOUT, *_CALL, *optional_inputs(op), *([KEYS] if op.packs_keys else []), *op.options]
         known += [GATE] if op.forgets else []
         for condition in self.conditions:
@@ -85,17 +90,17 @@ class Domain:
                 )
 
     def naming(self, names: Iterable[str]) -> "Domain":
-        """Its conditions that name one of these."""
+        """The domain with only those conditions that name one of these."""
         wanted = frozenset(names)
         return Domain(tuple(c for c in self.conditions if c.names & wanted))
 
     def within(self, names: Iterable[str]) -> "Domain":
-        """Its conditions that name nothing but these."""
+        """The domain with only those conditions that name nothing else."""
         wanted = frozenset(names)
         return Domain(tuple(c for c in self.conditions if c.names <= wanted))
 
     def holds(self, values: Mapping[str, Any], lengths: Sequence[int] = ()) -> bool:
-        """Whether all conditions hold; those that name `length`, for each of the lengths."""
+        """Whether all conditions hold. A condition that names `length` has to hold for each of the lengths."""
         return all(
             all(c.holds({**values, "length": n}) for n in lengths) if "length" in c.names else c.holds(values)
             for c in self.conditions
@@ -103,16 +108,16 @@ class Domain:
 
     @cached_property
     def of_cases(self) -> "Domain":
-        """Its conditions on what a case decides: not how tensors lie, nor whether a call is differentiated."""
+        """The domain without conditions on strides or differentiation alone: a case decides neither."""
         return Domain(tuple(c for c in self.conditions if not c.names <= {"contiguous", "gradients"}))
 
     def allows(self, op: Op, case: Case) -> bool:
-        """Whether the call that a case makes, of contiguous tensors, is one of the domain."""
+        """Whether the domain has the call of a case, with contiguous tensors."""
         every = (*case.lengths, *(case.key_lengths or ()))
         return not self.conditions or self.of_cases.holds(values_of(op, case), every)
 
     def allows_dtype(self, dtype: str) -> bool:
-        """Whether a call with tokens of that dtype (its long name) may be one."""
+        """Whether tokens may have this dtype, by its long name."""
         return self.within({"dtype"}).holds({"dtype": dtype})
 
     @property
@@ -121,7 +126,7 @@ class Domain:
 
     @property
     def allows_strides(self) -> bool:
-        """Whether tensors may lie in memory as they like."""
+        """Whether tensors may have any strides."""
         return self.within({"contiguous"}).holds({"contiguous": False})
 
     @property
@@ -129,17 +134,17 @@ class Domain:
         return self.within({"slack"}).holds({"slack": 1}) or self.within({"slack"}).holds({"slack": 16})
 
     def allows_length(self, n: int) -> bool:
-        """Whether a sequence of n tokens may be in a pack, as far as its length alone decides."""
+        """Whether a pack may have a sequence of n tokens, judged by conditions on `length` alone."""
         return self.within({"length"}).holds({}, [n])
 
 
 def axes(op: Op) -> tuple[str, ...]:
-    """The names of the sizes that a case of the op has."""
+    """The names of the sizes of the op's cases."""
     return tuple(dict.fromkeys(name for sizes in op.sizes for name in sizes))
 
 
 def _flags(op: Op) -> tuple[str, ...]:
-    """The names that are true or false in a call."""
+    """The names of the flags, true or false in a call."""
     options = (name for name, values in op.options.items() if all(isinstance(value, bool) for value in values))
     return (*optional_inputs(op), KEYS, "contiguous", "gradients", *options)
 
@@ -149,7 +154,7 @@ def optional_inputs(op: Op) -> tuple[str, ...]:
 
 
 def values_of(op: Op, case: Case) -> dict[str, Any]:
-    """What the names of a condition stand for in a case; all but `length`."""
+    """The values of a condition's names in a case, all but `length`."""
     layout = layout_values(case.lengths, case.slack)
     words = case.size_words
     return {
@@ -167,7 +172,7 @@ def values_of(op: Op, case: Case) -> dict[str, Any]:
 
 
 def gate_value(op: Op, *, strong: bool) -> dict[str, float]:
-    """What `gate` stands for, where it is no other name of the op."""
+    """The value of `gate`, for ops with decays."""
     return {GATE: _STRONG if strong else _WEAK} if op.forgets else {}
 
 

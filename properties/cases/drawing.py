@@ -1,4 +1,4 @@
-"""A case made into tensors: everything follows from its seed, on any machine."""
+"""The tensors of a case. They follow from its seed, on any machine."""
 
 import dataclasses
 import math
@@ -43,7 +43,7 @@ def draw(op: Op, case: Case) -> Sample:
 
 
 def dtype_of(op: Op, name: str, dtype: str, float32: Collection[str] = (), narrow: Collection[str] = ()) -> torch.dtype:
-    """The dtype of an input or output in a call whose tokens have `dtype`. float32, narrow: as in a case."""
+    """The dtype of an input or output where the tokens have `dtype`. float32, narrow: as in a case."""
     token = DTYPES[dtype]
     if name in narrow:
         return torch.bfloat16 if token == torch.float32 else token
@@ -92,8 +92,11 @@ def _draw_input(op: Op, case: Case, name: str, axes: Axes, size: tuple[int, ...]
 def _draw_decay(
     how: str, option: str, size: tuple[int, ...], g: torch.Generator, case: Case, *, tokens: bool
 ) -> Tensor:
-    """Logarithms of decays. option: the input by whose presence they are the argument of a softplus, where strong gates
-    come from the rate that multiplies it."""
+    """Logarithms of decays.
+
+    optional_input: where this input is present, the decays are the argument of a softplus, and strong gates come from
+        the rate multiplied with it.
+    """
     if case.regime != STRONG_GATES or (option and not tokens):
         return values.decay(size, g, "normal" if case.regime == STRONG_GATES else case.regime, tokens=tokens)
     if option in case.present:
@@ -108,8 +111,11 @@ def _draw_integers(op: Op, case: Case, name: str, sizes: Mapping[str, int]) -> T
 
 
 def _draw_slots(case: Case, name: str, slots: int) -> Tensor:
-    """A slot for each sequence: in their order by the first of four seeds, in any by the second. By the third one
-    sequence has none, by the fourth about half of them."""
+    """A slot for each sequence.
+
+    Of four seeds the first gives slots in the order of the sequences, the others in random order. With the third seed
+    one sequence has no slot, with the fourth about half of them have none.
+    """
     n, way, g = len(case.lengths), case.seed % 4, _generator(case, name)
     chosen = torch.randperm(slots, generator=g)[:n] if way else torch.arange(n)
     if way < 2 or not n:
@@ -120,7 +126,7 @@ def _draw_slots(case: Case, name: str, slots: int) -> Tensor:
 
 
 def _draw_positions(case: Case, name: str, rows: int) -> Tensor:
-    """Where sequences start: at 0, a few rows on, so that they end at the last row, in padding, or all in padding."""
+    """First positions of sequences: 0, 3, ending at the last row, starting in padding, or all in padding."""
     lengths = torch.tensor(case.lengths, dtype=torch.int64)
     latest = rows - lengths
     starts = torch.stack([0 * lengths, 0 * lengths + 3, latest, -1 - lengths // 2, -1 - lengths]).minimum(latest)

@@ -1,7 +1,7 @@
-"""How a case is brought into a kernel's domain: nearest sizes, options, then lengths that keep their boundary class.
+"""Moves a case into a kernel's domain: nearest sizes, then options, then lengths of the same boundary class.
 
-A layout is filled up to a multiple by slack rows, or, where a kernel takes none, by a last sequence; sequences that are
-too short grow, those that may not be are left out, and where there are too many tokens the longest give some up.
+A layout is filled up to a multiple by slack rows, or by a last sequence where a kernel takes no slack. Short sequences
+grow to an allowed length, or are removed where none is near. A pack of too many tokens loses them from its longest.
 """
 
 import itertools
@@ -21,13 +21,13 @@ Lengths = tuple[int, ...]
 Holds = Callable[[Sequence[int], int], bool]
 
 _MOST_SIZES = 60_000  # assignments tried for the sizes of one case
-LARGEST = 32_768  # an axis of one token; beyond, a case would not fit the memory of a small machine
+LARGEST = 32_768  # size of one axis: a larger case would not fit the memory of a small machine
 _FARTHEST = 512  # tokens added to reach a multiple
-_REPEATED = 3.0  # octaves that a size may be farther away than one that another case has already
+_REPEATED = 3.0  # octaves: a size already used by another case counts as farther away by this much
 
 
 def fitted_sizes(op: Op, domain: Domain, wanted: Iterable[Sizes], dtype: str) -> tuple[dict[str, int | str], ...]:
-    """Sizes inside the domain for each of those wanted: near them, and different from each other where they can be."""
+    """Sizes inside the domain, one for each requested: the nearest, and different from each other where possible."""
     numeric = {
         n for n in axes(op) if not any(isinstance(listed.get(n), str) for listed in (*op.sizes, *op.model_sizes))
     }
@@ -45,9 +45,10 @@ def fitted_sizes(op: Op, domain: Domain, wanted: Iterable[Sizes], dtype: str) ->
 def _nearest(
     op: Op, rules: Domain, sizes: Sizes, dtype: str, used: Counter[tuple[str, int | str]]
 ) -> dict[str, int | str] | None:
-    """The sizes that satisfy the rules at the least distance, in octaves; None where none of those tried do."""
+    """The sizes inside the rules at the least distance, in octaves; None where no tried assignment is inside."""
     free = [n for n, size in sizes.items() if isinstance(size, int) and any(n in c.names for c in rules.conditions)]
     fixed = {n: size for n, size in sizes.items() if n not in free}
+    # sizes at, beside and at small multiples of the conditions' numbers
     numbers = {m for c in rules.conditions for n in c.numbers if n > 0 for m in (n, n - 1, n + 1, 2 * n, 3 * n, 5 * n)}
     numbers |= {size for listed in (*op.sizes, *op.model_sizes) for size in listed.values() if isinstance(size, int)}
 
@@ -66,6 +67,7 @@ def _nearest(
             for n in numbers | multiples | {there}
             if min(there, 1) <= n <= LARGEST and alone.holds({name: n, "dtype": dtype})
         }
+        # so few that the product over all free axes stays near _MAX_ASSIGNMENTS
         return sorted(fit, key=lambda n: (far(name, n), n))[: max(3, int(_MOST_SIZES ** (1 / len(free))))]
 
     best: tuple[float, dict[str, int]] | None = None
@@ -78,7 +80,7 @@ def _nearest(
 
 
 def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
-    """The case inside the domain, its sizes as they are; None where no near one is."""
+    """The nearest case inside the domain, with the same sizes; None where there is none."""
     case = _with_gates(op, domain, case)
     if domain.allows(op, case):
         return case
@@ -90,13 +92,13 @@ def fitted(op: Op, domain: Domain, case: Case) -> Case | None:
 
 
 def _with_gates(op: Op, domain: Domain, case: Case) -> Case:
-    """The case with hard decay instead of strong gates, where the domain has none."""
+    """The case, with hard decay where the domain has no strong gates."""
     rules, weak = domain.within({GATE}), case.replace(regime="hard decay")
     return case if case.regime != STRONG_GATES or rules.holds(gate_value(op, strong=True)) else weak
 
 
 def _with_keys(op: Op, domain: Domain, case: Case, keys: Lengths) -> Case:
-    """The case with these lengths of a second packing, as near as the domain has each; further ones as in the first."""
+    """The case with a second packing of the nearest allowed lengths; missing ones are as in the first packing."""
     rules, values = domain.of_cases.within({"length", *axes(op), *op.options}), values_of(op, case)
     wanted = [*keys, *case.lengths[len(keys) :]][: len(case.lengths)]
     near = (_near(m, lambda n: rules.holds(values, [n])) for m in wanted)
@@ -104,7 +106,7 @@ def _with_keys(op: Op, domain: Domain, case: Case, keys: Lengths) -> Case:
 
 
 def _with_options(op: Op, domain: Domain, case: Case) -> Case:
-    """The case with the fewest optional inputs and options changed that the domain's conditions on them require."""
+    """The case with the fewest changes of optional inputs and options for the domain's conditions on them."""
     rules = domain.of_cases.naming([*optional_inputs(op), *op.options])
     rules = Domain(tuple(c for c in rules.conditions if not c.names & set(LAYOUT)))
     names = frozenset().union(*(c.names for c in rules.conditions))
@@ -131,7 +133,7 @@ def _with_options(op: Op, domain: Domain, case: Case) -> Case:
 
 
 def _layout(op: Op, domain: Domain, case: Case) -> tuple[Lengths, int]:
-    """Lengths and slack rows near the case's that the domain allows, as far as they can be found."""
+    """Allowed lengths and slack rows near the case's; where none are found, a layout outside the domain."""
     values = values_of(op, case)
     rules = domain.of_cases.naming(LAYOUT)
     each = Domain(tuple(c for c in rules.conditions if "length" in c.names))
@@ -152,7 +154,7 @@ def _layout(op: Op, domain: Domain, case: Case) -> tuple[Lengths, int]:
 
 
 def _near(n: int, fits: Callable[[int], bool]) -> int | None:
-    """The length itself, or the nearest that is longer, or shorter; None for one that only an empty one is near to."""
+    """The nearest allowed length: the same, else longer, else shorter. None where only 0 would do."""
     longer = range(n, n + _FARTHEST) if n else (0,)
     return next((m for m in (*longer, *range(n - 1, 0, -1)) if fits(m)), None)
 
@@ -160,7 +162,7 @@ def _near(n: int, fits: Callable[[int], bool]) -> int | None:
 def _filled(
     lengths: Sequence[int], slack: int, allowed: Holds, fits: Callable[[int], bool], *, slacks: bool
 ) -> tuple[Lengths, int] | None:
-    """The layout that has these lengths and what has to come after them, if anything can."""
+    """The layout of these lengths followed by the first allowed filler: slack rows or sequences; None without one."""
     fillers = [(lengths, slack + k) for k in range(_FARTHEST if slacks else 1)]
     fillers += [(lengths, k) for k in range(slack)]
     shortest = next((k for k in range(1, _FARTHEST) if fits(k)), 1)
@@ -170,7 +172,7 @@ def _filled(
 
 
 def _given_up(lengths: list[int], fits: Callable[[int], bool]) -> bool:
-    """Make the longest sequence shorter, or leave the last one out where none can be."""
+    """Shorten the longest sequence, or remove the last one. False where there is none."""
     longest = max(range(len(lengths)), key=lambda j: lengths[j], default=None)
     if longest is None:
         return False
@@ -183,10 +185,12 @@ def _given_up(lengths: list[int], fits: Callable[[int], bool]) -> bool:
 
 
 def fillers(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple[Lengths, int] | None:
-    """What has to come after a sample for the domain to allow a call of it: lengths of sequences, and slack rows.
+    """The filler after a sample for the domain to allow its call: lengths of sequences, and slack rows.
 
-    No such sequence is longer than the longest that is there, as far as tables of positions reach. () and 0 where the
-    call is allowed as it is, None where nothing helps. copies: the pack is called that many times over, without slack.
+    () and 0 where the call is already allowed, None where no filler helps. No filler sequence is longer than the
+    sample's longest, since tables of positions reach no further.
+
+    copies: number of copies of the pack in the call, without slack.
     """
     rules = domain.of_cases.naming(LAYOUT)
     values = {
@@ -217,7 +221,7 @@ def fillers(op: Op, domain: Domain, sample: Sample, *, copies: int = 1) -> tuple
 
 
 def _sequences(longest: int) -> Iterator[Lengths]:
-    """Lengths of added sequences by their number of tokens: as few as can be, none over the longest."""
+    """Filler lengths in increasing number of tokens, each with as few sequences as possible, none over `longest`."""
     for k in range(_FARTHEST):
         if k == 0:
             yield (0,)

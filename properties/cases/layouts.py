@@ -1,7 +1,6 @@
-"""Pack layouts that bite: golden ones, a boundary-biased strategy, and the names of the boundary classes they reach.
+"""Pack layouts at which kernels break: golden ones, a boundary-biased strategy, and the names of boundary classes.
 
-Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window, since that is where
-kernels break.
+Lengths are scaled to the chunk C of the kernel and to the width W of a convolution's window: kernels break there.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ DEFAULT_WIDTH = 4
 
 
 def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Lengths, ...]:
-    """One layout for each way in which packed kernels have been seen to break, small ones first."""
+    """One layout for each known failure of packed kernels, small ones first."""
     c, w = chunk, width
     return (
         (1,),
@@ -47,8 +46,10 @@ def golden(chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> tuple[Leng
 
 
 def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, ...]:
-    """Layouts whose state crosses the ends of segments, once and twice. Where the golden ones are long enough for that,
-    a sequence with the end of a chunk that only its offset would take for that of a segment: start + end is one.
+    """Layouts with a state that crosses the ends of segments, once and twice.
+
+    The golden layouts are long enough for segments of up to 4 chunks. For these, one more: a chunk of its last sequence
+    ends where start + end is a multiple of the segment. To a kernel that adds the offset twice it is a segment's end.
     """
     if segment > 4 * chunk:
         return (segment, 1, segment + 1), (3, 2 * segment + chunk + 1)
@@ -56,20 +57,28 @@ def golden_segments(segment: int, chunk: int = DEFAULT_CHUNK) -> tuple[Lengths, 
 
 
 class WindowLayout(NamedTuple):
-    """Lengths, those of a second packing (None: the same), and how far a token sees (None: to itself, all before)."""
+    """A layout with the window of its tokens."""
 
     lengths: Lengths
+    """Lengths of the sequences."""
     keys: Lengths | None
+    """Lengths of the second packing; None where it is the first."""
     reach: tuple[int, int] | None
+    """Visible tokens before and after each token; None: itself and all before."""
 
 
 def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
-    """Layouts for windows and tiles of up to C tokens; each reaches some tile by a single token or leaves out one.
+    """Layouts for windows and tiles of up to C tokens. Each window sees one token of some tile, or all but one.
 
-    A narrow window: a tile of keys before it, tiles of which some queries see nothing, and queries and keys that see
-    nothing at all. 2C + 1 tokens to one side reach a single token of one tile more; C - 2 leave out one token of a
-    tile; between such there are tiles that are seen whole. Then short sequences with fewer keys than queries. Last,
-    more sequences than a table of 32 holds, and as many as one of 16: each is empty or longer than a quarter of a tile.
+    In order:
+
+    - A narrow window: a tile of keys before it, tiles invisible to some queries, queries and keys without any partner.
+    - Twice a wide window: 2C + 1 tokens to one side reach one token of a further tile, C - 2 leave out one token of a
+      tile, and tiles between are visible as a whole.
+    - A causal sequence of 2C + 1 tokens. The further layouts are causal too.
+    - Short sequences with fewer keys than queries.
+    - More sequences than a table of 32 holds, then as many as a table of 16 holds. Each is empty or longer than a
+      quarter of a tile.
     """
     c, apart = chunk, (2 * chunk + 1, chunk // 2, chunk // 2 + 1, chunk)
     long, short = (5, 4 * chunk + 6, 3), (1, 0, 2, 0, chunk)
@@ -85,7 +94,7 @@ def golden_windows(chunk: int = DEFAULT_CHUNK) -> tuple[WindowLayout, ...]:
 
 
 def other_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengths:
-    """Lengths of a second packing of the same sequences, such as keys: more, as many, fewer, none; k: which first."""
+    """Lengths of a second packing of the same sequences, such as keys: more, fewer, equal, none. k: the first kind."""
     ways: tuple[Callable[[int], int], ...] = (
         lambda n: n + chunk // 2 + 1,
         lambda n: max(n - 1, 0),
@@ -98,7 +107,7 @@ def other_lengths(lengths: Lengths, k: int, chunk: int = DEFAULT_CHUNK) -> Lengt
 
 
 def critical_lengths(chunk: int, width: int) -> list[int]:
-    """Lengths at which a kernel takes another path, most telling first."""
+    """Lengths at which a kernel takes another path, in increasing order."""
     around = {k * chunk + d for k in (1, 2, 3) for d in (-1, 0, 1)}
     lengths = {0, 1, 2, width - 2, width - 1, width, width + 1} | around
     return sorted(n for n in lengths if n >= 0)
@@ -106,8 +115,8 @@ def critical_lengths(chunk: int, width: int) -> list[int]:
 
 @st.composite
 def layouts(draw: st.DrawFn, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH, max_tokens: int = 400) -> Lengths:
-    """Draw lengths with the boundaries where kernels break: the number of sequences, then a mode, then the lengths."""
-    n = draw(st.sampled_from([2, 3, 1, 4, 5, 6, 8, 17, 33]))
+    """Draw lengths with boundaries where kernels break: the number of sequences, a mode, then the lengths."""
+    n = draw(st.sampled_from([2, 3, 1, 4, 5, 6, 8, 17, 33]))  # Hypothesis shrinks to the first, here and below
     mode = draw(st.sampled_from(["critical", "grid", "tiny", "huge", "any"])) if n <= 8 else "tiny"
     length = {
         "tiny": st.sampled_from([1, 0, 2, 3]),
@@ -125,7 +134,7 @@ def layouts(draw: st.DrawFn, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WI
 
 @st.composite
 def segment_layouts(draw: st.DrawFn, segment: int) -> Lengths:
-    """Draw one sequence that ends on or beside the end of a segment, and a few of a few tokens around it."""
+    """Draw one sequence ending on or beside the end of a segment, and up to two tiny ones on each side."""
     long = draw(st.sampled_from([k * segment + d for k, d in ((1, 1), (1, 0), (2, 1), (1, -1), (2, 0), (2, -1))]))
     tiny = st.lists(st.integers(0, 3), max_size=2)
     return (*draw(tiny), long, *draw(tiny))
@@ -175,7 +184,7 @@ CLASSES = (
 
 
 def classes(lengths: Lengths, chunk: int = DEFAULT_CHUNK, width: int = DEFAULT_WIDTH) -> frozenset[str]:
-    """The boundary classes, of the 27 in CLASSES, that a layout belongs to."""
+    """The boundary classes of a layout, of the 27 in BOUNDARY_CLASSES."""
     n, c, w, total = len(lengths), chunk, width, sum(lengths)
     ends = list(accumulate(lengths))
     spans = [(e - length, e) for length, e in zip(lengths, ends, strict=True) if length]

@@ -1,4 +1,4 @@
-"""The tensors of a call, and the ways in which properties rearrange a pack: alone, permuted, redrawn, cut."""
+"""The tensors of a call, and the rearrangements of a pack by properties: alone, permuted, redrawn, cut."""
 
 import dataclasses
 import hashlib
@@ -15,15 +15,24 @@ from packproof.properties.call import Call, Placement
 from packproof.properties.op import Op
 from packproof.refs.axes import KEYS, Axes, in_pool, is_shared, packs_keys, role, shape
 
-Span = tuple[int, int, int]  # a sequence, and its tokens: from the second number to before the third
+Span = tuple[int, int, int]  # sequence, first token, end token (exclusive)
 
 
 @dataclass(frozen=True)
 class Sample:
     """Concrete inputs and incoming gradients for one call of an op, on the CPU.
 
-    axes: of every input and output by name. cotangents: by output name. dtypes: of every output by name. key_lengths:
-    of the second packing, None where it is the first. configuration: as in a case.
+    op: the op.
+    lengths: tokens of each sequence.
+    slack: rows after the last sequence of each packing.
+    inputs: tensors by input name.
+    cotangents: incoming gradients by output name.
+    options: keyword options.
+    axes: axes of every input and output by name.
+    sizes: axis sizes by name.
+    index_dtype: dtype of cu_seqlens.
+    key_lengths: lengths of the second packing; None where it is the first.
+    configuration: as in a case.
 
     >>> def parts(kernel, case):  # in the check of a packproof.Property
     ...     sample = kernel.sample(case)
@@ -51,7 +60,7 @@ class Sample:
         return self.offsets if self.key_lengths is None else [0, *accumulate(self.key_lengths)]
 
     def offsets_of(self, axes: Axes) -> list[int]:
-        """The offsets of the packing whose rows a tensor with these axes has."""
+        """The offsets of the packing of a tensor with these axes."""
         return self.key_offsets if packs_keys(axes) else self.offsets
 
     @property
@@ -60,14 +69,14 @@ class Sample:
 
     @property
     def metadata(self) -> dict[str, Tensor]:
-        """The offsets by the names of a call's arguments."""
+        """The offsets as arguments of a call, by name."""
         if self.key_lengths is None:
             return {"cu_seqlens": self.cu_seqlens}
         return {"cu_seqlens": self.cu_seqlens, "cu_seqlens_k": torch.tensor(self.key_offsets, dtype=self.index_dtype)}
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same call: of the layout, the options and the bits of every tensor."""
+        """Digest of the layout, the options and the bits of every tensor. Equal calls have equal digests."""
         layout = (self.lengths, self.key_lengths, self.slack, sorted(self.options.items()), self.index_dtype)
         h = hashlib.blake2b(repr(layout).encode())
         for kind in (self.inputs, self.cotangents):
@@ -81,8 +90,7 @@ class Sample:
         return tuple(name for name in self.inputs if name not in self.op.constants)
 
     def in_float64(self, *, gradients: bool = True) -> dict[str, Tensor]:
-        """The inputs in float64, those of `wrt` to be differentiated; integers as they are. The sample's own tensors,
-        which may be in float64 already, stay as they are."""
+        """Copies of the inputs in float64; integers stay integers. With `gradients`, those of `wrt` require grad."""
         exact = {n: x.detach().double() if x.is_floating_point() else x for n, x in self.inputs.items()}
         return {n: x.requires_grad_(gradients) if n in self.wrt else x for n, x in exact.items()}
 
@@ -93,7 +101,7 @@ class Sample:
         return [int(slot) for slot in self.inputs[self.op.pool[0]]]
 
     def rows(self, j: int, axes: Axes) -> slice:
-        """The rows of sequence j in a tensor with these axes, of a pool its slot or none; all of a shared tensor."""
+        """The rows of sequence j in a tensor with these axes; in a pool its slot, if any; all of a shared tensor."""
         if in_pool(axes):
             slot = self.slots[j]
             return slice(max(slot, 0), slot + 1)
@@ -102,15 +110,20 @@ class Sample:
         return slice(j, j + 1) if role(axes) == "sequence" else slice(None)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """What the shape of an input or output has to be."""
+        """The shape of an input or output."""
         counts = {"t": self.offsets[-1] + self.slack, KEYS: self.key_offsets[-1] + self.slack, "s": len(self.lengths)}
         return shape(self.axes[name], {**self.sizes, **counts})
 
     def call(
         self, *, gradients: bool = True, placement: Placement | Mapping[str, Placement] = "contiguous", **flags: Any
     ) -> Call:
-        """The call of this sample. One placement for all applies to the tensors along tokens and to their incoming
-        gradients, and "expanded" to the latter only."""
+        """The call of this sample.
+
+        gradients: whether it is differentiated.
+        placement: strides by tensor name. A single one applies to all tensors along tokens and their incoming
+            gradients; "expanded" applies to the incoming gradients only.
+        flags: further fields of the `Call`.
+        """
         tokens = [n for n in self.inputs if role(self.axes[n]) == "token" and placement != "expanded"]
         placed = tokens + [f"cotangent:{n}" for n in self.cotangents if gradients and role(self.axes[n]) == "token"]
         every = dict.fromkeys(placed, placement) if isinstance(placement, str) else placement
@@ -140,11 +153,11 @@ class Sample:
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the tensors that this call returns, in order."""
+        """Names of the returned tensors, in order."""
         return self.op.returned(self.options)
 
     def select(self, order: Sequence[int]) -> "Sample":
-        """The pack that holds these sequences in this order, without slack."""
+        """The pack of these sequences in this order, without slack."""
 
         def pick(x: Tensor, axes: Axes) -> Tensor:
             if role(axes) == "shared":
@@ -158,8 +171,10 @@ class Sample:
         return self.select([j])
 
     def keep_only(self, j: int, others: "Sample | float") -> "Sample":
-        """Sequence j as it is; every other row, state, incoming gradient and slack from `others`, or one value, which
-        integers do not take."""
+        """Sequence j unchanged; every other row, state, incoming gradient and slack row from `replacement`.
+
+        replacement: a sample of the same layout, or one value for all but integers.
+        """
 
         def replace(x: Tensor, y: Tensor | float, axes: Axes) -> Tensor:
             if is_shared(axes) or (isinstance(y, int | float) and not x.is_floating_point()):
@@ -171,7 +186,7 @@ class Sample:
         return self._merge(others, replace)
 
     def redraw_only(self, j: int, others: "Sample") -> "Sample":
-        """Sequence j from `others`, all else as it is."""
+        """Sequence j from `replacement`, all else unchanged."""
 
         def replace(x: Tensor, y: Tensor, axes: Axes) -> Tensor:
             if is_shared(axes):
@@ -183,7 +198,10 @@ class Sample:
         return self._merge(others, replace)
 
     def resized(self, j: int, n: int, others: "Sample", *, keys: bool = False) -> "Sample":
-        """The pack with n tokens in sequence j, or n keys, cut or followed by rows of `others`; all else as it is."""
+        """The pack with sequence j cut to n tokens or extended by rows of `replacement`, all else unchanged.
+
+        keys: count the sequence's keys instead.
+        """
         packing = self.key_offsets if keys else self.offsets
         start, end = packing[j : j + 2]
         both = self.key_lengths is None  # one packing for tokens and keys
@@ -202,8 +220,10 @@ class Sample:
         return dataclasses.replace(self._merge(others, resize), lengths=lengths, key_lengths=key_lengths)
 
     def followed_by(self, lengths: Sequence[int], slack: int) -> "Sample":
-        """The pack with more sequences after it and then more slack rows; zeros all, incoming gradients too, so that
-        they add nothing to a shared gradient; and without a slot in a pool."""
+        """The pack followed by more sequences, then more slack rows, all zeros and without slots in a pool.
+
+        Their incoming gradients are zeros too, so they add nothing to a shared gradient.
+        """
         rows = {"token": sum(lengths) + slack, "sequence": len(lengths), "shared": 0}
 
         def extend(x: Tensor, axes: Axes) -> Tensor:
@@ -215,7 +235,7 @@ class Sample:
         return longer.in_slots([*self.slots, *[-1] * len(lengths)]) if self.op.pool else longer
 
     def in_slots(self, slots: Sequence[int]) -> "Sample":
-        """The same with these slots for its sequences."""
+        """The same sample with these slots of its sequences."""
         assert self.op.pool is not None
         name = self.op.pool[0]
         return dataclasses.replace(self, inputs={**self.inputs, name: self.inputs[name].new_tensor(slots)})
@@ -230,16 +250,16 @@ class Sample:
         return self._map(fill)
 
     def later(self, j: int, last: int, axes: Axes) -> slice:
-        """The rows of sequence j after position `last` along t: in a second packing, those that belong after it."""
+        """The rows of sequence j after `position` along t. A second packing is aligned with the first at its end."""
         start, end = self.offsets_of(axes)[j : j + 2]
         return slice(max(start, end - self.lengths[j] + last + 1), end)
 
     def with_later_inputs(self, last: Sequence[int], others: "Sample") -> "Sample":
-        """The inputs of the tokens after position last[j] of each sequence j from `others`."""
+        """The sample with inputs from `replacement` after position last_positions[j] of each sequence j."""
         return dataclasses.replace(self, inputs=self._with_tokens(self.later, last, self.inputs, others.inputs))
 
     def with_earlier_cotangents(self, last: Sequence[int], others: "Sample") -> "Sample":
-        """The incoming gradients of the tokens up to position last[j] of each sequence j from `others`."""
+        """The sample with incoming gradients from `replacement` up to position last_positions[j] of each sequence j."""
 
         def earlier(j: int, last: int, axes: Axes) -> slice:
             return slice(self.offsets_of(axes)[j], self.later(j, last, axes).start)
@@ -254,8 +274,7 @@ class Sample:
         mine: Mapping[str, Tensor],
         others: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """The tensors with the tokens of a span of each sequence from others; those that are not along tokens as they
-        are."""
+        """The tensors, with one span of rows of each sequence from `replacements`. Only tensors along tokens change."""
         merged = dict(mine)
         for name, x in mine.items():
             if role(self.axes[name]) == "token":
@@ -266,8 +285,10 @@ class Sample:
         return merged
 
     def piece(self, spans: Sequence[Span]) -> "Sample":
-        """The pack of these spans, with the positions at which they begin; states that enter a span and the incoming
-        gradients of those that leave it are left to the caller."""
+        """The pack of these spans, with positions shifted by their starts.
+
+        The caller sets the states entering a span and the incoming gradients of the states leaving it.
+        """
         starts, chosen = self.offsets, [j for j, _, _ in spans]
 
         def pick(x: Tensor, axes: Axes) -> Tensor:
@@ -293,7 +314,7 @@ class Sample:
         def of(kind: str, name: str) -> Any:
             return others if isinstance(others, int | float) else getattr(others, kind)[name]
 
-        kept = self.op.pool[:1] if self.op.pool else ()  # else two sequences might get one slot
+        kept = self.op.pool[:1] if self.op.pool else ()  # a merged slot input could give two sequences one slot
         return dataclasses.replace(
             self,
             inputs={n: x if n in kept else f(x, of("inputs", n), self.axes[n]) for n, x in self.inputs.items()},
@@ -302,5 +323,5 @@ class Sample:
 
 
 def total(parts: Iterable[Tensor]) -> Tensor:
-    """Sum in float64, for shared gradients of sequences run one by one."""
+    """Sum in float64: the shared gradient of sequences run one by one."""
     return torch.stack([p.double() for p in parts]).sum(0)

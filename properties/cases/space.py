@@ -1,4 +1,4 @@
-"""How cases are drawn: golden ones, one for each boundary class, then a Hypothesis strategy biased to boundaries."""
+"""How cases are drawn: golden cases for the known failures, then a Hypothesis strategy biased to boundaries."""
 
 import os
 import random
@@ -38,36 +38,39 @@ from packproof.refs.axes import parse, role
 Sizes = Mapping[str, int | str]
 
 _GOLDEN_REGIMES = ("normal", "one-hot", "normal", "long decay", "wide", "hard decay", "normal", "cancelling")
-_WHERE_STRONG = 2  # in the place of a normal one, for ops that forget: a chunk and a token, and many short sequences
+_WHERE_STRONG = 2  # for ops with decays, in place of a normal regime: a chunk and a token, and many short sequences
 _PLAIN_LAYOUTS = (3, 5, 6, 7, 8, 11)
 _PARTIAL_LAYOUTS = (4, 5, 6, 14)  # small ones, with and without slack
 _ONE_LONG_CASE_IN = 16  # it costs the reference seconds
-CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that a sum over all of them has parts of every kind
+CROWD = (1, 4096, 0, 4095)  # tokens for so many programs that a sum over them has partial sums of every kind
 
 
 @dataclass(frozen=True)
 class Space:
-    """All the cases that make sense for one kernel at one dtype.
-
-    parameters: the argument names that the kernel takes, or None for all of the op's.
-    domain: the calls that it supports; every case is one of them. mixed: whether inputs that may have the same several
-    forms, as B and C of a scan, may have different ones in one call. float32: inputs that may be fp32 beside tokens of
-    16 bits. narrow: inputs that may be of 16 bits though they are fixed.
-    on_gpu: whether it runs on a GPU, and therefore at the sizes of models too. fixed: the values of options that the
-    kernel does not take, and has fixed.
-    """
+    """All valid cases of one kernel at one dtype."""
 
     op: Op
+    """The op that the kernel implements."""
     dtype: str
+    """Dtype of the tokens, by its long name."""
     promises: Promises
+    """The kernel's promises: they scale the layouts."""
     parameters: Collection[str] | None = None
+    """The kernel's argument names; None for all of the op's."""
     max_tokens: int = 400
+    """Most tokens of a drawn pack."""
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
+    """The supported calls: every case lies in it."""
     mixed: bool = True
+    """Inputs with the same choice of forms, such as B and C of a scan, may differ in form in one call."""
     float32: Collection[str] = ()
+    """Inputs allowed in fp32 beside tokens of 16 bits."""
     narrow: Collection[str] = ()
+    """Inputs allowed in 16 bits although they are usually fixed to fp32."""
     on_gpu: bool = False
+    """The kernel runs on a GPU, so cases of model sizes are included."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Values of options that the kernel does not take."""
 
     @property
     def sizes(self) -> tuple[Sizes, ...]:
@@ -75,7 +78,7 @@ class Space:
 
     @cached_property
     def plain_sizes(self) -> tuple[Sizes, ...]:
-        """The op's sizes, each as near as the domain has it."""
+        """The op's sizes, each moved to the nearest in the domain."""
         return fitted_sizes(self.op, self.domain, self.op.sizes, self.dtype)
 
     @cached_property
@@ -83,7 +86,7 @@ class Space:
         return fitted_sizes(self.op, self.domain, self.op.model_sizes, self.dtype) if self.on_gpu else ()
 
     def fit(self, case: Case) -> Case | None:
-        """The case in the kernel's domain, or None where no near one is."""
+        """The nearest case in the kernel's domain, or None."""
         return fitted(self.op, self.domain, case) if self.domain else case
 
     @property
@@ -92,7 +95,7 @@ class Space:
 
     @property
     def golden_regimes(self) -> tuple[str, ...]:
-        """Those of the golden layouts, in order, and again."""
+        """The regimes of the golden layouts, in order and repeated."""
         before, after = _GOLDEN_REGIMES[:_WHERE_STRONG], _GOLDEN_REGIMES[_WHERE_STRONG + 1 :]
         return (*before, STRONG_GATES, *after) if self.op.forgets else _GOLDEN_REGIMES
 
@@ -113,12 +116,12 @@ class Space:
 
     @property
     def optional(self) -> list[str]:
-        """Optional inputs that the kernel takes."""
+        """The op's optional inputs among the kernel's parameters."""
         return [n for n, spec in self.op.inputs.items() if parse(spec).optional and self._takes(n)]
 
     @property
     def floats(self) -> tuple[tuple[str, ...], ...]:
-        """Which inputs may be fp32 in one call: none, those that the sequences share, and all that the kernel takes."""
+        """The sets of inputs in fp32 in one call: none, the shared ones, and all allowed ones."""
         if self.dtype not in ("bfloat16", "float16"):
             return ((),)
         every = tuple(n for n in self.op.inputs if n in self.float32 and self._takes(n))
@@ -129,9 +132,9 @@ class Space:
 
     @property
     def narrows(self) -> tuple[tuple[str, ...], ...]:
-        """Which inputs may be narrow in one call: none, or all that the kernel takes so.
+        """The sets of narrow inputs in one call: none, or all allowed ones.
 
-        None in fp16: the gradient of a parameter is a sum over tokens, and leaves its range where decays are long.
+        In fp16 none: the gradient of a parameter is a sum over tokens, too large for fp16 where decays are long.
         """
         if self.dtype in ("float64", "float16"):
             return ((),)
@@ -139,31 +142,31 @@ class Space:
 
     @property
     def options(self) -> dict[str, tuple[Any, ...]]:
-        """The values that each option may take; only the plainest of an option that the kernel does not know."""
+        """The values of each option; only the first, its default, for an option that the kernel does not take."""
         drawn = {k: values if self._takes(k) else values[:1] for k, values in self.op.options.items()}
         return {**drawn, **{k: (value,) for k, value in self.fixed.items()}}
 
     @property
     def drawn_options(self) -> dict[str, tuple[Any, ...]]:
-        """The same, and of the option of windows those that end where tiles do and those with one end."""
+        """`options`; the option of windows also has windows that end with tiles, and windows with one end."""
         half, reach = self.chunk // 2, self.op.reach
         more = (*(w.reach for w in self.windows if w.reach), (half, -1), (-1, half)) if self.windows else ()
         return {k: (*values, *more) if k == reach else values for k, values in self.options.items()}
 
     @property
     def sums(self) -> list[str]:
-        """Inputs that the kernel takes whose gradient is a sum over all tokens."""
+        """The kernel's inputs with a gradient that is a sum over all tokens."""
         shared = [n for n, spec in self.op.inputs.items() if all(role(a) == "shared" for a in parse(spec).alternatives)]
         return [n for n in shared if n not in self.op.constants and self._takes(n)]
 
     @property
     def slacks(self) -> tuple[int, ...]:
-        """Numbers of rows past the last sequence."""
+        """Numbers of slack rows past the last sequence."""
         return (0, 1, self.chunk) if self.domain.allows_slack else (0,)
 
     @property
     def missing(self) -> list[str]:
-        """What the op has and the kernel does not take."""
+        """The op's inputs and options missing from the kernel's parameters."""
         names = [*self.op.inputs, *(["cu_seqlens_k"] if self.op.packs_keys else []), *self.op.options]
         return [n for n in names if not self._takes(n)]
 
@@ -174,12 +177,12 @@ class Space:
 
     @property
     def choices(self) -> dict[str, int]:
-        """Number of alternatives for the axes of an input, where there are several."""
+        """Number of axis specs of each input with several."""
         counts = {n: len(parse(spec).alternatives) for n, spec in self.op.inputs.items()}
         return {n: k for n, k in counts.items() if k > 1}
 
     def alike(self, name: str) -> str:
-        """The first input that must have the form that this one has: itself where forms are mixed."""
+        """The input whose form this one takes: the first with the same specs, or itself where forms are mixed."""
         same = (n for n in self.choices if self.op.inputs[n].rstrip("?") == self.op.inputs[name].rstrip("?"))
         return name if self.mixed else next(same)
 
@@ -192,21 +195,25 @@ class Space:
 
     @property
     def takes_cuts(self) -> bool:
-        """Whether the kernel cuts packs over ranks of its own."""
+        """Whether the kernel cuts packs over ranks itself."""
         return CUTS in (self.parameters or ())
 
     def _takes(self, name: str) -> bool:
         return self.parameters is None or name in self.parameters or name in self.fixed
 
     def known_options(self, options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-        """Options as a case holds them: those that the kernel knows."""
+        """The options known to the kernel, in the form of a case."""
         return tuple((k, self.fixed.get(k, v)) for k, v in options.items() if self._takes(k))
 
 
 def golden_cases(space: Space, seed: int = 0) -> Iterator[Case]:
-    """Every golden layout with all that the kernel offers, and some with one optional input left out, the first two
-    also without options, or with none at all; another seed, other data. Each is brought into the kernel's domain, and
-    left out where no near case is in it."""
+    """Every golden layout with all optional inputs and options of the kernel; then some with fewer.
+
+    Some are plain, with none. Some lack one optional input; of these the first two also come without options. Each case
+    is moved into the kernel's domain, or omitted where none is near.
+
+    seed: changes the data only.
+    """
     if space.plain_sizes:
         every = _golden(space, seed)
         yield from dict.fromkeys(c for c in map(space.fit, every) if c) if space.domain else every
@@ -222,32 +229,32 @@ def _golden(space: Space, seed: int) -> Iterator[Case]:
         rich = (at(k, sizes, rich=True) for k in every)
         yield from (
             c for c in rich if c.n_tokens or c.slack
-        )  # packs without rows are for the property that is about them
+        )  # a property whose law names empty packs draws them itself
         for k, lengths in enumerate(space.segment_layouts):
             case = golden_case(space, k, lengths, dict(sizes[k % len(sizes)]), seed, rich=True)
-            yield case.replace(regime="long decay")  # else a segment forgets all that entered it
+            yield case.replace(regime="long decay")  # with shorter decays a segment forgets the entering state
     plain = (at(k, space.plain_sizes[:1], rich=False) for k in (every if space.on_gpu else _plain_layouts(space)))
     yield from (c for c in plain if c.n_tokens)
     for k, window in enumerate(space.windows):
         yield _windowed(space, k, window, seed)
     off = space.known_options({name: values[0] for name, values in space.options.items()})
     for i, (k, name) in enumerate(zip(cycle(_PARTIAL_LAYOUTS), space.optional)):
-        # sizes that leave a kernel's blocks, where a path of its own may begin
+        # sizes that do not fill a kernel's blocks may take another path
         case = at(k, [space.plain_sizes[(3 - i % 2) % len(space.plain_sizes)]], rich=True).without(name)
         if i > 0 or case.options == off:
             yield case
-        if i < 2 and case.options != off:  # two of them: each optional input comes without options once
+        if i < 2 and case.options != off:  # twice, so that each optional input comes without options once
             yield replace(case, options=off)
 
 
 def _plain_layouts(space: Space) -> list[int]:
-    """Those that no window has: a case with a window is plain but for that."""
+    """The plain layouts of no window: a case with a window is otherwise plain."""
     layouts, windows = golden(space.chunk), [window.lengths for window in space.windows]
     return [k for k in _PLAIN_LAYOUTS if layouts[k] not in windows]
 
 
 def _windowed(space: Space, k: int, window: WindowLayout, seed: int) -> Case:
-    """The kth of the golden windows: plain, but with all outputs."""
+    """The kth golden window: a plain case with all outputs."""
     op = space.op
     plain = golden_case(space, k, window.lengths, space.plain_sizes[0], seed, rich=False)
     changed: dict[str, Any] = dict.fromkeys(op.on_request.values(), True)
@@ -263,8 +270,7 @@ def _windowed(space: Space, k: int, window: WindowLayout, seed: int) -> Case:
 def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int = 0, *, rich: bool) -> Case:
     """The kth case of a kind: k chooses the forms of the inputs, the options, the regime and the seed.
 
-    rich: with every optional input, slack and options that are on, and every second time a second packing; else with
-    none of these.
+    rich: with every optional input, slack and non-default options; a second packing for odd k. Else with none of these.
     """
     rng = random.Random(k)
     forms = _forms(space, k) if rich else dict.fromkeys(space.choices, 0)
@@ -288,23 +294,24 @@ def golden_case(space: Space, k: int, lengths: Lengths, size: Sizes, seed: int =
 
 
 def _forms(space: Space, k: int) -> dict[str, int]:
-    """Which of its alternatives each input takes in the kth case: bit i of a number decides for the ith input.
+    """The number of the axis spec of each input in the kth case: bit i of a counter decides for the ith input.
 
-    The number grows by one with each case, so that inputs differ in form, and by one more with every fourth, since
-    sizes repeat after as many: so each size meets every combination of forms.
+    The counter grows by one with each case, so that inputs differ in form. It grows by one more with every fourth case:
+    sizes repeat after four, so each size meets every combination of forms.
     """
     inputs, number = list(space.choices), 3 + k + k // 4
     return {n: (number >> inputs.index(space.alike(n))) % space.choices[n] for n in inputs}
 
 
 def _given(space: Space, present: Collection[str], names: Collection[str]) -> tuple[str, ...]:
-    """Those of the inputs that a call has."""
+    """The names among the inputs of a call with these optional inputs."""
     return tuple(n for n in names if n in present or not parse(space.op.inputs[n]).optional)
 
 
 @st.composite
 def cases(draw: st.DrawFn, space: Space) -> Case:
     """Draw a case: small plain data; tensors come from its seed."""
+    # == the largest: Hypothesis shrinks an integer to the smallest, hence to a short case
     if space.segment_layouts and draw(st.integers(1, _ONE_LONG_CASE_IN)) == _ONE_LONG_CASE_IN:
         size = dict(draw(st.sampled_from(space.plain_sizes)))
         lengths = draw(segment_layouts(space.promises.handover))
@@ -335,8 +342,10 @@ def cases(draw: st.DrawFn, space: Space) -> Case:
 
 
 def random_cases(space: Space, count: int, seed: int) -> list[Case]:
-    """`count` cases from Hypothesis's generation phase, those of them that have one near in the kernel's domain there;
-    the same seed gives the same cases."""
+    """Up to `count` cases from Hypothesis's generation phase. The same seed gives the same cases.
+
+    Each is moved into the kernel's domain, or omitted where no case is near.
+    """
     drawn: list[Case] = []
     if count <= 0 or not space.plain_sizes:
         return drawn
@@ -360,8 +369,10 @@ def random_cases(space: Space, count: int, seed: int) -> list[Case]:
 
 @contextmanager
 def _storing_nothing() -> Iterator[None]:
-    """Keeps Hypothesis from creating its cache, `.hypothesis/`, in the user's folder; one that is there is used, and so
-    is a place that the user has chosen."""
+    """Keep Hypothesis from creating its cache, `.hypothesis/`, in the user's folder.
+
+    An existing cache, or a folder set by the user, is used.
+    """
     chosen = vars(configuration).get("__hypothesis_home_directory") or os.environ.get("HYPOTHESIS_STORAGE_DIRECTORY")
     if chosen or Path(".hypothesis").exists():
         yield
@@ -375,8 +386,10 @@ def _storing_nothing() -> Iterator[None]:
 
 @contextmanager
 def _reading_no_sources() -> Iterator[None]:
-    """Keeps Hypothesis from parsing every module that is loaded for constants to draw: half a second in each process,
-    and the cases of a seed would depend on what else is imported."""
+    """Keep Hypothesis from parsing every loaded module for constants to draw.
+
+    Parsing takes half a second in each process, and the cases of a seed would depend on the imported modules.
+    """
     providers: Any = sys.modules.get("hypothesis.internal.conjecture.providers")
     read = getattr(providers, "_get_local_constants", None)
     if read is None:  # a version that does not do so

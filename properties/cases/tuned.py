@@ -1,4 +1,4 @@
-"""Which configurations an autotuned kernel has run with: a kernel is judged by these, and by no others."""
+"""The configurations with which an autotuned kernel has run. Its verdict covers these and no others."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ class Tuned:
     kernel: str
     """The name of its function."""
     ran: tuple[str, ...]
-    """Those that it ran with."""
+    """The configurations that were run."""
     offered: tuple[str, ...]
-    """Those that its own pruning left in any of its calls."""
+    """The configurations left by its own pruning in any of its calls."""
     declared: int
-    """How many it declares."""
+    """Number of configurations that it declares."""
 
     def __str__(self) -> str:
         pruned = self.declared - len(self.offered)
@@ -25,7 +25,7 @@ class Tuned:
 
 
 def merged(*groups: Iterable[Tuned]) -> tuple[Tuned, ...]:
-    """Each kernel of the groups once, with all the configurations that it has in any of them."""
+    """Each kernel of the groups once, with all its configurations in any of them."""
     kernels: dict[str, Tuned] = {}
     for tuned in (tuned for group in groups for tuned in group):
         known = kernels.setdefault(tuned.kernel, tuned)

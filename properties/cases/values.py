@@ -1,4 +1,4 @@
-"""How the values of a sample are drawn, by the word that an op has for an input, and by regime."""
+"""Distributions of a sample's values, by the op's word for an input (`Op.draws`) and by regime."""
 
 import math
 
@@ -13,7 +13,7 @@ STRONGEST = 1.6e38  # in fp32 the sum of two or three is -inf
 
 
 def distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:
-    """Numbers of seven bits between 2^-7 and 2^8, and below zero: 3,840 that differ in every dtype, in each column."""
+    """3,840 numbers, different in every dtype and in each column: seven bits, from 2^-7 to 2^8, of both signs."""
     rank = torch.rand(size, generator=g, dtype=torch.float64).argsort(0).argsort(0)
     place = (rank * _DISTINCT) // max(size[0], 1) - _DISTINCT // 2
     octave, part = (2 * place.abs() + (place < 0)) // 2 // 128, place.abs() % 128
@@ -21,9 +21,9 @@ def distinct(size: tuple[int, ...], g: torch.Generator) -> Tensor:
 
 
 def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool) -> Tensor:
-    """Rates below 0; under long decay slower by 10 to 1,000: some lose a part over a chunk, others nothing.
+    """Decay rates below 0. Under long decay 10 to 1,000 times slower: some lose a part over a chunk, others nothing.
 
-    tokens: each token has its own, so that under hard decay three in ten nearly forget.
+    tokens: each token has its own rate; under hard decay three in ten tokens nearly forget.
     """
     if regime == STRONG_GATES:
         return strong_decay(size, g, _STRENGTHS[-1], tokens=tokens)
@@ -36,9 +36,10 @@ def decay(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: boo
 
 
 def strong_decay(size: tuple[int, ...], g: torch.Generator, strongest: float, *, tokens: bool) -> Tensor:
-    """Rates below 0, of which one token's in five is so strong that it forgets all, or four of five without tokens.
+    """Decay rates below 0, some so strong that all is forgotten: of one token in five, or four of five without tokens.
 
-    The strong ones of a channel are alike, so that none hides what a weaker one does; neighbours have others.
+    The strong rates of a channel have one strength, so that none hides the effect of a weaker one. Neighbouring
+    channels have other strengths.
     """
     rate = decay(size, g, "normal", tokens=tokens)
     strengths = torch.tensor((*_STRENGTHS, strongest, *(() if tokens else (0.0,))), dtype=torch.float64)
@@ -50,14 +51,16 @@ def strong_decay(size: tuple[int, ...], g: torch.Generator, strongest: float, *,
 
 
 def fitting_strong_rates(size: tuple[int, ...], g: torch.Generator) -> Tensor:
-    """Factors by which some strong rates become ordinary ones; a rate that none fits forgets all, or nothing."""
+    """Factors that turn some strong rates into ordinary ones. With another factor a rate forgets all or nothing."""
     strengths = torch.tensor((1.0, *_STRENGTHS), dtype=torch.float64)
     return 1 / strengths[torch.randint(len(strengths), size, generator=g)]
 
 
 def share(size: tuple[int, ...], g: torch.Generator, regime: str) -> Tensor:
-    """Shares of a memory that a token replaces: 0, 1 or 2 of it in three tokens of ten. Under long decay a thousandth
-    to a tenth, since what is replaced is forgotten."""
+    """The share of the memory replaced by each token: 0, 1 or 2 in three tokens of ten, else between 0 and 1.
+
+    Under long decay a thousandth to a tenth, since a replaced memory is forgotten.
+    """
     part, which = torch.rand(2, *size, generator=g, dtype=torch.float64).unbind()
     if regime == "long decay":
         return torch.pow(10.0, -(1 + 2 * part))
@@ -72,8 +75,10 @@ def with_length(x: Tensor, g: torch.Generator, regime: str) -> Tensor:
 
 
 def step(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool) -> Tensor:
-    """Time steps; under hard decay three in ten tokens nearly forget, the others nearly keep everything. Under strong
-    gates most are as small as rates are large, and what is added to all steps is nearly nothing."""
+    """Time steps. Under hard decay three in ten tokens nearly forget, the others keep nearly everything.
+
+    Under strong gates most steps are as small as rates are large, and a bias added to all steps is nearly zero.
+    """
     step = 0.05 + 0.95 * torch.rand(size, generator=g, dtype=torch.float64)
     forget = torch.rand(size, generator=g, dtype=torch.float64) < 0.3
     if regime == STRONG_GATES:
@@ -82,7 +87,7 @@ def step(size: tuple[int, ...], g: torch.Generator, regime: str, *, tokens: bool
 
 
 def with_large_steps(x: Tensor, g: torch.Generator) -> Tensor:
-    """One token in four has a step so large that softplus is its argument, up to where exp ends in float32."""
+    """Steps with one token in four so large that softplus returns its argument; up to 100, where exp overflows fp32."""
     share, large = torch.rand(2, *x.shape, generator=g, dtype=torch.float64)
     return torch.where(share < 0.25, 20 + 80 * large, x)
 

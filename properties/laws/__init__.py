@@ -1,1 +1,1 @@
-"""The laws that a kernel is held to, each a `Property`."""
+"""The laws of a kernel, each a `Property`."""

@@ -1,4 +1,4 @@
-"""Properties of the call: the same bits every time, memory left as it was, any strides, any form of the metadata."""
+"""Properties of the call: the same bits every time, unchanged inputs, any strides, any form of the metadata."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -24,7 +24,7 @@ _PACK = "aaa bbbbb cc"
 
 
 def _determinism(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """The same bits where the kernel promises to be deterministic, else within the budget."""
+    """The same bits for a kernel that promises to be deterministic, else within the budget."""
     sample = kernel.sample(case)
     first = kernel.remembered(sample)
     note = "after another layout in the same cu_seqlens tensor"
@@ -33,22 +33,22 @@ def _determinism(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
         yield from _repeated(kernel, sample, first, "in a second run")
         yield from edited
     chunk = kernel.promises.chunk or DEFAULT_CHUNK
-    if len(case.lengths) == 1 and case.n_tokens > 2 * chunk:  # a new process starts, compiles and tunes: seldom
+    if len(case.lengths) == 1 and case.n_tokens > 2 * chunk:  # seldom: a new process has to start, compile and tune
         kernel.runner.restart()
         yield from _repeated(kernel, sample, first, "in a new process")
 
 
 def _edited(kernel: KernelUnderTest, case: Case, note: str) -> Tensors:
-    """The results of a call whose cu_seqlens is the tensor of another layout, edited in place."""
+    """The results of a call after the cu_seqlens tensor of another layout was edited in place."""
     if other := _other_layout(kernel, case):
         kernel.run(kernel.sample(other), gradients=False, note="with other boundaries")
     return kernel.run(kernel.sample(case), note=note, edit_metadata=True)
 
 
 def _other_layout(kernel: KernelUnderTest, case: Case) -> Case | None:
-    """Another layout of as many rows, and of as many sequences: only the boundaries differ. Of one sequence, two.
+    """A case with other boundaries, but as many rows and sequences; None where the kernel's domain has none.
 
-    The first of a few that the kernel's domain has, or None.
+    One sequence becomes two.
     """
     n = len(case.lengths)
     if n == 0:
@@ -83,7 +83,7 @@ def _differ(kernel: KernelUnderTest, sample: Sample, first: Tensors, again: Tens
 
 
 def _with_crowds(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """The same cases, and for a kernel that promises the same bits packs in which all of a GPU adds to one sum."""
+    """The drawn cases; for a deterministic kernel also packs so large that every program of a GPU adds to one sum."""
     sizes = space.model_sizes[:1] if space.promises.deterministic else ()
     crowds = [golden_case(space, 0, CROWD, size, rich=rich) for size in sizes for rich in (True, False)]
     return [*drawn, *dict.fromkeys(crowds)]
@@ -105,7 +105,7 @@ DETERMINISM = Property(
 
 
 def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """What the kernel allocates starts as NaN, so that a row which it does not write, or reads too early, shows."""
+    """New allocations of the kernel start as NaN: a row not written, or read too early, shows."""
     sample = kernel.sample(case)
     note = "with every new buffer filled with NaN"
     got, result = kernel.results(sample, guard=True, note=note)
@@ -114,7 +114,7 @@ def _memory(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
             text = f"{name} was changed by the kernel: inputs are the caller's"
             yield Violation(tensor=TensorKey(name, "input"), text=text)
     for name, before in sample.cotangents.items():
-        after = result.inputs_after.get(f"cotangent:{name}")  # none in a run without gradients
+        after = result.inputs_after.get(f"cotangent:{name}")  # None in a run without gradients
         if after is not None and _changed(after, before):
             text = (
                 f"the incoming gradient of {name} was changed by the kernel: autograd hands the same tensor to others"
@@ -170,7 +170,7 @@ def _strides(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 
 def _unless_contiguous(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """The same cases, unless the kernel is declared to take contiguous tensors only."""
+    """The drawn cases; none if the kernel's domain has contiguous tensors only."""
     return list(drawn) if space.domain.allows_strides else []
 
 
@@ -191,7 +191,7 @@ STRIDES = Property(
 
 
 def _expandable(sample: Sample) -> Sample:
-    """Rows made equal along tokens, like the incoming gradient of a sum: a stride of 0 holds the same values."""
+    """The sample with equal incoming gradients along tokens, as of a sum: a stride of 0 holds the same values."""
     expanded = {n: torch.ones_like(c) if role(sample.axes[n]) == "token" else c for n, c in sample.cotangents.items()}
     return dataclasses.replace(sample, cotangents=expanded)
 
@@ -240,7 +240,7 @@ METADATA = Property(
 
 
 def _with_empty(kernel: KernelUnderTest, case: Case, sample: Sample, want: Tensors) -> Iterator[Violation]:
-    """The same tokens with empty sequences first, last and in between."""
+    """Compare with a pack of the same tokens and empty sequences first, last and in between."""
     n = len(case.lengths)
     if n == 0 or not kernel.domain.allows_length(0):
         return
@@ -264,5 +264,5 @@ def _with_empty(kernel: KernelUnderTest, case: Case, sample: Sample, want: Tenso
     for key, x in got.items():
         rows = x[1 : 2 * n : 2] if role(sample.axes[key.name]) == "sequence" else x
         kept = want[key][: len(rows)]
-        # the sequences keep their order and tokens, hence the chunks of the pack and the budget
+        # order and tokens are unchanged, hence also the chunks of the pack and the budget
         yield from kernel.agree(key, rows, kept, Origin(sample), other="before", note=note)

@@ -1,4 +1,4 @@
-"""The properties of packproof by name, those first that detect bugs at the least cost."""
+"""The properties of packproof by name, in order of the cost of detecting a bug, cheapest first."""
 
 from packproof.properties.laws.call_contract import DETERMINISM, MEMORY, METADATA, STRIDES
 from packproof.properties.laws.invariance import CAUSALITY, ISOLATION, PACKING, PERMUTATION, REFERENCE

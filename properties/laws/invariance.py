@@ -1,4 +1,4 @@
-"""Properties of the pack: a sequence computes what it would alone, wherever it lies and whatever lies beside it.
+"""Properties of the pack: a sequence computes the same as alone, at any place and beside any other sequences.
 
 Packing-unpacking invariance is f(S) = unpack(f(pack(S))) (Xu et al. 2024, section 3.1), for values and gradients.
 """
@@ -36,7 +36,7 @@ def against_reference(kernel: KernelUnderTest, sample: Sample) -> Iterator[Viola
 
 
 def _with_long_sums(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """The same cases, and on a GPU, where gradients are sums, a pack in which they are sums of thousands of tokens."""
+    """The drawn cases; on a GPU, for gradients that are sums, also a pack of thousands of tokens."""
     sizes = space.plain_sizes[:1] if space.on_gpu and space.sums else ()
     return [*drawn, *(golden_case(space, 0, CROWD, size, rich=True) for size in sizes)]
 
@@ -57,8 +57,10 @@ REFERENCE = Property(
 
 
 def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """An empty sequence has nothing to compare but its states, nor has one of queries without keys or the reverse:
-    `metadata` judges whether a pack of nothing works."""
+    """An empty sequence has only its states to compare, as has one of queries without keys or keys without queries.
+
+    `metadata` judges calls of empty packs.
+    """
     sample = kernel.sample(case)
     packed = kernel.remembered(sample)
     every = len(case.lengths) <= 2 * _MOST_SEQUENCES
@@ -74,7 +76,7 @@ def _packing(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
                 rows, own = sample.rows(j, axes), parts[j].rows(0, axes)
                 here, there = Origin(sample, rows.start), Origin(parts[j], own.start)
                 yield from kernel.agree(key, x[rows], run[key][own], here, against=there, other="alone")
-        elif every and alone and not sees_nothing:  # whose queries add to the gradient of a sink, and were not called
+        elif every and alone and not sees_nothing:  # queries not run alone add to a sink's gradient too
             summands = [run[key] for run in alone.values()]
             yield from kernel.agree(
                 key, x, total(summands), Origin(sample), other="sum over the sequences", summands=summands
@@ -98,15 +100,20 @@ PACKING = Property(
 
 @dataclass(frozen=True)
 class _Rerun:
-    """Two runs that must agree on some rows. changed: the sample of the second; budgeted: whether it has a budget of
-    its own, which wild data have not."""
+    """Two runs with some rows that must agree."""
 
     sample: Sample
+    """The sample of the first run."""
     changed: Sample
+    """The sample of the second run."""
     before: Tensors
+    """Results of the first run."""
     after: Tensors
+    """Results of the second run."""
     note: str
+    """The change, for the text of a violation."""
     budgeted: bool = True
+    """The second sample has an error budget. With NaN, Inf or huge values it has none."""
 
     def agrees(self, kernel: KernelUnderTest, key: TensorKey, rows: slice) -> Iterator[Violation]:
         here, there = Origin(self.sample, rows.start), Origin(self.changed, rows.start)
@@ -116,9 +123,9 @@ class _Rerun:
 
 
 def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Finite redraws for every kernel; NaN in the slack for every kernel, since it is uninitialised memory in practice.
-    Where the kernel promises to be isolated from NaN, Inf and huge values, the others hold these for every second
-    sequence that is looked at.
+    """Every kernel is tested with finite redraws, and with NaN in the slack: it is uninitialised memory in practice.
+
+    For a kernel that promises `isolated`, the other sequences hold NaN, Inf or huge values in every second comparison.
     """
     sample = kernel.sample(case)
     before = kernel.remembered(sample)
@@ -135,7 +142,7 @@ def _isolation(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
     for number, j in enumerate(chosen, start=case.seed):
         wild = bool(poisons) and number % 2 == 1
         if wild:
-            value = poisons[(number // 2 + case.n_tokens) % len(poisons)]
+            value = poisons[(number // 2 + case.n_tokens) % len(poisons)]  # another one for other cases
             changed, note = sample.keep_only(j, value), f"with {value:g} in the other sequences"
         else:
             changed, note = sample.keep_only(j, redrawn), "after the other sequences were redrawn"
@@ -276,8 +283,10 @@ def _has_later_tokens(case: Case) -> bool:
 def _comparable(
     kernel: KernelUnderTest, sample: Sample, found: Tensors, of_both: Callable[[tuple[int, int]], int]
 ) -> list[int]:
-    """The sequences that have anything to compare: all where there are states, else those with tokens. of_both: from
-    the numbers of queries and keys to how many count."""
+    """The sequences with anything to compare: all where there are states, else those with tokens.
+
+    combine: from the numbers of queries and keys, the number of tokens to compare.
+    """
     kinds = [kernel.row_map(key, sample).axes for key in found]
     states = any(role(axes) == "sequence" or in_pool(axes) for axes in kinds)
     counts = map(of_both, zip(sample.lengths, sample.key_lengths or sample.lengths, strict=True))
@@ -285,7 +294,7 @@ def _comparable(
 
 
 def _some(case: Case, among: Sequence[int], most: int = _MOST_SEQUENCES) -> Sequence[int]:
-    """Some of these sequences, the first, the last and the longest among them, as the seed decides."""
+    """At most `limit` of these sequences, chosen by the seed; always the first, the last and the longest."""
     if len(among) <= most:
         return among
     longest = max(among, key=lambda j: case.lengths[j])

@@ -1,7 +1,4 @@
-"""The laws of packproof's properties, one sentence each, those first that detect bugs at the least cost.
-
-`catalogue` has the properties themselves; this needs no torch.
-"""
+"""The laws of packproof's properties, one sentence each, in the order of `catalogue`. Importing them needs no torch."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The partition property: a pack cut over ranks at any token has the values and gradients that it has on one rank."""
+"""The partition property: a pack cut over ranks at any token has the values and gradients of one rank."""
 
 import dataclasses
 import random
@@ -29,11 +29,12 @@ _MOST_CUTS = 4
 
 
 def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """A kernel that takes `cuts` is called once with them and once without. For any other the law itself hands on what
-    a document needs on its next rank: the final state of the one before, or the position at which it goes on.
+    """A kernel that takes `cuts` is called once with them and once without.
 
-    A document that no cut meets keeps its bits where the kernel promises not to depend on the pack. One that is cut
-    where the kernel's own segments end keeps the bits of its values, if the state enters as a carry.
+    For any other kernel the law itself hands on the state of a document from rank to rank, or its next position.
+
+    An uncut document keeps its bits where the kernel promises not to depend on the pack. A document cut at the ends of
+    the kernel's own segments keeps the bits of its values, if the state enters as a carry.
     """
     if case.cuts is None or not case.n_tokens or not (kernel.takes_cuts or _goes_on(kernel, case)):
         return
@@ -54,15 +55,17 @@ def _partition(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 
 def take_part(kernel: KernelUnderTest, case: Case) -> None:
-    """The calls that the law makes of a kernel that cuts packs itself, in their order: for the ranks of a group, of
-    which another one judges the case."""
+    """Make the law's calls of a kernel that cuts packs itself, in their order, without judging them.
+
+    For the ranks of a group: one of them judges the case, the others take part in its calls.
+    """
     sample = kernel.sample(case)
     kernel.remembered(sample)
     _cut_by_the_kernel(kernel, sample, case)
 
 
 def _goes_on(kernel: KernelUnderTest, case: Case) -> bool:
-    """Whether the case has what is handed on: states that enter and leave, or positions at which documents start."""
+    """Whether the case can continue on a next rank: it has states in and out, or positions of documents."""
     if kernel.op.carry is not None:
         initial, _, wants = kernel.op.carry
         return initial in case.present and bool(dict(case.options).get(wants))
@@ -70,15 +73,17 @@ def _goes_on(kernel: KernelUnderTest, case: Case) -> bool:
 
 
 def _cut_by_the_kernel(kernel: KernelUnderTest, sample: Sample, case: Case) -> Tensors:
-    """Values and gradients, without slack, from a kernel that cuts the pack itself."""
+    """Values and gradients, without slack, of a kernel that cuts the pack itself."""
     cut = dataclasses.replace(sample, options={**sample.options, CUTS: case.cuts})
     end = {"token": case.n_tokens, "sequence": len(case.lengths), "shared": None}
     return {key: x[: end[role(sample.axes[key.name])]] for key, x in kernel.run(cut, note=_ON_A_RANK).items()}
 
 
 def spans_of_ranks(lengths: Lengths, cuts: Sequence[int]) -> list[list[Span]]:
-    """The spans of each rank that has tokens: of others nothing is asked. A sequence without tokens goes with the token
-    that comes after it, or with the last one."""
+    """The spans of each rank with tokens; ranks without tokens are omitted.
+
+    An empty sequence belongs to the rank of the token after it, or of the last token.
+    """
     ranks: dict[int, list[Span]] = defaultdict(list)
     last = max(sum(lengths) - 1, 0)
     for j, (end, length) in enumerate(zip(accumulate(lengths), lengths, strict=True)):
@@ -89,7 +94,7 @@ def spans_of_ranks(lengths: Lengths, cuts: Sequence[int]) -> list[list[Span]]:
 
 
 def _cuts_inside(case: Case) -> list[list[int]]:
-    """Where each sequence is cut, in tokens from its own start."""
+    """The cuts inside each sequence, in tokens from its own start."""
     assert case.cuts is not None
     ends = list(accumulate(case.lengths))
     return [
@@ -99,7 +104,7 @@ def _cuts_inside(case: Case) -> list[list[int]]:
 
 
 def _exact(kernel: KernelUnderTest, case: Case, cuts: Sequence[int]) -> Collection[str]:
-    """Which tensors of a sequence with these cuts keep their bits."""
+    """The kinds of tensors that keep their bits, for a sequence with these cuts."""
     promises, carry = kernel.promises, kernel.op.carry
     if not promises.independent:
         return ()
@@ -110,7 +115,7 @@ def _exact(kernel: KernelUnderTest, case: Case, cuts: Sequence[int]) -> Collecti
 
 
 def _parts(rows: RowMap, bitwise: Sequence[bool], length: int) -> Iterator[tuple[slice, bool]]:
-    """Runs of rows that are all compared bit for bit, or all within the budget; a shared tensor as a whole."""
+    """Ranges of rows with a flag: compared bit for bit, else within the budget. A shared tensor is one range."""
     kind = role(rows.axes)
     if kind == "shared":
         yield slice(0, length), False
@@ -126,7 +131,7 @@ def _of_rows(allowed: partial[Budget], rows: slice) -> Budget:
 
 
 def _rank(case: Case, violation: Violation) -> int:
-    """The rank that has the token of a violation, -1 for a state or a shared tensor."""
+    """The rank of a violation's token; -1 for a state or a shared tensor."""
     if violation.sequence < 0 or violation.position < 0:
         return -1
     assert case.cuts is not None
@@ -134,12 +139,12 @@ def _rank(case: Case, violation: Violation) -> int:
 
 
 def _cut_up(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """Golden packs with their cuts, and some of the drawn ones."""
+    """Golden packs with their cuts, and some of the drawn cases."""
     return with_cuts(space, list(drawn)[_ONE_DRAWN_CASE_IN - 1 :: _ONE_DRAWN_CASE_IN])
 
 
 def with_cuts(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """Golden packs with their cuts, and the drawn ones with cuts of any kind."""
+    """Golden packs with their cuts, and the drawn cases with random cuts."""
     if not space.plain_sizes:
         return []
     cases = [*_golden(space), *drawn]
@@ -151,8 +156,11 @@ def with_cuts(space: Space, drawn: Collection[Case]) -> list[Case]:
 
 
 def _golden(space: Space) -> Iterator[Case]:
-    """Cuts of every kind: a rank of one token, none, a boundary on, before and after the cut, sequences without tokens
-    on it, a sequence over more than two ranks, and the ends of segments."""
+    """Packs with every kind of cut.
+
+    A rank of one token or none; a boundary on, before and after the cut; empty sequences on it; a sequence over more
+    than two ranks; the ends of segments.
+    """
     c, u = space.chunk, space.promises.handover
     packs = [
         ((c + 1, 3), (1,)),
@@ -175,7 +183,7 @@ def _with_positions(space: Space, case: Case) -> Case:
 
 
 def _drawn_cuts(space: Space, case: Case) -> tuple[int, ...]:
-    """Positions of up to five ranks: every second one a telling one, such as a boundary or the end of a segment."""
+    """Random cuts for up to five ranks: half of them at or beside a boundary, or at the end of a segment."""
     rng = random.Random(f"{case.seed} {case.lengths}")
     starts, n, unit = [0, *accumulate(case.lengths)], case.n_tokens, space.promises.handover
     telling = {s + d for s in starts for d in (-1, 0, 1)}
@@ -186,8 +194,10 @@ def _drawn_cuts(space: Space, case: Case) -> tuple[int, ...]:
 
 
 def _allowed(domain: Domain, lengths: Lengths, cuts: Sequence[int]) -> tuple[int, ...]:
-    """The cuts, those moved to the start of their sequence that would leave a piece of a length that the domain has
-    not. A fitted pack may be shorter than the one that they were made for."""
+    """The cuts, moved to the start of their sequence where a piece would have a length outside the domain.
+
+    Cuts past the end move to it: a fitted pack may be shorter than the original one.
+    """
     kept: list[int] = []
     for cut in cuts:
         tried = sorted([*kept, min(cut, sum(lengths))])

@@ -1,4 +1,4 @@
-"""A pack run in pieces, states handed on from each to the next: values and gradients of the whole, and their budget."""
+"""A pack run in pieces with states handed on: values and gradients of the whole pack, and their budget."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,19 +17,20 @@ from packproof.refs.axes import in_pool, role
 
 @dataclass(frozen=True)
 class Pieces:
-    """A sample cut into pieces, each a pack of spans that the kernel is called with.
-
-    cuts: the spans of each piece; every token is in one of them, every sequence in at least one. note: for faults.
-    """
+    """A sample cut into pieces. The kernel is called with each piece, a pack of spans."""
 
     kernel: KernelUnderTest
+    """The kernel to call."""
     sample: Sample
+    """The whole pack."""
     cuts: Sequence[Sequence[Span]]
+    """The spans of each piece. Every token is in one of them, every sequence in at least one."""
     note: str
+    """A note for the text of faults."""
 
     @property
     def _state(self) -> tuple[str, str]:
-        """Names of the state that enters and of the one that leaves, "" where the op has none."""
+        """Names of the entering and the leaving state, "" where the op has none."""
         return self.sample.op.handed_on or ("", "")
 
     @property
@@ -37,12 +38,12 @@ class Pieces:
         return self.kernel.gradients and bool(self.sample.wrt)
 
     def _rows(self, spans: Sequence[Span]) -> list[int] | slice:
-        """Of the states, those that a piece is given: of its sequences, or the whole pool."""
+        """The rows of the states passed to a piece: of its sequences, or the whole pool."""
         return slice(None) if self.sample.op.pool else _sequences(spans)
 
     @cached_property
     def _forward(self) -> tuple[list[Sample], list[Tensors]]:
-        """The pieces as samples, each with the states that enter it, and the runs that were needed for those."""
+        """The pieces as samples with their entering states, and the runs that computed these states."""
         initial, final = self._state
         pieces, runs = [self.sample.piece(spans) for spans in self.cuts], []
         if initial:
@@ -59,8 +60,11 @@ class Pieces:
 
     @cached_property
     def _runs(self) -> list[Tensors]:
-        """Values and gradients of every piece: last first, since the gradient of the states that enter a piece is that
-        of the states that left the one before it."""
+        """Values and gradients of every piece.
+
+        The last piece runs first: the gradient of the states entering a piece is the incoming gradient of the piece
+        before it.
+        """
         pieces, runs = self._forward
         if not self._differentiated:
             return runs
@@ -75,7 +79,7 @@ class Pieces:
         return found[::-1]
 
     def joined(self) -> Tensors:
-        """Values and gradients of the whole, tokens in the order of the pack without slack, shared gradients summed."""
+        """Values and gradients of the whole pack, without slack; shared gradients are summed."""
         return {key: self._join(key, [run[key] for run in self._runs]) for key in self._runs[0]}
 
     def _join(self, key: TensorKey, parts: Sequence[Tensor]) -> Tensor:
@@ -102,7 +106,7 @@ class Pieces:
         return torch.cat([parts[0][:0], *(found[place] for place in sorted(found))])
 
     def _states(self, parts: Sequence[Tensor], join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """A row for each sequence, from those of the pieces that have it, joined from the first on."""
+        """A row for each sequence: its rows in the pieces, joined in order."""
         found: dict[int, Tensor] = {}
         for part, spans in zip(parts, self.cuts, strict=True):
             for (j, _, _), row in zip(spans, part, strict=True):
@@ -110,8 +114,13 @@ class Pieces:
         return torch.stack([found[j] for j in range(len(self.sample.lengths))]) if found else parts[0][:0]
 
     def allowed(self, key: TensorKey, rows: int, handed_on: int) -> Budget:
-        """What the first rows of one run and of several may differ by: the budgets of both, which have other chunks and
-        cumulative sums. handed_on: how often a state is."""
+        """The budget for the first rows of one run against the pieces: the sum of both budgets.
+
+        With `cumsum` the pieces have budgets of their own, since their chunks and cumulative sums differ.
+
+        rows: number of rows.
+        handovers: how often a state is handed on.
+        """
         own = self.kernel.budget(key, self.sample, pieces=handed_on, summands=self._summands(key))[:rows]
         if not self.kernel.promises.cumsum:
             return own * 2
@@ -120,8 +129,10 @@ class Pieces:
         return own * 2 + Budget(**terms, vacuous=any(b.vacuous for b in budgets))
 
     def _summands(self, key: TensorKey) -> Sequence[Tensor]:
-        """What was stored one by one of a shared gradient. The ranks of a kernel that cuts packs itself add up theirs
-        unseen: B bounds them."""
+        """The summands of a shared gradient, each stored and rounded.
+
+        A kernel that cuts packs itself sums over its ranks internally: B bounds its summands.
+        """
         if not self.kernel.shared(key, self.sample):
             return ()
         if self.kernel.takes_cuts:
@@ -129,7 +140,7 @@ class Pieces:
         return [run[key] for run in self._runs]
 
     def _sum(self, key: TensorKey, parts: Sequence[Tensor]) -> Tensor:
-        """Of a budget's term, which lies in one piece or another where rows of sequences are handed on."""
+        """The sum of a budget's term over the pieces: a sequence's row may lie in several of them."""
         axes = self.sample.axes[key.name]
         if role(axes) == "sequence":
             return self._states(parts, lambda first, last: first + last)

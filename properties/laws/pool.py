@@ -20,13 +20,14 @@ from packproof.refs.axes import SLOTS, role
 
 _MOST_STEPS = 6  # tokens of the longest sequence that is run step by step
 _MORE_SLOTS = 3
-_COPIED = 4  # requests, from the first on, that come twice
+_COPIED = 4  # the first requests, each followed by a padding copy
 
 
 def _pool(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """What does not depend on rounding is compared bit for bit: zeros, and slots that nothing may change. Two runs are
-    compared as other properties compare them. Slots of no request hold NaN in one of them: so does memory that no
-    request has had.
+    """Zeros and unused slots are compared bit for bit, since they do not depend on rounding. Runs are compared as by
+    other properties.
+
+    In one run the slots of no request hold NaN, as unused memory may.
     """
     if kernel.op.pool is None:
         return
@@ -45,14 +46,14 @@ def _pool(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 
 def _divisible(domain: Domain, case: Case) -> bool:
-    """Whether each request can be cut into two that the domain has: one that decodes has a token, and no less."""
+    """Whether each request can be cut into two parts of allowed lengths."""
     return domain.allows_length(0) or all(
         any(domain.allows_length(k) and domain.allows_length(n - k) for k in range(1, n)) for n in case.lengths
     )
 
 
 def _left_alone(kernel: KernelUnderTest, sample: Sample, after: Tensors, note: str = "") -> Iterator[Violation]:
-    """Tokens of requests without a slot give zeros. Slots of no request that has tokens hold what they held."""
+    """Tokens of requests without a slot give zeros. Slots of no request with tokens keep their states."""
     assert kernel.op.pool is not None
     _, states, new_states = kernel.op.pool
     changed = [slot for slot, n in zip(sample.slots, sample.lengths, strict=True) if n and slot >= 0]
@@ -77,11 +78,11 @@ def _without_slot(sample: Sample) -> list[int]:
 
 
 def _in_other_slots(kernel: KernelUnderTest, sample: Sample, before: Tensors) -> Iterator[Violation]:
-    """The same states in other slots of a larger pool, in which all others hold NaN."""
+    """The same states in other slots of a larger pool. All remaining slots hold NaN."""
     assert kernel.op.pool is not None
     _, states, new_states = kernel.op.pool
     slots = sample.sizes[SLOTS]
-    places = random.Random(slots).sample(range(slots + _MORE_SLOTS), slots)  # of each slot in the larger pool
+    places = random.Random(slots).sample(range(slots + _MORE_SLOTS), slots)  # by slot, the new slot in the larger pool
     moved = sample.in_slots([places[slot] if slot >= 0 else -1 for slot in sample.slots])
     pool = torch.full((slots + _MORE_SLOTS, *sample.inputs[states].shape[1:]), float("nan"))
     pool = pool.to(sample.inputs[states].dtype)
@@ -101,7 +102,7 @@ def _in_other_slots(kernel: KernelUnderTest, sample: Sample, before: Tensors) ->
 
 
 def _beside_padding(kernel: KernelUnderTest, sample: Sample, before: Tensors) -> Iterator[Violation]:
-    """Each of the first requests is followed by a copy of its tokens that has no slot."""
+    """Each of the first requests is followed by a copy of its tokens without a slot."""
     n = len(sample.lengths)
     order = [j for j in range(n) for _ in range(2 if j < _COPIED else 1)]
     own = [order.index(j) for j in range(n)]

@@ -1,4 +1,4 @@
-"""A property as data: its law, its check, the cases that it is judged at, and all that others read of it."""
+"""A property as data: its law, its check, its cases, and all attributes that other modules read."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -18,21 +18,22 @@ Shared = Literal["reference", "runs", "nothing"]
 
 @dataclass(frozen=True)
 class Illustration:
-    """What the page of a property shows beside its law.
-
-    formula: the law as an equation. first, second: two runs, each a name and its pack, as docs/properties.py writes it.
-    misses: what the property cannot see. note: a rule and its reason.
-    """
+    """The entry of a property in docs/properties.md, beside its law."""
 
     formula: str
+    """The law as an equation."""
     first: tuple[str, str]
+    """The original run: its name and its pack, in the notation of docs/properties.py."""
     second: tuple[str, str]
+    """The changed run: its name and its pack."""
     misses: str
+    """Bugs that the property cannot detect."""
     note: str = ""
+    """A rule and its reason."""
 
 
 def every_case(_space: Space, drawn: Collection[Case]) -> list[Case]:
-    """The cases as they were drawn."""
+    """The drawn cases, unchanged."""
     return list(drawn)
 
 
@@ -41,32 +42,34 @@ def always_applies(_space: Space) -> str:
 
 
 def needs_gpu(why: str) -> Callable[[Space], str]:
-    """A `skip_reason` that is `why` where the kernel does not run on a GPU."""
+    """A `skip_reason`: `reason` for a kernel that does not run on a GPU."""
     return lambda space: "" if space.on_gpu else why
 
 
 @checked_init
 @dataclass(frozen=True)
 class Property:
-    """A law that kernels have to keep, and all that the rest of packproof has to know of it.
+    """A law of kernels: its check, its cases, and how packproof runs and reports it.
 
-    name: in cells, reports and replay files. law: one sentence. check: yields what breaks the law at one case.
-    cases: those of the drawn cases that it is judged at, or others in their place.
-    skip_reason: why no case of a space is judged by it; "" where it applies.
-    nothing_to_compare: why examples that were drawn had nothing to compare.
-    dtype_independent: it compares runs of a kernel with each other, which round alike, so that the layout decides what
-        shows: where calls are slow, the dtypes share its cases.
-    shares: what its cells need that those of other properties need too: the reference's answers, plain runs of the
-        kernel, or nothing. Properties that share run in one process, beside those that share something else.
-    judges_empty_packs: its law names packs without tokens, so that it draws them for every kernel.
-    varies_with_seed: what it does to a case depends on the case's seed, so that one case does not try everything.
-    perturbs_with_nan: it puts NaN into other sequences, so that the map of a failure may have to as well.
-    decides_mutants: mutants of a kernel's source are judged by it.
-    quick: it judges few cases: a parallel test run leaves it for last.
-    fills_memory: its calls take the memory of a GPU, for which others wait: in its process it comes last.
-    of_the_op: which fields of an op declare that its reference keeps the law, and what to declare instead; "" for a law
-        of kernels alone. A user's reference that breaks it is refused before any kernel is judged.
-    illustration: for docs/properties.md.
+    name: its name in reports and replay files.
+    law: the law in one sentence.
+    check: yields the violations of the law at one case.
+    cases: selects among the drawn cases, or returns others instead.
+    skip_reason: why the law does not apply to a space of cases; "" where it applies.
+    nothing_to_compare: the reason to report where no example had anything to compare.
+    dtype_independent: it compares runs of a kernel with each other. Their rounding is the same, so the layout decides.
+        Where calls are slow, the dtypes share its cases.
+    shares: the results that it has in common with other properties: "reference" (the reference's answers), "runs"
+        (plain runs of the kernel) or "nothing". Properties with the same value run in one process.
+    judges_empty_packs: its law names packs without tokens: it draws them for every kernel.
+    varies_with_seed: its check depends on the case's seed, so one case does not test everything.
+    perturbs_with_nan: it puts NaN into other sequences; the map of a failure may need NaN too.
+    decides_mutants: it judges mutants of a kernel's source.
+    quick: it judges few cases; a parallel test run starts it last.
+    fills_memory: its calls take the memory of a GPU, and other calls wait; in its process it runs last.
+    of_the_op: the fields by which an op declares that its reference keeps the law, and the alternative; "" for a law of
+        kernels alone. A user's reference that breaks the law is refused before any kernel is judged.
+    illustration: its entry in docs/properties.md.
 
     >>> import packproof
     >>> def finite(kernel, case):
@@ -106,7 +109,7 @@ class Property:
         require(self.shares in words, where, "shares", self.shares, f"one of {', '.join(map(repr, words))}")
 
     def suited(self, space: Space, drawn: Collection[Case]) -> list[Case]:
-        """The cases that it is judged at, each in the kernel's domain."""
+        """The cases for its check, each in the kernel's domain."""
         if self.skip_reason(space):
             return []
         return [case for case in map(space.fit, self.cases(space, drawn)) if case]

@@ -31,9 +31,11 @@ _NOTE = "differentiated twice"
 
 
 def _double_backward(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """An incorrect second derivative lacks whole terms, so half of the digits are compared, of the largest element of
-    each tensor: those of its dtype, or of rounded operands. Where large terms cancel, accumulation leaves K_acc u_acc
-    B, of the terms that the magnitude op has: some of those that there are.
+    """An incorrect second derivative lacks whole terms, so half of the digits are compared.
+
+    The allowed error is the root of the roundoff (of the dtype, of operands or of saved outputs) times the largest
+    element of each tensor. Where large terms cancel, accumulation adds K_acc u_acc B; B has the terms of the magnitude
+    op, which are only some of all terms.
     """
     sample = kernel.sample(case)
     if not (kernel.gradients and sample.wrt):
@@ -75,9 +77,9 @@ def _wanted(kernel: KernelUnderTest, sample: Sample) -> tuple[Mapping[TensorKey,
 
 
 def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: bool = False) -> dict[TensorKey, Tensor]:
-    """In float64, the gradients of the sum of all products of a first gradient of `f` with its input, as runners do.
+    """Differentiate twice in float64, as runners do: the sum of all products of a first gradient of `f` with its input.
 
-    absolute: `f` is a magnitude op, whose incoming gradients and factors are absolute.
+    absolute: `f` is a magnitude op, so incoming gradients and factors are absolute.
     """
     inputs = sample.in_float64()
     given = {n: c.double().abs() if absolute else c.detach().double() for n, c in sample.cotangents.items()}
@@ -86,7 +88,7 @@ def second_derivative(f: Callable[..., object], sample: Sample, *, absolute: boo
     named = dict(zip(sample.outputs, results if isinstance(results, tuple) else (results,), strict=True))
     reached = [n for n, y in named.items() if y.requires_grad]
     first: Sequence[Tensor | None] = [None] * len(sample.wrt)
-    if reached:  # a reference may have no graph where there is nothing to compute, as without sequences
+    if reached:  # without sequences a reference may have no graph
         first = pulled_back(
             [named[n] for n in reached],
             [inputs[n] for n in sample.wrt],

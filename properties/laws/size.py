@@ -1,4 +1,4 @@
-"""Sizes that only a GPU reaches: memory past 2^32 elements, 131,072 sequences, 65,536 chunks of 256 tokens."""
+"""Sizes for a GPU only: memory past 2^32 elements, 131,072 sequences, 65,536 chunks of 256 tokens."""
 
 import dataclasses
 from collections.abc import Collection, Iterator
@@ -16,20 +16,23 @@ from packproof.properties.violation import Violation
 from packproof.refs.axes import role
 
 FAR: tuple[Placement, ...] = ("beyond 2^31", "beyond 2^32")
-MOST_SEQUENCES = 131_071  # twice what 16 bits count, and the second and third axis of a grid
-MOST_TOKENS = 65_535 * 256  # as many chunks, of up to 256 tokens, as those axes of a grid have programs
-HISTORY = 4097 * 4096  # more tokens than that, in whole chunks
-MOST_ELEMENTS = (2**32, 2**31)  # the first that the memory allows
-WIDE = 64  # elements of a token from which on 2^32 of them are no more tokens than a kernel may get
+MOST_SEQUENCES = 131_071  # twice the range of 16 bits, which is also the limit of the second and third axis of a grid
+MOST_TOKENS = 65_535 * 256  # as many chunks, of up to 256 tokens, as these axes have programs
+HISTORY = 4097 * 4096  # more tokens than MAX_TOKENS, in whole chunks
+MOST_ELEMENTS = (2**32, 2**31)  # the first that fits the memory
+WIDE = 64  # elements of a token: at this width 2^32 elements are a realistic number of tokens
 SHORT_HISTORY = 16
 
 
 def _size(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Each case goes past one limit. A small pack: one tensor at a time lies in rows so far apart that the last begins
-    past 2^31 and 2^32 elements; then the pack is repeated, past 131,071 sequences and 65,535 chunks of 256 tokens. Wide
-    tokens, or short sequences with wide states, are repeated past 2^32 elements. Every copy computes what the pack
-    computes alone. One sequence grows past 65,535 chunks by zeros before its tokens, if a few change nothing. What the
-    memory of the GPU, or the time limit, does not let through is not judged.
+    """Each case goes past some limits.
+
+    A small pack: one tensor at a time has its rows so far apart that the last begins past 2^31 and 2^32 elements. Then
+    the pack is repeated past 131,071 sequences and 65,535 chunks of 256 tokens. Then one sequence grows past 65,535
+    chunks by zeros before its tokens, if a few zeros change nothing.
+
+    Wide tokens, or short sequences with wide states, are repeated past 2^32 elements. Every copy of a pack has to
+    compute the same as the pack alone. Calls beyond the memory of the GPU or the time limit are not judged.
     """
     sample = kernel.sample(case)
     if not sum(case.lengths):
@@ -45,7 +48,7 @@ def _size(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 
 def _widest(sample: Sample) -> int:
-    """The most elements that a token has in one tensor."""
+    """The most elements of a token in one tensor."""
     return max(sample.inputs[n][:1].numel() for n in sample.inputs if role(sample.axes[n]) == "token")
 
 
@@ -59,7 +62,10 @@ def _small(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
 
 
 def _past_elements(kernel: KernelUnderTest, sample: Sample, each: int, of: str) -> Iterator[Violation]:
-    """The pack repeated until a tensor with so many elements in each copy is past the largest limit that fits."""
+    """Repeat the pack until a tensor is past the largest element limit that fits the memory.
+
+    elements_per_copy: elements of this tensor in each copy.
+    """
     limited: list[MachineLimit | OutsideDomain] = []
     for most in MOST_ELEMENTS:
         try:
@@ -74,7 +80,7 @@ def _past_elements(kernel: KernelUnderTest, sample: Sample, each: int, of: str) 
 
 
 def _far(kernel: KernelUnderTest, sample: Sample, name: str, reach: Placement) -> Iterator[Violation]:
-    """One tensor with its rows far apart."""
+    """Run with the rows of one tensor far apart."""
     note = f"with rows of {name.replace('cotangent:', 'the incoming gradient of ')} {reach} elements"
     with kernel.optional(note):
         try:
@@ -90,7 +96,7 @@ def _far(kernel: KernelUnderTest, sample: Sample, name: str, reach: Placement) -
 
 
 def _repeated(kernel: KernelUnderTest, sample: Sample, copies: int, what: str) -> Iterator[Violation]:
-    """The pack so many times over. Of each tensor the last copy is compared, and the one that differs most from it."""
+    """Run copies of the pack. Of each tensor the last copy is compared, and the copy that differs most from it."""
     note = f"repeated {copies:,} times, past {what}"
     try:
         got, result = kernel.results(sample, copies=copies)
@@ -110,8 +116,10 @@ def _repeated(kernel: KernelUnderTest, sample: Sample, copies: int, what: str) -
 
 
 def _long(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
-    """Zeros before the first sequence, which leave its state at zero: if a few of them change nothing, then neither do
-    more than 65,535 chunks of 256. Nothing is said of an op whose state they change, or of running sums."""
+    """Run with zeros before the first sequence: if a few change nothing, more than 65,535 chunks must not either.
+
+    Zeros leave the state of most ops at zero. An op whose state they change, or a kernel with `cumsum`, is not judged.
+    """
     if kernel.promises.cumsum or not kernel.op.carry:
         return
     plain = kernel.remembered(sample)
@@ -134,28 +142,31 @@ def _long(kernel: KernelUnderTest, sample: Sample) -> Iterator[Violation]:
 
 
 def _fault(fault: KernelFault, note: str) -> Violation:
-    """The violation that a fault is. Raises MachineLimit for one that takes too long."""
+    """The fault as a violation. Raises MachineLimit for a call that hung."""
     if fault.kind == "hung":
         raise MachineLimit(f"too slow to be judged {note}: {fault}") from fault
     return Violation(text=str(fault), note=note, fault=fault.kind)
 
 
 def _movable(kernel: KernelUnderTest, sample: Sample) -> list[str]:
-    """The tensors along tokens and sequences with rows to move apart, by their names in a call."""
+    """The tensors along tokens or sequences with at least three rows, by their names in a call."""
     names = {**{n: n for n in sample.inputs}, **{f"cotangent:{n}": n for n in sample.cotangents if kernel.gradients}}
     packed = {n: name for n, name in names.items() if role(sample.axes[name]) != "shared"}
     return [n for n, name in packed.items() if sample.shape(name)[0] > 2 and all(sample.shape(name)[1:])]
 
 
 def _whole_chunks(space: Space, _drawn: Collection[Case]) -> list[Case]:
-    """Packs of whole chunks, so that each copy lies on the same grid: a small one with all that a kernel offers, and
-    wide ones of a model's size, without states, and with those of sequences of one token. Five sequences and a multiple
-    of three tokens: what wraps at a power of two meets another place in a copy, not the same."""
+    """Packs of whole chunks, so that each copy lies on the same grid.
+
+    A small one with all inputs and options of the kernel; a wide one of a model's size without states; a wide one with
+    states, of sequences of one token. The first two have five sequences, and all a multiple of three tokens: an index
+    that wraps at a power of two then meets another place of a copy.
+    """
     packed = dataclasses.replace(space, domain=space.domain & Domain.of("slack == 0")) if space.domain else space
     if space.op.pool:
         return []
     three = 3 * space.chunk
-    some = (-(-600 // three) * three - 3, 1, 0, 1, 1)  # so many tokens that both limits are met at about the same time
+    some = (-(-600 // three) * three - 3, 1, 0, 1, 1)  # both limits are passed at about as many copies
     few, ones = (1, 0, 2, max(three - 4, 1), 1), (1,) * three
     small, wide = space.plain_sizes[:1], space.model_sizes[:1]
     chosen = [golden_case(space, 0, some, size, rich=True) for size in small]

@@ -1,4 +1,4 @@
-"""The carry property: a sequence cut anywhere and continued from its state computes what it computes in one run."""
+"""The carry property: a sequence cut anywhere and continued from its state has the results of one run."""
 
 import dataclasses
 import random
@@ -22,8 +22,8 @@ _LONGEST_PIECE = 1024  # tokens tried for the shortest sequence that a kernel ta
 
 
 def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """The values are compared bit for bit where the kernel promises that a state enters as a carry and the cuts lie on
-    the ends of its segments, where it hands the state over in a single run too.
+    """Values are compared bit for bit where the kernel promises that a state enters as a carry and the cuts lie at the
+    ends of its segments: there it hands over the state in a single run too.
     """
     op = kernel.op
     if op.carry is None:
@@ -36,7 +36,7 @@ def _carry(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
 
 
 def in_pieces(kernel: KernelUnderTest, case: Case, sample: Sample, initial: str) -> Iterator[Violation]:
-    """One run against the same tokens in pieces, which hand on the state that enters as the input `initial`."""
+    """One run against the same tokens in pieces. `initial`: the input by which a state enters."""
     carried = kernel.promises.state_entry == "carry" and initial not in case.float32  # else it is rounded on the way
     exact = carried and kernel.promises.independent
     unit = kernel.promises.handover if exact else 1
@@ -47,10 +47,10 @@ def in_pieces(kernel: KernelUnderTest, case: Case, sample: Sample, initial: str)
 
 
 def with_states(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """The same cases with states in and out, and sequences long enough to be cut.
+    """The drawn cases with states in and out, and sequences long enough to be cut.
 
-    Kernels that promise `cumsum` get no strong gates: a state that is handed over has the errors of the sums of its own
-    chunks, in which those gates lie beside other tokens than in one run, and no budget counts these.
+    Kernels that promise `cumsum` get no strong gates. In pieces these gates share a chunk with other tokens than in one
+    run, so a handed-over state has other errors of cumulative sums. No budget counts them.
     """
     if space.op.carry is None or not space.plain_sizes:
         return []
@@ -65,7 +65,7 @@ def with_states(space: Space, drawn: Collection[Case]) -> list[Case]:
 
 
 def _cuttable(domain: Domain) -> Domain:
-    """Sequences that can be cut in two, where no piece may be empty."""
+    """The domain of sequences long enough for two pieces of the shortest allowed length."""
     shortest = next((n for n in range(_LONGEST_PIECE) if domain.allows_length(n)), 0)
     return Domain.of(f"length >= {2 * shortest}")
 
@@ -97,9 +97,9 @@ CARRY = Property(
 
 
 def _cuts(domain: Domain, case: Case, unit: int) -> Cuts:
-    """Two or three pieces of every sequence, some of them empty, cut at multiples of `unit`: inside, where one is.
+    """Two or three pieces of every sequence, cut at multiples of `unit`, at least once inside it where possible.
 
-    Two whose lengths the kernel's domain has, where it does not have all lengths.
+    Pieces may be empty. Where the domain restricts lengths: two pieces of allowed lengths.
     """
     rng = random.Random(f"{case.seed} {case.lengths}")
     if domain.within({"length"}):
@@ -121,7 +121,7 @@ def _allowed_cuts(domain: Domain, case: Case, unit: int, rng: random.Random) -> 
 
 
 def compare(kernel: KernelUnderTest, sample: Sample, cuts: Cuts, *, exact: bool) -> Iterator[Violation]:
-    """One run against the pieces: in the values bit for bit where `exact`, else within the budgets of both."""
+    """One run against the pieces, within the budgets of both. exact: values are compared bit for bit."""
     whole, handed_on = kernel.remembered(sample), len(cuts) - 1
     pieces = Pieces(kernel, sample, [[(j, a, b) for j, (a, b) in enumerate(cut)] for cut in cuts], _OF_A_PIECE)
     for key, x in pieces.joined().items():

@@ -1,4 +1,4 @@
-"""What torch needs of an op: compiled, captured, on another stream, checked as an operator, it is the same function."""
+"""Properties of an op in torch: the same function when compiled, captured, on another stream or opchecked."""
 
 from collections.abc import Collection, Iterator
 
@@ -11,24 +11,26 @@ from packproof.properties.laws.names import LAWS
 from packproof.properties.laws.property import Illustration, Property, needs_gpu
 from packproof.properties.violation import Violation
 
-SMALL = 12  # tokens: torch.compile unrolls what loops over them, and over sequences
+SMALL = 12  # tokens: torch.compile unrolls loops over tokens and sequences
 _PACK = "aaa bbbbb cc"
 
 
 def few(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """The smallest packs with a boundary: with something optional and with nothing, and in the sizes of a model.
+    """The smallest drawn packs with a boundary: rich and plain, at small sizes and at those of a model.
 
-    Reversing the order of their lengths changes them. Where no such pack is drawn, the smallest without a boundary
-    stands in. What torch makes of a kernel takes long, and does not depend on the layout.
+    Few, since compiling or capturing is slow and does not depend on the layout. Reversing the order of their lengths
+    changes them: the captured call has them reversed. Without a boundary in any drawn pack, the smallest one stands in.
     """
     asymmetric = [c.replace(regime="normal") for c in drawn if c.n_tokens and c.lengths != c.lengths[::-1]]
-    asymmetric.sort(key=lambda c: (c.has_boundary, -c.n_tokens))  # of each kind the last one stays
+    asymmetric.sort(key=lambda c: (c.has_boundary, -c.n_tokens))  # the dict below keeps the last case of each kind
     return list({(dict(c.sizes) in space.model_sizes, _is_rich(space, c)): c for c in asymmetric}.values())
 
 
 def _few_and_tiny(space: Space, drawn: Collection[Case]) -> list[Case]:
-    """On a CPU, where torch's own checks take seconds, a few tokens in fp32 with nothing optional, and no second empty
-    sequence."""
+    """`smallest_cases`; on a CPU only plain ones of a few tokens with at most one empty sequence.
+
+    Torch's own checks take seconds there.
+    """
     if space.on_gpu:
         return few(space, drawn)
     tiny = [c for c in drawn if c.n_tokens <= SMALL and not _is_rich(space, c)]
@@ -36,13 +38,13 @@ def _few_and_tiny(space: Space, drawn: Collection[Case]) -> list[Case]:
 
 
 def _with_one_empty(case: Case) -> Case:
-    """The same case without the other empty sequences; the one that stays follows the first sequence that is not."""
+    """The case with at most one empty sequence, placed after the first non-empty one."""
     first, *others = (n for n in case.lengths if n)
     return case.with_lengths((first, *(0,) * (0 in case.lengths), *others)) if case.key_lengths is None else case
 
 
 def _is_rich(space: Space, case: Case) -> bool:
-    """Whether it has an optional input, or an option that is not the plainest."""
+    """Whether the case has an optional input or a non-default option."""
     return bool(case.present) or any(value != space.op.options[name][0] for name, value in case.options)
 
 
@@ -51,7 +53,7 @@ def _fp32_on_cpu(space: Space) -> str:
 
 
 def _same_in(kernel: KernelUnderTest, case: Case, mode: Mode, note: str, *, exact: bool) -> Iterator[Violation]:
-    """Called in that mode it computes what it computes when it is called plainly."""
+    """Compare a call in this mode with a plain call."""
     sample = kernel.sample(case)
     plain = kernel.remembered(sample)
     with kernel.optional(note):
@@ -67,7 +69,7 @@ def _agree(
 
 
 def _torch_compile(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """What torch itself cannot compile is a failure of kernels alone that promise to be compiled."""
+    """An error of torch's compiler fails only a kernel that promises `compilable`."""
     kernel.remembered(kernel.sample(case))
     if kernel.interpreted:
         return
@@ -151,7 +153,7 @@ SIDE_STREAM = Property(
 
 
 def _opcheck(kernel: KernelUnderTest, case: Case) -> Iterator[Violation]:
-    """Of the operators that the kernel calls, with the arguments that it gives them."""
+    """For the operators called by the kernel, with its own arguments."""
     sample, note = kernel.sample(case), "under torch.library.opcheck"
     plain = kernel.remembered(sample)
     with kernel.optional(note):
