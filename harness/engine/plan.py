@@ -32,6 +32,7 @@ class Unit:
     kind: Literal["evaluate", "compile", "sanitize"]
     """How the cells are judged."""
     target: CheckTarget
+    """The kernel."""
     cells: tuple[Cell, ...]
     forms: Mapping[Cell, str] = field(default_factory=dict)
     """For compile cells, the module that lists the kernel's variants."""
@@ -46,6 +47,7 @@ class Plan:
     cells: tuple[Cell, ...]
     """The cells of all units, in the order of reports."""
     units: tuple[Unit, ...]
+    """The cells, as they are distributed over processes."""
     notes: tuple[str, ...]
     """Untested features of the kernels."""
 

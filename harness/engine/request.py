@@ -58,11 +58,15 @@ class CheckRequest:
     op: str | Op | None = None
     """An op, its name, or "module:NAME" of a declared Op; None for the op declared by the target."""
     device: str = "cpu"
+    """Either "cpu" or "cuda"."""
     dtypes: tuple[str, ...] | None = None
+    """None for all dtypes of the kernel."""
     properties: "tuple[str | Property, ...] | None" = None
     """Only these properties, each a Property, its name, or "module:NAME"; None for all of packproof's."""
     profile: str = "standard"
+    """A name in PROFILES."""
     seed: int = 0
+    """Seed of the drawn cases."""
     timeout: float | None = None
     """Seconds for one call of the kernel."""
     forward_only: bool = False
@@ -76,6 +80,7 @@ class CheckRequest:
     questions: bool = True
     """Whether the kernel is tested for properties it does not promise."""
     replay_dir: str = ".packproof"
+    """Folder for replay files."""
     sanitizer: str | None = None
     """A tool of NVIDIA's compute-sanitizer to run over the golden cases, instead of the properties."""
     draw_configs: bool = False

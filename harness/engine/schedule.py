@@ -73,7 +73,10 @@ class _PlanRun:
         return tuple(self._done[cell] for cell in self._plan.cells if cell in self._done)
 
     def events(self) -> Generator[Event, None, None]:
-        """The events of all units. A unit that used its share of time waits for the others, then uses their rest."""
+        """The events of all units.
+
+        A unit that used its share of time waits for the others, then goes on in the time they do not need.
+        """
         units, device = self._plan.units, self._plan.request.device
         again = _OnceMore(units, self._done, self._unit)
         begun = [*map(self._unit, range(len(units)))]

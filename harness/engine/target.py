@@ -40,10 +40,12 @@ class CheckTarget:
     kernel: str | Callable[..., Any]
     """The function, or its name as a target."""
     name: str
+    """For printing; see `address`."""
     op: Op
     op_name: str
     """Name of the op in a replay file."""
     declared: Declaration
+    """Promises, dtypes and domain, as declared by the kernel or set by the request."""
     builtin: BuiltinKernel | None = None
     """Set for a kernel of packproof's own."""
     beyond: str = ""
