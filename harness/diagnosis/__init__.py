@@ -1,1 +1,1 @@
-"""What a failure looks like: where a tensor is wrong and by how much, and which sequence leaked into which."""
+"""What a failure looks like: where and by how much a tensor is wrong, and which sequence leaked into another."""

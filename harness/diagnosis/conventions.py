@@ -1,7 +1,7 @@
-"""Whether a kernel that fails would pass if its adapter declared something else: tried, not guessed.
+"""Whether a failing kernel would pass if its adapter declared something else. Each alternative is run, not guessed.
 
 A suggestion holds at the smallest failing case and agrees with the reference at several golden ones, values and
-gradients. That takes a call for each convention that there is, milliseconds on a CPU, and never more than seconds.
+gradients. This takes one call for each available convention: milliseconds on a CPU, seconds at most.
 """
 
 import time
@@ -31,10 +31,14 @@ _FATAL = ("crashed", "hung", "exited", "killed")
 
 
 def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space) -> list[str]:
-    """Lines that name what an adapter could declare instead, so that the kernel keeps the law; none where no single
-    change does it in a few seconds. A kernel without an adapter could declare a domain without strong gates.
+    """Lines for the report, each naming a declaration under which the kernel keeps the law.
 
-    case: the smallest at which the law is broken, or the kernel declines the call. space: of the kernel's cases.
+    Empty if no single change is enough, or none was found in a few seconds. For a kernel without an adapter the only
+    suggestion is a domain without strong gates.
+
+    law: the property to keep.
+    case: the smallest case where the law is broken, or where the kernel declines the call.
+    space: the space of the kernel's cases.
     """
     if case.regime == STRONG_GATES:
         with suppress(KernelFault):
@@ -42,9 +46,9 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
     if not kernel.conventions:
         return []
     until, found = time.monotonic() + _SECONDS, list[str]()
-    with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
+    with kernel.runner.impatient(), suppress(KernelFault):  # a call that ends the process stops the search
         if holds(kernel, REFERENCE, case):
-            return []  # its convention is not in question
+            return []  # the values agree, so the convention is correct
         confirmed_at = small_cases(space)
         for words, other, first in _others(kernel, case, space.domain):
             if time.monotonic() > until or len(found) == _MOST_SHOWN:
@@ -57,7 +61,7 @@ def suggestions(kernel: KernelUnderTest, law: Property, case: Case, space: Space
 
 
 def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tuple[str, KernelUnderTest, list[Case]]]:
-    """The kernel in each other convention, what to say of it, and the case at which it has to keep the law."""
+    """Each alternative: a text for the report, the kernel in that convention, and the cases it must pass."""
     if 0 in case.lengths and domain.allows_length(0) and _holds_without_empty_sequences(kernel, case):
         other = kernel.in_convention("", domain & Domain.of(_NO_EMPTY))
         yield (
@@ -72,7 +76,7 @@ def _others(kernel: KernelUnderTest, case: Case, domain: Domain) -> Iterator[tup
 
 
 def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:
-    """Whether the kernel agrees with the reference once they are taken out, with the same values for all others."""
+    """Whether the kernel agrees with the reference once empty sequences are removed, all other values unchanged."""
     sample = kernel.sample(case)
     keys = case.key_lengths or case.lengths
     full = [j for j, (n, m) in enumerate(zip(case.lengths, keys, strict=True)) if n and m]
@@ -80,18 +84,18 @@ def _holds_without_empty_sequences(kernel: KernelUnderTest, case: Case) -> bool:
 
 
 def small_cases(space: Space, such_as: Callable[[Case], bool] = lambda _: True) -> list[Case]:
-    """Small golden cases, the first of these, in which all that the kernel takes is given."""
+    """Small golden cases with tokens: the first few that satisfy the predicate."""
     small = (c for c in golden_cases(space) if 0 < c.n_tokens <= _MOST_TOKENS and such_as(c))
     return list(islice(small, _CONFIRMED_AT))
 
 
 def holds(kernel: KernelUnderTest, law: Property, case: Case) -> bool:
-    """Raises KernelFault where the kernel takes its process down."""
+    """Whether the kernel keeps the law at the case. Raises KernelFault if the kernel ends its process."""
     return _clean(lambda: law.check(kernel, case))
 
 
 def _clean(check: Callable[[], Iterator[Violation]]) -> bool:
-    """Whether there is no violation. Raises KernelFault where the kernel takes its process down."""
+    """Whether the check yields no violation. Raises KernelFault if the kernel ends its process."""
     try:
         return next(check(), None) is None
     except KernelFault as fault:

@@ -1,4 +1,4 @@
-"""What a wrong element follows: one sequence at a time is redrawn, or its length changed; the element moves or not."""
+"""Which sequence a wrong element depends on: redraw one sequence, or change its length, and compare the element."""
 
 from math import isfinite, isnan
 
@@ -19,7 +19,7 @@ _SLACK = (
 
 
 def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
-    """One line on where a wrong value comes from, or "" where that is not known."""
+    """One line on the origin of a wrong value, or "" if unknown."""
     if violation.place.startswith("slack row") and not violation.text:
         return _SLACK
     key = violation.tensor
@@ -43,7 +43,7 @@ def diagnose(kernel: KernelUnderTest, case: Case, violation: Violation) -> str:
 
 
 def _sources(kernel: KernelUnderTest, sample: Sample, case: Case, violation: Violation, key: TensorKey) -> list[str]:
-    """The sequences, and the slack, that the wrong element follows."""
+    """The sequences whose values reach the wrong element, the slack among them."""
     before = kernel.run(sample)[key]
     index = _index(sample, violation)
     redrawn = kernel.sample(case.replace(seed=case.seed + 3000))
@@ -82,7 +82,7 @@ def _other_lengths(n: int) -> list[int]:
 
 
 def _moved(kernel: KernelUnderTest, sample: Sample, violation: Violation, key: TensorKey) -> float | None:
-    """The element in another pack; None where the kernel computes none there."""
+    """The element in another pack; None if the kernel fails or declines there."""
     try:
         return float(kernel.run(sample)[key][_index(sample, violation)])
     except (KernelFault, Refused):

@@ -1,4 +1,4 @@
-"""Whether a kernel that fails computes what the reference does with another value of an option: tried, not guessed."""
+"""Whether a failing kernel matches the reference with another value of an option. Each value is run, not guessed."""
 
 import time
 from collections.abc import Iterator
@@ -20,14 +20,15 @@ _SECONDS = 5.0
 
 
 def fixed_options(kernel: KernelUnderTest, case: Case, violation: Violation, space: Space) -> list[str]:
-    """A line that names the value, where a kernel differs from the reference at this case, and with it at none.
+    """A line that names an option and the value with which the kernel equals the reference; empty if there is none.
 
-    case: the smallest at which it differs. space: of the kernel's cases.
+    case: the smallest case where the kernel differs from the reference.
+    space: the space of the kernel's cases.
     """
     if violation.tensor is None or violation.other != "reference":
         return []
     until = time.monotonic() + _SECONDS
-    with kernel.runner.impatient(), suppress(KernelFault):  # one that ends the process: others are not worth it
+    with kernel.runner.impatient(), suppress(KernelFault):  # a call that ends the process stops the search
         for name, value in _other_values(kernel.op, case):
             other = kernel.in_convention(kernel.convention, kernel.domain)
             other.runner = _Unaware(kernel.runner, name, dict(case.options))
@@ -48,7 +49,7 @@ def _line(name: str, value: Any, others: int, *, taken: bool) -> str:
 
 
 def _other_values(op: Op, case: Case) -> Iterator[tuple[str, Any]]:
-    """The options that change values, not what is returned, each with the values that the case does not have."""
+    """Options that change values, not the set of outputs, each with its values other than the case's."""
     requests = {*op.on_request.values(), *([op.carry[2]] if op.carry else [])}
     for name, values in op.options.items():
         if name not in requests:
@@ -64,7 +65,7 @@ def _with_option(case: Case, name: str, value: Any) -> Case:
 
 
 class _Unaware:
-    """A runner whose kernel is not told of an option's other value: it is called as it was where it failed."""
+    """A runner that keeps one option of the kernel at the value of the failing call, whatever a call asks for."""
 
     def __init__(self, runner: Runner, name: str, options: dict[str, Any]) -> None:
         self._runner, self._name, self._options = runner, name, options

@@ -1,4 +1,4 @@
-"""Measures which rows of the inputs reach which rows of a result: one row of one input is changed at a time."""
+"""Which rows of the inputs reach which rows of a result: change one row of one input at a time."""
 
 import dataclasses
 import time
@@ -25,9 +25,9 @@ _MOST_SECONDS = 2.0
 
 
 def leak_map(kernel: KernelUnderTest, case: Case, key: TensorKey, *, nan: bool = False) -> LeakMap | None:
-    """The map of an output or gradient; None of another tensor, or where it has too many rows or two packings.
+    """The leak map of an output or gradient. None for another tensor, and if it has too many rows or two packings.
 
-    nan: whether to try NaN too where other values reach no other sequence.
+    nan: also try NaN if other values reach no other sequence.
     """
     sample = kernel.sample(case)
     if key.name not in (sample.wrt if key.is_gradient else sample.outputs if key.kind == "output" else ()):
@@ -39,17 +39,18 @@ def leak_map(kernel: KernelUnderTest, case: Case, key: TensorKey, *, nan: bool =
 
 
 def _redrawn(case: Case) -> Case:
-    """The same call with other values everywhere, in the incoming gradients of every sequence too."""
+    """The same call with other values everywhere, incoming gradients of every sequence included."""
     return case.replace(seed=case.seed + 3000, regime="normal" if case.regime == "one-hot" else case.regime)
 
 
 @dataclasses.dataclass
 class _LeakSearch:
-    """One map in the making. others: where changed rows are taken from, None for NaN."""
+    """Computes one leak map."""
 
     kernel: KernelUnderTest
     sample: Sample
     others: Sample | None
+    """The sample that provides the changed rows; None for NaN."""
     key: TensorKey
 
     def map(self, probe: Probe) -> LeakMap:
@@ -76,7 +77,7 @@ class _LeakSearch:
 
     @property
     def _sources(self) -> list[str]:
-        """Inputs, and for a gradient incoming gradients, whose rows belong to tokens or sequences."""
+        """Inputs with a row per token or sequence; for a gradient, also the incoming gradients."""
         names = [*self.sample.inputs]
         names += [f"incoming {n}" for n in self.sample.cotangents] if self.key.is_gradient else []
         op = self.sample.op
@@ -108,7 +109,7 @@ class _LeakSearch:
         return dataclasses.replace(self.sample, inputs=inputs, cotangents=cotangents)
 
     def _reached(self, before: Tensor, after: Tensor, rows: Sequence[Place]) -> list[bool]:
-        """By row, whether the change shows: beyond the budget, or by a bit where the kernel promises bits."""
+        """For each row, whether the change shows: beyond the budget, or in a single bit if the kernel promises bits."""
         if self.others is None:
             shows = ~torch.isfinite(after) & torch.isfinite(before)
         elif self.kernel.promises.independent and not self.kernel.shared(self.key, self.sample):
@@ -123,12 +124,14 @@ class _LeakSearch:
     def _cell(self, column: Place, row: Place, found: Sequence[tuple[list[str], bool]]) -> LeakCell:
         allowed = {name for names, _ in found for name in names if self._may(name, column, row)}
         reached = tuple(name for names, shows in found if shows for name in names)
-        # of several changed together, one that may is enough of a reason
+        # of several inputs changed at once, one allowed input explains the change
         leaks = tuple(n for names, shows in found if shows and allowed.isdisjoint(names) for n in names)
         return LeakCell(bool(allowed), reached, leaks)
 
     def _may(self, source: str, column: Place, row: Place) -> bool:
-        """What packing allows: own sequence, and where the op is causal, no later token's value or earlier gradient."""
+        """Whether packing allows it: only within a sequence, and for a causal op no later value and no earlier
+        gradient.
+        """
         if "slack" in (column.kind, row.kind):
             return False
         if row.kind == "shared" or column.sequence != row.sequence:

@@ -29,9 +29,10 @@ _MOST_ROWS, _MOST_COLUMNS = 24, 64
 def measure(
     kernel: KernelUnderTest, law: Property, case: Case, violation: Violation, first: Case | None = None
 ) -> Evidence:
-    """Everything about one violation of a property; after a fault of the kernel the layout alone.
+    """The evidence for one violation of a property: error map, worst element, leak map. After a fault only the layout.
 
-    first: the case in which it was found, before it was made small.
+    case: the smallest case.
+    first_case: the case before it was made smaller.
     """
     found = Evidence(Layout.of(case.lengths, case.slack, kernel.promises))
     if violation.text or violation.tensor is None:
@@ -49,7 +50,7 @@ def measure(
 
 
 def _first(kernel: KernelUnderTest, law: Property, case: Case) -> ErrorMap | None:
-    """The errors in the case that failed first; None where it is something else that fails there."""
+    """The error map of the case that failed first; None if something else fails there."""
     violation = next(law.check(kernel, case), None)
     if violation is None or violation.text:
         return None
@@ -58,7 +59,7 @@ def _first(kernel: KernelUnderTest, law: Property, case: Case) -> ErrorMap | Non
 
 
 def _comparisons(kernel: KernelUnderTest, law: Property, case: Case, violation: Violation) -> list[Comparison]:
-    """Those of the kind that failed."""
+    """The comparisons of the tensor, reference and note that failed."""
     with comparisons() as made:
         for _ in law.check(kernel, case):
             pass
@@ -72,7 +73,7 @@ def _scores(kernel: KernelUnderTest, case: Case, made: Sequence[Comparison]) -> 
 
 
 def _score(kernel: KernelUnderTest, sample: Sample, made: Comparison) -> Tensor:
-    """Error as a multiple of the budget. Where bits had to agree: 0 where they do, the budget a mere scale."""
+    """Error as a multiple of the budget. If bits had to agree: 0 for equal elements, and the budget is only a scale."""
     if made.budget is not None:
         return score(made.got, made.want.double(), made.budget.total)
     differs = ~same_bits(made.got, made.want)
@@ -96,7 +97,7 @@ def _worst(made: Sequence[Comparison], scores: Sequence[Tensor]) -> Worst:
 
 
 def error_map(made: Sequence[Comparison], scores: Sequence[Tensor], layout: Layout) -> ErrorMap:
-    """The largest score of each token, or of each element of a tensor that has no tokens."""
+    """The largest score of each token, or of each element for a tensor without tokens."""
     first = made[0]
     kind = "slot" if in_pool(first.rows.axes) else role(first.rows.axes)
     if kind == "token":  # of the tensor's own packing
@@ -116,13 +117,13 @@ def error_map(made: Sequence[Comparison], scores: Sequence[Tensor], layout: Layo
 
 
 def _cell(compared: Comparison, row: int) -> tuple[int, int]:
-    """Sequence and token; slack is the last of the sequences."""
+    """Sequence and token; slack counts as the last sequence."""
     sequence, position = compared.rows.locate(row)
     return (sequence if sequence >= 0 else len(compared.rows.offsets) - 1, position)
 
 
 def _drawn(compared: Comparison, kind: str, found: dict[tuple[int, int], float], layout: Layout) -> ErrorMap:
-    """The rows as they will be drawn: a window around the largest score, where they do not fit."""
+    """The part of the map to draw: all rows, or a window around the largest score if they do not fit."""
     if kind == "token":
         sizes = [*layout.lengths, *([layout.slack] if layout.slack else [])]
     else:

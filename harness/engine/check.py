@@ -23,7 +23,7 @@ from packproof.refs.errors import PackproofError, UsageError, checked_call
 
 
 def run_check(request: CheckRequest) -> Iterator[Event]:
-    """Check what the request names, event by event; UsageError before the first event if it cannot be run."""
+    """Check the kernels of a request, event by event. Raises UsageError before the first event if it cannot be run."""
     with span("start"):
         validate(request)
         planned = plan(request, list(open_targets(request)))
@@ -51,14 +51,22 @@ def check(
 ) -> tuple[Verdict, ...]:
     """Check a kernel; returns the verdicts if every property held, or failed as expected.
 
-    target: a function, or its name as "package.module:function" or "path/file.py:function". op: an op of packproof,
-    "module:NAME", or an Op. device: "cpu" or "cuda"; the GPU if there is one. properties: names, "module:NAME", or
-    Property objects. domain: what it supports, as in `packproof.kernel`. fail_fast: stop at the first failure.
-    max_time: seconds that the check may take. expected_failures: a TOML file of those that do not fail the check,
-    unless they no longer occur. The other arguments as on the command line.
+    target: a function, or its name as "package.module:function" or "path/file.py:function".
+    op: an op of packproof, "module:NAME", or an Op.
+    device: "cpu" or "cuda"; the GPU if there is one.
+    dtypes: as on the command line; all dtypes of the kernel if None.
+    properties: names, "module:NAME", or Property objects.
+    promises: instead of the kernel's own declaration.
+    domain: the calls that the kernel supports, as in `packproof.kernel`.
+    fail_fast: stop at the first failure.
+    max_time: seconds for the whole check.
+    expected_failures: a TOML file of failures that do not fail the check, unless they no longer occur.
+    profile, seed, strict, forward_only, timeout: as on the command line.
 
-    Raises CheckFailed with the report of every failure, or where not everything could be judged, and with all verdicts;
-    UsageError if the check cannot be run; PackproofError where packproof itself fails.
+    Raises CheckFailed, with all verdicts and the report of every failure, if a property failed or not everything could
+    be judged.
+    UsageError if the check cannot be run.
+    PackproofError if packproof itself fails.
 
     >>> import packproof
     >>> rope = "packproof.refs:rope"
@@ -119,7 +127,10 @@ def check(
 
 
 def _require_types(*arguments: tuple[Any, str, bool, str]) -> None:
-    """UsageError for the first value, of the argument of that name, that is not what was expected."""
+    """Raises UsageError for the first invalid argument.
+
+    arguments: value, name, whether the value is valid, and the expected value in words.
+    """
     for value, name, good, expected in arguments:
         if not good:
             raise UsageError(f"check: {name} is {value!r}; expected {expected}")

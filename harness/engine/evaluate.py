@@ -1,6 +1,6 @@
-"""Judges the cells of one kernel and dtype: a property over its cases, until one breaks it or all held.
+"""Judges the cells of one kernel and dtype. A cell runs a property over its cases until one breaks it or all hold.
 
-The cells alternate in rounds: the most telling cases of every property come before the rest of any.
+Cells alternate in rounds: the most telling cases of every property run before the rest of any.
 """
 
 import math
@@ -49,14 +49,16 @@ from packproof.properties.violation import Violation
 from packproof.refs.errors import PackproofError
 
 _PROGRESS_SECONDS = 0.5
-_LATE_SECONDS = 10.0  # for making a failure small, whatever is left of the time
-_LAST_CALL = 20.0  # seconds past the time, when a call that has not returned is ended
+_LATE_SECONDS = 10.0  # for shrinking a failure, however little time remains
+_LAST_CALL = 20.0  # seconds past the end of the run after which an open call is ended
 _FOR_A_QUESTION = Allowance(100, 5)
 
 
 def evaluate_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
-    """The events of its cells; those whose process cannot be started are not judged, and what is not reached in the
-    time is left out."""
+    """The events of a unit's cells.
+
+    Cells whose process cannot be started are errors. Cells not reached in time are inconclusive.
+    """
     left = list(unit.cells)
     try:
         for event in _evaluated_together(unit, core_time):
@@ -74,14 +76,13 @@ def _evaluated_together(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
     with unit.target.worker(core_time.until + _LAST_CALL) as worker:
         if not core_time.over:
             with span("start"):
-                worker.open()  # first: a closure's process is a fork of this one, which has differentiated nothing yet
+                worker.open()  # before any autograd here: the process of a closure is a fork of this one
         for dtype in dict.fromkeys(cell.dtype for cell in unit.cells):
             yield from _evaluated(unit.target, worker, [c for c in unit.cells if c.dtype == dtype], core_time)
 
 
 def _evaluated(target: CheckTarget, worker: Worker, cells: Sequence[Cell], core_time: CoreTime) -> Iterator[Event]:
-    """The cells of one dtype: first the properties of the plan, those for whose memory others wait last; then what the
-    kernel does not promise."""
+    """The cells of one dtype: properties of the plan first, memory-filling ones after them, unpromised ones last."""
     dtype, laws = cells[0].dtype, target.request.laws
     evaluator, space = _evaluator(target, worker, dtype, core_time), target.space(dtype)
     extra = [cell for cell in cells if cell.beyond and not target.beyond]
@@ -107,7 +108,7 @@ def _evaluated(target: CheckTarget, worker: Worker, cells: Sequence[Cell], core_
 
 
 def _in_rounds(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator[Event]:
-    """The events of cells, of which each in its turn runs one round, which ends with None."""
+    """The events of the cells, one round of each cell at a time. None ends a round."""
     running = deque(caught(cell, events) for cell, events in cells)
     while running:
         cell = running.popleft()
@@ -121,7 +122,7 @@ def _in_rounds(cells: Iterable[tuple[Cell, Iterator[Event | None]]]) -> Iterator
 def _evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreTime) -> "Evaluator":
     request, declared, profile = target.request, target.declared, PROFILES[target.request.profile]
     on_gpu = request.device == "cuda"
-    # the dtypes share the layouts that none of them decides; on a GPU, where calls are fast, each has all of them
+    # on a CPU the dtypes share the cases of dtype-independent properties; a GPU is fast enough for all in each dtype
     share = None if on_gpu else (target.dtypes.index(dtype), len(target.dtypes))
     return Evaluator(
         kernel=KernelUnderTest(
@@ -140,7 +141,7 @@ def _evaluator(target: CheckTarget, worker: Worker, dtype: str, core_time: CoreT
 
 
 def _with_question(evaluator: "Evaluator", target: CheckTarget, cell: Cell) -> "Evaluator":
-    """The same for a promise that the kernel does not make: at the golden cases alone, unless the answer counts."""
+    """The same evaluator for a promise that the kernel does not make: golden cases only, unless the answer counts."""
     raised = question_of(cell.property, cell.beyond).raised(target.declared)
     assert raised is not None
     effort = evaluator.effort
@@ -151,63 +152,70 @@ def _with_question(evaluator: "Evaluator", target: CheckTarget, cell: Cell) -> "
 
 @dataclass(frozen=True)
 class Effort:
-    """What the cells of one kernel and dtype may cost.
-
-    examples: random cases after the golden ones, by tier. allowance: for making a failure small. seed: of the
-    cases. share: the kth of n dtypes that share the cases of dtype-independent properties, one case for each
-    layout: each dtype judges every nth, and each property deals them differently; None: every dtype judges all
-    cases. empty_packs: whether packs without tokens are drawn for every property, or only for those whose law names
-    them: a kernel that crashes at them is judged by the others all the same. until: when no further example is
-    begun, by time.monotonic.
-    """
+    """Limits on the work for the cells of one kernel and dtype."""
 
     examples: Mapping[Tier, int]
+    """Random cases after the golden ones, by tier."""
     allowance: Allowance
+    """For shrinking a failure."""
     seed: int = 0
+    """Seed of the cases."""
     share: tuple[int, int] | None = None
+    """(k, n): n dtypes share the cases of dtype-independent properties, one case for each layout. This dtype is the kth
+    and judges every nth case, from a start that differs between properties. None: this dtype judges all cases.
+    """
     empty_packs: bool = True
+    """Whether packs without tokens are drawn for every property, or only for properties whose law names them. A kernel
+    that crashes on them is still judged by all other properties.
+    """
     core_time: CoreTime = field(default_factory=CoreTime)
+    """The time in which further examples may begin."""
 
 
 @dataclass
 class _Course:
-    """How far a cell has come. space: the part of its cases' space that is inside the domain, as far as it was `found`.
-    golden: the golden cases there. tier: that its cases were chosen for. left: the rounds to come; begun: the cases of
-    those before. planned: cases in all. reported: when its progress was."""
+    """The progress of one cell."""
 
     space: Space
+    """The part of its case space inside the domain, as far as `found` tells."""
     found: Found | None
+    """The inferred domain when this course began."""
     golden: frozenset[Case]
+    """The golden cases in the space."""
     tier: Tier
+    """The tier its cases were chosen for."""
     left: list[list[Case]]
+    """Rounds to come."""
     begun: list[Case]
+    """Cases of earlier rounds."""
     planned: int
+    """Number of cases in all."""
     seen: Coverage
+    """Coverage so far."""
     reported: float = -math.inf
+    """Time of the last progress event."""
 
 
 @dataclass
 class Evaluator:
-    """Judges the cells of one kernel and dtype.
-
-    known_tier: None where the first calls show whether a kernel is interpreted. found: what a probe found of the
-    kernel's domain, once it refused a call; declined: the first such call.
-    """
+    """Judges the cells of one kernel and dtype."""
 
     kernel: KernelUnderTest
     effort: Effort
     replay: ReplayInfo
     known_tier: Tier | None = None
+    """None if only the first calls show whether a kernel is interpreted."""
     found: Found | None = None
+    """The kernel's domain, inferred after it refused a call."""
     declined: Case | None = None
+    """The first refused call."""
     _cases_in: dict[tuple[Domain, Tier], tuple[list[Case], list[Case]]] = field(default_factory=dict, init=False)
     _numbers_in: dict[tuple[Domain, Tier], dict[Case, int]] = field(default_factory=dict, init=False)
 
     def cell(self, cell: Cell, law: Property, space: Space) -> Iterator[Event | None]:
-        """Run one cell; the last event holds its verdict. None ends a round, after which other cells may run theirs.
+        """Run one cell. The last event holds its verdict; None ends a round, and other cells may run theirs.
 
-        Once the kernel refuses a plain call, its domain is looked for, and every cell that is not done begins again
-        inside it.
+        Once the kernel refuses a plain call, its domain is inferred, and every unfinished cell begins again inside it.
         """
         yield CellStarted(cell)
         clock = self.effort.core_time.clock
@@ -239,7 +247,7 @@ class Evaluator:
         yield CellFinished(replace(verdict, seconds=seconds + clock() - resumed))
 
     def _course(self, law: Property, space: Space, seen: Coverage, begun: Sequence[Case] = ()) -> _Course:
-        """The course of a cell from its first round, or from after the cases that were begun."""
+        """The course of a cell from its first round, or after the cases already begun."""
         inside = self._inside(space)
         golden = frozenset(self._drawn(inside)[0])
         every = rounds(self._cases(law, inside), golden, inside)
@@ -248,7 +256,7 @@ class Evaluator:
         return _Course(inside, self.found, golden, self.tier, left, list(begun), planned, seen)
 
     def _round(self, cell: Cell, law: Property, course: _Course) -> Generator[Event, None, FoundViolation | None]:
-        """Judge the next round, until a violation, or a refusal that leads to the kernel's domain."""
+        """Judge the next round, until a violation, or a refusal from which the kernel's domain is inferred."""
         space, seen, cases = course.space, course.seen, course.left[0]
         while cases and self.effort.core_time.goes_on():
             case = cases.pop(0)
@@ -276,7 +284,7 @@ class Evaluator:
     def _judged(
         self, law: Property, space: Space, case: Case, seen: Coverage
     ) -> tuple[Violation | None, Refused | None]:
-        """Judge one case, and count it: the violation, and what the kernel declined."""
+        """Judge one case and count it: the violation, and the refusal."""
         self.kernel.refusals.clear()
         self.kernel.values_only.refusals.clear()
         with comparisons() as made:
@@ -299,19 +307,19 @@ class Evaluator:
             allowance = replace(effort.allowance, seconds=seconds)
             try:
                 return failure_of(self.kernel, finding, allowance, self.replay, empty_packs=empty)
-            except Exception as error:  # what was found stands
+            except Exception as error:  # the violation stands without it
                 found = as_found(self.kernel, finding)
                 return replace(found, lines=(*found.lines, f"not made small: {said(error)}"))
 
     def _inside(self, space: Space) -> Space:
-        """The part of the space that lies inside the domain found."""
+        """The part of the space inside the inferred domain."""
         if self.found is None:
             return space
         inside = replace(space, domain=space.domain & self.found.domain)
         self.kernel.domain = inside.domain
         if self.kernel.gradients and not inside.domain.allows_gradients:
             self.kernel.gradients = False
-            self.kernel.renew()  # results so far have gradients
+            self.kernel.renew()  # cached results have gradients
         return inside
 
     def _verdict(self, cell: Cell, law: Property, course: _Course, failure: Failure | None, seconds: float) -> Verdict:
@@ -343,7 +351,7 @@ class Evaluator:
         )
 
     def _configured(self, case: Case, course: _Course) -> Case:
-        """The case with the number of a configuration, once the kernel has launched an autotuned one."""
+        """The case with a configuration number, once the kernel has launched an autotuned one."""
         if not self.kernel.tuned:
             return case
         key = course.space.domain, self.tier
@@ -359,7 +367,7 @@ class Evaluator:
         return shared_out(law, cases, *effort.share) if effort.share and law.dtype_independent else cases
 
     def _drawn(self, space: Space) -> tuple[list[Case], list[Case]]:
-        """The golden cases and the random ones, of which every property has its choice."""
+        """The golden and the random cases; every property selects from them."""
         key = space.domain, self.tier
         if key not in self._cases_in:
             with span("draw"):
@@ -377,12 +385,12 @@ class Evaluator:
 
 
 def _declines(stopped: Refused | None) -> bool:
-    """Whether the kernel declined a call of the case as it is."""
+    """Whether the kernel declined a call of the case in its unchanged form."""
     return stopped is not None and not (stopped.backward or stopped.note or isinstance(stopped, NOT_ITS_OWN))
 
 
 def _why_skipped(space: Space, law: Property, seen: Coverage) -> str:
-    """Why a cell in which the kernel refused no whole example was not judged."""
+    """Why a cell was not judged, although the kernel refused no whole example."""
     refused = [f"refused: {limit.text}" for limit in seen.limits.values() if not limit.gradients]
     stopped = refused + [str(outside) for outside in seen.outside]
     if stopped or seen.drawn:

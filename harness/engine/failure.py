@@ -1,4 +1,4 @@
-"""From the first violation to the failure in a report: shrink, run again, diagnose, measure, leave a replay file."""
+"""From the first violation to the failure in a report: shrink, run again, diagnose, measure, write a replay file."""
 
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -25,23 +25,26 @@ from packproof.refs.axes import parse
 from packproof.version import __version__
 
 _MOST_PRINTED, _WIDEST = 10, 200
-_FEW = Allowance(3, 5)  # where each try costs the start of all processes
+_FEW = Allowance(3, 5)  # if each try has to start all processes again
 
 
 @dataclass(frozen=True)
 class ReplayInfo:
-    """What a replay file holds beside the case, and its folder. target, op: as a user names them."""
+    """The part of a replay file that does not follow from the case."""
 
     target: str = ""
+    """Name of the kernel, as a user would give it."""
     op: str = ""
+    """Name of the op, as a user would give it."""
     draw_configs: bool = False
+    """Whether autotuned kernels got drawn configurations."""
     folder: str = ".packproof"
+    """The folder for replay files."""
 
 
 @dataclass(frozen=True)
 class FoundViolation:
-    """A violation as it was found: at the nth example of a cell, which was a case of this space. untried: golden cases
-    with tokens that the cell has not come to."""
+    """A violation, and the cell, space and case in which it was found."""
 
     cell: Cell
     law: Property
@@ -49,11 +52,13 @@ class FoundViolation:
     case: Case
     violation: Violation
     example: int
+    """Its number among the cell's examples."""
     untried: tuple[Case, ...] = ()
+    """Golden cases with tokens that the cell has not reached."""
 
 
 def as_found(kernel: KernelUnderTest, finding: FoundViolation) -> Failure:
-    """The failure before anything is done about it."""
+    """The failure before it is shrunk and diagnosed."""
     case, violation = finding.case, finding.violation
     lines = (setting(kernel.op, case), *violation.lines())
     tensor, regime = str(violation.tensor or ""), case.regime
@@ -65,9 +70,9 @@ def as_found(kernel: KernelUnderTest, finding: FoundViolation) -> Failure:
 def failure_of(
     kernel: KernelUnderTest, finding: FoundViolation, allowance: Allowance, replay: ReplayInfo, *, empty_packs: bool
 ) -> Failure:
-    """The failure at the smallest case that can be found within the allowance.
+    """The failure at the smallest case found within the allowance.
 
-    empty_packs: whether that may be a pack without tokens.
+    empty_packs: whether the smallest case may be a pack without tokens.
     """
     law, case, violation = finding.law, finding.case, finding.violation
 
@@ -81,12 +86,12 @@ def failure_of(
     allowance, others = (_FEW, ()) if violation.fault == "killed" else (allowance, untried)
     with kernel.runner.impatient() if violation.fault == "hung" else nullcontext():
         small, tried = shrink(case, finding.space, fails, allowance, others)
-    kernel.renew()  # so that the kernel is called again, and prints again
+    kernel.renew()  # drop cached results: the kernel has to run, and print, again
     kernel.tuned.clear()
     kernel.runner.printed()
     found = evaluated(kernel, law, small)[0]
     printed = kernel.runner.printed()
-    if found is None:  # it fails now and then: keep what was seen
+    if found is None:  # the failure is flaky: keep the first violation
         small, found = case, violation
         again = (
             "it answered when it was called again" if violation.fault == "hung" else "the kernel is not deterministic"
@@ -98,7 +103,7 @@ def failure_of(
         lines += fixed_options(kernel, small, found, finding.space)
     if small.configuration or replay.draw_configs:
         lines += [f"{tuned.kernel} ran with {' and '.join(tuned.ran)}" for tuned in merged(*kernel.tuned.values())]
-    if printed and found.fault not in ("crashed", "hung", "exited"):  # whose text has it
+    if printed and found.fault not in ("crashed", "hung", "exited"):  # their text has the output
         lines += ["the kernel printed:", *(f"  {printable(line)[:_WIDEST]}" for line in printed[-_MOST_PRINTED:])]
     file, trouble = _write_replay(kernel, finding.cell, small, lines, replay)
     lines += [trouble] if trouble else []
@@ -115,7 +120,7 @@ def failure_of(
 
 
 def setting(op: Op, case: Case) -> str:
-    """All of a case but its lengths, in one line, with the form of inputs that may have several."""
+    """Everything of a case but its lengths, in one line. Inputs with several forms come with the axes of their form."""
     forms = {n: parse(op.inputs[n]).alternatives[k] for n, k in case.axes if k}
     return ", ".join([case.setting, *(f"{n} ({' '.join(axes)})" for n, axes in forms.items())])
 
@@ -123,7 +128,7 @@ def setting(op: Op, case: Case) -> str:
 def _write_replay(
     kernel: KernelUnderTest, cell: Cell, case: Case, lines: list[str], replay: ReplayInfo
 ) -> tuple[str, str]:
-    """The path of the file, or why there is none: the verdict stands without it."""
+    """The path of the file and "", or "" and the reason: the verdict stands without it."""
     data = {
         "packproof": __version__,
         "version": 1,

@@ -1,5 +1,7 @@
-"""What was not judged, by no fault of the kernel: an error where packproof failed, and the run goes on; inconclusive
-where the run ended first."""
+"""Verdicts of cells without a result through no fault of the kernel.
+
+A cell is an error if packproof failed in it (the run continues), and inconclusive if the run ended first.
+"""
 
 import traceback
 from collections.abc import Iterator, Sequence
@@ -12,24 +14,26 @@ E = TypeVar("E")
 
 
 def said(error: Exception) -> str:
-    """One line for a fault of packproof, whose traceback goes to stderr."""
+    """One line for an internal error of packproof; its traceback goes to stderr."""
     traceback.print_exception(error)
     text = str(error) if isinstance(error, PackproofError) else f"{type(error).__name__}: {error}"
     return f"packproof itself failed: {text}"
 
 
 def not_judged(cells: Sequence[Cell], why: str) -> Iterator[CellFinished]:
+    """An "error" verdict for each cell."""
     for cell in cells:
         yield CellFinished(Verdict(cell, "eager", "error", 0, 0.0, reason=why))
 
 
 def not_reached(cells: Sequence[Cell], why: str) -> Iterator[CellFinished]:
+    """An "inconclusive" verdict for each cell."""
     for cell in cells:
         yield CellFinished(Verdict(cell, "eager", "inconclusive", 0, 0.0, reason=why))
 
 
 def caught(cell: Cell, events: Iterator[E]) -> Iterator[E | CellFinished]:
-    """The events of a cell; where packproof itself fails in it, that is its verdict, and the others go on."""
+    """The events of a cell. If packproof itself fails in it, the verdict is an error; the other cells run on."""
     try:
         yield from events
     except Exception as error:

@@ -1,4 +1,4 @@
-"""From kernels to the cells that will run, and the units in which they run side by side."""
+"""From kernels to the cells to run, and the units that run them side by side."""
 
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -23,34 +23,39 @@ _MANY_KERNELS = 4  # for each core
 
 @dataclass(frozen=True)
 class Unit:
-    """Cells that run one after another in one process: those of one kernel and dtype whose properties share the
-    reference's answers, or runs, or nothing, or half of those that share runs; where kernels are many, those of all
-    dtypes; and all that are compiled. kind: how they are judged. forms: where those that are compiled are listed, by
-    cell."""
+    """The cells that one process runs, one after another.
+
+    They belong to one kernel and dtype, and share reference answers, kernel runs (or one half of the cells does), or
+    nothing. With many kernels, one unit holds all dtypes. All compile cells form one unit.
+    """
 
     kind: Literal["evaluate", "compile", "sanitize"]
+    """How the cells are judged."""
     target: CheckTarget
+    """The kernel."""
     cells: tuple[Cell, ...]
     forms: Mapping[Cell, str] = field(default_factory=dict)
+    """For compile cells, the module that lists the kernel's variants."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run will do. request: its profile, seed and device are those of the run as a whole.
-
-    cells: those of all units, in the order of reports. notes: what will not be tested.
-    """
+    """All the work of a run."""
 
     request: CheckRequest
+    """Gives the profile, seed and device of the whole run."""
     cells: tuple[Cell, ...]
+    """The cells of all units, in the order of reports."""
     units: tuple[Unit, ...]
+    """The cells, as they are distributed over processes."""
     notes: tuple[str, ...]
+    """Untested features of the kernels."""
 
 
 def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool = False) -> Plan:
     """The plan for these kernels, each by its own request.
 
-    apart: each cell in a process of its own, so that none waits for what another one has to compile.
+    apart: each cell in a process of its own: none then waits for the compilations of another.
     """
     planned = [(target, tuple(_cells(target, compiled))) for target, compiled in _compiled_once(targets)]
     cores = _Cores.of(targets)
@@ -72,13 +77,14 @@ def plan(request: CheckRequest, targets: Sequence[CheckTarget], *, apart: bool =
 
 @dataclass(frozen=True)
 class _Cores:
-    """each: cores for each kernel and dtype. few: for so many kernels that the dtypes of each may follow one another.
-    last: those kernels and dtypes that would run at the end beside idle cores, by the names of both: each in two
-    halves, since there are cores for two."""
+    """How many cores each kernel gets."""
 
     each: float
+    """Cores for each kernel and dtype."""
     few: bool
+    """Whether kernels are so many that all dtypes of one run in one process."""
     last: frozenset[tuple[str, str]]
+    """The (kernel, dtype) pairs that start last, when cores are idle; each runs as two processes."""
 
     @classmethod
     def of(cls, targets: Sequence[CheckTarget]) -> Self:
@@ -89,13 +95,15 @@ class _Cores:
         return cls(cores / max(len(every), 1), few, frozenset(every[-left:] if beside_idle else ()))
 
     def halves(self, cell: Cell) -> bool:
-        """Whether the properties of a kernel and dtype that share runs are worth two units, which both ask the
-        reference and compile the kernel."""
+        """Whether to split the properties that share runs into two units.
+
+        Both units ask the reference and compile the kernel.
+        """
         return self.each >= _MANY_CORES or (cell.target, cell.dtype) in self.last
 
 
 def _compiled_once(targets: Sequence[CheckTarget]) -> Iterator[tuple[CheckTarget, bool]]:
-    """Each kernel, and whether it has a compile cell: compiled forms belong to the first kernel that has them."""
+    """Each kernel, and whether it has a compile cell: only the first kernel with the same compiled variants has one."""
     modules: set[str] = set()
     for target in targets:
         builtin = target.builtin
@@ -115,7 +123,7 @@ def _cells(target: CheckTarget, compiled: bool) -> Iterator[Cell]:
 
 
 def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
-    """Each property at a dtype; after them what the kernel does not promise and is tested for all the same."""
+    """Each property at a dtype, then the unpromised properties tested all the same."""
     request = target.request
 
     def cell(name: str, beyond: str, *, counts: bool) -> Cell:
@@ -130,7 +138,7 @@ def _judged_cells(target: CheckTarget, dtype: str) -> Iterator[Cell]:
 
 
 def _compiled_together(planned: Sequence[tuple[CheckTarget, Sequence[Cell]]]) -> Iterator[Unit]:
-    """The unit of the cells that are compiled: one process imports the compiler for all."""
+    """The unit of all compile cells: one process imports the compiler for all."""
     forms = {
         cell: target.builtin.forms
         for target, cells in planned
@@ -148,19 +156,20 @@ def _units(target: CheckTarget, cells: Sequence[Cell], *, apart: bool, cores: _C
         if request.sanitizer is not None:
             yield Unit("sanitize", target, (cell,))
         elif cell.property != COMPILE:
-            dtype = "" if cores.few else cell.dtype  # what one dtype has imported and rewritten is there for the next
+            dtype = "" if cores.few else cell.dtype  # imported and rewritten once for all dtypes
             key = cell if apart else (*_shared(target, cell, cores), dtype)
             together.setdefault(key, []).append(cell)
     yield from (Unit("evaluate", target, tuple(alike)) for alike in together.values())
 
 
 def _shared(target: CheckTarget, cell: Cell, cores: _Cores) -> tuple[Shared, bool]:
-    """What the unit of a cell shares, and which half of it the cell is in."""
+    """What the unit of a cell shares, and whether the cell is in its second half."""
     laws = target.request.laws
     law = laws[cell.property]
     if law.shares == "nothing" and _is_skipped(law, target.space(cell.dtype)):
         return "runs", False  # a process of its own would only start and end
-    # without a core for it, a process for what shares the reference would only ask it once more
+    # a unit of its own for the properties that share reference answers needs a free core:
+    # without one, a second process would only compute the same answers again
     alone = {"reference", "nothing"} if cores.each > 1 else {"nothing"}
     if law.shares in alone:
         return law.shares, False
@@ -176,7 +185,7 @@ def _is_skipped(law: Property, space: Space) -> bool:
 
 
 def _about_releases(targets: Sequence[CheckTarget]) -> Iterator[str]:
-    """The releases that packproof was not tried with, and what their self-tests found."""
+    """Notes on untested releases, with the results of their self-tests."""
     devices = {target.request.device for target in targets}
     misfit = next((target.misfit for target in targets if target.misfit), "")
     for package, sentence in untried():
@@ -184,14 +193,14 @@ def _about_releases(targets: Sequence[CheckTarget]) -> Iterator[str]:
             from packproof.harness.execution.self_test import require_sound_judgement  # noqa: PLC0415  (seldom needed)
 
             require_sound_judgement(sentence)
-        unproved = package == "triton" and (misfit or devices != {"cpu"})  # a GPU has no use for its self-test
+        unproved = package == "triton" and (misfit or devices != {"cpu"})  # its self-test proves nothing for a GPU
         yield sentence if unproved else f"{sentence}; self-test passed"
     if misfit:
         yield f"Triton kernels cannot be interpreted: {misfit}"
 
 
 def _notes(target: CheckTarget) -> Iterator[str]:
-    """What this kernel does not offer and is therefore not tested for."""
+    """Features this kernel does not offer, and is therefore not tested for."""
     if target.beyond:
         return
     caught = target.not_named if target.declared.catch_all else []

@@ -1,8 +1,8 @@
-"""Finds the domain of a kernel that declares none: from a call that it accepts, what may change before it refuses.
+"""Infers the domain of a kernel without a declared one: from an accepted call, find the changes it refuses.
 
-A kernel checks its arguments one after another. So a call is found first by changing, one by one, what may be refused,
-until the refusal is another one, and in the end none. Then each size, the layout and each optional argument is varied
-alone, and the condition written that fits what was accepted and what was refused (`probe_conditions`).
+A kernel checks its arguments one after another. To find an accepted call, the search changes one thing after another
+until the refusal is a different one, and in the end there is none. Then each size, the layout and each optional
+argument is varied alone. `probe_conditions` writes the condition that fits the accepted and refused calls.
 """
 
 import itertools
@@ -22,8 +22,8 @@ from packproof.properties.cases.domain import Domain
 from packproof.properties.cases.space import Space, golden_cases
 from packproof.properties.kernel_under_test import KernelUnderTest
 
-_MOST_CALLS = 400  # most are refused at once; those of a kernel with one restriction are some dozen
-_MOST_WAYS = 4  # calls from which a way past one check is looked for: of some there is none
+_MOST_CALLS = 400  # most are refused at once; a kernel with one restriction needs some dozen
+_MOST_WAYS = 4  # calls from which to try to get past one check: some checks allow none
 _TOKENS = (24, 40)  # two sequences, a multiple of 64 together
 _LAYOUTS = (_TOKENS, (32, 32), (64, 64), (128, 128), (5, 3), (2, 2), (100, 156), (64,), (1,))
 _USUAL = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
@@ -35,15 +35,16 @@ _DTYPE = re.compile(r"(torch\.)?\b(bfloat16|float(16|32|64)|bf16|fp(16|32|64)|ha
 
 @dataclass(frozen=True)
 class Found:
-    """What a probe found. domain: the conditions; without any, nothing was found that the kernel takes, or that it
-    refuses. others_only: the dtypes that it takes instead of the one in question, by their short names."""
+    """The inferred domain of a kernel."""
 
     domain: Domain = Domain()  # noqa: RUF009  (frozen)
+    """Its conditions; empty if no call was accepted, or none refused."""
     others_only: str = ""
+    """Short names of the dtypes accepted instead of the requested one; "" if that one is accepted."""
 
 
 def probe(kernel: KernelUnderTest, space: Space, refused: Case) -> Found:
-    """Look for the domain of a kernel that has refused this case, in at most some dozen calls."""
+    """Infer the domain of a kernel that refused this case, in some dozen calls."""
     search, texts = _DomainSearch(kernel, space), list[str]()
     with suppress(_OutOfCalls):
         base = search.base(refused)
@@ -56,17 +57,17 @@ def probe(kernel: KernelUnderTest, space: Space, refused: Case) -> Found:
         search.gradients = base.gradients
         for find in (_sizes, _arguments, _layout, _keys):
             for text in find(search, base.case):
-                texts.append(text)  # one by one: what is known counts where there are too many calls
+                texts.append(text)  # one by one: conditions found so far count if calls run out
     return Found(Domain.of(texts))
 
 
 def _check_of(refusal: str) -> str:
-    """The key of the check that refuses: the same for every dtype that its words may name."""
+    """A key for the check that refuses, the same for every dtype in its message."""
     return kind_of(_DTYPE.sub("dtype", refusal))
 
 
 def _dtypes(search: "_DomainSearch", base: "_Base") -> Found:
-    """The dtypes that it takes instead of the space's, where changing that alone is what it refuses."""
+    """The accepted dtypes, if the space's dtype alone is refused."""
     names = [short(d) for d in SHORT if search.returns(base.case.replace(dtype=d), gradients=base.gradients)]
     conditions = Domain.of(f"dtype in ({', '.join(names)})" if len(names) > 1 else f"dtype == {names[0]}")
     return Found(conditions, others_only=", ".join(names))
@@ -74,16 +75,21 @@ def _dtypes(search: "_DomainSearch", base: "_Base") -> Found:
 
 @dataclass(frozen=True)
 class _Base:
+    """A call that the kernel accepts, from which the search varies one thing at a time."""
+
     case: Case
     gradients: bool
 
 
 class _OutOfCalls(Exception):
-    """A search has made as many calls as it may; what was not asked is not known."""
+    """The search has used up its calls. Untested conditions stay unknown."""
 
 
 class _DomainSearch:
-    """Calls the kernel, and remembers its answers. gradients: whether calls are differentiated."""
+    """Calls the kernel and remembers its answers.
+
+    `gradients`: whether calls are differentiated.
+    """
 
     def __init__(self, kernel: KernelUnderTest, space: Space) -> None:
         self.space = space
@@ -96,12 +102,14 @@ class _DomainSearch:
         self.begin()
 
     def begin(self) -> None:
-        """Allow as many calls as there may be, from now on."""
+        """Allow `_MAX_CALLS` further calls."""
         self._most = len(self._known) + _MOST_CALLS
 
     def refusal(self, case: Case, gradients: bool | None = None) -> str:
-        """Why the kernel refuses a case: "" where it takes it, as far as it is in the domain declared. Raises
-        _OutOfCalls."""
+        """Why the kernel refuses a case; "" if it accepts it, or if the case is outside the declared domain.
+
+        Raises _OutOfCalls.
+        """
         differentiated = self.gradients if gradients is None else gradients
         key = case, differentiated
         if key not in self._known and self.space.domain.allows(self.space.op, case):
@@ -117,20 +125,22 @@ class _DomainSearch:
         except Refused as refused:
             return "" if refused.backward else str(refused)
         except KernelFault:
-            self._faults.add((case, gradients))  # not refused, and for the properties to judge
+            self._faults.add((case, gradients))  # not a refusal; the properties will judge it
         return ""
 
     def accepts(self, case: Case, gradients: bool | None = None) -> bool:
         return not self.refusal(case, gradients)
 
     def returns(self, case: Case, *, gradients: bool) -> bool:
-        """Whether the kernel was called and has returned: an error of its own is no proof of what it takes."""
+        """Whether the kernel was called and returned: an error of its own does not prove that it accepts the call."""
         key = case, gradients
         return self.accepts(case, gradients) and key in self._known and key not in self._faults
 
     def base(self, refused: Case) -> _Base | None:
-        """A call that the kernel takes: each step on the way to it meets a check that none before has met. In another
-        dtype only where nothing else leads past the refusal of its own."""
+        """An accepted call, found in steps: each step meets a new check.
+
+        The dtype changes only if nothing else gets past the refusal of the space's dtype.
+        """
         plain = self._plain(refused)
         base = self._towards(plain, self.gradients, tuple(SHORT)) or self._by_two_steps(plain, self.gradients)
         if base is None or base.case.dtype == self.space.dtype:
@@ -141,8 +151,10 @@ class _DomainSearch:
         return here or (base if self._dtype_alone(base) else None)
 
     def _dtype_alone(self, base: _Base) -> bool:
-        """Whether the space's dtype is refused for itself: nothing else that may change leads to another check, but to
-        those that refuse the base's dtype too."""
+        """Whether the space's dtype itself is refused.
+
+        It is if every other change meets the same check, or a check that refuses the accepted dtype too.
+        """
         changed = base.case.replace(dtype=self.space.dtype)
         check = _check_of(self.refusal(changed, base.gradients))
         for tried, gradients in self._steps(changed, base.gradients, ()):
@@ -167,7 +179,7 @@ class _DomainSearch:
         return None
 
     def _by_two_steps(self, case: Case, gradients: bool) -> _Base | None:
-        """Another dtype and one step more: for one check of both, which says the same until both are as it wants."""
+        """A call in another dtype with one more change, for a check of both that gives one message until both fit."""
         for dtype in SHORT:
             for tried, differentiated in self._steps(case.replace(dtype=dtype), gradients, ()):
                 if not self.refusal(tried, differentiated) and (found := self._usable(tried, differentiated)):
@@ -175,7 +187,7 @@ class _DomainSearch:
         return None
 
     def _usable(self, case: Case, gradients: bool) -> _Base | None:
-        """The base at a case that is not refused; in another dtype an error is no proof that the kernel takes it."""
+        """The call as a base if it was accepted. In another dtype an error does not prove that the kernel takes it."""
         called = (case, gradients) in self._known
         own = case.dtype == self.space.dtype
         return _Base(case, gradients) if called and (own or self.returns(case, gradients=gradients)) else None
@@ -194,7 +206,7 @@ class _DomainSearch:
         return self.space.fit(plain) or case
 
     def _steps(self, case: Case, gradients: bool, dtypes: Sequence[str]) -> Iterator[tuple[Case, bool]]:
-        """Everything that one step may change, the fewest ways first, and last the dtype: to one of these."""
+        """Every change of one step, the fewest alternatives first. Last comes the dtype, to one of `dtypes`."""
         optional = self.space.optional
         changes = [case.replace(lengths=lengths) for lengths in _LAYOUTS]
         changes += [case.replace(present=()), *(case.without(n) for n in case.present)]
@@ -208,7 +220,7 @@ class _DomainSearch:
         yield from ((c, gradients) for c in others if c and c != case)
 
     def _size_steps(self, case: Case) -> Iterator[tuple[tuple[str, Any], ...]]:
-        """Other sizes of the op, or of one that models have; one changed, or several to the same."""
+        """Other sizes: of the op, or of real models; one size changed, or several to the same value."""
         yield from (tuple(listed.items()) for listed in (*self.space.op.sizes, *self.space.op.model_sizes))
         sizes = dict(case.sizes)
         mine = [n for n, size in sizes.items() if isinstance(size, int)]
@@ -227,7 +239,7 @@ class _DomainSearch:
 
 
 def _sizes(search: _DomainSearch, base: Case) -> Iterator[str]:
-    """Conditions on the sizes: each varied alone, then pairs that have to keep their ratio."""
+    """Conditions on the sizes: each varied alone, then pairs with a fixed ratio."""
     sizes = dict(base.sizes)
     mine = {n: size for n, size in sizes.items() if isinstance(size, int)}
     usual = {n: {int(listed[n]) for listed in search.space.op.sizes if isinstance(listed.get(n), int)} for n in mine}
@@ -237,7 +249,7 @@ def _sizes(search: _DomainSearch, base: Case) -> Iterator[str]:
         return search.accepts(base.replace(sizes=tuple(changed.items()))) if search.possible(changed) else None
 
     def condition(factors: Mapping[str, int]) -> str | None:
-        """The condition on the first, the others following it; None where it takes no other value than the base's."""
+        """The condition on the first size, with the others following it; None if only the base's value is accepted."""
         name = next(iter(factors))
         if all(takes(factors, value) is not False for value in usual[name]):
             return ""
@@ -287,7 +299,7 @@ def _arguments(search: _DomainSearch, base: Case) -> Iterator[str]:
     for name, value in base.options:
         others = [v for v in search.space.options[name] if v != value]
         refused = [v for v in others if not search.accepts(base.with_option(name, v))]
-        for v in list(refused):  # together with an optional input, or alone
+        for v in list(refused):  # refused with an optional input only, or alone too
             beside = [n for n in base.present if search.accepts(base.without(n).with_option(name, v))]
             if beside:
                 refused.remove(v)
@@ -341,15 +353,18 @@ def _layout(search: _DomainSearch, base: Case) -> Iterator[str]:
 
 
 def _keys(search: _DomainSearch, base: Case) -> Iterator[str]:
-    """Whether there may be a second packing: of keys as long as the queries, and longer."""
+    """Whether a second packing is accepted: of keys as long as the queries, or longer."""
     longer = tuple(n + 8 for n in base.lengths)
     if search.space.packs_keys and not any(search.accepts(base.replace(key_lengths=n)) for n in (base.lengths, longer)):
         yield "not cu_seqlens_k"
 
 
 def _most(search: _DomainSearch, base: Case, step: int, shortest: int) -> Iterator[str]:
-    """Conditions on how many tokens or sequences there may be, as far as cases go: tokens in steps, in sequences of the
-    shortest length."""
+    """Conditions on the number of tokens or sequences, up to the largest case.
+
+    step: tokens come in multiples of it.
+    shortest: the shortest length accepted.
+    """
     packs = list(golden_cases(search.space)) or [base]
     most = -(-max(c.n_tokens + c.slack for c in packs) // step) * step
     many = max(len(c.lengths) for c in packs)

@@ -1,4 +1,4 @@
-"""The condition that fits what a kernel accepted and what it refused: a multiple, a range, or a set."""
+"""The condition that fits accepted and refused calls: a multiple, a range, or a set."""
 
 from collections.abc import Callable, Iterable, Mapping
 from math import gcd
@@ -7,9 +7,11 @@ _FEW = 4
 
 
 def sizes_condition(name: str, found: Mapping[int, bool], base: int) -> str | None:
-    """The plainest condition that holds for all sizes accepted and for none refused; "" where none was refused.
+    """The plainest condition true for all accepted sizes and false for all refused ones.
 
-    found: whether each size was accepted. None where no other size than the base was.
+    answers: whether each size was accepted.
+
+    Returns "" if no size was refused, None if only the base size was accepted.
     """
     accepted = sorted(size for size, ok in found.items() if ok)
     refused = [size for size, ok in found.items() if not ok]
@@ -27,7 +29,7 @@ def sizes_condition(name: str, found: Mapping[int, bool], base: int) -> str | No
         low = smallest if any(size < smallest for size in every) else None
         high = largest if any(size > largest for size in every) or (unit > 1 and largest < beyond // 2) else None
         if unit > 1 and high is not None and len(accepted) <= _FEW:
-            break  # a set is plainer
+            break  # a set reads better
         return " and ".join([*parts, *_range(name, low, high)])
     return f"{name} in ({', '.join(map(str, accepted))}{',' if len(accepted) == 1 else ''})"
 
@@ -39,13 +41,13 @@ def _range(name: str, low: int | None, high: int | None) -> list[str]:
 
 
 def multiple_of(takes: Callable[[int], bool], hints: Iterable[int], most: int = 256) -> int:
-    """The smallest step that is taken, of powers of two and of the numbers that a kernel spoke of; 1 where none is."""
+    """The smallest accepted step: a power of two, or a number from the kernel's messages; 1 if none is accepted."""
     steps = {2**k for k in range(1, most.bit_length())} | {n for n in hints if 1 < n <= most}
     return next((step for step in sorted(steps) if takes(step)), 1)
 
 
 def bounded(takes: Callable[[int], bool], refused: int, accepted: int) -> int:
-    """The smallest number that is taken, between one that is not and one that is."""
+    """The smallest accepted number, between a refused and an accepted one."""
     while accepted - refused > 1:
         middle = (accepted + refused) // 2
         accepted, refused = (middle, refused) if takes(middle) else (accepted, middle)
@@ -53,7 +55,7 @@ def bounded(takes: Callable[[int], bool], refused: int, accepted: int) -> int:
 
 
 def largest(takes: Callable[[int], bool], low: int, high: int, step: int, hints: Iterable[int]) -> int:
-    """The largest number, a multiple of the step, that is taken: `low` is, `high` is not."""
+    """The largest accepted multiple of the step, between `low`, which is accepted, and `high`, which is not."""
     for hint in sorted(hints):
         if low < hint < high and hint % step == 0 and takes(hint):
             low = hint

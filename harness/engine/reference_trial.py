@@ -1,5 +1,7 @@
-"""A user's reference is tried before any kernel is judged by it: what it cannot do is an error of the reference, and a
-law that it breaks is one that its declaration promises wrongly."""
+"""Tries a user's reference before it judges any kernel.
+
+An unsupported call is an error of the reference. A broken law is an incorrect promise of its declaration.
+"""
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -38,13 +40,13 @@ _LAYOUTS = {
     "two sequences": (2, 3),
 }
 _PACKS = ((2, 3), (3, 0, 2), (4, 1))
-_MOST_CASES = 4  # of a law: the smallest ones
+_MOST_CASES = 4  # for each law: the smallest ones
 
 
 def try_reference(op: Op) -> None:
     """Call the op's reference, and its magnitude op if it has one, as every check does.
 
-    Raises UsageError that names the call, what came and what was expected.
+    Raises UsageError with the call, its result and the expected one.
     """
     _require_rows(op)
     for what, case in _cases(op):
@@ -52,15 +54,15 @@ def try_reference(op: Op) -> None:
         where = f"{op.name}: its reference, at {what} (lengths {list(case.lengths)}, float64, {_sizes(case)})"
         _try(op.reference, sample, where, absolute=False)
         if op.absolute is None:
-            bounded(partial(vjp, op.reference, sample, gradients=True))  # every operator that it calls has a rule
+            bounded(partial(vjp, op.reference, sample, gradients=True))  # raises for an operator without a rule
         else:
             _try(op.absolute, sample, where.replace("its reference", "its `absolute`"), absolute=True)
 
 
 def try_laws(op: Op, laws: Iterable[Property]) -> None:
-    """Judge the op's reference by the laws that follow from the op's declaration, as if it were a kernel.
+    """Judge the op's reference, as if it were a kernel, by the laws that follow from the op's declaration.
 
-    Raises UsageError that names the law, what broke it and the field of the declaration to change.
+    Raises UsageError with the law, the violation and the field of the declaration to change.
     """
     space = Space(op, "float32", Promises())
     subject = KernelUnderTest(op, _Reference(op), Promises(), gradients=op.differentiable)
@@ -74,8 +76,10 @@ def try_laws(op: Op, laws: Iterable[Property]) -> None:
 
 
 class _Reference:
-    """A Runner of an op's reference: in float64, as the oracle calls it, between inputs and results in fp32. Roundings
-    of its own, as of another order of summation, are far below the budget then."""
+    """A Runner of an op's reference: computes in float64 as the oracle does, with inputs and results in fp32.
+
+    Its own roundings, such as of another order of summation, are then far below the budget.
+    """
 
     device = "cpu"
 
@@ -101,14 +105,14 @@ class _Reference:
         return []
 
     def restart(self) -> None:
-        """Nothing to forget."""
+        """Does nothing: it has no state."""
 
     def impatient(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 def _small_packs(space: Space) -> Iterator[Case]:
-    """Small packs without slack, with nothing that is optional and with everything."""
+    """Small packs without slack, with no optional input and with all of them."""
     for k, lengths in enumerate(_PACKS):
         for rich in (False, True):
             case = golden_case(space, k, lengths, space.plain_sizes[k % len(space.plain_sizes)], rich=rich)
@@ -126,7 +130,7 @@ def _broken_law(op: Op, law: Property, case: Case, violation: Violation) -> str:
 
 
 def _require_rows(op: Op) -> None:
-    """UsageError for a scalar, and for any other output that has no rows of its own for each sequence."""
+    """Raises UsageError for an output without rows of its own for each sequence, such as a scalar."""
     expected = (
         "axes that begin with t (a row for each token) or s (one for each sequence): what belongs to the whole pack, "
         "such as a scalar loss, cannot be compared sequence by sequence. Return its terms, one for each token or "
@@ -138,7 +142,7 @@ def _require_rows(op: Op) -> None:
 
 
 def _cases(op: Op) -> Iterator[tuple[str, Case]]:
-    """Every layout with the first sizes; other sizes and options at plain ones, with what is optional and without."""
+    """Every layout at the first sizes; other sizes and options at simple layouts, with and without optional inputs."""
     every = tuple(n for n, spec in op.inputs.items() if parse(spec).optional)
     plain = tuple((name, values[0]) for name, values in op.options.items())
     for what, lengths in _LAYOUTS.items():
@@ -157,7 +161,7 @@ def _sizes(case: Case) -> str:
 
 
 def _try(f: Callable[..., Any], sample: Sample, where: str, *, absolute: bool) -> None:
-    """Raises UsageError unless the function returns what the op declares, and can be differentiated."""
+    """Raises UsageError unless the function returns the declared outputs and can be differentiated."""
     try:
         returned = f(**sample.in_float64(), **sample.metadata, **sample.options)
     except Exception as error:
@@ -201,7 +205,7 @@ def _check_outputs(returned: Any, sample: Sample, where: str, *, absolute: bool)
 
 
 def _in_one_line(error: Exception) -> str:
-    """Kind, first line, and the line of the user's code that it came through last."""
+    """Kind, first line, and the last line of the user's code on the traceback."""
     libraries = tuple(str(Path(file).parent) for file in (torch.__file__, errors.__file__))
     frames = traceback.extract_tb(error.__traceback__)
     users = [f for f in frames if not f.filename.startswith((*libraries, "<")) and f.filename != __file__]

@@ -32,7 +32,7 @@ _STATUSES: dict[ReplayStatus, Status] = {"fixed": "passed", "failing": "failed",
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What came of a replay: "fixed", "failing" or "not applicable"; the same in words, and as a verdict.
+    """The result of a replay.
 
     >>> import packproof
     >>> def is_repaired(outcome: packproof.ReplayOutcome) -> bool:
@@ -40,8 +40,11 @@ class ReplayOutcome:
     """
 
     status: ReplayStatus
+    """One of "fixed", "failing" and "not applicable"."""
     text: str
+    """The status in words, with the case."""
     verdict: Verdict
+    """The status as a verdict, with the failure if there is one."""
 
 
 @checked_call
@@ -50,9 +53,11 @@ def replay(
 ) -> ReplayOutcome:
     """Run the case of a replay file again.
 
-    target, device: instead of those in the file. maps: measure what `packproof check --html` draws of a failure.
-    Raises UsageError if the file cannot be read or is damaged. A kernel that cannot be imported here, or a device that
-    is not here, makes the outcome "not applicable". A user's op or property is imported in a process of its own.
+    target, device: instead of those in the file.
+    maps: measure the maps that `packproof check --html` draws of a failure.
+
+    Raises UsageError if the file cannot be read or is damaged. The outcome is "not applicable" if the kernel cannot be
+    imported here or the device is missing. A user's op or property is imported in a process of its own.
 
     >>> import packproof
     >>> try:
@@ -134,7 +139,7 @@ def _conditions(data: Any) -> tuple[str, ...]:
 
 
 def check_fits(case: Case, op: Op, path: str | Path) -> None:
-    """UsageError if the case is none of this op's: other inputs, options, sizes or forms, or too many elements."""
+    """Raises UsageError unless the case fits the op: its inputs, options, sizes, forms and number of elements."""
     for owner, what, names, there in (
         ("op", "input", case.present, op.inputs),
         ("op", "input", case.float32, op.float32),
@@ -168,7 +173,7 @@ def check_fits(case: Case, op: Op, path: str | Path) -> None:
 
 
 def _elements(case: Case, op: Op) -> int:
-    """Of all its inputs and outputs, without making them."""
+    """Elements of all inputs and outputs, counted without making tensors."""
     counts = {name: int(case.size_words.get(str(size), size)) for name, size in case.sizes}
     keys = case.n_tokens if case.key_lengths is None else sum(case.key_lengths)
     counts |= {"t": case.n_tokens + case.slack, KEYS: keys + case.slack, "s": len(case.lengths)}

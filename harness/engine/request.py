@@ -1,4 +1,4 @@
-"""What a check has to do: the request, its profiles, and whether the names in it exist."""
+"""The request of a check, its profiles, and the validation of names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,18 +24,22 @@ TIME_LIMITS = {"cpu": 30.0, "cuda": 120.0}  # seconds for one call
 
 @dataclass
 class Allowance:
-    """How much shrinking may cost: kernel cases tried and seconds."""
+    """Limits on shrinking a failure."""
 
     tries: int
+    """Cases to run."""
     seconds: float
+    """Time to spend."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How much a check does. examples: random cases after the golden ones, by tier. shrink: what a failure may cost."""
+    """The amount of work in a check."""
 
     examples: Mapping[Tier, int]
+    """Random cases after the golden ones, by tier."""
     shrink: Allowance
+    """Limits on shrinking a failure."""
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -47,53 +51,62 @@ PROFILES: Mapping[str, Profile] = {
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What to check.
-
-    target: "package.module:function", "path/file.py:function", a function, or None for packproof's own kernels.
-    op: an op, its name, or "module:NAME" of a declared Op; None takes the one that the target declares.
-    properties: of these alone, each a Property, its name, or "module:NAME"; None for all of packproof's.
-    domain: conditions on the calls that the kernel supports, beside those declared. promises: instead of declared ones.
-    questions: whether it is tested for what it does not promise; strict: whether that counts like the rest.
-    timeout: seconds that one call of the kernel may take. forward_only: do not differentiate.
-    draw_configs: kernels that tune themselves get configurations drawn for each kind of call, untimed; without it they
-    are timed on a GPU, and on a CPU each case has the next one.
-    sanitizer: a tool of NVIDIA's compute-sanitizer, which watches the golden cases instead of the properties.
-    fail_fast: the run ends at the first failure. max_time: seconds that it may take, once the kernels are imported;
-    what it does not reach in them is inconclusive. compiled: a file of what forms of packproof's own kernels take of a
-    GPU; those that have not changed since are not compiled again, but for a sample, which has to agree.
-    expected_failures: a file that says what fails, and does not fail the run unless it stops failing.
-    """
+    """Everything a user can ask of a check."""
 
     target: str | Callable[..., Any] | None = None
+    """Named "package.module:function" or "path/file.py:function", or a function; None for packproof's own kernels."""
     op: str | Op | None = None
+    """An op, its name, or "module:NAME" of a declared Op; None for the op declared by the target."""
     device: str = "cpu"
+    """Either "cpu" or "cuda"."""
     dtypes: tuple[str, ...] | None = None
+    """None for all dtypes of the kernel."""
     properties: "tuple[str | Property, ...] | None" = None
+    """Only these properties, each a Property, its name, or "module:NAME"; None for all of packproof's."""
     profile: str = "standard"
+    """A name in PROFILES."""
     seed: int = 0
+    """Seed of the drawn cases."""
     timeout: float | None = None
+    """Seconds for one call of the kernel."""
     forward_only: bool = False
+    """Do not differentiate."""
     promises: Promises | None = None
+    """Instead of the declared ones."""
     domain: tuple[str, ...] = ()
+    """Conditions on the supported calls, beside the declared ones."""
     strict: bool = False
+    """Whether unpromised properties count like the rest."""
     questions: bool = True
+    """Whether the kernel is tested for properties it does not promise."""
     replay_dir: str = ".packproof"
+    """Folder for replay files."""
     sanitizer: str | None = None
+    """A tool of NVIDIA's compute-sanitizer to run over the golden cases, instead of the properties."""
     draw_configs: bool = False
+    """Autotuned kernels get a drawn configuration for each kind of call, untimed. Otherwise they are timed on a GPU,
+    and on a CPU each case has the next configuration.
+    """
     fail_fast: bool = False
+    """End the run at the first failure."""
     max_time: float | None = None
+    """Seconds for the run once the kernels are imported. Cells not reached by then are inconclusive."""
     compiled: str | None = None
+    """A file with the GPU resources of packproof's own compiled kernels. Unchanged kernels are not compiled again,
+    except a sample, which must agree with the file.
+    """
     expected_failures: str | None = None
+    """A file of expected failures. They do not fail the run, unless they stop failing."""
 
     @cached_property
     def laws(self) -> "Mapping[str, Property]":
-        """Its properties by the names that cells and replay files have for them; without the compile tier."""
+        """The properties by their names in cells and replay files, without the compile tier."""
         named = {p if isinstance(p, str) else p.name: p for p in self.properties or LAWS if p != COMPILE}
         return {name: resolve_property(p) for name, p in named.items()}
 
     @cached_property
     def expected(self) -> ExpectedFailures:
-        """What its file of expected failures says. UsageError where that is wrong, or names no kernel."""
+        """The file of expected failures, read. Raises UsageError if it is invalid or names no kernel."""
         if self.expected_failures is None:
             return ExpectedFailures()
         own = [p.name for p in self.properties or () if not isinstance(p, str)]
@@ -115,7 +128,7 @@ class CheckRequest:
 
 
 def resolve_property(given: "str | Property") -> "Property":
-    """A property, from its name or "module:NAME"; UsageError where there is none."""
+    """A property, from its name or "module:NAME". Raises UsageError if there is none."""
     from packproof.properties.laws.catalogue import PROPERTIES  # noqa: PLC0415  (torch)
     from packproof.properties.laws.property import Property  # noqa: PLC0415
 
@@ -132,7 +145,7 @@ def resolve_property(given: "str | Property") -> "Property":
 
 
 def check_names(request: CheckRequest) -> None:
-    """UsageError for a device, dtype, property or profile that does not exist, with the nearest that does; no torch."""
+    """Raises UsageError for an unknown device, dtype, property or profile, with the nearest known. Imports no torch."""
     known("device", request.device, DEVICES)
     known("profile", request.profile, PROFILES)
     for dtype in request.dtypes or ():
@@ -150,8 +163,8 @@ def check_names(request: CheckRequest) -> None:
 
 
 def validate(request: CheckRequest) -> None:
-    """UsageError for a name that does not exist, or for what is not available here."""
-    import torch  # noqa: PLC0415  (a second, which a wrong name does not wait for)
+    """Raises UsageError for an unknown name, or for a device or tool not available here."""
+    import torch  # noqa: PLC0415  (takes a second; wrong names are reported first)
 
     from packproof.harness.compute_sanitizer.cell import require_sanitizer  # noqa: PLC0415  (torch)
 

@@ -1,4 +1,4 @@
-"""The rounds in which a cell judges its cases: the small, most telling ones before any cell judges the rest."""
+"""The rounds in which a cell judges its cases: the small, most telling ones run before the rest of any cell."""
 
 from collections.abc import Collection, Sequence
 from itertools import chain
@@ -15,12 +15,14 @@ _CALL = 128  # what a call costs beside its tokens, in tokens
 
 
 def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> list[list[Case]]:
-    """The same cases in rounds: first one sequence alone, since code compiled for it may be used for packs later, and
-    one by one those golden cases with tokens that meet the most boundary classes at the least cost, or the first cases
-    where none is golden; then those that meet the classes left, and the others in their order. Where there are only a
-    few cases, which then cost seconds each, as with torch.compile, they wait for the golden ones of other properties.
+    """Order the cases in rounds: (1) one sequence alone; (2) the golden cases that cover the most boundary classes per
+    cost; (3) the rest, four at a time.
+
+    One sequence comes first because code compiled for it may be reused for packs. If no case is golden, the first cases
+    take their place. If there are only a few cases, each costs seconds (as with torch.compile), and they wait for the
+    golden cases of other properties.
     """
-    layouts: dict[Lengths, Case] = {}  # each with the first case, so that stale caches meet the others in their order
+    layouts: dict[Lengths, Case] = {}  # each with its first case; the others keep their order, to meet stale caches
     for case in cases:
         if case.n_tokens and case in golden:
             layouts.setdefault(case.lengths, case)
@@ -32,15 +34,16 @@ def rounds(cases: Sequence[Case], golden: Collection[Case], space: Space) -> lis
 
 
 def numbered(golden: Sequence[Case], others: Sequence[Case], space: Space) -> dict[Case, int]:
-    """The number of the configuration of autotuned kernels in each case: its place among all as they are judged, one
-    further in each dtype. So the cells of a kernel share runs, and together take every configuration."""
+    """The configuration number of autotuned kernels in each case: its index in judging order plus that of its dtype.
+
+    So the cells of a kernel share runs, and together take every configuration.
+    """
     ordered = chain.from_iterable(rounds([*golden, *others], golden, space))
     return {case: place + list(SHORT).index(case.dtype) for place, case in enumerate(ordered)}
 
 
 def _telling(cases: Sequence[Case], space: Space) -> list[Case]:
-    """A few of the cases, which meet every class that any of them meets: one sequence alone, then each time the one
-    that meets the most classes for its cost that those before it do not meet."""
+    """A few cases that cover every class of all the cases: one sequence alone, then the most new classes per cost."""
     left = {case: space.classes(case) for case in cases}
     chosen = [case for case in cases if len(case.lengths) == 1][:1]
     met = frozenset[str]().union(*map(left.pop, chosen))
@@ -65,9 +68,9 @@ def _cost(case: Case) -> int:
 
 
 def shared_out(law: Property, cases: Sequence[Case], dtype: int, dtypes: int) -> list[Case]:
-    """The share of one of several dtypes: one case of each of its layouts, chosen by the place of the property.
+    """The share of one of several dtypes: one case of each of its layouts, selected by the index of the property.
 
-    Where there are fewer layouts with a boundary than dtypes, several dtypes have the same one.
+    If fewer layouts have a boundary than there are dtypes, several dtypes get the same one.
     """
     place = _SHARED.index(law.name) if law.name in _SHARED else len(_SHARED)
     layouts: dict[Lengths, list[Case]] = {}

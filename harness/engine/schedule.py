@@ -1,4 +1,4 @@
-"""Runs the units of a plan side by side and merges their events; a unit that was lost runs once more."""
+"""Runs the units of a plan side by side and merges their events. A lost unit runs once more."""
 
 import math
 import os
@@ -30,15 +30,15 @@ from packproof.harness.worker.parallel import on_every_core
 from packproof.harness.worker.sharing import CoreTime
 from packproof.properties.stopwatch import taken
 
-_GRACE = 30.0  # seconds past the time of a run, for a call that has to return and a failure to be made small
+_GRACE = 30.0  # seconds past the end of a run, for an open call to return and a failure to be shrunk
 _SANITIZER_SLOWER = 10  # times the limit of one call, for all golden cases
 
 
 def run_plan(plan: Plan) -> Iterator[Event]:
-    """Every event of the run, from RunStarted to RunFinished, whose verdicts are in the order of the plan.
+    """Every event of the run, from RunStarted to RunFinished, with verdicts in the order of the plan.
 
-    Kernels and dtypes run side by side, each in a process of its own, as many as there are cores. Ctrl-C ends the
-    stream with RunFinished(interrupted=True) and all that was found so far.
+    Units run side by side, each in a process of its own, one for each core. Ctrl-C ends the stream with
+    RunFinished(interrupted=True) and all results so far.
     """
     started, interrupted = time.monotonic(), False
     limit = math.inf if plan.request.max_time is None else plan.request.max_time
@@ -59,13 +59,13 @@ def run_plan(plan: Plan) -> Iterator[Event]:
 
 
 class _PlanRun:
-    """The verdicts of a run, and where its time went, as they come."""
+    """Collects the verdicts of a run, and the time spent."""
 
     def __init__(self, plan: Plan, until: float) -> None:
         self._plan, self._until = plan, until
-        self.timings = taken()  # until here; forks begin with none
+        self.timings = taken()  # spans of this process so far; forks start with none
         self._done: dict[Cell, Verdict] = {}
-        self._found: dict[Cell, Verdict] = {}  # failures that are being made small
+        self._found: dict[Cell, Verdict] = {}  # failures still being shrunk
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -73,8 +73,10 @@ class _PlanRun:
         return tuple(self._done[cell] for cell in self._plan.cells if cell in self._done)
 
     def events(self) -> Generator[Event, None, None]:
-        """The events of all units. One that has had its share of the time waits while others have not had theirs, and
-        goes on with what they do not need."""
+        """The events of all units.
+
+        A unit that used its share of time waits for the others, then goes on in the time they do not need.
+        """
         units, device = self._plan.units, self._plan.request.device
         again = _OnceMore(units, self._done, self._unit)
         begun = [*map(self._unit, range(len(units)))]
@@ -82,8 +84,11 @@ class _PlanRun:
             yield self._noted(event)
 
     def _unit(self, number: int, cells: tuple[Cell, ...] = ()) -> Callable[[], Iterator[Event]]:
-        """What runs one of the units, or some of its cells. Its share is that of its core's time until the end, once it
-        begins, by the cells that it and those after it have: a dozen properties take longer than one."""
+        """A callable that runs one of the units, or some of its cells.
+
+        It may use the part of its core's remaining time that its cells are of all remaining cells: a dozen properties
+        take longer than one.
+        """
         units = self._plan.units
         unit = replace(units[number], cells=cells) if cells else units[number]
         cores = os.cpu_count() or 1
@@ -91,19 +96,19 @@ class _PlanRun:
         return partial(_timed, unit, self._until, len(unit.cells) / (len(unit.cells) + after))
 
     def rest(self, why: str) -> Iterator[Event]:
-        """The verdicts of the cells that have none: as far as they came, or not reached."""
+        """Verdicts for cells that have none: their failure so far, or inconclusive."""
         yield from self.so_far()
         left = [cell for cell in self._plan.cells if cell not in self._done]
         yield from map(self._noted, not_reached(left, why))
 
     def so_far(self) -> Iterator[Event]:
-        """The verdicts of failures that have not been made small."""
+        """Verdicts of failures not yet shrunk."""
         for cell, verdict in list(self._found.items()):
             if cell not in self._done:
                 yield self._noted(CellFinished(verdict))
 
     def _noted(self, event: Event) -> Event:
-        """The event, once it has been taken into account; of an expected failure, as what it is."""
+        """Record the event and return it; an expected failure is marked as such."""
         if isinstance(event, CellFinished):
             event = CellFinished(self._plan.request.expected.judged(event.verdict))
             self._done[event.verdict.cell] = event.verdict
@@ -117,7 +122,7 @@ class _PlanRun:
 
 
 def _timed(unit: Unit, until: float, share: float) -> Iterator[Event]:
-    """The events of a unit that has this share of the time that is left, and where its time goes."""
+    """The events of a unit with this share of the remaining time, and its timings."""
     now = time.monotonic()
     core_time = CoreTime(until, now + (until - now) * share)
     reported = core_time.clock()
@@ -135,7 +140,7 @@ def _timings(seconds: float) -> Timings:
 
 
 def run_unit(unit: Unit, core_time: CoreTime) -> Iterator[Event]:
-    """The events of one unit, in the process that it was given."""
+    """The events of one unit, in its own process."""
     if unit.kind == "evaluate":
         yield from evaluate_unit(unit, core_time)
         return
@@ -169,7 +174,10 @@ def _sanitized(target: CheckTarget, cell: Cell) -> Iterator[Event]:
 
 
 class _OnceMore:
-    """What runs instead of a unit whose process ended: its other cells once more, then only the report of the loss."""
+    """The replacement of a unit whose process ended.
+
+    Its unfinished cells run once more. If the process ends again, only the loss is reported.
+    """
 
     def __init__(
         self,

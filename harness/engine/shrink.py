@@ -1,7 +1,7 @@
-"""Make a failing case small: the shortest layout first, then the plainest of everything else.
+"""Shrinks a failing case: the shortest layout first, then the plainest value of everything else.
 
-Hypothesis draws the cases; this shrinker knows the domain (drop sequences, land on chunk edges, merge neighbours) and
-so ends at textbook minima in a number of kernel calls that can be bounded.
+Hypothesis draws the cases; this shrinker knows the domain (drop sequences, land on chunk edges, merge neighbours). So
+it ends at textbook minima, in a bounded number of kernel calls.
 """
 
 import time
@@ -19,8 +19,10 @@ Lengths = tuple[int, ...]
 def shrink(
     case: Case, space: Space, fails: Callable[[Case], bool], allowance: Allowance, others: Collection[Case] = ()
 ) -> tuple[Case, int]:
-    """The smallest case found that still fails, and how many cases were tried. others: cases that may fail too; the
-    search begins at the smallest of them that does."""
+    """The smallest case found that still fails, and the number of cases tried.
+
+    other_cases: may fail too; the search begins at the smallest of them that does.
+    """
     search = _ShrinkSearch(fails, allowance)
     case = search.start(case, others)
     smaller = True
@@ -33,6 +35,8 @@ def shrink(
 
 
 class _ShrinkSearch:
+    """A search within its allowance of cases and seconds."""
+
     def __init__(self, fails: Callable[[Case], bool], allowance: Allowance) -> None:
         self._fails, self._allowance = fails, allowance
         self._seen: set[Case] = set()
@@ -44,12 +48,12 @@ class _ShrinkSearch:
         return self.tried < self._allowance.tries and time.monotonic() < self._until
 
     def start(self, case: Case, others: Collection[Case]) -> Case:
-        """The first of the cases smaller than this one that fails, or this one."""
+        """The smallest other case that fails and is smaller than this one; else this one."""
         smaller = sorted((c for c in others if _cost(c) < _cost(case)), key=_cost)
         return next((other for other in smaller if self.going and self._try(other)), case)
 
     def descend(self, case: Case, moves: Callable[[Case, Space], Iterator[Case]], space: Space) -> Case:
-        """Follow the first move that still fails until none does."""
+        """Follow the first change that still fails, until none does."""
         moved = True
         while moved and self.going:
             moved = False
@@ -85,7 +89,7 @@ def _shorter_packs(case: Case, chunk: int) -> Iterator[Case]:
         for lengths in (*_fewer(case.lengths), *_shorter_lengths(case.lengths, chunk)):
             shorter = case.with_lengths(lengths)
             yield shorter
-            if case.cuts is not None:  # as far from the end as they were, where tokens before them have gone
+            if case.cuts is not None:  # tokens before the cuts may be gone: keep their distance from the end
                 gone = case.n_tokens - sum(lengths)
                 yield shorter.replace(cuts=tuple(max(cut - gone, 0) for cut in case.cuts))
         return
@@ -111,7 +115,7 @@ def _fewer(sequences: tuple[T, ...]) -> Iterator[tuple[T, ...]]:
 
 
 def _fewer_cuts(cuts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Without one of the cuts, then with one of them further towards the start."""
+    """Without one of the cuts, then with one of them nearer to the start."""
     for k in range(len(cuts)):
         yield (*cuts[:k], *cuts[k + 1 :])
     for k, cut in enumerate(cuts):

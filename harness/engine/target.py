@@ -1,4 +1,4 @@
-"""From a request to the kernels that it names: each opened in its own process, with its op, promises and domain."""
+"""From a request to its kernels: each opened in its own process, with its op, promises and domain."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -28,34 +28,36 @@ from packproof.properties.op import Op
 from packproof.properties.ops import OPS
 from packproof.refs.errors import UsageError
 
-OF_INSTANCES = ("reference", "strides")  # what a wrapper decides; the rest is known from the op whose kernels it has
-_OP_OF_OWN = {kernel.target: kernel.op for kernel in BUILTIN_KERNELS.values()}  # where one is named as a target
+OF_INSTANCES = ("reference", "strides")  # decided by the wrapper; all else is checked on the op that owns the kernels
+_OP_OF_OWN = {kernel.target: kernel.op for kernel in BUILTIN_KERNELS.values()}  # for a builtin kernel named as a target
 
 
 @dataclass(frozen=True)
 class CheckTarget:
-    """A kernel that is about to be checked, as its request describes.
-
-    kernel: the function, or its name as a target. op_name: how a replay file names the op. builtin: where it is one of
-    packproof's own. beyond: the word for what it is tested for without promising it, "" for a plain check. empty_packs:
-    whether packs without tokens are drawn for every property, or only for those whose law names them. misfit: why no
-    Triton kernel is interpreted here, "" where they are.
-    """
+    """A kernel to check, as its request describes."""
 
     request: CheckRequest
     kernel: str | Callable[..., Any]
+    """The function, or its name as a target."""
     name: str
+    """For printing; see `address`."""
     op: Op
     op_name: str
+    """Name of the op in a replay file."""
     declared: Declaration
+    """Promises, dtypes and domain, as declared by the kernel or set by the request."""
     builtin: BuiltinKernel | None = None
+    """Set for a kernel of packproof's own."""
     beyond: str = ""
+    """Word for the unpromised property under test; "" for a plain check."""
     empty_packs: bool = True
+    """Whether packs without tokens are drawn for every property, or only for properties whose law names them."""
     misfit: str = ""
+    """Why no Triton kernel is interpreted here; "" if they are."""
 
     @property
     def address(self) -> str:
-        """What finds the kernel again; its name is made for printing."""
+        """The name that finds the kernel again; `name` is for printing."""
         return self.kernel if isinstance(self.kernel, str) else self.name
 
     @property
@@ -68,17 +70,17 @@ class CheckTarget:
 
     @property
     def not_offered(self) -> list[str]:
-        """What the op has and this kernel does not take."""
+        """Features of the op missing in this kernel."""
         slack = [] if self.declared.domain.allows_slack else ["slack"]
         return [*self.not_named, *slack]
 
     @property
     def not_named(self) -> list[str]:
-        """The op's optional inputs and options that its signature does not name."""
+        """The op's optional inputs and options absent from its signature."""
         return self.space(DEFAULT_DTYPES[0]).missing
 
     def space(self, dtype: str) -> Space:
-        """The cases that make sense for it at a dtype."""
+        """The case space of this kernel at a dtype."""
         return Space(
             self.op,
             dtype,
@@ -93,7 +95,7 @@ class CheckTarget:
         )
 
     def worker(self, until: float = math.inf) -> Worker:
-        """A process for it, with the time that the request gives one call, and none after `until`."""
+        """A process for the kernel, with the request's time limit for one call, and no call after `deadline`."""
         return worker_for(self.request, self.kernel, until)
 
 
@@ -102,7 +104,7 @@ def worker_for(request: CheckRequest, kernel: str | Callable[..., Any], until: f
 
 
 def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:
-    """The kernel that the request names, or packproof's own ones of its op; UsageError where there is none."""
+    """The kernel named by the request, or packproof's own kernels of its op. Raises UsageError if there is none."""
     if request.target is not None:
         yield open_target(request)
         return
@@ -115,7 +117,10 @@ def open_targets(request: CheckRequest) -> Iterator[CheckTarget]:
 
 
 def _asked_of(builtin: BuiltinKernel, request: CheckRequest) -> CheckRequest:
-    """Of all kernels on a CPU, those that launch another op's are asked for what they decide themselves."""
+    """The request for one kernel. In a full check on a CPU, a kernel that launches another op's is tested less.
+
+    Then only the properties decided by its own wrapper are checked.
+    """
     everything = request.op is None and request.properties is None and request.device == "cpu"
     return replace(request, properties=OF_INSTANCES) if builtin.instance_of and everything else request
 
@@ -123,9 +128,9 @@ def _asked_of(builtin: BuiltinKernel, request: CheckRequest) -> CheckRequest:
 def open_target(
     request: CheckRequest, builtin: BuiltinKernel | None = None, worker: Worker | None = None
 ) -> CheckTarget:
-    """Import the kernel in its own process and settle op and promises; UsageError if target or op makes no sense.
+    """Import the kernel in its own process; settle op and promises. Raises UsageError if target or op makes no sense.
 
-    worker: its process, if one has begun. It ends here: each unit of the plan judges the kernel in one of its own.
+    worker: the kernel's process, if already begun. It ends here: each unit of the plan uses a process of its own.
     """
     kernel = builtin.target if builtin else request.target
     assert kernel is not None
@@ -136,7 +141,7 @@ def open_target(
     if request.promises is not None:
         declared = replace(declared, promises=request.promises)
     wanted = builtin.op if builtin else request.op or _OP_OF_OWN.get(name)
-    if wanted is None and declared.op == "":  # it brings its own, which is imported here
+    if wanted is None and declared.op == "":  # the kernel brings its own op, imported here
         wanted = kernel if isinstance(kernel, str) else brought_op(kernel)
     op = resolve_op(wanted, declared, name)
     if op not in OPS.values():
@@ -150,7 +155,7 @@ def open_target(
 
 
 def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
-    """The op that a target is checked as."""
+    """The op to check a target as."""
     if declared.conventions and isinstance(op, str) and op in OPS and op != declared.op:
         own = repr(declared.op) if declared.op else "an op of its own"
         raise UsageError(f"{target}: op is {op!r}, but it is an adapter of {own}, which it is checked as; leave op out")
@@ -165,7 +170,7 @@ def resolve_op(op: str | Op | None, declared: Declaration, target: str) -> Op:
 
 
 def _import_op(name: str) -> Op:
-    """An Op that a user declares, from "package.module:NAME" or "path/file.py:NAME", or that of a kernel there."""
+    """A user's Op, or the op of a user's kernel, from "package.module:NAME" or "path/file.py:NAME"."""
     found = Location.parse(name).find()
     op = found if isinstance(found, Op) else brought_op(found)
     if op is None:
@@ -176,7 +181,7 @@ def _import_op(name: str) -> Op:
 
 
 def _check_domain(op: Op, declared: Declaration, name: str) -> None:
-    """UsageError where no case can be drawn that the kernel supports."""
+    """Raises UsageError if no case can be drawn inside the domain."""
     declared.domain.check(op, name)
     if not declared.dtypes:
         raise UsageError(f"{name}: domain: none of its dtypes is in it: {'; '.join(declared.domain.texts)}")

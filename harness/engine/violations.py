@@ -16,8 +16,11 @@ def broken(kernel: KernelUnderTest, law: Property, case: Case) -> Violation | No
 
 
 def evaluated(kernel: KernelUnderTest, law: Property, case: Case) -> tuple[Violation | None, Refused | None]:
-    """As `broken`, and the refusal that kept the case from being judged. Where the kernel refuses to differentiate, its
-    values are judged; where a derived bound is vacuous for wild data, plain data of the same layout are."""
+    """The first violation of a property at a case, and the refusal that kept it from being judged.
+
+    If the kernel refuses to differentiate, its values are judged. If a derived bound is vacuous for wild data, plain
+    data of the same layout are judged.
+    """
     try:
         return broken(kernel, law, case), None
     except BoundVacuous as vacuous:

@@ -1,1 +1,3 @@
-"""One call of a kernel in this process: placement, differentiation, calling modes, and what its exceptions mean."""
+"""One call of a kernel in this process: placement, differentiation, calling modes, and how its exceptions are
+classified.
+"""

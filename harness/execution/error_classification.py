@@ -1,4 +1,4 @@
-"""What an exception in a kernel's call means: a fault of the kernel, its launch or the device, or a lack of memory."""
+"""Classifies exceptions in a kernel's call: faults of the kernel, its launch or the device, and lack of memory."""
 
 import re
 import resource
@@ -47,15 +47,16 @@ _LATE = (
     "checking its arguments first"
 )
 _OWN_ARGUMENTS = "\n    the kernel's own code made this call, of arguments that contradict each other"
-_MODEST = 64  # times the bytes of a call: past that the request is too large, not the machine too small
+_MODEST = 64  # times the bytes of a call; a larger request is the kernel's fault, not the machine's
 
 
 def verdict_on(
     error: Exception, invocation: Invocation, n_bytes: int, again: Callable[[Computing], None]
 ) -> KernelFault | Refused:
-    """What to raise for an exception from a call whose own tensors take `n_bytes`.
+    """The exception to raise for an exception of a call.
 
-    again: repeats the call, see `refusals.refuses`.
+    n_bytes: the bytes of the call's own tensors.
+    repeat: runs the call again, see `refusals.refuses`.
     """
     stage, device = invocation.stage, invocation.device
     causes = list(_causes(error))
@@ -95,9 +96,9 @@ def _declined(error: Exception, invocation: Invocation, again: Callable[[Computi
 
 
 def _on_the_way(causes: Iterable[BaseException], device: torch.device) -> int | None:
-    """The bytes that a call had and asked for when the GPU had no more; None where no allocator says that it had none.
+    """The bytes that a call held and requested when the GPU ran out; None unless an allocator reports it.
 
-    What is free afterwards says nothing: other processes use the same GPU, and have returned what they took.
+    The memory free afterwards proves nothing: other processes use the same GPU and have released theirs.
     """
     for cause in causes:
         asked = _ASKED.search(str(cause))
@@ -111,7 +112,7 @@ def _on_the_way(causes: Iterable[BaseException], device: torch.device) -> int | 
 def _without_memory(
     text: str, causes: Iterable[BaseException], n_bytes: int, device: torch.device
 ) -> KernelFault | MachineLimit:
-    """A limit of the machine, unless a kernel that says so has far more memory than a call of that size needs."""
+    """A limit of the machine; a fault of the kernel if far more memory is free than a call of this size needs."""
     if device.type == "cuda" and (used := _on_the_way(causes, device)) is not None:
         return MachineLimit(f"needs more than {used / 1e9:.1f} GB of GPU memory: {text}")
     free = free_bytes(device)
@@ -141,19 +142,21 @@ def _free_on_host() -> int:
 
 
 def _device_error(causes: Iterable[BaseException], device: torch.device) -> str:
-    """The error of a device that accepts no more work, in one line; "" for one that still does."""
+    """The error of a device that accepts no more work, in one line; "" if it still accepts work."""
     errors = [str(cause) for cause in causes if _LOST.search(str(cause))]
     try:
         synchronise(device)
     except RuntimeError as error:
-        if not _NO_GPU_MEMORY.search(str(error)):  # which a launch that needs local memory reports late
+        if not _NO_GPU_MEMORY.search(str(error)):  # reported late, by a launch that needs local memory
             errors.insert(0, str(error))
     return errors[0].partition("\n")[0] if errors else ""
 
 
 def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | OutsideDomain | None:
-    """A fault that was raised earlier, a pack that the adapter cannot express, or an exception whose text cannot be
-    read."""
+    """The verdict for causes that need no further test.
+
+    These are a fault raised earlier, a pack outside the adapter's convention, or an exception with an unreadable text.
+    """
     for cause in causes:
         if isinstance(cause, UnfitInterpreterError):
             raise cause  # packproof cannot judge it
@@ -167,12 +170,12 @@ def _at_once(stage: str, causes: Iterable[BaseException]) -> KernelFault | Outsi
 
 
 def lacks_memory(cause: BaseException) -> bool:
-    """Whether an exception says, in the words of torch, Triton or CUDA, that there is no memory left."""
+    """Whether an exception reports, in the words of torch, Triton or CUDA, an exhausted memory."""
     return isinstance(cause, torch.OutOfMemoryError | MemoryError) or bool(_NO_MEMORY.search(str(cause)))
 
 
 def _readable(error: BaseException) -> bool:
-    """Whether its text can be read: its `__str__` may be the kernel's code."""
+    """Whether the error's text can be read: its `__str__` may be the kernel's code."""
     try:
         return isinstance(str(error), str)
     except Exception:
@@ -180,15 +183,15 @@ def _readable(error: BaseException) -> bool:
 
 
 def _in_full(error: Exception) -> str:
-    """Kind and first line, the line of the kernel that it came from, the other lines indented."""
+    """Kind and first line, the kernel's line that raised it, the other lines indented."""
     text = str(error) or (own_statement(error) or "").partition("\n")[0]
     first, *more = f"{type(error).__name__}: {text}"[:_MAX_MESSAGE].splitlines()
     return f"{first}{_line_of(error)}" + "".join(f"\n    {line}" for line in more if line.strip())
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from: Triton's interpreter and autograd wrap what they pass on."""
-    met: list[BaseException] = []  # an error that the interpreter unwraps has its wrapper as context, and is its cause
+    """The error and its causes: Triton's interpreter and autograd wrap the errors they pass on."""
+    met: list[BaseException] = []  # circular for an error unwrapped by the interpreter: its context has it as cause
     cause: BaseException | None = error
     while cause is not None and cause not in met:
         yield cause
@@ -197,8 +200,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _line_of(error: BaseException) -> str:
-    """The line of the kernel's own code that an error came through last, as " (file.py:12)"."""
+    """The last line of the kernel's own code on the traceback, as " (file.py:12)"."""
     callers = [frame for frame in traceback.extract_tb(error.__traceback__) if not foreign(frame.filename)]
-    if contradicts_itself(error):  # found by a function of packproof, for one that calls it
+    if contradicts_itself(error):  # raised inside packproof's functions: report their caller
         callers = [frame for frame in callers if not checks_arguments(frame.filename)] or callers
     return f" ({Path(callers[-1].filename).name}:{callers[-1].lineno})" if callers else ""

@@ -1,4 +1,4 @@
-"""Runs one call of a function in this process: places the tensors, differentiates, and reports what went wrong."""
+"""Runs one call of a function in this process: places the tensors, differentiates, and reports errors."""
 
 import gc
 import os
@@ -29,15 +29,18 @@ _REACH: Mapping[Placement, int] = {"beyond 2^31": 2**31, "beyond 2^32": 2**32}
 
 
 class InProcess:
-    """A Runner that calls `function` in this process: for tests, and in a worker process, which protects the caller.
+    """A Runner that calls `function` in this process: in tests, and in a worker process, which protects its caller.
 
-    device: "cpu", or another device of torch's. snapshot: torch's functions before `function` was imported.
-    fence_bytes: of canaries around each tensor.
-    Triton programs are sanitised where they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
-    together: the programs of a launch may run together there.
+    function: the kernel.
+    device: "cpu", or another device of torch's.
+    snapshot: torch's functions as they were before `function` was imported.
+    fence_bytes: bytes of canaries around each tensor.
+
+    Triton programs are sanitised while they are interpreted: on the CPU, in a process started with TRITON_INTERPRET=1.
     """
 
     together = True
+    """Whether the programs of an interpreted launch may run as one batch."""
 
     def __init__(
         self,
@@ -57,8 +60,9 @@ class InProcess:
         )
 
     def warm(self) -> None:
-        """Create the device's context now, which takes about a second. Raises UsageError where that fails, MachineLimit
-        where the device has no memory for it."""
+        """Create the device's context now, about a second. Raises UsageError on failure, MachineLimit for lack of
+        memory.
+        """
         try:
             torch.empty(1, device=self._device)
         except RuntimeError as error:
@@ -66,7 +70,7 @@ class InProcess:
             raise kind(f"{self.device} cannot be used: {str(error).partition(chr(10))[0]}") from error
 
     def reach(self) -> None:
-        """Raises UsageError where the device cannot be used; creates no context where it can."""
+        """Raises UsageError if the device cannot be used; otherwise creates no context."""
         if self._device.type == "cuda" and not (self._device.index or 0) < torch.cuda.device_count():
             self.warm()  # raises with the reason
 
@@ -84,8 +88,8 @@ class InProcess:
             _let_go(error)
             raise
         finally:
-            self._metadata.clear()  # and with it what an adapter has made from it
-            gc.collect()  # frames of errors and graphs that hold each other
+            self._metadata.clear()  # and with it the tensors an adapter has derived from it
+            gc.collect()  # reference cycles of error frames and autograd graphs
             if on_gpu:
                 torch.cuda.empty_cache()
 
@@ -146,7 +150,7 @@ class InProcess:
         return Binding.of(self._function)
 
     def printed(self) -> list[str]:
-        """Nothing: what the function prints goes where this process prints."""
+        """Nothing: the function prints into this process's own output."""
         return []
 
     def impatient(self) -> AbstractContextManager[None]:
@@ -158,7 +162,7 @@ class InProcess:
         self._metadata.clear()
 
     def _place(self, guard: Guard, call: Call, name: str, tensor: Tensor, nth: int) -> Tensor:
-        """A copy of `tensor`, the nth of a call, on the device, between canaries, placed as the call requires."""
+        """Copy a tensor, the nth of a call, to the device: between canaries, placed as the call requires."""
         many = 1 if name in call.shared else call.copies
         zeros = call.history if name in call.token_rows else 0
         if tensor.dtype not in POISON:
@@ -178,7 +182,7 @@ class InProcess:
         return placed
 
     def _offsets(self, guard: Guard, call: Call, name: str, offsets: Tensor) -> Tensor:
-        """The offsets on the device: a fresh tensor, or the one of the last such call, edited in place."""
+        """Place the offsets on the device: a fresh tensor, or the previous call's tensor edited in place."""
         offsets = _repeated(offsets, call.copies)
         offsets = torch.cat([offsets[:1], offsets[1:] + call.history]) if call.history else offsets
         key = (name, offsets.numel(), offsets.dtype)
@@ -191,7 +195,7 @@ class InProcess:
 
     @contextmanager
     def _classifying(self, invocation: Invocation) -> Iterator[None]:
-        """Convert whatever the function raises into a KernelFault or Refused that names its origin."""
+        """Convert any exception of the function into a KernelFault or Refused with its origin."""
         try:
             yield
         except SystemExit as error:
@@ -202,7 +206,7 @@ class InProcess:
             raise found from None if found.__traceback__ else error
 
     def _again(self, invocation: Invocation, watch: Computing) -> None:
-        """Repeat the call up to the stage where it failed; report to `watch` whether it launched anything."""
+        """Repeat the call up to the failed stage; report to `watch` whether it launched anything."""
         sanitized = self._sanitizer([], guarded=False) if self._interpreting else nullcontext()
         with nothing_left_on(), sanitized as sanitizer:
             try:
@@ -217,12 +221,12 @@ class InProcess:
         from packproof.harness.interpreter.batch.launch import BatchingSanitizer  # noqa: PLC0415  (needs triton)
         from packproof.harness.interpreter.sanitizer import Sanitizer  # noqa: PLC0415  (needs triton)
 
-        # programs may run in any order: a guarded call runs a few in reverse; others run together where none matters
+        # a kernel may not depend on the order of its programs: guarded calls run them in reverse, others in batches
         kind = BatchingSanitizer if self.together else Sanitizer
         return kind(read_only, order="reverse" if guarded else "forward")
 
     def _require_memory(self, call: Call) -> None:
-        """Raises MachineLimit where the device has too little free memory, once torch keeps none of earlier calls."""
+        """Raises MachineLimit if the device has too little free memory, with torch's cache of earlier calls emptied."""
         torch.cuda.empty_cache()
         needed, free = _bytes(call), free_bytes(self._device)
         if free is not None and needed > free:
@@ -230,9 +234,9 @@ class InProcess:
 
 
 def _strides(shape: tuple[int, ...], placement: Placement, nth: int) -> tuple[tuple[int, ...], int]:
-    """Strides and leading elements that place the nth tensor of a call in memory as `placement` requires.
+    """Strides, and leading elements to skip, for the nth tensor of a call under a placement.
 
-    Slices of equal shape get different strides, so that a kernel that confuses them fails.
+    Slices of equal shape get different strides: a kernel that mixes up its strides fails.
     """
     if placement == "transposed" and len(shape) > 1:
         *rest, columns, rows = _dense((*shape[:-2], shape[-1], shape[-2]))
@@ -258,7 +262,7 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _pitch(shape: tuple[int, ...], reach: int) -> int:
-    """The distance between rows, a multiple of 256, that puts the start of the last one past `reach` elements."""
+    """The distance between rows, a multiple of 256, at which the last row starts past `reach` elements."""
     steps = shape[0] - 1
     return max(-(-reach // (256 * steps)) * 256, _dense(shape)[0])
 
@@ -273,8 +277,10 @@ def _repeated(cu_seqlens: Tensor, copies: int) -> Tensor:
 
 
 def _bytes(call: Call) -> int:
-    """Roughly the bytes that a call takes on the device: its tensors as placed, and where they are repeated as much
-    again for the outputs, the gradients and what the kernel keeps."""
+    """Roughly the bytes of a call on the device: its tensors as placed.
+
+    A repeated tensor counts three times, to cover outputs, gradients and the kernel's saved tensors.
+    """
     given = {**call.inputs, **{f"cotangent:{name}": t for name, t in call.cotangents.items()}}
     total = 0
     for name, t in given.items():
@@ -286,7 +292,7 @@ def _bytes(call: Call) -> int:
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Clear the frames of an exception and of its causes, which hold gigabytes of a GPU's memory."""
+    """Clear the frames of an exception and of its causes: they hold gigabytes of a GPU's memory."""
     while error is not None:
         clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
@@ -301,7 +307,7 @@ def _require_size(tensors: Mapping[str, Tensor], call: Call) -> None:
 
 
 def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors:
-    """Copies of the tensors by name; of a repeated pack only the rows of the last copy, and none of a history."""
+    """Copies of the tensors by name; of a repeated pack only the last copy's rows, and no rows of a history."""
 
     def kept(name: str, x: Tensor) -> Tensor:
         if call and call.copies > 1 and name not in call.shared:
@@ -317,7 +323,7 @@ def _on_host(tensors: Mapping[str, Tensor], call: Call | None = None) -> Tensors
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Raises KernelFault where torch cannot read the tensor, such as one that escaped `vmap`."""
+    """Raises KernelFault if torch cannot read the tensor, for example after it escaped `vmap`."""
     try:
         yield
     except RuntimeError as error:
@@ -328,7 +334,7 @@ def _reading(name: str) -> Iterator[None]:
 
 
 def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tuple[int, Tensor]]:
-    """Of each tensor of a repeated pack the copy that differs most from the last, found on the device."""
+    """For each tensor of a repeated pack the copy farthest from the last, found on the device."""
     named = {**{f"output:{n}": x for n, x in outputs.items()}, **{f"gradient:{n}": x for n, x in gradients.items()}}
     found = {}
     for name, x in named.items():
@@ -341,7 +347,7 @@ def _outliers(outputs: Tensors, gradients: Tensors, call: Call) -> dict[str, tup
 
 
 def _farthest(copies: Tensor) -> int | None:
-    """The copy with the largest difference from the last, NaN and Inf first; None where all are equal."""
+    """The copy with the largest difference from the last, NaN and Inf first; None if all are equal."""
     last, most, where = copies[-1], 0.0, None
     step = max(1, _COMPARED // last.numel())
     for start in range(0, len(copies), step):

@@ -1,4 +1,4 @@
-"""A call whose tensors lie on their device: run it, differentiate it, and record which stage an error came from."""
+"""A call with its tensors on the device: run it, differentiate it, and record the stage of an error."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,42 +18,42 @@ BACKWARD = "in the backward pass: "  # the stage of a call that has returned its
 
 @dataclass
 class Invocation:
-    """`call` of `function`, with its tensors on the device.
-
-    metadata: the offsets by argument. binding: how the function takes its arguments. stage: the prefix of an error's
-    message. operators: how many that are registered with torch were checked.
-    """
+    """`call` of `function`, with its tensors on the device."""
 
     function: Callable[..., Any]
     call: Call
     inputs: Tensors
     cotangents: Tensors
     metadata: Tensors
+    """The offsets, by argument name."""
     binding: Binding
+    """How the function takes its arguments."""
     stage: str = ""
+    """The prefix of an error's message."""
     operators: int = 0
+    """The number of operators registered with torch and checked."""
 
     @property
     def device(self) -> torch.device:
         return self.metadata["cu_seqlens"].device
 
     def forward(self, function: Callable[..., Any] | None = None) -> Tensors:
-        """Outputs by name, of the function or of one made from it. Shapes and dtypes are not checked here."""
+        """Outputs by name, of the function or of a variant of it. Shapes and dtypes are not checked here."""
         called = self.function if function is None else function  # a compiled nn.Module has no truth value
         arguments = {**self.inputs, **self.metadata, **self.call.options}
         returned = called(**self.binding.arguments(arguments, self._rows))
         return _named_outputs(returned, self.call.outputs, self.device)
 
     def backward(self, outputs: Mapping[str, Tensor], *, again: bool = False) -> Tensors:
-        """The gradients that autograd reaches, by input name. again: they can be differentiated once more."""
+        """The gradients reached by autograd, by input name. create_graph: whether they can be differentiated again."""
         return vjp(outputs, self.cotangents, {name: self.inputs[name] for name in self.call.wrt}, again=again)
 
     def _rows(self) -> int:
-        """Of the pack, slack included."""
+        """Rows of the pack, slack included."""
         return len(self.inputs[next(name for name in self.call.token_rows if name in self.inputs)])
 
     def synchronise(self) -> None:
-        """Wait for the device, so that an error shows where it was made."""
+        """Wait for the device, to see an error at its own stage."""
         synchronise(self.device)
 
 
@@ -65,7 +65,7 @@ def synchronise(device: torch.device) -> None:
 def vjp(
     outputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: Mapping[str, Tensor], *, again: bool = False
 ) -> Tensors:
-    """The gradients that autograd reaches, by input name, from the outputs that are attached and shaped as expected."""
+    """The gradients reached by autograd, by input name. Detached outputs and outputs of another shape are left out."""
     pairs = [
         (outputs[name], cotangent)
         for name, cotangent in cotangents.items()

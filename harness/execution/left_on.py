@@ -1,4 +1,4 @@
-"""What a kernel must not leave switched on in the process that called it: it would run in all that comes after."""
+"""Modes and hooks a kernel must not leave on in its process: they would act on all later code."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _HOOKS: tuple[tuple[str, Callable[[], Any], Callable[[Any], None]], ...] = (
 
 
 def _function_modes() -> int:
-    """How many are on, but for the default device, which is one of them and is put back as a setting."""
+    """The number of function modes that are on. The default device is one too, but is restored as a setting."""
     if not torch._C._len_torch_function_stack():
         return 0
     modes: Callable[[], list[Any]] = _get_current_function_mode_stack
@@ -41,8 +41,10 @@ class Hooks:
         self._before = [get() for _, get, _ in _HOOKS]
 
     def restore(self) -> list[str]:
-        """Put them back; the names of those that had changed. Such a function sees this call too, and may raise in it,
-        after which Python has switched it off."""
+        """Put the functions back and return the names of those that changed.
+
+        A changed function sees this very call and may raise in it; Python then switches it off.
+        """
         return [name for (name, get, put), before in zip(_HOOKS, self._before, strict=True) if _reset(get, put, before)]
 
 
@@ -58,13 +60,15 @@ def _reset(get: Callable[[], Any], put: Callable[[Any], None], before: Any) -> b
 
 @contextmanager
 def nothing_left_on() -> Iterator[None]:
-    """Raises KernelFault at the end if a profile or trace function, a mode of torch's or a transformation of
-    torch.func has been left on; switches off what would act on packproof's own code."""
+    """Raises KernelFault at the end if a trace or profile function, a torch mode or a torch.func transform was left on.
+
+    Everything that would act on packproof's own code is switched off.
+    """
     hooks, depths, level = Hooks(), [count() for _, count, _ in _MODES], maybe_current_level()
     error: BaseException | None = None
     try:
         yield
-    except BaseException as raised:  # sys.exit() too: what it left on acts on what comes next
+    except BaseException as raised:  # sys.exit() too: its leftovers would act on later code
         error = raised
     names = hooks.restore()
     for (name, count, pop), depth in zip(_MODES, depths, strict=True):

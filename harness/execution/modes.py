@@ -1,6 +1,6 @@
-"""The ways in which torch calls a kernel: plainly, compiled, captured, on a side stream, differentiated twice, checked.
+"""The ways torch calls a kernel: eager, compiled, captured, on a side stream, differentiated twice, with opcheck.
 
-Each takes a call whose tensors are on the device and returns outputs and gradients by name.
+Each function takes a call with its tensors on the device and returns outputs and gradients by name.
 """
 
 # mypy: allow-untyped-calls
@@ -19,7 +19,7 @@ from packproof.properties.call import Mode
 
 Ran = tuple[Tensors, Tensors]
 
-_SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host takes to launch what must wait for it
+_SLEEP_CYCLES = 100_000_000  # some 50 ms: longer than the host needs to launch the kernels that wait for it
 _WARM_RUNS = 2
 # not test_aot_dispatch_dynamic: it also compares rows that are never read; `compiled` compares the others
 _OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -34,14 +34,14 @@ def eager(invocation: Invocation) -> Ran:
 
 
 def compiled(invocation: Invocation) -> Ran:
-    """Through torch.compile, with as many graph breaks as it takes: by Inductor on a GPU, elsewhere without it.
+    """Through torch.compile, graph breaks allowed: Inductor on a GPU, `aot_eager` on a CPU.
 
-    For an adapter, the kernel that it calls is compiled.
+    For an adapter, its kernel is compiled.
     """
     invocation.stage = "through torch.compile: "
     backend = "aot_eager" if invocation.device.type == "cpu" else "inductor"
     function = invocation.function
-    # what is computed twice stays so without Inductor: merging it would import Inductor, for half a second
+    # no common-subexpression elimination without Inductor: it would import Inductor, half a second
     with functorch.patch(cse=backend == "inductor" and functorch.cse):
         if isinstance(function, Adapter):
             outputs = invocation.forward(function.compiled(backend))
@@ -51,7 +51,7 @@ def compiled(invocation: Invocation) -> Ran:
 
 
 def graph(invocation: Invocation) -> Ran:
-    """Captured into a CUDA graph with the lengths of the sequences reversed, replayed with the correct ones."""
+    """Captured into a CUDA graph with the sequence lengths reversed, then replayed with the correct ones."""
     offsets = list(invocation.metadata.values())
     wanted = [cu_seqlens.clone() for cu_seqlens in offsets]
     for cu_seqlens in offsets:
@@ -77,13 +77,13 @@ def graph(invocation: Invocation) -> Ran:
         cu_seqlens.copy_(correct)
     captured.replay()
     invocation.synchronise()
-    # the graph owns their memory, and ends with this call
+    # copies: the graph owns the tensors' memory and ends with this call
     return _copied(outputs), _copied(gradients)
 
 
 def side_stream(invocation: Invocation) -> Ran:
-    """On another stream than the default one, where the tensors of the call get their values only after a delay."""
-    eager(invocation)  # compiles and tunes, so that what follows is launched before the values are there
+    """On a stream other than the default one, where the call's tensors get their values only after a delay."""
+    eager(invocation)  # compile and tune first, for the launches below to come before the values
     late = [*invocation.inputs.values(), *invocation.cotangents.values(), *invocation.metadata.values()]
     values = [t.detach().clone() for t in late]
     for t in late:
@@ -103,7 +103,7 @@ def side_stream(invocation: Invocation) -> Ran:
 
 
 def double_backward(invocation: Invocation) -> Ran:
-    """The gradients of the sum of all products of a first gradient with its input, incoming gradients among them."""
+    """The gradients of a scalar: the sum of all first gradients times their inputs, incoming gradients included."""
     for cotangent in invocation.cotangents.values():
         cotangent.requires_grad_()
     outputs = invocation.forward()
@@ -115,9 +115,9 @@ def double_backward(invocation: Invocation) -> Ran:
 def second_gradients(
     first: Mapping[str, Tensor], inputs: Mapping[str, Tensor], cotangents: Mapping[str, Tensor], wrt: tuple[str, ...]
 ) -> Tensors:
-    """By input name and "cotangent:<output>", from first gradients that autograd can follow.
+    """Second gradients by input name and "cotangent:<output>", from first gradients with a graph.
 
-    Raises RuntimeError, as autograd does, where it can follow none of them or an operator is differentiable only once.
+    Raises RuntimeError, as autograd does, if no first gradient has a graph or an operator is differentiable only once.
     """
     total = torch.stack([(g * inputs[name].detach()).sum().double() for name, g in first.items()]).sum()
     leaves = {**{name: inputs[name] for name in wrt}, **{f"cotangent:{name}": c for name, c in cotangents.items()}}
@@ -126,7 +126,7 @@ def second_gradients(
 
 
 def opcheck(invocation: Invocation) -> Ran:
-    """Run torch.library.opcheck on the kernel's own operators, with the arguments that they got."""
+    """Run torch.library.opcheck on the kernel's own operators, with the arguments of their first call."""
     with Operators() as seen:
         outputs = invocation.forward()
     for op, (arguments, options) in seen.found.items():

@@ -1,4 +1,4 @@
-"""The operators of a kernel that are registered with torch, as a call meets them."""
+"""Collects a kernel's operators registered with torch while it runs."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from packproof.properties.light_torch import DispatchMode
 
 
 class Operators(DispatchMode):
-    """Collects the operators that torch itself does not have, each with its first arguments.
+    """Collects the operators outside torch's own namespaces, each with its first arguments.
 
-    What the kernel compiles runs compiled here too: torch.compile leaves a function alone under any other mode.
+    Compiled functions stay compiled under this mode: torch.compile is off under any other.
     """
 
     supports_higher_order_operators = True

@@ -1,10 +1,12 @@
 """Whether an exception is a refusal: the kernel's own check of its arguments, made before it computed anything.
 
-It is one where the kernel's own code raises or asserts, nothing was launched, computed or exchanged between ranks
-before, the same call raises the same again, and the text or the condition names something that a kernel may restrict:
-shapes, dtypes, layouts, options. In a backward pass it is a refusal to differentiate, whatever autograd computed before
-it. Where packproof's own functions find that arguments contradict each other, the kernel has made them: a call that is
-checked never does.
+All of these must hold: the kernel's own code raises or asserts; it had launched, computed or exchanged nothing before;
+the same call raises the same error again; and the text or the condition names a thing kernels may restrict, such as
+shapes, dtypes, layouts or options.
+
+In a backward pass it is a refusal to differentiate, whatever autograd computed before. If packproof's own functions
+find arguments that contradict each other, it is no refusal: the kernel made these arguments, since a checked call never
+has such.
 """
 
 import ast
@@ -60,7 +62,7 @@ _MOVES = frozenset(
 def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], *, backward: bool) -> bool:
     """Whether the exception declines the call.
 
-    again: repeats the call under the watch, and reports to it launches that the watch cannot see.
+    repeat: runs the call again under the watch and reports to it the launches invisible to a dispatch mode.
     """
     if contradicts_itself(error):
         return False
@@ -77,7 +79,7 @@ def refuses(error: Exception, call: Call, again: Callable[["Computing"], None], 
     except Exception as second:
         same = type(second) is type(error) and _plain(second) == _plain(error)
         return same and (backward or not watch.computed)
-    return False  # it computes the call that it has just declined
+    return False  # the repeated call succeeds
 
 
 def contradicts_itself(error: BaseException) -> bool:
@@ -88,7 +90,7 @@ def contradicts_itself(error: BaseException) -> bool:
 
 
 def checks_arguments(filename: str) -> bool:
-    """Whether a file has functions of packproof that kernels may call."""
+    """Whether a file defines functions of packproof for kernels to call."""
     return filename.startswith(_CHECKING)
 
 
@@ -102,7 +104,7 @@ def _plain(error: BaseException) -> str:
 
 
 class _ThreadComputing(DispatchMode):
-    """Watches a thread for operators on floating-point tensors that do more than move them, and for collectives."""
+    """Watches one thread for computation: floating-point operators that do more than move data, and collectives."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -118,14 +120,17 @@ class _ThreadComputing(DispatchMode):
         if op.namespace in _COLLECTIVES or (floating and torchs and not (op.is_view or name in _MOVES)):
             self.computed = True
         result = op(*args, **(kwargs or {}))
-        if floating and not torchs:  # once it has returned: it checks its arguments inside
+        if floating and not torchs:  # only after it returned: a custom operator checks its arguments inside
             self.computed = True
         return result
 
 
 class Computing(_ThreadComputing):
-    """Watches a call for computing: operators, collectives, launches. Of simulated ranks the one that raises counts: it
-    may check its arguments first, whatever those before it have computed."""
+    """Watches a call for computation: operators, collectives, launches.
+
+    With simulated ranks the rank that raises decides: it may check its arguments first, whatever earlier ranks
+    computed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +156,7 @@ class Computing(_ThreadComputing):
 
     @contextlib.contextmanager
     def _over_ranks(self) -> Iterator[Callable[[], Any]]:
-        """The watch over one run of simulated ranks: what gives the watch over each, to be used in its thread."""
+        """Watch one run of simulated ranks. Yields a context manager for each rank to enter in its own thread."""
         ranks, failed = list[_ThreadComputing](), list[_ThreadComputing]()
 
         @contextlib.contextmanager
@@ -172,21 +177,23 @@ class Computing(_ThreadComputing):
 
 
 def foreign(filename: str) -> bool:
-    """Whether a file belongs to a library or to packproof, not to the kernel."""
+    """Whether a file belongs to a library or to packproof rather than to the kernel."""
     stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
     return stdlib or filename.startswith((_HARNESS, _RANKS, "<", *_libraries()))
 
 
 def _libraries() -> Iterator[str]:
-    """Where those that are imported lie: a kernel may lie in a folder of the same name, as in mamba_ssm/ops/triton."""
+    """The folders of imported libraries. A kernel's own folder may have such a name, as in mamba_ssm/ops/triton."""
     for name in _LIBRARIES:
         if file := getattr(sys.modules.get(name), "__file__", None):
             yield str(Path(file).parent) + os.sep
 
 
 def own_statement(error: BaseException) -> str | None:
-    """The raise or assert in the kernel's own code that an exception came from, with the conditions around it; None
-    where it came from anything else. One in a helper comes with the line that called the helper."""
+    """The kernel's own raise or assert that an exception came from, with its conditions; None for any other origin.
+
+    A statement in a helper comes with the line that called the helper.
+    """
     frames = list(traceback.extract_tb(error.__traceback__))
     if not frames or foreign(frames[-1].filename):
         return None
@@ -235,7 +242,7 @@ def _spans(node: ast.stmt, line: int) -> bool:
 
 
 def _from_extension(error: BaseException) -> bool:
-    """Whether a compiled extension of the kernel's own raised it: a TORCH_CHECK in a function called from Python."""
+    """Whether a compiled extension of the kernel raised the error: a TORCH_CHECK in a function called from Python."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

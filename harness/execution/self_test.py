@@ -1,4 +1,4 @@
-"""The self-test of what judges kernels: a correct and an incorrect one, for a release of torch that was not tried."""
+"""Self-test of the evaluator with one correct and one incorrect kernel, for an untested release of torch."""
 
 import os
 import signal
@@ -23,18 +23,18 @@ _DERIVED = replace(CAUSAL_CONV1D, absolute=None)  # its budget is derived while 
 
 
 def require_sound_judgement(sentence: str) -> None:
-    """Raises PackproofError that begins with the sentence, unless a correct kernel passes and an incorrect one fails.
+    """Raises PackproofError, beginning with `sentence`, unless a correct kernel passes and an incorrect one fails.
 
-    It runs in a fork: here autograd would start threads beside a GPU, which no later fork survives.
+    The test runs in a fork: here autograd would start threads beside a GPU, and no later fork survives them.
     """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             signal.alarm(_SECONDS)
-            torch.set_num_threads(1)  # those of the parent are not here
+            torch.set_num_threads(1)  # a fork has none of its parent's threads
             found = "; ".join(misfits())
-        except BaseException as error:  # no frame above may see it: those belong to the parent
+        except BaseException as error:  # no exception may reach the frames above: they belong to the parent
             found = traceback.format_exception_only(error)[-1].strip()
         os.write(writer, found.encode())
         os._exit(0)
@@ -50,7 +50,7 @@ def require_sound_judgement(sentence: str) -> None:
 
 
 def misfits() -> list[str]:
-    """What this torch leads to that is wrong, one line each."""
+    """The wrong verdicts under this release of torch, one line each."""
     return [
         f"{name} finds {'nothing wrong in an incorrect' if wrong else 'fault with a correct'} convolution"
         for kernel, wrong in ((_correct, False), (_incorrect, True))

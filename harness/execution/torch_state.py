@@ -1,4 +1,4 @@
-"""What a kernel must leave unchanged: torch's functions, which are watched, and its settings, which are restored."""
+"""State a kernel must leave unchanged: torch's functions, which are watched, and its settings, which are restored."""
 
 import builtins
 import math
@@ -27,7 +27,7 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 )
 
 
-# of packproof what runs beside a kernel, but for the kernels: its references are called in other processes
+# the modules of packproof that run beside a kernel; references run in other processes
 _OURS = (
     "packproof.harness.",
     "packproof.properties.call",
@@ -40,24 +40,25 @@ _code = attrgetter("__code__")
 
 
 class _Row(NamedTuple):
-    """Names of a namespace and their values, None for one that is absent and must stay so.
-
-    fetch: the values of the names that are there, faster than one by one; there: those values. absent: the other names.
-    """
+    """The watched names of a namespace, and their values."""
 
     label: str
     namespace: Any
     names: tuple[str, ...]
     before: tuple[Any, ...]
+    """The value of each name; None for a name that is absent and must stay so."""
     fetch: Callable[[Any], tuple[Any, ...]]
+    """Returns the values of all present names at once, faster than one by one."""
     there: tuple[Any, ...]
+    """The values that `fetch` returned."""
     absent: frozenset[str]
+    """The names without a value."""
 
 
 class TorchState:
     """The functions of torch, Python's builtins and math as they are now, by identity.
 
-    checker: `check` as a separate function, which works even if the class and its code are replaced.
+    `checker` is `check` as a separate function: it works even if the class and its code are replaced.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class TorchState:
             self._watch(label, namespace, tuple(name for name in dir(namespace) if _watched(namespace, name)))
 
     def watch_packproof(self) -> None:
-        """Watch the modules of packproof that run beside a kernel and are loaded, with all that they define."""
+        """Watch the loaded modules of packproof that run beside a kernel, with all their functions and classes."""
         for name in (*(n for n in sorted(sys.modules) if n.startswith(_OURS)), *_OTHERS):
             module = sys.modules[name]
             classes = [(f"{name}.{n}", c) for n, c in vars(module).items() if _defines(module, c)]
@@ -91,7 +92,7 @@ class TorchState:
             self._rows.append(_Row(label, namespace, names, before, fetch, fetch(namespace.__dict__), absent))
 
     def check(self) -> None:
-        """Raises KernelFault("patched") naming the first functions that were replaced; restores all of them."""
+        """Raises KernelFault("patched") with the first replaced functions; restores all of them."""
         replaced: list[str] = []
         for label, namespace, names, before, fetch, there, absent in self._rows:
             members = namespace.__dict__
@@ -150,7 +151,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """Restore torch's global settings at the end, so that one call cannot affect the next.
+    """Restore torch's global settings at the end: one call cannot affect the next.
 
     The random state is left alone on purpose: a kernel that draws numbers must differ from call to call.
     """

@@ -1,1 +1,1 @@
-"""Kernels by name: where a function is found, and packproof's own kernels as targets."""
+"""Kernels by name: how a function is located and imported, and packproof's own kernels as targets."""

@@ -11,20 +11,23 @@ from packproof.refs.signatures import SIGNATURES
 
 @dataclass(frozen=True)
 class BuiltinKernel:
-    """A kernel of packproof. Its module holds variants(), PROMISES, and INTERPRETED: settings for the interpreter.
+    """A kernel of packproof.
 
-    Tiles are smaller there, so that tests small enough for the interpreter cover several.
-    function: the op's own name, unless it is one of several implementations; those are for a GPU.
-    instance_of: the op whose kernels it launches, in the forms that they have there.
-    has_own_fp16: whether it computes fp16 in ways that no other dtype takes.
+    Its module holds variants(), PROMISES, and INTERPRETED: settings for the interpreter. Tiles are smaller there: tests
+    small enough for the interpreter then cover several tiles.
     """
 
     op: str
     module: str
     function: str = ""
+    """Name in the module; "" for the op's own name. An op with several implementations names the others here, and they
+    run on a GPU only.
+    """
     dtypes: tuple[str, ...] = DEFAULT_DTYPES
     instance_of: str = ""
+    """The op whose kernels it launches, with the same compiled variants; "" for kernels of its own."""
     has_own_fp16: bool = False
+    """Whether fp16 takes a code path of its own, separate from all other dtypes."""
 
     @property
     def forms(self) -> str:
@@ -39,7 +42,7 @@ class BuiltinKernel:
         return device == "cuda" or not self.function
 
     def declaration(self, device: str) -> Declaration:
-        """What the kernel promises on "cuda", or on "cpu", where it is interpreted."""
+        """The kernel's promises on a device: "cuda", or "cpu" with the interpreter."""
         module = importlib.import_module(self.module)
         promises = module.PROMISES if device == "cuda" else {**module.PROMISES, **module.INTERPRETED}
         signature = SIGNATURES[self.op]

@@ -1,4 +1,4 @@
-"""Packages of fast kernels, in whose place models have fallbacks: which are installed, and a process without them."""
+"""Packages of fast kernels with a slower fallback in models: find the installed ones, and hide them from a process."""
 
 import sys
 from importlib.util import find_spec
@@ -7,11 +7,11 @@ PACKAGES = ("causal_conv1d", "fla", "flash_attn", "flash_attn_interface", "kerne
 
 
 def installed() -> tuple[str, ...]:
-    """Those that can be imported here."""
+    """The packages importable here."""
     return tuple(name for name in PACKAGES if find_spec(name) is not None)
 
 
 def hide() -> None:
-    """From here on none of them is found in this process; call it before a model's module is imported."""
+    """Make every package of the list appear absent in this process. Call it before a model's module is imported."""
     for name in PACKAGES:
         sys.modules[name] = None  # type: ignore[assignment]  # import and find_spec both take it as absent

@@ -1,4 +1,4 @@
-"""Where a function is found, as data, so that another process can import it."""
+"""The location of a function as data, for another process to import it."""
 
 import ast
 import importlib
@@ -17,14 +17,17 @@ from packproof.refs.errors import UsageError
 
 @dataclass(frozen=True)
 class Location:
-    """module: its dotted name, or ""; file: the path of its source, or ""; path: attributes from module to function.
+    """A function by module, file and qualified name.
 
-    With both a module and a file the module is tried first and counts only if it comes from that file.
+    With both a module and a file, the module is tried first and counts only if it comes from that file.
     """
 
     module: str
+    """Dotted name, or ""."""
     file: str
+    """Path of the source, or ""."""
     path: str
+    """Attributes from the module to the function, separated by dots."""
 
     @classmethod
     def parse(cls, target: str) -> "Location":
@@ -48,7 +51,9 @@ class Location:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Location | None":
-        """Where `function` can be imported from, or None: a closure, a lambda, a wrapper, a script's."""
+        """The location of `function`, or None if no name leads to it: a closure, a lambda, a wrapper, a function of
+        `__main__`.
+        """
         name = getattr(function, "__module__", None)
         path = getattr(function, "__qualname__", "")
         module = sys.modules.get(name or "")
@@ -74,7 +79,7 @@ class Location:
         return found  # type: ignore[no-any-return]
 
     def find(self) -> Any:
-        """Import whatever is there. Raises UsageError with the reason in one line."""
+        """Import the object, of any type. Raises UsageError with the reason in one line."""
         place = self.module or self.file
         try:
             module = self._module()
@@ -99,7 +104,7 @@ class Location:
 
 
 def absent(target: str) -> str:
-    """Why there is no such target, without running its code; "" where there is one, or where only a run could tell."""
+    """Why no such target exists, without running its code; "" if it exists, or if only a run could tell."""
     if target in PEERS:
         return ""
     place, _, path = target.rpartition(":")
@@ -118,7 +123,7 @@ def absent(target: str) -> str:
 
 
 def _spec(module: str) -> ModuleSpec | None:
-    """Where a module is; unlike `find_spec`, imports none of the packages that hold it."""
+    """Find a module's spec. Unlike `find_spec`, this imports none of its parent packages."""
     found, name, folders = None, "", None
     for part in module.split("."):
         name = f"{name}.{part}".lstrip(".")
@@ -130,7 +135,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _defined(file: Path) -> set[str] | None:
-    """Every name that a source binds, None where that cannot be read from it."""
+    """Every name bound in a source file, or None if the source alone does not tell."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):

@@ -1,1 +1,1 @@
-"""Processes: workers that run kernels, the process that forks them, and generators run side by side."""
+"""The processes that run kernels, and generators run side by side in forks."""

@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: sends frames, waits for frames, and reports how the process ended."""
+"""One worker process seen from its parent: sends frames, waits for frames, and reports how the process ended."""
 
 import os
 import re
@@ -20,21 +20,21 @@ from packproof.properties.call import KernelFault
 from packproof.refs.errors import PackproofError
 
 _GRACE = 2.0
-_TO_TELL = 20.0  # seconds that a process may take to print where it was, which a busy machine delays
-_TAIL = 2000  # characters of what it printed that are shown
-_KEPT = 1 << 16  # bytes that are kept until then: where it crashed is the start of a stack of up to a hundred frames
+_TO_TELL = 20.0  # seconds for an aborted process to print its stack; a busy machine delays it
+_TAIL = 2000  # characters of its output in a message
+_KEPT = 1 << 16  # bytes of its output kept: a stack may have a hundred frames, and the crash is in its first ones
 # lines of faulthandler that do not help the author of a kernel
 _NOISE = (
     *("Fatal Python error:", "Current thread", "Extension modules:", "Stack (most recent call first)"),
     '  File "<frozen importlib',
 )
-# what a stack shows while torch or Triton compiles, and not while what they have compiled runs
+# frames on the stack while torch or Triton compiles, absent while compiled code runs
 _COMPILES = re.compile(
     rb'File "[^"]*/(torch/_dynamo/(convert_frame|symbolic_convert|output_graph|variables/)'
     rb"|torch/_inductor/(compile_fx|graph|scheduler|lowering|ir|codegen/|fx_passes/|async_compile|codecache|cpp_builder)"
     rb"|torch/_functorch/_aot_autograd/(graph_capture|graph_compile)|triton/(compiler|backends)/)"
 )
-# packproof's frame that calls a kernel, and those that import one: what follows them is packproof's own
+# packproof's frames that call or import a kernel; all frames after them are packproof's own
 _OWN = tuple(
     f"{os.sep}{room}{os.sep}{file}.py"
     for room, file in (("execution", "invocation"), ("adapters", "importing"), ("targets", "location"))
@@ -42,9 +42,9 @@ _OWN = tuple(
 
 
 class ZygoteLostError(PackproofError):
-    """The process that had forked the worker is gone, and the worker with it.
+    """The zygote that forked the worker has ended, and the worker with it.
 
-    was_killed: it had served, or printed nothing; otherwise it could not start.
+    `was_killed`: the zygote had served, or printed nothing. Otherwise it could not start.
     """
 
     def __init__(self, zygote: ZygoteClient) -> None:
@@ -54,17 +54,20 @@ class ZygoteLostError(PackproofError):
 
 
 class Killed(KernelFault):
-    """The process was sent a SIGKILL: by the kernel itself, by another one, or by the system for lack of memory."""
+    """The process received SIGKILL: from the kernel itself, from another one, or from the system for lack of memory."""
 
 
 class StillCompiling(KernelFault):
-    """The process gave no answer in time, and was compiling."""
+    """The process gave no answer in time and was still compiling."""
 
 
 class Child:
-    """A worker forked from `zygote` with the given order (see `worker_main.work`). Where that names no working
-    directory ("cwd" is ""), the worker gets an empty one of its own, which ends with it: a directory that no one has
-    chosen holds what a kernel must not delete."""
+    """A worker forked from a zygote.
+
+    zygote: the process to fork from.
+    order: what the worker does, see `worker_main.run_worker`. With "cwd" empty, the worker gets a temporary directory,
+    removed at its end: a kernel must not delete files in a directory no one has chosen.
+    """
 
     def __init__(self, zygote: ZygoteClient, order: Mapping[str, Any]) -> None:
         self.zygote = zygote
@@ -74,25 +77,26 @@ class Child:
         self._channel, self._output, self._leash = zygote.fork(completed)
         self._channel.setblocking(False)
         self._decoder = Decoder(self._magic)
-        self.pid = 0  # known once it has reported it
+        self.pid = 0  # unknown until the worker reports it
         self._tail = b""
         self._status: int | None = None
-        self._hung_up = False  # its end of the channel is closed, and the same for the pipe that it prints into
+        self._hung_up = False  # the worker has closed its end of the channel; `_silent`: of its output
         self._silent = False
         self._poll = select.poll()
         for end in (self._channel, self._output, self._leash):
             self._poll.register(end, select.POLLIN)
 
     def ask(self, frame: Frame, limit: float, most_bytes: int, until: float) -> Frame:
-        """Send a frame and wait `limit` seconds for its answer, with tensors of at most `most_bytes`; no longer than
-        `until`, by time.monotonic.
+        """Send a frame and wait for its answer. Raises KernelFault if no answer comes, or the answer to another call.
 
-        Raises KernelFault where no answer comes, or the answer to another call.
+        limit: seconds to wait.
+        max_result_bytes: bytes of the answer's tensors, at most.
+        deadline: when to stop waiting in any case, by time.monotonic.
         """
         self._decoder.max_tensors = most_bytes
         patience = Patience(limit, self.pid, until)
         self._channel.settimeout(limit)
-        with suppress(ConnectionError, TimeoutError):  # the wait for the answer reports how the process ended
+        with suppress(ConnectionError, TimeoutError):  # receive() reports how the process ended
             self._channel.sendall(encode(frame, self._magic))
         self._channel.setblocking(False)
         answer = self.receive(patience, limit)
@@ -101,7 +105,7 @@ class Child:
         return answer
 
     def receive(self, patience: Patience, limit: float) -> Frame:
-        """Wait for the next frame; `limit` is the seconds that the process is given."""
+        """Wait for the next frame. limit: the seconds in an error message."""
         while True:
             try:
                 frame = self._decoder.take()
@@ -113,20 +117,20 @@ class Child:
                 raise self._obituary()
             remaining = patience.left()
             if remaining <= 0:
-                self._end(ABORT)  # faulthandler then prints where it was
+                self._end(ABORT)  # faulthandler then prints its stack
                 kind = StillCompiling if _COMPILES.search(self._tail) else KernelFault
                 raise kind("hung", f"gave no answer within {limit:g} s{self._words()}")
             self._listen(remaining)
 
     def printed(self) -> list[str]:
-        """Return the last lines that the process printed, and forget them."""
+        """Return the last lines printed by the process, and forget them."""
         while not self._silent and self._read_output():
             pass
         lines, self._tail = self._lines(), b""
         return lines
 
     def close(self) -> None:
-        """End the process, if it has not ended, and all that it had started."""
+        """End the process if it still runs, and all processes it started."""
         if self._status is None:
             with suppress(OSError):
                 self._leash.send(KILL)
@@ -137,7 +141,7 @@ class Child:
         os.close(self._output)
 
     def _remove_private(self) -> None:
-        """Remove its working directory, once it writes there no more."""
+        """Remove its temporary directory after it has ended."""
         with suppress(OSError, ZygoteLostError):
             self._await_death(_GRACE)
         shutil.rmtree(self._private, ignore_errors=True)
@@ -181,7 +185,7 @@ class Child:
             raise ZygoteLostError(self.zygote)
         (self._status,) = STATUS.unpack(status)
         self._poll.unregister(self._leash)
-        # what it sent before it died counts
+        # frames sent before its death count
         while not self._hung_up and self._read_channel():
             pass
         for _ in range(64):
@@ -213,7 +217,7 @@ class Child:
         return KernelFault("crashed", f"killed by {name} ({signal.strsignal(-code)}){self._words()}")
 
     def _words(self) -> str:
-        """The last lines that the process printed, indented below the message."""
+        """The last lines printed by the process, indented below the message."""
         return "".join(f"\n    {line}" for line in self._lines())
 
     def _lines(self) -> list[str]:

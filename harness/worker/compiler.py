@@ -1,4 +1,4 @@
-"""torch's compiler, imported into the processes that run kernels."""
+"""torch's compiler, imported ahead of time in the processes that run kernels."""
 
 import importlib
 
@@ -6,9 +6,10 @@ from packproof.harness.worker.settled import importing
 
 
 def import_compiler() -> None:
-    """Import what torch.compile imports when it is first called.
+    """Import the modules of torch.compile's first call.
 
-    Its guards are not timed: for a line of a log, each compilation would first empty the processor's caches.
+    The timing of its guards is switched off: for one line in a log, each compilation would flush the processor's
+    caches.
     """
     with importing():
         importlib.import_module("torch._functorch.aot_autograd")

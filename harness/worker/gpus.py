@@ -1,4 +1,4 @@
-"""The GPUs that a test run may use, counted without initialising CUDA, which would fix the list for the process."""
+"""The GPUs for a test run, counted without initialising CUDA: that would fix the list for the process."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ WORKERS_PER_GPU = 8  # each keeps a core busy with references; its kernel's CUDA
 
 
 def visible() -> list[str]:
-    """Their names for CUDA_VISIBLE_DEVICES: those that it lists, otherwise all that nvidia-smi lists."""
+    """Names of the GPUs in the form of CUDA_VISIBLE_DEVICES: its own list if it is set, otherwise all of nvidia-smi."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return [str(number) for number in range(_installed())]
@@ -19,13 +19,13 @@ def visible() -> list[str]:
 
 
 def pinned(worker: int) -> dict[str, str]:
-    """The environment that gives a worker of a test run one GPU: its number modulo their count. Empty without GPUs."""
+    """The environment with one GPU for a worker of a test run: its number modulo the count. Empty without GPUs."""
     names = visible()
     return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]} if names else {}
 
 
 def workers() -> int | None:
-    """How many workers share the GPUs: equally many for each, at most one for each core; None without GPUs."""
+    """The number of workers for all GPUs: equally many for each, at most one for each core; None without GPUs."""
     gpus, cores = len(visible()), len(os.sched_getaffinity(0))
     return gpus * min(WORKERS_PER_GPU, max(1, cores // gpus)) if gpus else None
 

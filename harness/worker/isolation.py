@@ -1,4 +1,4 @@
-"""Namespaces for the processes that run kernels, under bubblewrap: no other process, no network, nothing to write."""
+"""Namespaces for the processes that run kernels, with bubblewrap: no other process, no network, a read-only disk."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ _ENVIRONMENT = ("--setenv", "TMPDIR", _SCRATCH, "--setenv", "TRITON_CACHE_DIR", 
 
 
 def isolated() -> tuple[str, ...]:
-    """The prefix that isolates a command and keeps its descriptors. Raises UsageError where it does not work here."""
+    """The command prefix for isolation; it keeps descriptors open. Raises UsageError if it does not work here."""
     program = shutil.which("bwrap")
     if program is None:
         raise UsageError("--isolate: it needs bubblewrap, and there is no bwrap on PATH; install it, or check without")

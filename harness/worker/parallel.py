@@ -1,6 +1,6 @@
-"""Generators side by side: each runs in a fork of this process, and what they yield comes out in one stream.
+"""Generators side by side: each runs in a fork of this process, and their items come out in one stream.
 
-What a fork yields is sent as `records` in frames of `wire`, and counts only if it fits the expected type. The forks,
+A fork sends its items as `records` in frames of `wire`. An item counts only if it fits the expected type. The forks,
 and this process meanwhile, are concealed from the processes that run kernels.
 """
 
@@ -34,14 +34,14 @@ from packproof.refs.errors import PackproofError, UsageError
 T = TypeVar("T")
 
 _LONGEST_WAIT = 3600.0  # seconds; poll takes no infinity
-_MOST = 32  # processes: torch has a thread for each core in each of them
+_MOST = 32  # each process has torch threads for all cores
 
 Unit = Callable[[], Iterator[T]]
 Again = Callable[[int, str], "Unit[T] | None"]
 
 
 class UnitError(PackproofError):
-    """A unit raised an exception that is not packproof's own, or its process ended; the notes have the traceback."""
+    """A unit raised an exception other than packproof's own, or its process ended. The notes have the traceback."""
 
 
 def on_every_core(
@@ -54,17 +54,19 @@ def on_every_core(
     until: float = math.inf,
     silence: float = math.inf,
 ) -> Iterator[T]:
-    """Run the units side by side; their workers come from one zygote, and torch has one thread in each.
+    """Run the units side by side, one for each core. Their workers come from one zygote; torch has one thread in each.
 
-    most: units at a time, if there are as many cores. of, again, until, silence: see `side_by_side`.
+    max_processes: units at a time, if there are as many cores.
+    record_type, retry, deadline, max_silence: see `run_side_by_side`.
+
     On "cuda" the units are spread over the GPUs: the environment of a unit shows only its own GPU.
     """
     with ExitStack() as stack:
         stack.enter_context(concealed())
-        # references of a few tokens: on many cores torch's threads would mostly contend
+        # references have few tokens: torch's threads would only contend for cores
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        shared(interpreted=device == "cpu")  # here, because each unit is a fork and would start its own
+        shared(interpreted=device == "cpu")  # start it before forking, else each unit starts its own
         placed = [partial(_on_a_gpu, number, unit) for number, unit in enumerate(units)] if device == "cuda" else units
         at_once = min(os.cpu_count() or 1, most)
         yield from side_by_side(placed, at_once, of=of, again=again, until=until, silence=silence)
@@ -89,14 +91,18 @@ def side_by_side(
     until: float = math.inf,
     silence: float = math.inf,
 ) -> Iterator[T]:
-    """Run the units, at most `most` at a time, started in order; yields what they yield as it arrives.
+    """Run the units, at most `max_processes` at a time, started in order. Yields their items as they arrive.
 
-    of: the type of what they yield. again: the unit to run instead of one whose process ended, by its number and
-    what happened; None for none. until: the time, by time.monotonic, at which those that still run are ended. silence:
-    seconds after which a unit that has yielded nothing is ended.
-    An exception ends its own unit; the stream raises it once the others are done. Leaving the stream early, by
-    an exception such as Ctrl-C or by closing it, ends every unit. Where this process has used autograd beside a GPU,
-    which no fork survives, the units run in it, one after another.
+    record_type: the type of the items.
+    retry: given the number of a unit whose process ended and the reason, returns the unit to run instead, or None.
+    deadline: when the remaining units are ended, by time.monotonic.
+    max_silence: seconds without an item after which a unit is ended.
+
+    An exception ends its own unit; the stream raises it once the others are done. Leaving the stream early, by an
+    exception such as Ctrl-C or by closing it, ends every unit.
+
+    No fork survives the use of autograd beside a GPU. If this process has used it so, the units run in this process,
+    one after another.
     """
     failed: list[BaseException] = []
     try:
@@ -119,7 +125,7 @@ def side_by_side(
 
 
 def _sequentially(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
-    """What the units yield or raise, one after another, in this process."""
+    """The items and exceptions of the units, one unit after another, in this process."""
     for unit in units:
         try:
             with closing(unit()) as events:  # type: ignore[type-var]
@@ -130,18 +136,20 @@ def _sequentially(units: Sequence[Unit[T]]) -> Iterator[T | BaseException]:
 
 @dataclass
 class _Fork:
-    """A unit's process, as its parent sees it. number: of the unit; patience: until it has to yield something more;
-    ended: its last frame has arrived."""
+    """The process of a unit, seen from its parent."""
 
     number: int
+    """Number of the unit."""
     pid: int
     channel: socket.socket
     patience: Patience | None = None
+    """Time until the next item is overdue; None for no limit."""
     decoder: Decoder = field(default_factory=Decoder)
     ended: bool = False
+    """Whether its last frame has arrived."""
 
     def left(self) -> float:
-        """Seconds until it is overdue, or should be looked at again."""
+        """Seconds until it is overdue, or needs another look."""
         return self.patience.left() if self.patience else _LONGEST_WAIT
 
 
@@ -153,7 +161,7 @@ def _forks(
     until: float = math.inf,
     silence: float = math.inf,
 ) -> Iterator[T | BaseException]:
-    """What the units yield or raise, each in a fork of this process."""
+    """The items and exceptions of the units, each in a fork of this process."""
     waiting, running, cores = deque(enumerate(units)), dict[int, _Fork](), Cores(most, len(units))
     poll = select.poll()
     try:
@@ -191,7 +199,7 @@ def _forks(
 def _begun(
     waiting: "deque[tuple[int, Unit[Any]]]", running: dict[int, _Fork], cores: Cores, silence: float
 ) -> Iterator[_Fork]:
-    """Start as many of those that wait as there are cores for, then let those that have begun share them."""
+    """Start as many waiting units as cores are free, then let the running ones share the cores."""
     for _ in range(min(len(waiting), cores.for_others([fork.number for fork in running.values()]))):
         with interrupts_later():
             fork = _started(*waiting.popleft(), silence, cores)
@@ -201,7 +209,7 @@ def _begun(
 
 
 def _heard(fork: _Fork, of: Any) -> Generator[Any, None, bool]:
-    """What has arrived from a unit; False once there will be no more."""
+    """The items received from a unit. Returns False at the end of its stream."""
     try:
         data = fork.channel.recv(AT_ONCE)
     except ConnectionError:
@@ -232,7 +240,7 @@ def _started(number: int, unit: Unit[Any], silence: float, cores: Cores) -> _For
     parent = os.getpid()
     cores.begins(number)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the fork runs none of them
+        warnings.simplefilter("ignore", DeprecationWarning)  # about other threads: the fork runs none of them
         pid = os.fork()
     if pid == 0:
         ours.close()
@@ -244,21 +252,21 @@ def _started(number: int, unit: Unit[Any], silence: float, cores: Cores) -> _For
 
 
 def _live(unit: Unit[Any], channel: socket.socket, parent: int) -> NoReturn:
-    """Send what the unit yields, in a process that ends with its parent and ignores Ctrl-C."""
+    """Send the items of the unit, in a process that ends with its parent and ignores Ctrl-C."""
     code = 1
     try:
         if end_with_parent(parent):
             take_signals_as_a_fork()
             conceal()
             keep_private(channel)
-            # a fork renews torch's thread pool at first use; autograd's threads, one for each GPU, would all start
+            # renew torch's thread pool now: later, each of autograd's threads (one for each GPU) would start a pool
             torch.set_num_threads(torch.get_num_threads())
             for frame in _frames(unit):
                 channel.sendall(encode(frame))
             code = 0
     except BrokenPipeError:
         code = 0  # the parent has hung up
-    except BaseException:  # the last frame of a forked process: no frame above may see it
+    except BaseException:  # no exception may reach the frames above: they belong to the parent
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -278,7 +286,7 @@ def _frames(unit: Unit[Any]) -> Iterator[Frame]:
 
 
 def _forks_differentiate() -> bool:
-    """Whether a fork of this process can use autograd: not where autograd already has threads here, as beside a GPU."""
+    """Whether a fork of this process can use autograd. It cannot if autograd has threads here, as beside a GPU."""
     if torch.accelerator.current_accelerator() is None:  # torch was built for none
         return True
     tries = iter([_differentiate] * 2)
@@ -307,6 +315,6 @@ def _ended(fork: _Fork) -> str:
         os.kill(fork.pid, signal.SIGKILL)
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
-    except ChildProcessError:  # a handler of the program that called packproof has waited for it
+    except ChildProcessError:  # the calling program's own SIGCHLD handler has waited for it
         return "ended"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

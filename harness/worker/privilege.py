@@ -1,7 +1,7 @@
-"""What a process that runs a kernel may do to others of the same user: answer its parent, and nothing else.
+"""Privileges of processes that run kernels: answer the parent, and nothing else to other processes of the same user.
 
-The processes that evaluate are concealed: their memory and descriptors cannot be opened by others of the same user. The
-processes that run kernels give up the right of root to do so all the same (`CAP_SYS_PTRACE`). Linux only.
+Processes that evaluate are concealed: other processes of the same user cannot open their memory and descriptors.
+Processes that run kernels also give up the capability of root to do so (`CAP_SYS_PTRACE`). Linux only.
 """
 
 import ctypes
@@ -19,16 +19,16 @@ _CAP_SYS_PTRACE, _CAP_SYS_ADMIN = 19, 21  # the second may read any process's me
 
 
 def conceal() -> None:
-    """Hide the memory and the descriptors of this process from others of the same user."""
+    """Hide the memory and the descriptors of this process from other processes of the same user."""
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-_blocks: list[bool] = []  # the open blocks of `concealed`: whether the first one has to undo it
+_blocks: list[bool] = []  # the open blocks of `concealment`: whether the first one has to undo it
 
 
 @contextmanager
 def concealed() -> Iterator[None]:
-    """`conceal`, until this block and every other such block has ended, in whatever order."""
+    """`conceal` until this block and every other such block has ended, in any order."""
     _blocks.append(_blocks[0] if _blocks else not is_concealed())
     conceal()
     try:
@@ -39,12 +39,12 @@ def concealed() -> Iterator[None]:
 
 
 def is_concealed() -> bool:
-    """Whether others of the same user cannot look into this process."""
+    """Whether other processes of the same user cannot look into this process."""
     return bool(_LIBC.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 1)
 
 
 def confine() -> None:
-    """Become a process that cannot look into concealed ones, not even as root, and is concealed itself."""
+    """Conceal this process, and bar it from looking into concealed ones, even as root."""
     conceal()
     header = struct.pack("<Ii", _CAP_VERSION_3, 0)
     data = ctypes.create_string_buffer(24)
@@ -54,29 +54,29 @@ def confine() -> None:
     if not sets[1] >> _CAP_SYS_PTRACE & 1:
         return
     for capability in (_CAP_SYS_PTRACE, _CAP_SYS_ADMIN):
-        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # also for programs that it starts
+        _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # also for programs started from here
         sets[:3] = [held & ~(1 << capability) for held in sets[:3]]
     _LIBC.capset(header, struct.pack("<6I", *sets))
 
 
 def end_with_parent(parent: int) -> bool:
-    """Be killed when the process that forked this one ends; False if it has ended already."""
+    """Be killed when the process that forked this one ends; False if it has already ended."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
     return os.getppid() == parent
 
 
 def rename(name: str) -> None:
-    """Give this process, and its forks, the name that `ps` and `top` show; 15 characters at most."""
+    """Set the name of this process and its forks in `ps` and `top`, 15 characters at most."""
     _LIBC.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, whatever session it is in."""
+    """Become the parent of every descendant whose own parent ends, in any session."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> list[int]:
-    """The ids of this process's children, zombies among them."""
+    """The ids of this process's children, zombies included."""
     found: list[int] = []
     for thread in listdir("/proc/self/task"):
         try:

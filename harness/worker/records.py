@@ -1,6 +1,6 @@
-"""Frozen dataclasses as JSON values and back, checked against their annotations: what packproof's processes report.
+"""Frozen dataclasses as JSON values and back, checked against their annotations: the reports of packproof's processes.
 
-A dataclass is an object with the name of its class under "is". Whatever does not fit the annotations is a RecordError:
+A dataclass is an object with its class name under "is". A value that does not fit its annotation is a RecordError:
 nothing is converted, nothing is imported, no field is left out or added.
 """
 
@@ -39,7 +39,7 @@ def to_json(value: Any) -> Any:
 
 
 def of_json(kind: Any, data: Any) -> Any:
-    """The value of this type that `to_json` converted to `data`. Raises RecordError where it does not fit."""
+    """Convert `data`, as written by `to_json`, back to a value of this type. Raises RecordError if it does not fit."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _of_union(arguments, data)

@@ -1,5 +1,4 @@
-"""How the processes that run kernels are started: with settings that Python and its libraries read only once, and with
-no Ctrl-C lost meanwhile."""
+"""How processes that run kernels are started: settings that Python and its libraries read only once, and signals."""
 
 import gc
 import os
@@ -19,19 +18,19 @@ ENVIRONMENT = {
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1"
     ),
     "PYTHONHASHSEED": "0",
-    "PYTHONOPTIMIZE": "",  # without assertions a kernel's checks of its arguments, and Triton's own, do nothing
+    "PYTHONOPTIMIZE": "",  # keep assertions: kernels and Triton check their arguments by them
 }
-_LEAST = 3 << 28  # bytes of address space: torch and triton, once imported, take two thirds of a GiB
-_FRAME = 100_000  # words, never touched; of the chunk of 1 MiB that Python makes for them some 30,000 are left
+_LEAST = 3 << 28  # bytes of address space; torch and triton take two thirds of a GiB once imported
+_FRAME = 100_000  # words, never touched: Python makes a chunk of 1 MiB for them, with some 30,000 words to spare
 
 
 def is_fresh() -> bool:
-    """Whether processes that run kernels can be forks of this one: it was started so, and has done nothing yet."""
+    """Whether processes that run kernels can be forked from this one: it has the settings and has imported no torch."""
     return _is_settled() and "torch" not in sys.modules and not sys.flags.optimize
 
 
 def lacking() -> str:
-    """What the system does not give here and processes that run kernels need, "" where it gives all of it."""
+    """Why the system cannot run the processes of kernels; "" if it can."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST:
         most = f"{limit / 2**20:.0f} MiB"
@@ -42,7 +41,7 @@ def lacking() -> str:
 
 
 def restart_settled() -> None:
-    """Become the same command, started so. Does nothing where that is so already, or cannot be."""
+    """Replace this process by the same command with the settings of ENVIRONMENT. No effect if it has them or cannot."""
     if not (_is_settled() or sys.flags.ignore_environment) and sys.executable:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ENVIRONMENT)
 
@@ -53,12 +52,12 @@ def _is_settled() -> bool:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import without collecting garbage, which costs a sixth of the time; what was made is left out of it for good.
+    """Import without garbage collection, a sixth faster. Objects created until then are never collected.
 
-    torch keeps the file and line of each operator that it registers. That a file is a module's makes no difference to
-    its lines, and to find the module Python resolves the paths of all others.
+    torch records the file and line of each operator that it registers. For this Python looks up the file's module, and
+    resolves the paths of all modules to find it. The lines do not depend on the module, so the look-up is skipped.
     """
-    import inspect  # noqa: PLC0415  (a restart does not wait for it)
+    import inspect  # noqa: PLC0415  (not needed before a restart)
 
     was_on, whole = gc.isenabled(), inspect.getmodule
     gc.disable()
@@ -73,8 +72,10 @@ def importing() -> Iterator[None]:
 
 
 def in_one_chunk(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, in a frame so large that the frames of what it calls lie in the same chunk of memory. Chunks
-    of 16 KiB, as Python (3.11 and later) has them, are mapped and unmapped again at each call across their border.
+    """The same function with a frame so large that the frames of all its callees share one chunk of memory.
+
+    Python 3.11 and later allocate frames in chunks of 16 KiB. Each call across a border maps a chunk, and its return
+    unmaps it.
     """
     assert isinstance(function, FunctionType)
     function.__code__ = function.__code__.replace(co_stacksize=_FRAME)
@@ -83,8 +84,11 @@ def in_one_chunk(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Ctrl-C is raised at the end of the block, not inside it: Python prints and forgets what is raised in a hook of
-    `os.fork`, and a fork of a large process takes long. A process that is forked inside never gets it."""
+    """Raise Ctrl-C at the end of the block, not inside it.
+
+    Python prints and forgets an exception raised in a hook of `os.fork`, and forking a large process takes long. A
+    process forked inside the block never gets the Ctrl-C.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -93,24 +97,23 @@ def interrupts_later() -> Iterator[None]:
 
 
 def end_as_by_ctrl_c() -> None:
-    """Let SIGTERM, by which CI and schedulers end a job, do what Ctrl-C does: a run reports what it has found."""
+    """Let SIGTERM act like Ctrl-C. CI and schedulers end jobs by it, and the run then still reports its results."""
 
     def press(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it twice
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in a shell's background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         signal.raise_signal(signal.SIGINT)
 
     signal.signal(signal.SIGTERM, press)
 
 
 def wait_for_children() -> None:
-    """Let this process learn how its children end: the program that started it may have let them be forgotten."""
+    """Let this process see how its children end: its starter may have set SIGCHLD to be ignored."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def take_signals_as_a_fork() -> None:
-    """In a process that has been forked: Ctrl-C is for its parent, SIGTERM ends it as usual, and what the parent does
-    when a child ends is about other children."""
+    """Reset the signals of a forked process: Ctrl-C is for its parent, SIGTERM ends it, SIGCHLD has no handler."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,5 +1,8 @@
-"""How processes side by side share the cores and a device's memory: one that waits for something else gives its core up
-meanwhile, one that has had its share waits while others have not had theirs, and one at a time fills the memory."""
+"""How processes side by side share the cores and a device's memory.
+
+A waiting process gives up its core. A process that used its share of time pauses until the others had theirs. Only one
+process at a time may fill a device's memory.
+"""
 
 import fcntl
 import math
@@ -16,19 +19,19 @@ from typing import IO
 from packproof.properties.call import OutOfTime
 
 _RUNS, _WAITS, _ASKS, _ENDS = range(4)
-_ALIVE = 4  # times as many processes as cores, with those that wait
-_LOOK = 0.5  # seconds until the next look at who waits
-_SLICE = 10.0  # seconds that a process has once it goes on
-_EVERY = 0.05  # seconds between two looks at whether it may
-_EVERY_TRY = 0.02  # seconds between two tries to get a device
+_ALIVE = 4  # processes alive for each core, waiting ones included
+_LOOK = 0.5  # seconds between two looks at the states
+_SLICE = 10.0  # seconds of core time after each pause
+_EVERY = 0.05  # seconds between two looks of a paused process
+_EVERY_TRY = 0.02  # seconds between two tries to lock a device
 
-_mine: tuple[mmap.mmap, int] | None = None  # in a fork: what they all say, and its number
+_mine: tuple[mmap.mmap, int] | None = None  # in a fork: the states of all forks, and its own number
 
 
 class Cores:
-    """What the forks of this process say of themselves, by their numbers, in memory that they share.
+    """The states of this process's forks, by number, in memory shared with them.
 
-    After the last of them: whether one of them, or one that has yet to begin, is without a core.
+    The last byte says whether a fork waits for a core, a fork not yet started included.
     """
 
     def __init__(self, most: int, forks: int) -> None:
@@ -45,12 +48,14 @@ class Cores:
         _mine = self._said, number
 
     def for_others(self, running: Collection[int]) -> int:
-        """How many more may begin beside the forks that run: one for each core that these leave."""
+        """How many more forks may start: one for each free core."""
         return min(self._free(running), _ALIVE * self._most - len(running))
 
     def share(self, running: Collection[int], to_begin: int) -> None:
-        """Let those that ask go on as far as there are cores, in the order in which they asked. to_begin: how many
-        have yet to begin; where as many live as may, one that has had its share ends for them."""
+        """Let asking forks go on as far as there are free cores, in the order in which they asked.
+
+        n_waiting: units not yet started. If no more processes may be alive, the fork that asked last ends for them.
+        """
         asking = [number for number in running if self._said[number] == _ASKS]
         self._asking = deque(number for number in self._asking if number in asking)
         self._asking.extend(number for number in asking if number not in self._asking)
@@ -62,7 +67,7 @@ class Cores:
         self._said[-1] = bool(to_begin or self._asking)
 
     def next_look(self, running: int) -> float:
-        """Seconds until what they say may have changed; infinity where that makes no difference."""
+        """Seconds until the states may have changed; infinity if a change makes no difference."""
         return _LOOK if self._said[-1] or running > self._most else math.inf
 
     def _free(self, running: Collection[int]) -> int:
@@ -71,7 +76,7 @@ class Cores:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """This process needs no core meanwhile."""
+    """This process needs no core inside the block."""
     if _mine is None:
         yield
         return
@@ -84,9 +89,10 @@ def waiting() -> Iterator[None]:
 
 
 class CoreTime:
-    """The time of a process: that of its share, and in a fork more while no other is without a core.
+    """The time of a process: its own share, and in a fork more while no other fork lacks a core.
 
-    until: when the time of all is up, by time.monotonic. own: when its share is.
+    deadline: the end of the whole run, by time.monotonic.
+    share_end: the end of its own share.
     """
 
     def __init__(self, until: float = math.inf, own: float = math.inf) -> None:
@@ -104,7 +110,7 @@ class CoreTime:
         return time.monotonic() - self._waited
 
     def goes_on(self) -> bool:
-        """Whether there is time left, once it is this process's again."""
+        """Pause while others need the core. Returns whether there is time left then."""
         asked = time.monotonic()
         if _mine is not None and asked >= self._own and _mine[0][-1]:
             said, number = _mine
@@ -118,8 +124,10 @@ class CoreTime:
 
 @contextmanager
 def exclusive(device: str, until: float = math.inf) -> Iterator[None]:
-    """Wait until no other process holds the lock of this device, and hold it; it is released when its process ends.
-    Raises OutOfTime if that takes until that time, by time.monotonic."""
+    """Hold the lock of a device, after waiting until no other process holds it. It is released when its process ends.
+
+    Raises OutOfTime if it is not free by `deadline`, by time.monotonic.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all").replace(os.sep, "_")
     file = Path(tempfile.gettempdir()) / f"packproof-{os.getuid()}-{device}-{visible}.lock".replace(":", "-")
     with file.open("w") as held:

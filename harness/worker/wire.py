@@ -2,10 +2,11 @@
 
     frame = magic | uint32 bytes of JSON | uint64 bytes of safetensors | JSON | safetensors      (little-endian)
 
-The magic is a secret of the two ends where a kernel could reach the channel: bytes from anyone else are not the start
-of a frame. Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples. A
-reader assumes nothing about the writer: whatever does not decode, or is too large, is a WireError, before it is kept.
-Text arrives without control characters, which could repaint a terminal.
+If a kernel could reach the channel, the magic is a secret of the two ends: no one else can write the start of a frame.
+Tensors arrive bit for bit (NaN payloads included) and contiguous; tuples among the options stay tuples.
+
+A reader assumes nothing about the writer. Data that is too large or does not decode is a WireError, before it is kept.
+Text arrives without control characters: they could repaint a terminal.
 """
 
 import json
@@ -40,7 +41,7 @@ _MAGIC = b"pkpf"
 _SIZES = struct.Struct("<IQ")
 _MAX_JSON = 1 << 24
 MAX_TENSORS = 1 << 40  # bytes
-AT_ONCE = 1 << 16  # bytes to ask a channel for: a larger buffer is mapped again for each read
+AT_ONCE = 1 << 16  # bytes of one read: for a larger buffer, malloc maps new memory each time
 
 
 class OwnFault(PackproofError):
@@ -53,12 +54,16 @@ class WireError(PackproofError):
 
 @dataclass(frozen=True)
 class Frame:
-    """One message. kind: what it is; number: the call that it belongs to; body: JSON values; tensors: on the CPU."""
+    """One message."""
 
     kind: str
+    """Such as "call" or "result"."""
     number: int = 0
+    """The call it belongs to."""
     body: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """Tensors by name, on the CPU."""
 
 
 def encode(frame: Frame, magic: bytes = _MAGIC) -> bytes:
@@ -74,7 +79,7 @@ def encode(frame: Frame, magic: bytes = _MAGIC) -> bytes:
 class Decoder:
     """Collects bytes in pieces of any size and returns whole frames.
 
-    max_tensors: bytes of the tensors of a frame; one that announces more is refused.
+    `max_tensors`: the bytes of a frame's tensors, at most. A frame that announces more is refused.
     """
 
     def __init__(self, magic: bytes = _MAGIC) -> None:
@@ -83,11 +88,11 @@ class Decoder:
         self.max_tensors = MAX_TENSORS
 
     def feed(self, data: bytes) -> None:
-        """Add what arrived."""
+        """Add received bytes."""
         self._bytes += data
 
     def take(self) -> Frame | None:
-        """The next whole frame, or None while it is not there yet. Raises WireError where the bytes cannot be one."""
+        """The next whole frame, or None if it is not complete. Raises WireError if the bytes cannot be a frame."""
         if not self._bytes.startswith(self._magic[: len(self._bytes)]):
             raise WireError(f"{bytes(self._bytes[:16])!r} is not the start of a frame")
         start = len(self._magic) + _SIZES.size
@@ -121,13 +126,13 @@ def _decoded(text: bytes, payload: bytes) -> Frame:
             {str(key): _cleaned(value) for key, value in header["body"].items()},
             {str(name): tensors[name] for name in header["names"]},
         )
-    # RuntimeError covers RecursionError, of JSON that is nested too deeply
+    # RuntimeError covers RecursionError: JSON nested too deeply
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
         raise WireError(f"a frame does not decode: {type(error).__name__}: {str(error)[:200]}") from error
 
 
 def _cleaned(value: Any) -> Any:
-    """Lists as tuples, and text that can be printed."""
+    """Lists as tuples, and text without control characters."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
@@ -138,7 +143,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def call_frame(call: Call, number: int) -> Frame:
-    """The frame that requests a call. Raises UsageError where an option is not a JSON value."""
+    """The frame that requests a call. Raises UsageError if an option is not a JSON value."""
     for name, value in call.options.items():
         try:
             json.dumps(value)
@@ -166,7 +171,7 @@ def call_frame(call: Call, number: int) -> Frame:
 
 
 def call_of(frame: Frame) -> Call:
-    """The call that a frame requests."""
+    """The call requested by a frame."""
     body = frame.body
     return Call(
         inputs=_group("input", frame.tensors),
@@ -207,11 +212,11 @@ _LIMITS = {
     "machine": MachineLimit,
     "domain": OutsideDomain,
     "compiler": NotCompiled,
-}  # what stops a call that the kernel has not declined
+}  # limits other than the kernel's own refusal
 
 
 def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
-    """The frame that reports why there is no result."""
+    """The frame that reports a fault or a refusal."""
     if isinstance(error, Refused):
         limit = next((name for name, kind in _LIMITS.items() if isinstance(error, kind)), "")
         return Frame("refused", number, {"text": str(error), "limit": limit, "backward": error.backward})
@@ -219,10 +224,11 @@ def refusal_frame(error: KernelFault | Refused, number: int) -> Frame:
 
 
 def answer_of(frame: Frame, outputs: tuple[str, ...] = ()) -> Result:
-    """The result that a frame carries.
+    """The result carried by a frame.
 
-    outputs: the names that it must have. Raises the KernelFault or Refused that it carries instead, OwnFault
-    where the worker's own code failed, and WireError where it carries none of these.
+    outputs: the names it must have.
+
+    Raises the frame's KernelFault or Refused; OwnFault if the worker's own code failed; WireError for any other frame.
     """
     text = str(frame.body.get("text", ""))
     if frame.kind == "result":

@@ -1,7 +1,7 @@
-"""Runs a kernel in a process of its own, which may crash, hang, exit or lie, and is replaced within milliseconds.
+"""Runs a kernel in a process of its own: it may crash, hang, exit or lie, and is replaced within milliseconds.
 
-On a GPU a fresh process takes a second or more until it can compute; so once one was lost there, a spare is kept ready
-for the next loss.
+On a GPU a fresh process needs a second or more before it can compute. Once a process was lost there, a spare is kept
+ready for the next loss.
 """
 
 import math
@@ -39,12 +39,13 @@ _STARTS = 3  # of processes that are killed before their first frame
 class Worker:
     """A Runner whose kernel lives in a child process; after a fault the next call runs in a fresh one.
 
-    target: "package.module:function", "path/file.py:function", or a function. One that cannot be imported by name
-    (a closure) runs in a fork of this process, on the CPU only.
-    device: "cpu", where Triton kernels are interpreted and sanitised, or "cuda", "cuda:1" and so on.
-    time_limit: seconds that a call may take. warmup_limit: the same for the first call of a process, which may have to
-    compile (default: time_limit). draw_configs: see `tuning.draw_configurations`. until: when no call
-    goes on, by time.monotonic.
+    target: "package.module:function", "path/file.py:function", or a function. A function without an importable name (a
+    closure) runs in a fork of this process, on the CPU only.
+    device: "cpu", with Triton kernels interpreted and sanitised, or "cuda", "cuda:1" and so on.
+    time_limit: seconds for one call.
+    warmup_limit: the same for the first call of a process, which may have to compile; time_limit by default.
+    draw_configs: see `tuning.draw_configurations`.
+    until: when every call ends, by time.monotonic.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class Worker:
         self._limit = self._warmup_limit
         self._location = Location.parse(target) if isinstance(target, str) else Location.of(target)
         self._own_zygote: ZygoteClient | None = None
-        self._apart = False  # its zygote has no other workers, so no other kernel can have ended it
+        self._apart = False  # it has a zygote of its own: no other kernel can have ended it
         self._child: Child | None = None
-        self._spare: Child | None = None  # has imported the target and reached the device, and has run nothing
+        self._spare: Child | None = None  # has imported the target and checked the device, and has run nothing
         self._keeps_spare = False
         self._hiding = ExitStack()  # conceals this process while a kernel's process may exist
         self._draw_configs = draw_configs
@@ -84,14 +85,14 @@ class Worker:
             )
 
     def begin(self, *, warm: bool = True) -> None:
-        """Start the process, for `open` to wait for, so that several import their targets at a time."""
+        """Start the process without waiting for it: several workers can import their targets at once. `open` waits."""
         if self._child is None and self._spare is None:
             self._spare = self._started(warm=warm)
 
     def open(self, *, warm: bool = True) -> None:
-        """Start the process and import the target. Raises UsageError with the reason where that fails.
+        """Start the process and import the target. Raises UsageError with the reason on failure.
 
-        warm: also create the device's context, which takes about a second, and memory that others may have filled.
+        warm: also create the device's context, about a second. Another process may have filled the memory for it.
         """
         try:
             self._open_despite_losses(warm=warm)
@@ -106,7 +107,7 @@ class Worker:
         for left in reversed(range(_STARTS)):
             try:
                 self._open(warm=warm)
-            except ZygoteLostError as lost:  # ended by an earlier kernel, or by another one
+            except ZygoteLostError as lost:  # ended by an earlier kernel, or by one of another worker
                 if not lost.was_killed:
                     raise BrokenInstallation(str(lost)) from lost
                 if not left:
@@ -166,19 +167,21 @@ class Worker:
         return Child(self._zygote(), order)
 
     def describe(self) -> dict[str, Any]:
-        """What the function declares about itself (see `describe`): data from an untrusted process."""
+        """The function's own description of itself (see `describe`): data from an untrusted process."""
         self.open(warm=False)
         return self._description
 
     @property
     def misfit(self) -> str:
-        """Why its process interprets no Triton kernel, once it has been opened; "" where it does, or has no need to."""
+        """Why an opened process interprets no Triton kernel; "" if it does, or need not."""
         return self._misfit
 
     def run(self, call: Call) -> Result:
-        """Returns the result, or raises KernelFault or Refused; OutOfTime if the time of the run is up before. A call
-        that takes the memory of a GPU, for which others wait, has a quarter of the time that is left; another one that
-        lacked memory meanwhile runs once more."""
+        """Returns the result. Raises KernelFault or Refused; OutOfTime if the run's time ends first.
+
+        A call that needs the whole GPU memory waits for it and may use a quarter of the remaining time. A smaller call
+        that ran out of memory is repeated once.
+        """
         if self.device == "cpu":
             return self._run_again(call, self._until)
         if not call.large:
@@ -210,13 +213,13 @@ class Worker:
     def _run_again(self, call: Call, until: float) -> Result:
         try:
             return self._run(call, until)
-        except Killed:  # perhaps by another kernel or the system: this kernel is at fault only if it happens again
+        except Killed:  # perhaps by another kernel or the system: the fault counts only if it repeats
             return self._run(call, until)
         except StillCompiling:
             return self._run_compiling(call, until)
 
     def _run_compiling(self, call: Call, until: float) -> Result:
-        """Once more, with time to compile. Raises SlowToCompile where that is not enough either."""
+        """Repeat the call with more time, to compile. Raises SlowToCompile if it is not enough."""
         usual, self._warmup_limit = self._warmup_limit, _COMPILING * self._warmup_limit
         try:
             return self._run(call, until)
@@ -257,7 +260,7 @@ class Worker:
             raise Killed("killed", text) from error
         except Refused:
             raise
-        except BaseException:  # Ctrl-C: the answer would still come and be taken for the next call's
+        except BaseException:  # Ctrl-C: the late answer would be taken for that of the next call
             self.restart()
             raise
 
@@ -273,12 +276,12 @@ class Worker:
             self._keeps_spare |= self.device != "cpu"
 
     def printed(self) -> list[str]:
-        """The last lines that the kernel printed since the previous call of this method."""
+        """The lines printed by the kernel since the last call of this method, the last ones only."""
         return self._child.printed() if self._child is not None else []
 
     @contextmanager
     def impatient(self) -> Iterator[None]:
-        """Inside it a call counts as hung after ten times the slowest call answered so far, a second at least."""
+        """Inside it a call counts as hung after ten times the slowest call so far, and at least a second."""
         kept = self._time_limit, self._warmup_limit
         self._time_limit = min(self._time_limit, max(1.0, 10 * self._slowest))
         self._warmup_limit = self._limit = min(self._warmup_limit, self._time_limit)

@@ -27,9 +27,9 @@ from packproof.properties.call import KernelFault, MachineLimit, Refused
 from packproof.properties.declaration import describe
 from packproof.refs.errors import UsageError
 
-# helpers of multiprocessing and torch.compile, which serve their process until it ends
+# helpers of multiprocessing and torch.compile: they run until their process ends
 _HELPERS = ("multiprocessing.resource_tracker", "torch/_inductor/compile_worker")
-CHANNEL_LOST = 120  # exit code of a worker that can no longer reach its parent
+CHANNEL_LOST = 120  # exit code of a worker that lost its parent
 
 
 def work(
@@ -41,11 +41,22 @@ def work(
     output: int,
     zygote: int,
 ) -> NoReturn:
-    """Be a worker, in a process that was just forked from the zygote whose id is given.
+    """Be a worker, in a process just forked from a zygote.
 
-    order: "location" (the fields of Location, or None for `function`), "device", "warm" (whether to make its context),
-    "draw_configs", "sys_path", "cwd", "environment" (what to change in it; None removes a name), "magic" (of the
-    frames that its parent accepts, in hexadecimal).
+    order: a mapping with these keys.
+        location     the fields of Location, or None for `function`
+        device       the device of the calls
+        warm         whether to create the device's context
+        draw_configs see `tuning.draw_configurations`
+        sys_path     the value of sys.path
+        cwd          the working directory
+        environment  changes of the environment; None removes a name
+        magic        of the frames accepted by the parent, in hexadecimal
+    function: the function of a worker without a location.
+    snapshot: torch's functions before the kernel is imported.
+    channel: the socket for frames.
+    output: the descriptor to print into.
+    zygote: the id of the process it was forked from.
     """
     code = 1
     try:
@@ -54,7 +65,7 @@ def work(
         _change_environment(order["environment"])
         torch.set_num_threads(1)
         code = _serve(order, function, snapshot, channel)
-    except BaseException:  # the last frame of a forked process: no frame above may see it
+    except BaseException:  # no exception may reach the frames above: they belong to the zygote
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -69,8 +80,10 @@ def _change_environment(changes: Mapping[str, str | None]) -> None:
 
 
 def _settle(output: int, zygote: int) -> None:
-    """Own group, no core dump, no Ctrl-C, no terminal; ends with the zygote; a traceback where it crashes. It cannot
-    inspect packproof's other processes, and adopts the orphans of those that it starts."""
+    """Isolate this process: own group, no core dump, no Ctrl-C, no terminal, and a traceback if it crashes.
+
+    It ends with the zygote, cannot inspect packproof's other processes, and adopts the orphans of its children.
+    """
     os.setpgid(0, 0)
     if not end_with_parent(zygote):
         os._exit(1)
@@ -84,7 +97,7 @@ def _settle(output: int, zygote: int) -> None:
 
 
 def speak_into(descriptor: int) -> None:
-    """Redirect everything that this process prints there, and close its input."""
+    """Redirect all output of this process to the descriptor, and close its input."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((null, 0), (descriptor, 1), (descriptor, 2)):
         os.dup2(source, number)
@@ -98,7 +111,7 @@ def speak_into(descriptor: int) -> None:
 def _serve(
     order: Mapping[str, Any], function: Callable[..., Any] | None, snapshot: TorchState, channel: socket.socket
 ) -> int:
-    """Report the id of the process, import, report that all is ready, answer calls. Returns the exit code."""
+    """Report the process id, import the target, report readiness, answer calls. Returns the exit code."""
     magic = bytes.fromhex(order["magic"])
     channel.sendall(encode(Frame("begun", body={"pid": getpid()}), magic))
     try:
@@ -107,7 +120,7 @@ def _serve(
         text = f"the working directory {order['cwd']} cannot be entered: {error.strerror}"
         channel.sendall(encode(Frame("displaced", body={"text": text}), magic))
         return 0
-    check = snapshot.checker  # taken before the kernel's module runs
+    check = snapshot.checker  # read before the kernel's module runs
     forks: list[None] = []
     os.register_at_fork(after_in_parent=lambda: forks.append(None), after_in_child=channel.close)
     try:
@@ -132,7 +145,7 @@ def _serve(
         while frame := _next_frame(channel, decoder):
             forks.clear()
             answer = at_import(frame) if at_import else _answer(runner, check, frame, forks, started)
-            if getpid() != me:  # a child that the kernel forked returned in its place
+            if getpid() != me:  # this is a child forked by the kernel, which returned here
                 return 0
             channel.sendall(encode(answer, magic))
     except OSError:
@@ -141,7 +154,7 @@ def _serve(
 
 
 def _replaced(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:
-    """The answer to every call where the kernel's module replaced functions when it was imported."""
+    """The answer to every call if the kernel's module replaced functions at import; else None."""
     try:
         check()
     except KernelFault as fault:
@@ -151,7 +164,7 @@ def _replaced(check: Callable[[], None]) -> Callable[[Frame], Frame] | None:
 
 
 def _require_autograd() -> None:
-    """Raises UsageError where the parent's autograd had threads, as beside a GPU: no fork survives that."""
+    """Raises UsageError if the parent's autograd had threads, as beside a GPU: no fork survives that."""
     leaf = torch.ones((), requires_grad=True)
     try:
         torch.autograd.grad(leaf * 1, leaf)
@@ -164,7 +177,7 @@ def _require_autograd() -> None:
 
 
 def _next_frame(channel: socket.socket, decoder: Decoder) -> Frame | None:
-    """The next call, or None when the parent has hung up."""
+    """The next call, or None after the parent has hung up."""
     while (frame := decoder.take()) is None:
         data = channel.recv(AT_ONCE)
         if not data:
@@ -193,20 +206,20 @@ def _answer(runner: InProcess, check: Callable[[], None], frame: Frame, forks: l
 
 
 def _left_running(before: set[int]) -> Iterator[str]:
-    """The command lines of processes that the call has started and that are still running."""
+    """The command lines of processes started by the call and still running."""
     try:
         waitid(P_ALL, 0, WEXITED | WNOHANG | WNOWAIT)
     except ChildProcessError:
-        return  # no children: the usual case, and cheap to find out
+        return  # no children: the usual case, and a cheap test
     for pid in set(children()) - before:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
-        if command and not any(helper in command for helper in _HELPERS):  # a process that has ended has none
+        if command and not any(helper in command for helper in _HELPERS):  # a zombie has no command line
             yield command[:80]
 
 
 def _excuse(check: Callable[[], None], frame: Frame) -> Frame:
-    """The answer where packproof's own code failed: because the kernel replaced a function it uses, or by itself."""
+    """The answer after an error in packproof's own code: a fault if the kernel replaced a function, else "broken"."""
     try:
         check()
     except KernelFault as error:

@@ -1,18 +1,19 @@
-"""A process that has imported everything and forks workers from itself, so that a fresh worker costs milliseconds.
+"""A process that has imported everything and forks workers from itself: a fresh worker costs milliseconds.
 
-`multiprocessing`'s forkserver with preloaded modules was measured as an alternative (Python 3.11, two busy cores):
-8.9 s to the first worker against 9.0 to 10.5 s to the first answer here, 67 to 84 ms for another against 130 to 190 ms,
-which include a call, the snapshot of torch's functions and the end of the previous worker. So it would start no slower,
-but it is less robust: when the server is killed its children keep running, with exit code 255 whatever they do; orders
-are pickled; its socket has a name that any process of the same user may connect to; children are joined one by one,
-and processes that they leave in other sessions are adopted by init. Fixing each of these would add the leash, the death
-signal, the subreaper and the frames, which are most of this module.
+`multiprocessing`'s forkserver with preloaded modules was measured as an alternative (Python 3.11, two busy cores). The
+first worker took 8.9 s, against 9.0 to 10.5 s to the first answer here. Another worker took 67 to 84 ms, against 130 to
+190 ms here, which include a call, the snapshot of torch's functions and the end of the previous worker.
 
-It is a fork of the command, before that has done anything but import torch, where `early` could fork it; otherwise a
-process of its own. It starts no threads and never uses a GPU: neither would survive the fork. The parent requests
-workers on the control socket, one packet each, and passes three descriptors: the worker's channel (frames of `wire`),
-the pipe for what it prints, and its leash. On the leash the parent sends ABORT or KILL (closing it means KILL), and the
-zygote reports how the worker ended, as a wait status.
+So it would start no slower, but it is less robust. When the server is killed its children keep running, with exit code
+255 whatever they do; orders are pickled; any process of the same user may connect to its named socket; children are
+joined one by one, and init adopts processes they leave in other sessions. To fix each of these would add the leash, the
+death signal, the subreaper and the frames: most of this module.
+
+It is a fork of the command, taken after nothing but the import of torch, if `fork_early_zygote` could fork it;
+otherwise a process of its own. It starts no threads and never uses a GPU: neither would survive the fork. The parent
+requests workers on the control socket, one packet each, and passes three descriptors: the worker's channel (frames of
+`wire`), the pipe for its output, and its leash. On the leash the parent sends ABORT or KILL (closing it means KILL),
+and the zygote reports how the worker ended, as a wait status.
 """
 
 import importlib
@@ -42,8 +43,12 @@ _IDLE_MS = 500
 
 
 class Zygote:
-    """The serving side. function: the one that workers run where an order names no location. late: whether to import
-    torch's compiler while no one waits, which several workers may need."""
+    """The serving side.
+
+    control: the socket for requests.
+    function: the function of workers whose order names no location.
+    preload_compiler: whether to import torch's compiler once idle, for several workers to use.
+    """
 
     def __init__(
         self, control: socket.socket, function: Callable[..., Any] | None = None, *, late: bool = True
@@ -57,7 +62,7 @@ class Zygote:
         self._wake, self._bell = os.pipe()
 
     def serve(self) -> None:
-        """Fork workers until the parent stops it (an empty packet) or is gone; then end them all."""
+        """Fork workers until the parent sends an empty packet or is gone; then end them all."""
         conceal()
         adopt_orphans()
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -86,12 +91,12 @@ class Zygote:
         end_children()
 
     def _import_late(self) -> None:
-        """While no one waits, import what only some kernels need."""
+        """Import torch's compiler, needed by only some kernels, while the zygote is idle."""
         import_compiler()
         self._snapshot, self._idle_ms = _as_imported(), None
 
     def _hire(self) -> bool:
-        """Fork one worker as ordered; False when there will be no more orders."""
+        """Fork one worker as ordered; False if no more orders will come."""
         packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 3)
         if not packet:
             return False
@@ -132,27 +137,27 @@ class Zygote:
         _signal(pid, signal.SIGCONT)  # a stopped process would not react
 
     def _bury(self) -> None:
-        """Report every worker that has ended, and end whatever it had started."""
+        """Report every worker that has ended, and end every process it started."""
         for pid in list(self._leashes):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            _signal(pid, signal.SIGKILL)  # its group: the id is taken until it is waited for
+            _signal(pid, signal.SIGKILL)  # its group: no other process gets the id before waitpid
             _, status = os.waitpid(pid, 0)
             with self._leashes.pop(pid) as leash, suppress(KeyError, OSError):  # the parent may have gone
                 self._poll.unregister(leash)
                 leash.sendall(STATUS.pack(status))
-        end_children(but=self._leashes)  # processes that workers have left in other groups and sessions
+        end_children(but=self._leashes)  # processes left by workers in other groups and sessions
 
 
 def _as_imported() -> TorchState:
-    """Everything that workers watch: here, since each of them would first copy the memory that this reads."""
+    """Snapshot the functions that workers watch, once: each worker would first copy the memory to read it."""
     state = TorchState()
     state.watch_packproof()
     return state
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a worker and all that it started."""
+    """Send a signal to a worker and all processes it started."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
@@ -160,8 +165,9 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def serve(control: socket.socket, function: Callable[..., Any] | None = None, *, late: bool = True) -> None:
-    """Run a zygote in a fork of this process, which ends it and all below it once the parent or the zygote is gone: a
-    kernel may have killed it.
+    """Run a zygote in a fork of this process.
+
+    This process ends the zygote and all descendants once the parent or the zygote is gone: a kernel may have killed it.
     """
     conceal()
     rename(NAME)
@@ -183,7 +189,7 @@ def serve(control: socket.socket, function: Callable[..., Any] | None = None, *,
 
 
 def end_children(but: Collection[int] = ()) -> None:
-    """End this process's children, and theirs, which it adopts."""
+    """End this process's children, and their orphans, which it adopts."""
     while others := set(children()).difference(but):
         for pid in others:
             os.kill(pid, signal.SIGKILL)
@@ -191,7 +197,7 @@ def end_children(but: Collection[int] = ()) -> None:
 
 
 def prepare() -> None:
-    """Import what workers will need; repair Triton's interpreter where it is on."""
+    """Import the modules needed by workers; repair Triton's interpreter if it is on."""
     if find_spec("triton") is None:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -201,6 +207,6 @@ def prepare() -> None:
 
 
 def _hash_triton() -> None:
-    """Have Triton hash its own files, 400 MB, and cache the result: every worker needs it to launch."""
-    with suppress(ImportError, AttributeError):  # not a public name: if it has moved, each worker hashes
+    """Let Triton hash its own files, 400 MB, and cache the result: every worker needs it to launch."""
+    with suppress(ImportError, AttributeError):  # a private name: without it each worker computes the hash
         importlib.import_module("triton.runtime.cache").triton_key()

@@ -1,4 +1,4 @@
-"""The parent's side of a zygote: starts one when it is first needed, and requests workers."""
+"""The parent's side of a zygote: starts one at first use, and requests workers."""
 
 import atexit
 import json
@@ -18,23 +18,25 @@ from typing import IO, Any, NoReturn
 from packproof.harness.worker.settled import ENVIRONMENT, importing, interrupts_later, lacking
 from packproof.refs.errors import PackproofError, UsageError
 
-_SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever the parent has
+_SETTLED = {*ENVIRONMENT, "PYTHONPATH", "TRITON_INTERPRET"}  # fixed in a zygote, whatever their values in the parent
 _SPAWNED = f"from {__name__} import become_zygote; become_zygote()"
 _TAIL = 2000
 
-_prefix: tuple[str, ...] = ()  # before the command of each zygote that this process starts
+_prefix: tuple[str, ...] = ()  # isolates the command of each zygote started by this process
 
 _private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def keep_private(end: socket.socket) -> socket.socket:
-    """Close it in every fork of this process that will run a kernel: packproof's processes communicate through it."""
+    """Register a socket between packproof's processes, to be closed in every fork that will run a kernel."""
     _private.add(end)
     return end
 
 
 class ZygoteClient:
-    """A running zygote; `shared` and `forked` start one. proven: one of its workers has answered.
+    """A running zygote; `shared_zygote` and `fork_zygote` start one.
+
+    `has_answered`: whether one of its workers has answered.
 
     A fork of the process that started it may also request workers, but does not end it.
     """
@@ -48,15 +50,13 @@ class ZygoteClient:
         self.proven = False
 
     def fork(self, order: Mapping[str, Any]) -> tuple[socket.socket, int, socket.socket]:
-        """Request a worker, which sees this process's environment. Returns its channel, the read end of the pipe
-        that it prints into, and its leash.
-        """
+        """Request a worker with this process's environment. Returns its channel, its output pipe and its leash."""
         channel, its_channel = socket.socketpair()
         leash, its_leash = socket.socketpair()
         output, its_output = os.pipe()
         os.set_blocking(output, False)
         descriptors = [its_channel.fileno(), its_output, its_leash.fileno()]
-        with suppress(ConnectionError):  # the leash reports a zygote that is gone
+        with suppress(ConnectionError):  # the leash reports a dead zygote
             packet = json.dumps({**order, "environment": self._changes()}).encode()
             socket.send_fds(self._control, [packet], descriptors)
         its_channel.close()
@@ -65,17 +65,17 @@ class ZygoteClient:
         return keep_private(channel), output, keep_private(leash)
 
     def settle(self, *, interpreted: bool, late: bool) -> None:
-        """Answer the zygote that `early` has forked."""
+        """Tell a zygote forked by `fork_early_zygote` to start serving."""
         with suppress(ConnectionError):
             self._control.send(bytes([interpreted, late]))
 
     def _changes(self) -> dict[str, str | None]:
-        """Changes of the environment since the zygote was started; None for a name that was removed."""
+        """Changes of the environment since the zygote was started; None for a removed name."""
         names = {*self._environment, *os.environ} - _SETTLED
         return {n: os.environ.get(n) for n in names if os.environ.get(n) != self._environment.get(n)}
 
     def last_words(self) -> str:
-        """The last lines that the zygote itself printed: why it ended."""
+        """The last lines printed by the zygote itself: why it ended."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), _TAIL, max(0, size - _TAIL)).decode(errors="replace").strip()
 
@@ -98,7 +98,7 @@ _early: ZygoteClient | None = None
 
 
 def shared(interpreted: bool) -> ZygoteClient:
-    """The zygote with or without Triton's interpreter, of this process or its parent; it ends with its starter."""
+    """The zygote with or without Triton's interpreter, of this process or its parent. It ends with its starter."""
     if interpreted not in _shared:
         _share(spawned(interpreted), interpreted=interpreted)
     return _shared[interpreted]
@@ -110,30 +110,30 @@ def _share(client: ZygoteClient, *, interpreted: bool) -> None:
 
 
 def discard(client: ZygoteClient) -> None:
-    """Close a zygote that can no longer be used, so that the next worker comes from a new one."""
+    """Close an unusable zygote: the next worker comes from a new one."""
     client.close()
     for key in [key for key, other in _shared.items() if other is client]:
         del _shared[key]
 
 
 def isolate(prefix: tuple[str, ...]) -> None:
-    """Start the zygotes of this process and of its forks from now on by a command that isolates them."""
+    """Start the zygotes of this process and of its forks from now on through an isolating command."""
     global _prefix  # noqa: PLW0603
     _prefix = prefix
 
 
 def are_isolated() -> bool:
-    """Whether zygotes run in their own process namespace, whose ids mean nothing here."""
+    """Whether zygotes run in their own process namespace, with ids that mean nothing here."""
     return bool(_prefix)
 
 
 def spawned(interpreted: bool) -> ZygoteClient:
-    """A new zygote, with or without Triton's interpreter; the caller closes it."""
+    """A new zygote, with or without Triton's interpreter. The caller closes it."""
     _require_means()
     environment = os.environ | _environment(interpreted=interpreted)
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
-    private = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch cannot be imported in none
+    private = "" if working_directory() else tempfile.mkdtemp(prefix="packproof-")  # torch's import needs one
     with theirs:
         process = subprocess.Popen(
             [*_prefix, sys.executable, "-P", "-c", _SPAWNED, str(theirs.fileno())],
@@ -155,7 +155,7 @@ def spawned(interpreted: bool) -> ZygoteClient:
 
 
 def become_zygote() -> None:
-    """Be a zygote, in a process started for that whose argument is the descriptor of its control socket."""
+    """Be a zygote. The only argument of this process is the descriptor of the control socket."""
     try:
         with importing():
             from packproof.harness.worker.zygote import serve  # noqa: PLC0415
@@ -166,20 +166,20 @@ def become_zygote() -> None:
 
 
 def _environment(*, interpreted: bool) -> dict[str, str]:
-    """What is fixed in the environment of a zygote."""
+    """The fixed part of a zygote's environment."""
     path = os.pathsep.join(import_path())
     return {**ENVIRONMENT, "PYTHONPATH": path, "TRITON_INTERPRET": "1" if interpreted else "0"}
 
 
 def forked(function: Callable[..., Any]) -> ZygoteClient:
-    """A zygote that is a fork of this very process, for a function that no other process could import."""
-    from packproof.harness.worker.zygote import serve  # noqa: PLC0415  (torch: the shared zygote starts before it is here)
+    """A zygote forked from this very process, for a function no other process could import."""
+    from packproof.harness.worker.zygote import serve  # noqa: PLC0415  (imports torch, not needed before)
 
     return _fork(lambda control: serve(control, function))
 
 
 def early() -> None:
-    """Import torch and fork the shared zygote, which `settle` or `close_early` answers.
+    """Import torch and fork the shared zygote. It then waits for `settle_early_zygote` or `close_early_zygote`.
 
     For a process that `is_fresh`: it has one thread and has not used CUDA.
     """
@@ -199,40 +199,43 @@ def early() -> None:
 
 
 def settle(*, interpreted: bool, late: bool) -> None:
-    """Let the zygote that `early` has forked, if it has, be the shared one, once it is known whether Triton is
-    interpreted there, and whether several of its workers will use torch's compiler (late)."""
+    """Make the early zygote, if there is one, the shared one.
+
+    interpreted: whether Triton is interpreted there.
+    preload_compiler: whether several of its workers will use torch's compiler.
+    """
     if _early is not None:
         _share(_early, interpreted=interpreted)
         _early.settle(interpreted=interpreted, late=late)
 
 
 def close_early() -> None:
-    """End the zygote that `early` has forked, if it has: another one is needed."""
+    """End the early zygote, if there is one: the run needs another."""
     if _early is not None:
         _early.close()
 
 
 def _fork(become: Callable[[socket.socket], None]) -> ZygoteClient:
-    """A zygote that is a fork of this process, in which `become` serves the control socket."""
+    """A zygote forked from this process. become: serves the control socket in it."""
     _require_means()
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     log = tempfile.TemporaryFile()  # noqa: SIM115
     with warnings.catch_warnings(), interrupts_later():
-        warnings.simplefilter("ignore", DeprecationWarning)  # about other threads, none of which the child runs
+        warnings.simplefilter("ignore", DeprecationWarning)  # about other threads: the child runs none of them
         pid = os.fork()
         if pid == 0:
             _become_zygote(become, control, theirs, log)
     theirs.close()
 
     def wait() -> None:
-        with suppress(ChildProcessError):  # a handler of the program that called packproof may have waited for it
+        with suppress(ChildProcessError):  # the calling program's own SIGCHLD handler may have waited for it
             os.waitpid(pid, 0)
 
     return ZygoteClient(control, log, wait)
 
 
 def _require_means() -> None:
-    """Raises UsageError where the system does not give what zygotes and workers need."""
+    """Raises UsageError if the system lacks something needed by zygotes and workers."""
     if reason := lacking():
         raise UsageError(reason)
 
@@ -251,7 +254,7 @@ def _become_zygote(
         become(control)
     except Exception as error:
         _print_last_words(error)
-    except BaseException:  # no frame above may see it: those belong to the parent
+    except BaseException:  # no exception may reach the frames above: they belong to the parent
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -259,7 +262,7 @@ def _become_zygote(
 
 
 def _print_last_words(error: Exception) -> None:
-    """What the parent will report: the text of an expected error, the line of an import that fails; else all of it."""
+    """Print the error for the parent: the text of an expected error, one line for a failed import, else a traceback."""
     if isinstance(error, PackproofError):
         print(error, file=sys.stderr)
     elif isinstance(error, ImportError | MemoryError):
@@ -271,7 +274,7 @@ def _print_last_words(error: Exception) -> None:
 
 
 def _close_all_but(control: socket.socket) -> None:
-    """Close what this process has inherited, as a program that is started does; 0, 1 and 2 are its own by now."""
+    """Close all inherited descriptors, as in a newly started program; 0, 1 and 2 are its own by now."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != control.fileno():
             with suppress(OSError):
@@ -279,7 +282,7 @@ def _close_all_but(control: socket.socket) -> None:
 
 
 def import_path() -> list[str]:
-    """sys.path with absolute entries, for a process in any directory; without those below a directory that is gone."""
+    """sys.path with absolute entries, for a process in any directory; without entries below a deleted directory."""
     here = working_directory()
     if not here:
         return [entry for entry in sys.path if os.path.isabs(entry)]
@@ -287,7 +290,7 @@ def import_path() -> list[str]:
 
 
 def working_directory() -> str:
-    """The working directory, "" where it is gone, as after a kernel that has deleted it."""
+    """The working directory; "" if a kernel or anyone else has deleted it."""
     try:
         return os.getcwd()
     except OSError:
